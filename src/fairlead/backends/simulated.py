@@ -1,0 +1,199 @@
+"""The simulated backend: virtual time. Jobs arrive from a trace, run at their true rates, end at exact seconds inside a round,
+lose their node and fall back to a checkpoint. It carries out plans and tells what happened; it never sees the scheduler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fairlead.backends.world import Costs, World
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster, Ints
+from fairlead.core.holdings import ragged
+from fairlead.core.job import Job
+from fairlead.core.plan import Launches, RoundPlan
+from fairlead.core.rounds import boundary_at
+from fairlead.core.snapshot import Snapshot
+from fairlead.workloads.profiles import ThroughputTable
+
+
+class Simulated:
+    """Give it the cluster, the true rates, and what comes from outside: jobs by submission, and node faults."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        table: ThroughputTable,
+        arrivals: Sequence[Job] = (),
+        *,
+        costs: Costs | None = None,
+        faults: Iterable[ev.NodeLost | ev.NodeRepaired] = (),
+        others: Iterable[ev.JobCancelled | ev.MetricsReported | ev.SchedulerSwitched] = (),
+        start_s: float = 0.0,
+        first_number: int = 0,
+    ) -> None:
+        self.now = start_s
+        self.world = World(cluster, table, costs or Costs(), max(256, first_number + len(arrivals)))
+        self._arrivals = sorted(arrivals, key=lambda job: job.submitted_s)
+        self._next_job = 0
+        self._number = first_number
+        self._faults = iter(faults)
+        self._next_fault = next(self._faults, None)
+        self._down: set[int] = set()
+        self._others = sorted(others, key=lambda event: event.time)
+        self._next_other = 0
+        self._echo: list[ev.Event] = []  # what a plan led to at once; told by the next wait
+
+    @classmethod
+    def from_snapshot(
+        cls,
+        view: Snapshot,
+        rates: ThroughputTable,
+        arrivals: Sequence[Job] = (),
+        *,
+        costs: Costs | None = None,
+        faults: Iterable[ev.NodeLost | ev.NodeRepaired] = (),
+    ) -> Simulated:
+        """A world that goes on from a moment of any run, real or simulated: the same jobs, progress and places."""
+        numbers = np.concatenate((view.jobs.number, view.queued.number))
+        first = int(numbers.max()) + 1 if len(numbers) else 0
+        later = [job for job in arrivals if job.submitted_s >= view.time]
+        self = cls(view.cluster, rates, later, costs=costs, faults=faults, start_s=view.time, first_number=first)
+        for number in sorted(numbers.tolist()):
+            self.world.arrive(number, view.job_of[number])
+        jobs, c = view.jobs, self.world.columns
+        for columns in (jobs, view.queued):
+            c["base"][columns.number] = columns.steps_done
+            c["ran"][columns.number] = columns.run_s
+            self.world.started[columns.number] = columns.starts > 0
+        running = jobs.number[jobs.running]
+        if len(running):
+            offsets, places = ragged(view.holdings.of(number) for number in running.tolist())
+            sizes = jobs.batch_size[jobs.running]
+            launches = Launches(running, jobs.type[jobs.running], offsets, places, sizes if sizes.any() else None)
+            self.world.launch(launches, view.time)
+            c["since"][running] = np.maximum(view.time, jobs.since_s[jobs.running])  # who is loading goes on loading
+            self.world.refresh(running, view.time)
+            self._tell_progress(running)
+        self._down = {int(n) for n in np.unique(view.cluster.node_of[~view.up])}
+        return self
+
+    @property
+    def exhausted(self) -> bool:
+        nothing_comes = self._next_job >= len(self._arrivals) and self._next_other >= len(self._others)
+        hopeful = self._next_fault is not None and (len(self._down) > 0 or isinstance(self._next_fault, ev.NodeRepaired))
+        return nothing_comes and not len(self.world.running) and not hopeful
+
+    def wait(self, until: float, grain: float) -> Sequence[ev.Event]:
+        happened, self._echo = self._echo, []
+        limit, awaited = until, True
+        while True:
+            when = min(self.world.next_end(), self._next_arrival(), self._fault_time(), self._other_time())
+            if when > limit or when == math.inf:
+                break
+            if awaited:  # the first event fixes where this wait ends
+                limit, awaited = min(until, boundary_at(when, grain)), False
+            # Where no job's end touches another's speed, all up to the next fault can be told at once.
+            stretch = when if self.world.shares else max(when, min(limit, self._fault_time(), self._other_time()))
+            self._happen(stretch, happened)
+        if limit < math.inf:
+            self.now = limit
+        return happened
+
+    def submit(self, plan: RoundPlan) -> None:
+        touched: list[Ints] = []
+        if len(plan.ended):
+            going = plan.ended[np.isin(plan.ended, self.world.running)]
+            touched.append(self.world.end(going))
+        if len(plan.suspended):
+            touched.append(self.world.stop(plan.suspended, plan.time, saved=True))
+            lost_some = plan.suspended[self.world.columns["save"][plan.suspended] > 0]
+            if len(lost_some):
+                self._tell_progress(lost_some)
+        if len(plan.launches):
+            touched.append(self.world.launch(plan.launches, plan.time))
+            self._tell_progress(plan.launches.jobs)
+        self._refresh(touched, plan.time)
+
+    def reconcile(self, view: Snapshot) -> Sequence[ev.Event]:
+        """A simulated world dies with its process: nothing runs that the state does not know of."""
+        return ()
+
+    # At the same moment: ends, then faults, then arrivals, then the rest.
+
+    def _happen(self, stretch: float, happened: list[ev.Event]) -> None:
+        """Everything up to a second before which ends and arrivals do not touch each other."""
+        ending = self.world.ending_by(stretch)
+        if len(ending):
+            at = self.world.ends[ending]
+            self._arrive(float(at[-1]), happened, before=True)
+            late = self.world.over_limit(ending)
+            touched = self.world.end(ending)
+            told = float(at[-1])
+            if late.any():
+                happened.append(ev.JobsFailed(told, ending[late], at[late], "time limit"))
+                ending, at = ending[~late], at[~late]
+            if len(ending):
+                happened.append(ev.JobsFinished(told, ending, at))
+            self._refresh([touched], told, happened)
+        while self._next_fault is not None and self._next_fault.time <= stretch:
+            self._fault(self._next_fault, happened)
+            self._next_fault = next(self._faults, None)
+        self._arrive(stretch, happened)
+        while self._other_time() <= stretch:
+            self._other(self._others[self._next_other], happened)
+            self._next_other += 1
+
+    def _arrive(self, until: float, happened: list[ev.Event], *, before: bool = False) -> None:
+        """Jobs submitted up to a second, or strictly before it."""
+        while (when := self._next_arrival()) < until or (when == until and not before and until < math.inf):
+            job = self._arrivals[self._next_job]
+            happened.append(ev.JobSubmitted(when, self._number, job))
+            self.world.arrive(self._number, job)
+            self._next_job += 1
+            self._number += 1
+
+    def _fault(self, event: ev.NodeLost | ev.NodeRepaired, happened: list[ev.Event]) -> None:
+        if isinstance(event, ev.NodeRepaired) == (event.node not in self._down):
+            return  # lost while down, or repaired while up: nothing changes
+        happened.append(event)
+        if isinstance(event, ev.NodeRepaired):
+            self._down.discard(event.node)
+            return
+        self._down.add(event.node)
+        victims = self.world.on_node(event.node)
+        if len(victims):
+            touched = self.world.stop(victims, event.time, saved=False)
+            happened.append(ev.JobsInterrupted(event.time, victims, self.world.columns["base"][victims]))
+            self._refresh([touched], event.time, happened)
+
+    def _other(self, event: ev.JobCancelled | ev.MetricsReported | ev.SchedulerSwitched, happened: list[ev.Event]) -> None:
+        happened.append(event)
+        if isinstance(event, ev.JobCancelled) and event.number in self.world.running:
+            touched = self.world.end(np.array([event.number], dtype=np.int64))
+            self._refresh([touched], event.time, happened)
+
+    def _refresh(self, touched: list[Ints], now: float, told: list[ev.Event] | None = None) -> None:
+        """Neighbours of those who came or went run at another speed from now on."""
+        neighbours = [jobs for jobs in touched if len(jobs)]
+        if neighbours:
+            jobs = np.intersect1d(np.unique(np.concatenate(neighbours)), self.world.running)
+            if len(jobs):
+                self.world.refresh(jobs, now)
+                self._tell_progress(jobs, told, now)
+
+    def _tell_progress(self, jobs: Ints, told: list[ev.Event] | None = None, now: float | None = None) -> None:
+        c = self.world.columns
+        event = ev.ProgressReported(self.now if now is None else now, jobs, c["base"][jobs], c["rate"][jobs], c["since"][jobs])
+        (self._echo if told is None else told).append(event)
+
+    def _next_arrival(self) -> float:
+        return self._arrivals[self._next_job].submitted_s if self._next_job < len(self._arrivals) else math.inf
+
+    def _fault_time(self) -> float:
+        return math.inf if self._next_fault is None else self._next_fault.time
+
+    def _other_time(self) -> float:
+        return self._others[self._next_other].time if self._next_other < len(self._others) else math.inf

@@ -1,0 +1,224 @@
+"""The true facts of a simulated world, as columns by job number: how fast each job really runs where it is, what starting and
+saving cost it, when it will end. It knows no policy and no estimate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fairlead.core.cluster import Bools, Cluster, Floats, Ints
+from fairlead.core.errors import InvalidPlan
+from fairlead.core.holdings import NONE, Holdings
+from fairlead.core.job import Job, batch_size_of, kind_of, model_of
+from fairlead.core.plan import Launches
+from fairlead.workloads.profiles import ThroughputTable
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds lost by starting, saving and loading; `by_kind` gives some kinds values of their own.
+
+    A job checkpoints when it is suspended, and every `checkpoint_every_s` while it runs; each save takes `checkpoint_s`, in
+    which it makes no progress. `restart_s` is paid by every start after the first, `launch_s` by the first.
+    """
+
+    launch_s: float = 0.0
+    restart_s: float = 0.0
+    checkpoint_s: float = 0.0
+    checkpoint_every_s: float = math.inf
+    by_kind: Mapping[str, Costs] = field(default_factory=dict)
+
+    def of(self, kind: str) -> Costs:
+        return self.by_kind.get(kind, self)
+
+
+_GIVEN = ("steps", "limit", "launch", "restart", "save", "save_every")  # known when a job arrives
+_CHANGING = ("base", "rate", "since", "run_started", "ran")
+
+
+class World:
+    """Columns of the jobs that have arrived. `ends` is the second at which a running job ends by itself, else infinity."""
+
+    def __init__(self, cluster: Cluster, table: ThroughputTable, costs: Costs, capacity: int = 256) -> None:
+        self.cluster, self.costs = cluster, costs
+        self.table = table.for_types(cluster.type_names)
+        self.holdings = Holdings(cluster.size, capacity)
+        self._block: Floats = np.zeros((len(_GIVEN) + len(_CHANGING), capacity))
+        self.columns: dict[str, Floats] = dict(zip((*_GIVEN, *_CHANGING), self._block))
+        self.ends: Floats = np.full(capacity, np.inf)
+        self.row: Ints = np.zeros(capacity, dtype=np.int64)  # in the table, at the present size
+        self.asked: Ints = np.ones(capacity, dtype=np.int64)  # the size that `row` is about
+        self.type: Ints = np.full(capacity, -1, dtype=np.int64)
+        self.spread: Bools = np.zeros(capacity, dtype=np.bool_)
+        self.started: Bools = np.zeros(capacity, dtype=np.bool_)
+        self.jobs: dict[int, Job] = {}
+        self.running: Ints = NONE
+        self.shares = False  # whether any accelerator has more than one job on it
+
+    def arrive(self, number: int, job: Job) -> None:
+        self._reserve(number + 1)
+        self.jobs[number] = job
+        self.row[number] = self.table.row(job.kind, job.workers)
+        self.asked[number] = job.workers
+        cost = self.costs.of(job.kind)
+        given = (job.steps, job.time_limit_s, cost.launch_s, cost.restart_s, cost.checkpoint_s, cost.checkpoint_every_s)
+        self._block[: len(given), number] = given
+
+    def launch(self, launches: Launches, now: float) -> Ints:
+        """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
+        jobs, c = launches.jobs, self.columns
+        self.holdings.take(jobs, launches.offsets, launches.accelerators)
+        self.shares = bool(self.holdings.occupancy.max() > 1)
+        self.type[jobs] = launches.types
+        c["run_started"][jobs] = now
+        cost = np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
+        self.started[jobs] = True
+        c["since"][jobs] = now + cost
+        self.spread[jobs] = False
+        self._size_up(launches)
+        self.running = np.concatenate((self.running, jobs))
+        return self._set_rates(jobs, now)
+
+    def stop(self, jobs: Ints, now: float, *, saved: bool) -> Ints:
+        """Suspend jobs; progress stays as of the last save. Returns the neighbours whose speed changes thereby."""
+        c = self.columns
+        c["base"][jobs] = self.saved_steps(jobs, now) if not saved else self.steps_at(jobs, now - c["save"][jobs])
+        c["ran"][jobs] += now - c["run_started"][jobs]
+        return self._leave(jobs)
+
+    def end(self, jobs: Ints) -> Ints:
+        return self._leave(jobs)
+
+    def steps_at(self, jobs: Ints, when: float | Floats) -> Floats:
+        c = self.columns
+        done = c["base"][jobs] + c["rate"][jobs] * np.maximum(when - c["since"][jobs], 0.0)
+        return np.minimum(done, c["steps"][jobs])
+
+    def saved_steps(self, jobs: Ints, now: float) -> Floats:
+        """Where the last checkpoint stands: that of the start, or the latest of the regular ones since."""
+        c = self.columns
+        every = c["save_every"][jobs] + c["save"][jobs]
+        ran = np.maximum(now - c["since"][jobs], 0.0)
+        whole = np.zeros(len(jobs))
+        regular = np.isfinite(every)
+        whole[regular] = np.floor(ran[regular] / every[regular]) * every[regular]
+        return np.minimum(c["base"][jobs] + c["rate"][jobs] * whole, c["steps"][jobs])
+
+    def next_end(self) -> float:
+        return float(self.ends[self.running].min()) if len(self.running) else math.inf
+
+    def ending_by(self, when: float) -> Ints:
+        """Who ends up to that second, in order of the end, then of the number."""
+        ending = np.sort(self.running[self.ends[self.running] <= when])
+        return ending[np.argsort(self.ends[ending], kind="stable")]
+
+    def on_node(self, node: int) -> Ints:
+        there = self.cluster.node_of == node
+        return np.array([n for n in np.sort(self.running).tolist() if there[self.holdings.of(n)].any()], dtype=np.int64)
+
+    # What the above are made of.
+
+    def _leave(self, jobs: Ints) -> Ints:
+        neighbours = self._sharing(jobs)
+        self.columns["rate"][jobs] = 0.0
+        self.ends[jobs] = np.inf
+        self.holdings.release(jobs)
+        if self.shares:
+            self.shares = bool(self.holdings.occupancy.max() > 1)
+        self.running = self.running[self.ends[self.running] < np.inf]
+        return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
+
+    def _size_up(self, launches: Launches) -> None:
+        """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
+        sizes = launches.workers
+        if launches.batch_sizes is not None or (sizes != self.asked[launches.jobs]).any():
+            self._resize(launches)
+        gangs = (sizes > 1).nonzero()[0]
+        if not len(gangs):
+            return
+        nodes = len(self.cluster.nodes)
+        owner = np.repeat(np.arange(len(sizes)), sizes) * nodes + self.cluster.node_of[launches.accelerators]
+        used = np.bincount(np.unique(owner) // nodes, minlength=len(sizes))[gangs]
+        least = -(-sizes[gangs] // self.cluster.largest_node_of_type[launches.types[gangs]])
+        self.spread[launches.jobs[gangs]] = used > least
+
+    def _resize(self, launches: Launches) -> None:
+        """Look up who runs at another size or batch size than it asked for, or did so before."""
+        for index, (number, workers) in enumerate(zip(launches.jobs.tolist(), launches.workers.tolist())):
+            kind = self.jobs[number].kind
+            wanted = 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])
+            if wanted not in (0, batch_size_of(kind)):
+                kind = kind_of(model_of(kind), wanted)
+            self.row[number] = self.table.row(kind, workers)
+            self.asked[number] = workers
+
+    def refresh(self, jobs: Ints, now: float) -> Ints:
+        """Others came or went on their accelerators: progress goes on from here at the new speed."""
+        c = self.columns
+        c["base"][jobs] = self.steps_at(jobs, now)
+        c["since"][jobs] = np.maximum(c["since"][jobs], now)
+        return self._set_rates(jobs, now)
+
+    def _set_rates(self, jobs: Ints, now: float) -> Ints:
+        c, row, type_ = self.columns, self.row[jobs], self.type[jobs]
+        alone = np.where(self.spread[jobs], self.table.spread[row, type_], self.table.alone[row, type_])
+        neighbours = NONE
+        if self.shares:
+            for index, number in enumerate(jobs.tolist()):
+                mates = [m for m in self._sharing(np.array([number])).tolist() if m != number]
+                for mate in mates:
+                    together = self.table.paired[row[index], self.row[mate], type_[index]]
+                    alone[index] *= together / max(self.table.alone[row[index], type_[index]], 1e-300)
+                neighbours = np.union1d(neighbours, np.array(mates, dtype=np.int64))
+        if alone.min(initial=1.0) <= 0:
+            bad = int(jobs[int(alone.argmin())])
+            where = self.cluster.type_names[int(self.type[bad])]
+            raise InvalidPlan(f"job {self.jobs[bad].name!r} was put on {where}, where it has no throughput")
+        rate = self._slowed_by_saving(jobs, alone)
+        c["rate"][jobs] = rate
+        natural = c["since"][jobs] + (c["steps"][jobs] - c["base"][jobs]) / rate
+        self.ends[jobs] = np.minimum(natural, c["run_started"][jobs] + (c["limit"][jobs] - c["ran"][jobs]))
+        return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
+
+    def _slowed_by_saving(self, jobs: Ints, rate: Floats) -> Floats:
+        every = self.columns["save_every"][jobs]
+        regular = every < np.inf
+        if regular.any():
+            rate[regular] *= every[regular] / (every + self.columns["save"][jobs])[regular]
+        return rate
+
+    def over_limit(self, jobs: Ints) -> Bools:
+        """Of jobs that end now: whose time limit ended them, with steps left to do."""
+        c = self.columns
+        natural = c["since"][jobs] + (c["steps"][jobs] - c["base"][jobs]) / c["rate"][jobs]
+        return natural > self.ends[jobs]
+
+    def _sharing(self, jobs: Ints) -> Ints:
+        """Who runs on an accelerator that one of these jobs holds, they themselves included; nobody where none is shared."""
+        if not self.shares:
+            return NONE
+        theirs = self.holdings.flat(jobs)
+        shared = theirs[self.holdings.occupancy[theirs] > 1]
+        if not len(shared):
+            return NONE
+        wanted = np.zeros(self.cluster.size, dtype=np.bool_)
+        wanted[shared] = True
+        return np.array([n for n in np.sort(self.running).tolist() if wanted[self.holdings.of(n)].any()], dtype=np.int64)
+
+    def _reserve(self, size: int) -> None:
+        old = len(self.row)
+        if size <= old:
+            return
+        extra = max(size, 2 * old) - old
+        self.holdings.reserve(old + extra)
+        self._block = np.concatenate((self._block, np.zeros((len(self._block), extra))), axis=1)
+        self.columns = dict(zip((*_GIVEN, *_CHANGING), self._block))
+        self.ends = np.concatenate((self.ends, np.full(extra, np.inf)))
+        self.row = np.concatenate((self.row, np.zeros(extra, dtype=np.int64)))
+        self.asked = np.concatenate((self.asked, np.ones(extra, dtype=np.int64)))
+        self.type = np.concatenate((self.type, np.full(extra, -1, dtype=np.int64)))
+        self.spread = np.concatenate((self.spread, np.zeros(extra, dtype=np.bool_)))
+        self.started = np.concatenate((self.started, np.zeros(extra, dtype=np.bool_)))

@@ -1,0 +1,146 @@
+"""What a cluster is: nodes, each with accelerators of one type. A frozen value with its numpy columns; who is up, and who
+holds what, lives in the state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead.core.errors import InputError
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorType:
+    """A kind of accelerator: what all of its name have in common."""
+
+    name: str
+    memory_gb: float = float("inf")
+    price_per_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine. `links` is the bandwidth between its accelerators in Gb/s, where it is known."""
+
+    name: str
+    type: str
+    accelerators: int
+    cpus: float = float("inf")
+    memory_gb: float = float("inf")
+    network_gbps: float = 0.0
+    links: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes in a fixed order; accelerators are numbered through them. Types are numbered by first appearance."""
+
+    nodes: tuple[Node, ...]
+    types: tuple[AcceleratorType, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        named = {t.name for t in self.types}
+        missing = dict.fromkeys(n.type for n in self.nodes if n.type not in named)
+        object.__setattr__(self, "types", self.types + tuple(AcceleratorType(name) for name in missing))
+
+    @classmethod
+    def parse(cls, text: str, known: Sequence[AcceleratorType] = ()) -> Cluster:
+        """`"8xv100:4,16xp100:4"`: 8 accelerators of type v100, 4 per node, and 16 of p100. Without `:n`, 8 per node."""
+        nodes: list[Node] = []
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*([A-Za-z][\w.-]*)\s*(?::\s*(\d+))?\s*", part)
+            if not match or int(match[1]) < 1 or (match[3] and int(match[3]) < 1):
+                wanted = "accelerators×type:per-node, as in '8xv100:4,16xp100:4'"
+                raise InputError("--cluster", wanted, field="cluster", value=part)
+            total, type_name, per_node = int(match[1]), match[2].lower(), int(match[3] or 8)
+            if total > 1_000_000:
+                raise InputError("--cluster", "at most 1,000,000 accelerators", field="cluster", value=part)
+            while total > 0:
+                nodes.append(Node(f"{type_name}-{len(nodes)}", type_name, min(per_node, total)))
+                total -= per_node
+        used = {n.type for n in nodes}
+        return cls(tuple(nodes), _in_order(known, nodes) if used else ())
+
+    @cached_property
+    def type_names(self) -> tuple[str, ...]:
+        return tuple(t.name for t in self.types)
+
+    @cached_property
+    def type_code(self) -> dict[str, int]:
+        return {t.name: code for code, t in enumerate(self.types)}
+
+    @cached_property
+    def node_type(self) -> Ints:
+        return _fixed(np.array([self.type_code[n.type] for n in self.nodes], dtype=np.int64))
+
+    @cached_property
+    def node_size(self) -> Ints:
+        return _fixed(np.array([n.accelerators for n in self.nodes], dtype=np.int64))
+
+    @cached_property
+    def node_of(self) -> Ints:
+        """The node of each accelerator."""
+        return _fixed(np.repeat(np.arange(len(self.nodes), dtype=np.int64), self.node_size))
+
+    @cached_property
+    def type_of(self) -> Ints:
+        """The type of each accelerator."""
+        return _fixed(self.node_type[self.node_of])
+
+    @cached_property
+    def first_of(self) -> Ints:
+        """The number of each node's first accelerator."""
+        return _fixed(np.concatenate(([0], np.cumsum(self.node_size)[:-1])).astype(np.int64))
+
+    # The same as Python values, for loops over single nodes, where a numpy scalar costs more than the work.
+
+    @cached_property
+    def node_of_accelerator(self) -> list[int]:
+        return list(map(int, self.node_of))
+
+    @cached_property
+    def kind_of_node(self) -> list[int]:
+        return list(map(int, self.node_type))
+
+    @cached_property
+    def bounds_of_node(self) -> list[tuple[int, int]]:
+        """The first accelerator of each node, and the one behind its last."""
+        return [(first, first + size) for first, size in zip(self.first_of.tolist(), self.node_size.tolist())]
+
+    @cached_property
+    def size_of_type(self) -> Ints:
+        """How many accelerators each type has, whether up or down."""
+        return _fixed(np.bincount(self.type_of, minlength=len(self.types)).astype(np.int64))
+
+    @cached_property
+    def largest_node_of_type(self) -> Ints:
+        largest = np.zeros(len(self.types), dtype=np.int64)
+        np.maximum.at(largest, self.node_type, self.node_size)
+        return _fixed(largest)
+
+    @cached_property
+    def size(self) -> int:
+        return int(self.node_size.sum())
+
+    def __str__(self) -> str:
+        return ", ".join(f"{size} × {name}" for name, size in zip(self.type_names, self.size_of_type.tolist()))
+
+
+def _in_order(known: Sequence[AcceleratorType], nodes: Sequence[Node]) -> tuple[AcceleratorType, ...]:
+    by_name = {t.name: t for t in known}
+    return tuple(by_name.get(name, AcceleratorType(name)) for name in dict.fromkeys(n.type for n in nodes))
+
+
+def _fixed(array: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    array.setflags(write=False)
+    return array

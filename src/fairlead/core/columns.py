@@ -1,0 +1,255 @@
+"""Columns of jobs: the growable store that the state writes, and the read-only view of some of its rows that a stage sees.
+
+A view gathers a column when it is first read, so a decision pays only for what it looks at. A column read after the state
+has moved on raises `StaleSnapshot` instead of answering wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.errors import StaleSnapshot
+from fairlead.core.job import Phase
+
+INT_COLUMNS: dict[str, int] = {
+    "number": -1,
+    "phase": int(Phase.QUEUED),
+    "workers": 1,
+    "held": 0,  # accelerators held now
+    "type": -1,  # their type; the last one while waiting
+    "kind": 0,  # code of the kind's name
+    "user": 0,
+    "entity": 0,
+    "group": 0,
+    "group_order": 0,
+    "priority": 0,
+    "fits": -1,  # bit t is set where the job may run on type t
+    "starts": 0,
+    "preemptions": 0,
+    "failures": 0,
+    "batch_size": 0,  # given by a plan; 0: the kind's own
+}
+FLOAT_COLUMNS: dict[str, float] = {
+    "submitted_s": 0.0,
+    "weight": 1.0,
+    "steps": 0.0,
+    "deadline_s": np.inf,
+    "min_run_s": 0.0,
+    "memory_gb": 0.0,
+    "cpus": 0.0,
+    "host_memory_gb": 0.0,
+    "time_limit_s": np.inf,
+    "base_steps": 0.0,  # progress is (base, rate, since)
+    "rate": 0.0,
+    "since_s": 0.0,
+    "settled_run_s": 0.0,  # run time before the present stretch
+    "settled_accelerator_s": 0.0,
+    "run_started_s": 0.0,  # start of the present stretch, where one is
+    "first_started_s": np.nan,
+    "waiting_since_s": 0.0,
+    "ended_s": np.nan,
+}
+ALL_COLUMNS = (*INT_COLUMNS, *FLOAT_COLUMNS)
+
+INT_PLACE = {name: place for place, name in enumerate(INT_COLUMNS)}
+FLOAT_PLACE = {name: place for place, name in enumerate(FLOAT_COLUMNS)}
+
+T = TypeVar("T", bound=np.generic)
+
+
+class ColumnStore:
+    """Columns by name, all of one length that doubles as needed. `version` changes with every write by the state.
+
+    Columns of one type are the rows of one block, so that a new job is written with two assignments.
+    """
+
+    def __init__(self, capacity: int = 256) -> None:
+        self.metrics: dict[str, Floats] = {}
+        self.version = 0
+        self.ints: Ints = np.empty((len(INT_COLUMNS), 0), dtype=np.int64)
+        self.floats: Floats = np.empty((len(FLOAT_COLUMNS), 0), dtype=np.float64)
+        self.arrays: dict[str, npt.NDArray[Any]] = {}
+        self._grow(capacity)
+
+    @property
+    def capacity(self) -> int:
+        return int(self.ints.shape[1])
+
+    def reserve(self, size: int) -> None:
+        """Make room for rows up to `size`."""
+        if size > self.capacity:
+            self._grow(max(size, 2 * self.capacity))
+
+    def metric(self, name: str) -> Floats:
+        if name not in self.metrics:
+            self.metrics[name] = np.full(self.capacity, np.nan)
+        return self.metrics[name]
+
+    def _grow(self, size: int) -> None:
+        self.ints = _grown(self.ints, np.array(list(INT_COLUMNS.values())), size)
+        self.floats = _grown(self.floats, np.array(list(FLOAT_COLUMNS.values())), size)
+        self.arrays = dict(zip(ALL_COLUMNS, (*self.ints, *self.floats)))
+        nothing = np.array([np.nan])
+        self.metrics = {name: _grown(array[None, :], nothing, size)[0] for name, array in self.metrics.items()}
+
+
+def _grown(block: npt.NDArray[T], defaults: npt.NDArray[T], size: int) -> npt.NDArray[T]:
+    larger = np.repeat(defaults[:, None], size, axis=1)
+    larger[:, : block.shape[1]] = block
+    return larger
+
+
+class _Column(Generic[T]):
+    """A column of `JobColumns`: gathered at the first read, kept in the instance afterwards."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, view: None, owner: type) -> _Column[T]: ...
+    @overload
+    def __get__(self, view: JobColumns, owner: type) -> npt.NDArray[T]: ...
+    def __get__(self, view: JobColumns | None, owner: type) -> _Column[T] | npt.NDArray[T]:
+        if view is None:
+            return self
+        return view._gather(self.name)
+
+
+class _Derived(Generic[T]):
+    """A column that follows from others: computed at the first read, kept in the instance afterwards."""
+
+    def __init__(self, compute: Callable[[JobColumns], npt.NDArray[T]]) -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, view: None, owner: type) -> _Derived[T]: ...
+    @overload
+    def __get__(self, view: JobColumns, owner: type) -> npt.NDArray[T]: ...
+    def __get__(self, view: JobColumns | None, owner: type) -> _Derived[T] | npt.NDArray[T]:
+        if view is None:
+            return self
+        column = self.compute(view)
+        column.setflags(write=False)
+        view.__dict__[self.name] = column
+        return column
+
+
+class JobColumns:
+    """Some jobs, a row each, in order of submission. Every column is read-only and as long as the others."""
+
+    number = _Column[np.int64]()  # the job's number: its name to the engine
+    phase = _Column[np.int64]()
+    workers = _Column[np.int64]()  # the gang it asked for
+    held = _Column[np.int64]()
+    type = _Column[np.int64]()
+    kind = _Column[np.int64]()
+    user = _Column[np.int64]()
+    entity = _Column[np.int64]()
+    group = _Column[np.int64]()
+    group_order = _Column[np.int64]()
+    priority = _Column[np.int64]()
+    fits = _Column[np.int64]()
+    starts = _Column[np.int64]()
+    preemptions = _Column[np.int64]()
+    failures = _Column[np.int64]()
+    batch_size = _Column[np.int64]()
+    submitted_s = _Column[np.float64]()
+    weight = _Column[np.float64]()
+    steps = _Column[np.float64]()
+    deadline_s = _Column[np.float64]()
+    min_run_s = _Column[np.float64]()
+    memory_gb = _Column[np.float64]()
+    cpus = _Column[np.float64]()
+    host_memory_gb = _Column[np.float64]()
+    time_limit_s = _Column[np.float64]()
+    base_steps = _Column[np.float64]()
+    rate = _Column[np.float64]()
+    since_s = _Column[np.float64]()
+    settled_run_s = _Column[np.float64]()
+    settled_accelerator_s = _Column[np.float64]()
+    run_started_s = _Column[np.float64]()
+    first_started_s = _Column[np.float64]()
+    waiting_since_s = _Column[np.float64]()
+    ended_s = _Column[np.float64]()
+
+    def __init__(self, store: ColumnStore, rows: Ints, now: float) -> None:
+        self._store, self._rows, self.now, self._version = store, rows, now, store.version
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _gather(self, name: str) -> npt.NDArray[Any]:
+        if self._store.version != self._version:
+            raise StaleSnapshot(f"column {name!r} was first read after the state had moved on from second {self.now:g}")
+        column = self._store.arrays[name][self._rows]
+        column.setflags(write=False)
+        self.__dict__[name] = column
+        return column
+
+    def metric(self, name: str) -> Floats:
+        """What jobs reported under a name of their own, such as "loss"; NaN for who did not."""
+        if self._store.version != self._version:
+            raise StaleSnapshot(f"metric {name!r} was first read after the state had moved on from second {self.now:g}")
+        array = self._store.metrics.get(name)
+        return np.full(len(self), np.nan) if array is None else array[self._rows]
+
+    # What follows from the columns at this moment.
+
+    @_Derived
+    def running(self) -> Bools:
+        return self.held > 0
+
+    @_Derived
+    def steps_done(self) -> Floats:
+        ran = np.maximum(self.now - self.since_s, 0.0)
+        return np.minimum(self.base_steps + self.rate * ran, self.steps)
+
+    @_Derived
+    def steps_left(self) -> Floats:
+        return self.steps - self.steps_done
+
+    @_Derived
+    def run_s(self) -> Floats:
+        """Time spent holding accelerators so far."""
+        return self.settled_run_s + self.running * (self.now - self.run_started_s)
+
+    @_Derived
+    def accelerator_s(self) -> Floats:
+        """Accelerator time received so far: run time × accelerators held."""
+        return self.settled_accelerator_s + self.held * (self.now - self.run_started_s)
+
+    @_Derived
+    def waited_s(self) -> Floats:
+        """How long each has waited since it was submitted or last suspended; 0 while it runs."""
+        return np.where(self.running, 0.0, self.now - self.waiting_since_s)
+
+    def only(self, chosen: Bools) -> JobColumns:
+        """The rows where `chosen` holds."""
+        return JobColumns(self._store, self._rows[chosen], self.now)
+
+    def with_rows(self, rows: Ints) -> JobColumns:
+        return JobColumns(self._store, rows, self.now)
+
+    @property
+    def rows(self) -> Ints:
+        """Where the jobs stand in the store; the state's business."""
+        return self._rows
+
+    def position_of(self, numbers: Ints) -> Ints:
+        """The rows in this view of jobs known by number (all must be here)."""
+        return np.searchsorted(self.number, numbers)
+
+    def detached(self) -> JobColumns:
+        """The same rows in a store of their own, which no event will change."""
+        store = ColumnStore(len(self))
+        for name in ALL_COLUMNS:
+            store.arrays[name][:] = getattr(self, name)
+        store.metrics = {name: array[self._rows].copy() for name, array in self._store.metrics.items()}
+        return JobColumns(store, np.arange(len(self), dtype=np.int64), self.now)

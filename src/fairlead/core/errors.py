@@ -1,0 +1,71 @@
+"""Every error Fairlead raises on purpose. Each names the thing, the value and the mend; the command line prints one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FairleadError(Exception):
+    """The root: whoever catches this has caught every failure that Fairlead foresaw."""
+
+
+class InputError(FairleadError):
+    """Something a person wrote is wrong: where it stands, what it says, and what was expected there."""
+
+    def __init__(
+        self, source: object, expected: str, *, line: int | None = None, field: str | None = None, value: object = None
+    ) -> None:
+        self.source, self.line, self.field, self.value, self.expected = str(source), line, field, value, expected
+        place = self.source if line is None else f"{self.source}:{line}"
+        parts = [place]
+        if field is not None:
+            shown = "" if value is None else f" is {_shorten(value)!r}"
+            parts.append(f"field '{field}'{shown}")
+        parts.append(f"expected {expected}")
+        super().__init__(": ".join(parts))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_input_error, (self.source, self.expected, self.line, self.field, self.value))
+
+
+class UnknownName(FairleadError):
+    """A name that nothing answers to; the near ones are part of the message."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        self.what, self.name, self.known = what, name, tuple(sorted(known))
+        near = get_close_matches(name, self.known, n=3, cutoff=0.5) or [k for k in self.known if name and name in k][:3]
+        hint = f"near: {', '.join(repr(n) for n in near)}" if near else f"known: {', '.join(self.known)}"
+        super().__init__(f"unknown {what} '{name}'; {hint}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (UnknownName, (self.what, self.name, self.known))
+
+
+class DuplicateName(FairleadError):
+    """Two plug-ins claim one name."""
+
+
+class IllegalTransition(FairleadError):
+    """An event asks a job to go where the table of phases has no way."""
+
+
+class InvalidPlan(FairleadError):
+    """A stage answered with something that cannot be: an accelerator twice, half a gang, a job that is not there."""
+
+
+class StaleSnapshot(FairleadError):
+    """A column of a snapshot was first read after the state had moved on; read it earlier or `detach()` the snapshot."""
+
+
+class JournalError(FairleadError):
+    """A journal is damaged, of another version, or not a journal."""
+
+
+def _input_error(source: str, expected: str, line: int | None, field: str | None, value: object) -> InputError:
+    return InputError(source, expected, line=line, field=field, value=value)
+
+
+def _shorten(value: object, limit: int = 60) -> object:
+    text = value if isinstance(value, str) else repr(value)
+    return value if len(text) <= limit else text[: limit - 1] + "…"

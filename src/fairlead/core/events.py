@@ -1,0 +1,135 @@
+"""What can happen. State changes by these and by nothing else. *Exogenous* events come from outside; *derived* ones follow
+from decisions, and a what-if makes them anew. An event records a change, never a state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fairlead.core.cluster import Cluster, Floats, Ints
+from fairlead.core.job import Job
+from fairlead.core.plan import RoundPlan
+
+Memo: TypeAlias = Mapping[str, Any] | None
+"""What a policy remembers, as data: numbers, strings, lists, mappings and numpy arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The first event of every journal: the cluster, the scheduler's configuration, and the rates of this world by kind and
+    workers (for reports; no stage sees them)."""
+
+    time: float
+    cluster: Cluster
+    scheduler: Mapping[str, Any]
+    trace: str = ""
+    rates: Mapping[str, tuple[float, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    time: float
+    number: int
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled:
+    time: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    time: float
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRepaired:
+    time: float
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsReported:
+    """Jobs say something about themselves under a name of their own, such as "loss"."""
+
+    time: float
+    name: str
+    jobs: Ints
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSwitched:
+    """Another scheduler decides from the next round on; a person, a reload or an advisor wanted it."""
+
+    time: float
+    scheduler: Mapping[str, Any]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlanned:
+    plan: RoundPlan
+
+    @property
+    def time(self) -> float:
+        return self.plan.time
+
+
+@dataclass(frozen=True, slots=True)
+class MemoChanged:
+    """What the policy remembers from now on, so that a replay need not decide again."""
+
+    time: float
+    memo: Memo
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReported:
+    """From second `since` on, each job is at `steps` and goes on at `rate` steps per second."""
+
+    time: float
+    jobs: Ints
+    steps: Floats
+    rates: Floats
+    since: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class JobsFinished:
+    """Jobs did their last step, each at its own second, not later than the event's time."""
+
+    time: float
+    jobs: Ints
+    at: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class JobsFailed:
+    """Jobs ended without their last step, each at its own second, not later than the event's time."""
+
+    time: float
+    jobs: Ints
+    at: Floats
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobsInterrupted:
+    """Jobs lost their accelerators and fell back to `steps`; `own_fault` where it counts against their retry limit."""
+
+    time: float
+    jobs: Ints
+    steps: Floats
+    own_fault: bool = False
+
+
+Exogenous: TypeAlias = Opened | JobSubmitted | JobCancelled | NodeLost | NodeRepaired | MetricsReported | SchedulerSwitched
+Derived: TypeAlias = RoundPlanned | MemoChanged | ProgressReported | JobsFinished | JobsFailed | JobsInterrupted
+Event: TypeAlias = Exogenous | Derived
+
+EXOGENOUS = (Opened, JobSubmitted, JobCancelled, NodeLost, NodeRepaired, MetricsReported, SchedulerSwitched)

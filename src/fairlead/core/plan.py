@@ -1,0 +1,160 @@
+"""What the stages say to each other: who is admitted, who is selected, who goes where, and the plan of a round made of it.
+Columns, with one entry per job; an entry refers to a job by its number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.errors import InvalidPlan
+from fairlead.core.holdings import NONE
+from fairlead.core.reasons import Reason
+
+NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """Who enters, and why others do not yet."""
+
+    jobs: Ints
+    reasons: Mapping[int, Reason] = field(default_factory=dict)
+    others: Reason | None = None  # for all that `reasons` does not name
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Throughputs as a policy may see them, by class: jobs of one class cannot be told apart by their rates.
+
+    Job i of the view (row i of its columns) is of class `row[i]`; `alone[row, type]` is in steps per second, 0 where it
+    cannot run. `uncertainty` is a relative standard deviation of the same shape.
+    """
+
+    row: Ints
+    alone: Floats  # classes × types, on as few nodes as possible
+    spread: Floats  # classes × types, on more nodes than necessary
+    paired: Floats  # classes × classes × types: the first's rate beside the second
+    uncertainty: Floats | None = None
+    best: Floats | None = None  # `alone.max(axis=1)`, where an estimation keeps it
+    mask: Ints | None = None  # `runs_on`, likewise
+
+    @property
+    def of_jobs(self) -> Floats:
+        """jobs × types."""
+        return self.alone[self.row]
+
+    @property
+    def fastest(self) -> Floats:
+        """Each job's rate on its fastest type."""
+        best: Floats = self.best if self.best is not None else self.alone.max(axis=1)
+        return best[self.row]
+
+    @property
+    def runs_on(self) -> Ints:
+        """By class, with bit t set where it has a throughput on type t."""
+        if self.mask is not None:
+            return self.mask
+        return (self.alone > 0) @ (1 << np.arange(self.alone.shape[1]))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """An ordered list of entries: who should run, on which type, with how many workers.
+
+    Entries with the same `combination` share their accelerators. `holds_until` is the policy's promise: if nothing happens,
+    it would answer the same before that second; None promises nothing, and the policy is asked again every round.
+    """
+
+    jobs: Ints
+    types: Ints
+    workers: Ints
+    combination: Ints | None = None  # None: every job alone
+    batch_sizes: Ints | None = None  # 0: unchanged; None: all unchanged
+    consolidate: Bools | None = None  # a wish for few nodes; None: as the placement thinks best
+    pinned: Mapping[int, Ints] = field(default_factory=dict)  # job → the accelerators it must get
+    holds_until: float | None = None
+    reasons: Mapping[int, Reason] = field(default_factory=dict)  # why some were left out, where there is more to say
+    head: int | None = None  # the waiting job that strict order stopped at
+
+    def __post_init__(self) -> None:
+        if not len(self.jobs) == len(self.types) == len(self.workers):
+            raise InvalidPlan("a selection's columns differ in length")
+
+    @classmethod
+    def nobody(cls) -> Selection:
+        return cls(NONE, NONE, NONE, holds_until=math.inf)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def chosen(self, numbers: Ints) -> Bools:
+        """Which of these jobs are in the selection."""
+        mask = np.zeros(len(numbers), dtype=np.bool_)
+        mask[np.searchsorted(numbers, self.jobs)] = True
+        return mask
+
+    def until(self, second: float) -> Selection:
+        """The same selection, which holds no longer than `second`."""
+        return replace(self, holds_until=None if self.holds_until is None else min(self.holds_until, second))
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Jobs to start; job i gets `accelerators[offsets[i]:offsets[i+1]]`."""
+
+    jobs: Ints
+    types: Ints
+    offsets: Ints
+    accelerators: Ints
+    batch_sizes: Ints | None = None
+
+    @classmethod
+    def none(cls) -> Launches:
+        return NO_LAUNCHES
+
+    @property
+    def workers(self) -> Ints:
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+
+NO_LAUNCHES = Launches(NONE, NONE, NO_OFFSETS, NONE)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What placement made of a selection: who stays where they are, who is launched, who found no place and why."""
+
+    kept: Ints
+    launches: Launches
+    free: tuple[int, ...] = ()  # accelerators left idle, by type
+    unplaced: Mapping[int, Reason] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """One decision, as changes. `suspended` and `launches` may both name a job: then it moves or changes its size."""
+
+    time: float
+    refused: tuple[tuple[int, Reason], ...] = ()
+    admitted: Ints = field(default_factory=lambda: NONE)
+    ended: Ints = field(default_factory=lambda: NONE)  # finished early, by the termination stage
+    suspended: Ints = field(default_factory=lambda: NONE)
+    launches: Launches = field(default_factory=lambda: NO_LAUNCHES)
+    # What follows is for people and for the loop; it is not part of the journal.
+    holds_until: float | None = field(default=None, compare=False)
+    free: tuple[int, ...] = field(default=(), compare=False)  # accelerators left by type
+    up: tuple[int, ...] = field(default=(), compare=False)  # accelerators that are up, by type
+    head: int | None = field(default=None, compare=False)
+    reasons: Mapping[int, Reason] = field(default_factory=dict, compare=False)
+    not_admitted: Reason | None = field(default=None, compare=False)
+
+    @property
+    def changes(self) -> bool:
+        return bool(len(self.suspended) or len(self.launches.jobs) or len(self.admitted) or len(self.ended) or self.refused)

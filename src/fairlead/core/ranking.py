@@ -1,0 +1,190 @@
+"""From an order of jobs to a selection: whoever comes first takes what it needs, as far as the accelerators reach.
+
+A single type is taken by prefix sums; several types are dealt out job by job, each to its fastest free type. Who runs keeps
+its type while it stays selected, and moves to a faster one that would otherwise be idle."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.plan import Selection
+from fairlead.core.snapshot import Snapshot
+
+
+def in_order(
+    view: Snapshot,
+    key: Floats | Ints | None = None,
+    *,
+    backfill: bool = True,
+    preempt: bool = True,
+    holds_until: float | None = None,
+) -> Selection:
+    """Select by ascending `key`, ties by submission (None: by submission alone).
+
+    With `backfill` a job that does not fit is passed over; without it, nobody behind it starts either. Without `preempt`,
+    whoever runs goes first.
+    """
+    if not len(view.jobs):
+        return Selection.nobody()
+    first = view.jobs.running if not preempt else view.protected
+    if preempt and first is not None:
+        holds_until = None if holds_until is None else min(holds_until, view.protection_ends)
+    if len(view.capacity) == 1:
+        return _one_type(view, key, first, backfill, holds_until)
+    if first is not None:
+        key = np.where(first, -math.inf, 0.0 if key is None else key)
+    return _several_types(view, key, backfill, holds_until)
+
+
+def crossing(now: float, key: Floats, growth: Floats) -> float:
+    """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late."""
+    grows = growth > 0
+    standing = np.sort(key[~grows])
+    if not len(standing) or not grows.any():
+        return math.inf
+    moving = key[grows]
+    at = np.searchsorted(standing, moving)
+    ahead = at < len(standing)
+    if not ahead.any():
+        return math.inf
+    wait = float(((standing[at[ahead]] - moving[ahead]) / growth[grows][ahead]).min())
+    return now + wait * (1 - 1e-13) - 1e-9
+
+
+def smallest_first(key: Floats | Ints, enough: int) -> Ints:
+    """Positions by ascending key, ties by position; at least the first `enough`, and never half of a tie."""
+    if enough >= len(key) or len(key) < 64:
+        return np.argsort(key, kind="stable")
+    limit = np.partition(key, enough)[enough]
+    candidates = np.flatnonzero(key <= limit)
+    return candidates[np.argsort(key[candidates], kind="stable")]
+
+
+def _one_type(
+    view: Snapshot, key: Floats | Ints | None, first: Bools | None, backfill: bool, holds_until: float | None
+) -> Selection:
+    jobs, capacity = view.jobs, int(view.capacity[0])
+    number, want = jobs.number, jobs.workers
+    ahead = rest = None
+    if first is not None:  # they hold what they hold; the others share what is left
+        ahead, rest = np.flatnonzero(first), np.flatnonzero(~first)
+        capacity -= int(jobs.held[ahead].sum())
+        want, key = want[rest], None if key is None else key[rest]
+    chosen, head = _take_by(key, want, capacity, backfill)
+    if rest is not None and ahead is not None:
+        chosen, head = np.concatenate((ahead, rest[chosen])), None if head is None else int(rest[head])
+        sizes = np.concatenate((jobs.held[ahead], jobs.workers[chosen[len(ahead) :]]))
+    else:
+        sizes = want[chosen]
+    stopped = None if head is None else int(number[head])
+    return Selection(number[chosen], np.zeros(len(chosen), np.int64), sizes, holds_until=holds_until, head=stopped)
+
+
+def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
+    """Positions that fit, by ascending key, and the position that strict order stopped at."""
+    if key is None:
+        return take(want, capacity, backfill)
+    order = smallest_first(key, 2 * max(capacity, 0))
+    taken, head = take(want[order], capacity, backfill)
+    if len(order) < len(key) and backfill and int(want[order[taken]].sum()) < capacity:
+        order = np.argsort(key, kind="stable")  # further back there may be somebody small enough
+        taken, head = take(want[order], capacity, backfill)
+    return order[taken], None if head is None else int(order[head])
+
+
+def take(workers: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
+    """Which of the jobs, in this order, fit into `capacity`; and the first that did not, where order is strict."""
+    parts: list[Ints] = []
+    at, free, count = 0, capacity, len(workers)
+    while at < count and free > 0:
+        reach = workers[at : at + free].cumsum()  # every job takes at least one: no more than `free` can follow
+        fits = int(reach.searchsorted(free, side="right"))
+        if fits:
+            parts.append(np.arange(at, at + fits))
+            free -= int(reach[fits - 1])
+            at += fits
+        if not backfill:
+            break
+        if at < count and free > 0:
+            small = workers[at:] <= free
+            jump = int(small.argmax())
+            if not small[jump]:
+                break
+            at += jump
+    head = at if not backfill and at < count else None
+    if len(parts) == 1:
+        return parts[0], head
+    return (np.concatenate(parts) if parts else np.empty(0, np.int64)), head
+
+
+def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None) -> Selection:
+    jobs, rates = view.jobs, view.rates
+    order = np.arange(len(jobs)) if key is None else np.argsort(key, kind="stable")
+    wishes = _wishes(rates.alone)
+    free = view.capacity.tolist()
+    rows, fits, workers = rates.row[order].tolist(), jobs.fits[order].tolist(), jobs.workers[order].tolist()
+    present = np.where(jobs.running, jobs.type, -1)[order].tolist()
+    given: dict[int, int] = {}  # position in the order → type
+    passed: list[int] = []
+    head = None
+    for at, (row, mask, want, now_on) in enumerate(zip(rows, fits, workers, present)):
+        if now_on >= 0 and free[now_on] >= want:
+            choice = now_on
+        else:
+            choice = _first_free(wishes[row], mask, free, want)
+        if choice >= 0:
+            given[at] = choice
+            free[choice] -= want
+            if not any(free):
+                break
+        elif backfill:
+            passed.append(at)
+        else:
+            head = at
+            break
+    while any(free) and _move_up(given, rows, fits, workers, wishes, free):
+        for at in passed:  # what others left behind may do for somebody who was passed over
+            if at not in given and (choice := _first_free(wishes[rows[at]], fits[at], free, workers[at])) >= 0:
+                given[at] = choice
+                free[choice] -= workers[at]
+    chosen = sorted(given)
+    where = order[chosen]
+    types = np.array([given[at] for at in chosen], dtype=np.int64)
+    stopped = None if head is None else int(jobs.number[order[head]])
+    return Selection(jobs.number[where], types, jobs.workers[where], holds_until=holds_until, head=stopped)
+
+
+def _wishes(alone: Floats) -> list[tuple[int, ...]]:
+    """For each class, the types it can run on, fastest first."""
+    order = np.argsort(-alone, axis=1, kind="stable").tolist()
+    return [tuple(t for t in types if rates[t] > 0) for types, rates in zip(order, alone.tolist())]
+
+
+def _first_free(wishes: tuple[int, ...], mask: int, free: list[int], want: int) -> int:
+    for t in wishes:
+        if free[t] >= want and mask >> t & 1:
+            return t
+    return -1
+
+
+def _move_up(
+    given: dict[int, int],
+    rows: list[int],
+    fits: list[int],
+    workers: list[int],
+    wishes: list[tuple[int, ...]],
+    free: list[int],
+) -> bool:
+    """Let whoever has a slower type take a faster one that is left idle; tell whether anyone moved."""
+    moved = False
+    for at in sorted(given):
+        choice = _first_free(wishes[rows[at]], fits[at], free, workers[at])
+        if choice >= 0 and wishes[rows[at]].index(choice) < wishes[rows[at]].index(given[at]):
+            free[given[at]] += workers[at]
+            free[choice] -= workers[at]
+            given[at] = choice
+            moved = True
+    return moved

@@ -1,0 +1,80 @@
+"""Why a job does not run: a value with who said it, a code, and the numbers; its text is made from those alone."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Code(enum.StrEnum):
+    TOO_LARGE = "too-large"
+    NO_SUITABLE_TYPE = "no-suitable-type"
+    NOT_ADMITTED = "not-admitted"
+    OUTRANKED = "outranked"
+    BEHIND_THE_HEAD = "behind-the-head"
+    NODES_DOWN = "nodes-down"
+    NO_PLACE = "no-place"
+    NEXT_DECISION = "next-decision"
+
+
+_TEXT = {
+    Code.TOO_LARGE: "needs {needed:g} {what}, of at most {at_most:g}",
+    Code.NO_SUITABLE_TYPE: "no accelerator type of this cluster suits it: {what}",
+    Code.NOT_ADMITTED: "not admitted: {what} ({demand:g} of at most {limit:g})",
+    Code.OUTRANKED: "others go first: needs {needed:g} accelerators, {free:g} are left where it may run",
+    Code.BEHIND_THE_HEAD: "behind the head of the line, job {head}, which waits for {needed:g} accelerators",
+    Code.NODES_DOWN: "needs {needed:g} accelerators, only {at_most:g} are up where it may run",
+    Code.NO_PLACE: "selected, but without a place: {what}",
+    Code.NEXT_DECISION: "waits for the next decision",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """`by` is the stage that said it: door, admission, policy, placement."""
+
+    by: str
+    code: Code
+    facts: tuple[tuple[str, float | str], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.by}: {_TEXT[self.code].format(**dict(self.facts))}"
+
+    def to_dict(self) -> dict[str, object]:
+        return {"by": self.by, "code": str(self.code), **dict(self.facts), "text": str(self)}
+
+
+class Unplaced:
+    """The reasons there are, by name."""
+
+    @staticmethod
+    def needs(needed: float, what: str, *, of_at_most: float, by: str = "door") -> Reason:
+        return Reason(by, Code.TOO_LARGE, (("needed", needed), ("what", what), ("at_most", of_at_most)))
+
+    @staticmethod
+    def unsuitable(what: str, by: str = "door") -> Reason:
+        return Reason(by, Code.NO_SUITABLE_TYPE, (("what", what),))
+
+    @staticmethod
+    def not_admitted(what: str, *, demand: float, limit: float) -> Reason:
+        return Reason("admission", Code.NOT_ADMITTED, (("what", what), ("demand", demand), ("limit", limit)))
+
+    @staticmethod
+    def outranked(needed: float, *, free: float) -> Reason:
+        return Reason("policy", Code.OUTRANKED, (("needed", needed), ("free", free)))
+
+    @staticmethod
+    def behind(head: str, *, needed: float) -> Reason:
+        return Reason("policy", Code.BEHIND_THE_HEAD, (("head", head), ("needed", needed)))
+
+    @staticmethod
+    def nodes_down(needed: float, *, up: float) -> Reason:
+        return Reason("placement", Code.NODES_DOWN, (("needed", needed), ("at_most", up)))
+
+    @staticmethod
+    def no_place(what: str) -> Reason:
+        return Reason("placement", Code.NO_PLACE, (("what", what),))
+
+    @staticmethod
+    def next_decision() -> Reason:
+        return Reason("loop", Code.NEXT_DECISION)

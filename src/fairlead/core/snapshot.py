@@ -1,0 +1,117 @@
+"""The state at one moment, read-only, as the stages see it. It is good for one decision: a column is gathered when first read,
+and refuses once the state has moved on. `detached()` gives a value that lasts, for what-if and for other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fairlead.core.cluster import Bools, Cluster, Floats, Ints
+from fairlead.core.columns import JobColumns
+from fairlead.core.errors import FairleadError
+from fairlead.core.holdings import Holdings
+from fairlead.core.job import Job
+from fairlead.core.plan import Rates
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the codes in the columns stand for."""
+
+    kinds: tuple[str, ...]
+    users: tuple[str, ...]
+    entities: tuple[str, ...]
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a decision may look at. `jobs` are admitted and live (waiting or running); `queued` still stand at the door."""
+
+    time: float
+    cluster: Cluster
+    jobs: JobColumns
+    queued: JobColumns
+    holdings: Holdings  # read it, do not write it
+    up: Bools  # by accelerator
+    capacity: Ints  # accelerators that are up, by type
+    names: Names
+    job_of: Mapping[int, Job]  # by number
+    history: Floats  # accelerator-seconds of the jobs that have finished, in order of their end
+    run_to_completion: bool = False  # who runs is left alone until it ends
+    any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
+    estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
+
+    @property
+    def rates(self) -> Rates:
+        """Throughputs by estimation, computed when a policy first asks for them."""
+        known = self.__dict__.get("_rates")
+        if known is None:
+            if self.estimate is None:
+                raise FairleadError("this snapshot carries no estimation; give the scheduler one")
+            known = self.estimate(self)
+            self.__dict__["_rates"] = known
+        return known
+
+    @property
+    def protected(self) -> Bools | None:
+        """Who runs and must be left alone for now; None where nobody is."""
+        if self.run_to_completion:
+            return self.jobs.running
+        if not self.any_min_run:
+            return None
+        young = self.jobs.running & (self.time - self.jobs.run_started_s < self.jobs.min_run_s)
+        return young if young.any() else None
+
+    @property
+    def protection_ends(self) -> float:
+        """The first second at which a job that is protected now no longer is."""
+        protected = self.protected
+        if protected is None or self.run_to_completion:
+            return np.inf
+        return float((self.jobs.run_started_s + self.jobs.min_run_s)[protected].min())
+
+    def but(self, **changes: object) -> Snapshot:
+        """The same moment with some fields replaced: `dataclasses.replace` without its cost, which a round would feel."""
+        other = object.__new__(Snapshot)
+        other.__dict__.update(self.__dict__, _rates=None, **changes)
+        return other
+
+    def admitting(self, numbers: Ints) -> Snapshot:
+        """The same moment with some of the queued jobs let in."""
+        if not len(numbers):
+            return self
+        rows = self.queued.rows
+        left = rows[:0]
+        if len(numbers) < len(rows):
+            entering = np.isin(self.queued.number, numbers, assume_unique=True)
+            rows, left = rows[entering], rows[~entering]
+        mine = self.jobs.rows
+        merged = np.concatenate((mine, rows))
+        if len(mine) and len(rows) and mine[-1] > rows[0]:
+            merged.sort()
+        return self.but(jobs=self.jobs.with_rows(merged), queued=self.queued.with_rows(left))
+
+    def without(self, numbers: Ints) -> Snapshot:
+        """The same moment without some of the jobs, whose accelerators stay taken."""
+        if not len(numbers):
+            return self
+        stay = ~np.isin(self.jobs.number, numbers)
+        return self.but(jobs=self.jobs.only(stay))
+
+    def detached(self) -> Snapshot:
+        """A copy that no later event touches and that can travel to another process (without its estimation)."""
+        jobs, queued = self.jobs.detached(), self.queued.detached()
+        here = [*jobs.number.tolist(), *queued.number.tolist()]
+        return self.but(
+            jobs=jobs,
+            queued=queued,
+            holdings=self.holdings.copy(),
+            up=self.up.copy(),
+            capacity=self.capacity.copy(),
+            history=self.history.copy(),
+            job_of={number: self.job_of[number] for number in here},
+            estimate=None,
+        )

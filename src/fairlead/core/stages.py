@@ -1,0 +1,84 @@
+"""The contracts. Every stage of the loop is one of these Protocols; the engine composes them and knows no implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from fairlead.core.cluster import Ints
+from fairlead.core.events import Event, Memo
+from fairlead.core.plan import Admitted, Placed, Rates, RoundPlan, Selection
+from fairlead.core.snapshot import Snapshot
+
+
+@runtime_checkable
+class Admission(Protocol):
+    """Which queued jobs enter, and why others wait."""
+
+    def admit(self, view: Snapshot) -> Admitted: ...
+
+
+@runtime_checkable
+class Estimation(Protocol):
+    """The throughputs that a policy may see."""
+
+    def rates(self, view: Snapshot) -> Rates: ...
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Who should run. Pure: what it wants to remember goes into the memo and comes back with it."""
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]: ...
+
+
+@runtime_checkable
+class Placement(Protocol):
+    """Accelerators for a selection. Who can stay where they are stays."""
+
+    def place(self, selection: Selection, view: Snapshot) -> Placed: ...
+
+
+@runtime_checkable
+class Termination(Protocol):
+    """Jobs (by number) that are done before their last step, for instance because the loss has converged."""
+
+    def finished_early(self, view: Snapshot) -> Ints: ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """What makes a plan happen, and where time passes: virtual or wall."""
+
+    now: float
+
+    def wait(self, until: float, grain: float) -> Sequence[Event]:
+        """What happened. Returns at `until` or, once something has happened, at the next multiple of `grain` (0: at once)."""
+        ...
+
+    def submit(self, plan: RoundPlan) -> None:
+        """Launch and suspend; what comes of it is told by the next `wait`."""
+        ...
+
+    def reconcile(self, view: Snapshot) -> Sequence[Event]:
+        """After a restart: what is really running, told as events."""
+        ...
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing will happen any more unless a plan makes it happen."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A scheduler: one of each. `round_s` is the length of a round; 0 decides at every event instead."""
+
+    admission: Admission
+    estimation: Estimation
+    policy: Policy
+    placement: Placement
+    termination: Termination
+    round_s: float = 300.0
+    run_to_completion: bool = False

@@ -1,0 +1,230 @@
+"""Events as JSON and back. The only place that knows how an event is spelled; the version belongs to this spelling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import orjson
+
+from fairlead.core import events as ev
+from fairlead.core.cluster import AcceleratorType, Cluster, Floats, Ints, Node
+from fairlead.core.errors import JournalError
+from fairlead.core.job import Job
+from fairlead.core.plan import NO_LAUNCHES, Launches, RoundPlan
+from fairlead.core.reasons import Code, Reason
+
+VERSION = 1
+
+_DEFAULTS = {f.name: f.default for f in fields(Job)}
+_JOB_FIELDS = tuple(name for name in _DEFAULTS if name not in ("name", "submitted_s"))
+_JOB_DEFAULTS = tuple(_DEFAULTS[name] for name in _JOB_FIELDS)
+_JOB_VALUES = attrgetter(*_JOB_FIELDS)
+
+
+def encode(event: ev.Event) -> bytes:
+    """One line of JSON, without the line's end. The same event gives the same bytes."""
+    return orjson.dumps(_ENCODE[type(event)](event), option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def decode(line: bytes | str) -> ev.Event:
+    try:
+        record = orjson.loads(line)
+        decoder = _DECODE[record["e"]]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise JournalError(f"not an event: {bytes(line[:60], 'utf8') if isinstance(line, str) else line[:60]!r}") from error
+    try:
+        return decoder(record)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise JournalError(f"a damaged {record['e']!r} event: {type(error).__name__} {error}") from error
+
+
+# Columns: a column whose values are all alike is written once. Infinity has no JSON, so it is written as a word.
+
+
+def _column(values: Ints | Floats) -> object:
+    if len(values) > 1:
+        first = values[0]
+        if (values == first).all():
+            return {"n": len(values), "all": first.item()}
+    return np.ascontiguousarray(values)
+
+
+def _ints(record: object) -> Ints:
+    if isinstance(record, dict):
+        return np.full(int(record["n"]), record["all"], dtype=np.int64)
+    return np.array(record, dtype=np.int64)
+
+
+def _floats(record: object) -> Floats:
+    if isinstance(record, dict):
+        return np.full(int(record["n"]), record["all"], dtype=np.float64)
+    return np.array(record, dtype=np.float64)
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and arrays as orjson takes them, with string keys."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def _job(job: Job) -> dict[str, Any]:
+    record: dict[str, Any] = {"name": job.name}
+    for name, value, default in zip(_JOB_FIELDS, _JOB_VALUES(job), _JOB_DEFAULTS):
+        if value != default:
+            record[name] = _number(value) if isinstance(value, float) else value
+    return record
+
+
+def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
+    values = dict(record)
+    for name, default in _DEFAULTS.items():
+        if isinstance(default, float) and name in values:
+            values[name] = float(values[name])
+    if "allowed_types" in values:
+        values["allowed_types"] = tuple(values["allowed_types"])
+    return Job(submitted_s=submitted_s, **values)
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    def spell(record: dict[str, Any]) -> dict[str, Any]:
+        return {k: _number(v) if isinstance(v, float) else v for k, v in record.items()}
+
+    return {"types": [spell(asdict(t)) for t in cluster.types], "nodes": [spell(asdict(n)) for n in cluster.nodes]}
+
+
+def _to_cluster(record: Mapping[str, Any]) -> Cluster:
+    types = tuple(AcceleratorType(t["name"], float(t["memory_gb"]), float(t["price_per_hour"])) for t in record["types"])
+    nodes = tuple(
+        Node(
+            n["name"],
+            n["type"],
+            int(n["accelerators"]),
+            float(n["cpus"]),
+            float(n["memory_gb"]),
+            float(n["network_gbps"]),
+            tuple(tuple(map(float, row)) for row in n["links"]),
+        )
+        for n in record["nodes"]
+    )
+    return Cluster(nodes, types)
+
+
+def _planned(event: ev.RoundPlanned) -> dict[str, Any]:
+    plan = event.plan
+    record: dict[str, Any] = {"e": "planned", "t": plan.time}
+    if plan.refused:
+        record["refused"] = [[number, r.by, str(r.code), [list(fact) for fact in r.facts]] for number, r in plan.refused]
+    for name in ("admitted", "ended", "suspended"):
+        values: Ints = getattr(plan, name)
+        if len(values):
+            record[name] = values
+    starts = plan.launches
+    if len(starts):
+        record["launched"] = starts.jobs
+        record["types"] = _column(starts.types)
+        record["workers"] = _column(starts.workers)
+        record["accelerators"] = starts.accelerators
+        if starts.batch_sizes is not None and starts.batch_sizes.any():
+            record["batch_sizes"] = starts.batch_sizes
+    return record
+
+
+def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
+    launches = NO_LAUNCHES
+    if "launched" in record:
+        workers = _ints(record["workers"])
+        offsets = np.zeros(len(workers) + 1, dtype=np.int64)
+        np.cumsum(workers, out=offsets[1:])
+        sizes = _ints(record["batch_sizes"]) if "batch_sizes" in record else None
+        accelerators = _ints(record["accelerators"])
+        if len(accelerators) != offsets[-1]:
+            raise ValueError("accelerators and workers do not match")
+        launches = Launches(_ints(record["launched"]), _ints(record["types"]), offsets, accelerators, sizes)
+    refused = tuple(
+        (int(number), Reason(by, Code(code), tuple((str(k), v) for k, v in facts)))
+        for number, by, code, facts in record.get("refused", ())
+    )
+    admitted, ended, suspended = (_ints(record.get(name, ())) for name in ("admitted", "ended", "suspended"))
+    return ev.RoundPlanned(RoundPlan(float(record["t"]), refused, admitted, ended, suspended, launches))
+
+
+def _progress(event: ev.ProgressReported) -> dict[str, Any]:
+    return {
+        "e": "progress",
+        "t": event.time,
+        "jobs": event.jobs,
+        "steps": _column(event.steps),
+        "rates": _column(event.rates),
+        "since": _column(event.since),
+    }
+
+
+_ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
+    ev.Opened: lambda e: {
+        "e": "opened",
+        "version": VERSION,
+        "t": e.time,
+        "cluster": _cluster(e.cluster),
+        "scheduler": _plain(e.scheduler),
+        "trace": e.trace,
+        "rates": _plain(e.rates),
+    },
+    ev.JobSubmitted: lambda e: {"e": "submitted", "t": e.time, "n": e.number, "job": _job(e.job)},
+    ev.JobCancelled: lambda e: {"e": "cancelled", "t": e.time, "n": e.number},
+    ev.NodeLost: lambda e: {"e": "lost", "t": e.time, "node": e.node},
+    ev.NodeRepaired: lambda e: {"e": "repaired", "t": e.time, "node": e.node},
+    ev.MetricsReported: lambda e: {"e": "metrics", "t": e.time, "name": e.name, "jobs": e.jobs, "values": e.values},
+    ev.SchedulerSwitched: lambda e: {"e": "switched", "t": e.time, "scheduler": _plain(e.scheduler), "why": e.why},
+    ev.RoundPlanned: _planned,
+    ev.MemoChanged: lambda e: {"e": "memo", "t": e.time, "memo": _plain(e.memo)},
+    ev.ProgressReported: _progress,
+    ev.JobsFinished: lambda e: {"e": "finished", "t": e.time, "jobs": e.jobs, "at": _column(e.at)},
+    ev.JobsFailed: lambda e: {"e": "failed", "t": e.time, "jobs": e.jobs, "at": _column(e.at), "why": e.why},
+    ev.JobsInterrupted: lambda e: {
+        "e": "interrupted",
+        "t": e.time,
+        "jobs": e.jobs,
+        "steps": e.steps,
+        "own_fault": e.own_fault,
+    },
+}
+
+
+def _to_opened(r: Mapping[str, Any]) -> ev.Opened:
+    rates = None if r["rates"] is None else {key: tuple(map(float, value)) for key, value in r["rates"].items()}
+    return ev.Opened(float(r["t"]), _to_cluster(r["cluster"]), r["scheduler"], r["trace"], rates)
+
+
+_DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
+    "opened": _to_opened,
+    "submitted": lambda r: ev.JobSubmitted(float(r["t"]), int(r["n"]), _to_job(r["job"], float(r["t"]))),
+    "cancelled": lambda r: ev.JobCancelled(float(r["t"]), int(r["n"])),
+    "lost": lambda r: ev.NodeLost(float(r["t"]), int(r["node"])),
+    "repaired": lambda r: ev.NodeRepaired(float(r["t"]), int(r["node"])),
+    "metrics": lambda r: ev.MetricsReported(float(r["t"]), r["name"], _ints(r["jobs"]), _floats(r["values"])),
+    "switched": lambda r: ev.SchedulerSwitched(float(r["t"]), r["scheduler"], r["why"]),
+    "planned": _to_planned,
+    "memo": lambda r: ev.MemoChanged(float(r["t"]), r["memo"]),
+    "progress": lambda r: ev.ProgressReported(
+        float(r["t"]), _ints(r["jobs"]), _floats(r["steps"]), _floats(r["rates"]), _floats(r["since"])
+    ),
+    "finished": lambda r: ev.JobsFinished(float(r["t"]), _ints(r["jobs"]), _floats(r["at"])),
+    "failed": lambda r: ev.JobsFailed(float(r["t"]), _ints(r["jobs"]), _floats(r["at"]), r["why"]),
+    "interrupted": lambda r: ev.JobsInterrupted(float(r["t"]), _ints(r["jobs"]), _floats(r["steps"]), r["own_fault"]),
+}

@@ -1,0 +1,103 @@
+"""The only loop there is. It waits for what happens, records it, decides, records the decision, and has it carried out. Whether
+time is virtual or real, and whether jobs are processes or numbers, is the backend's business."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.core.errors import FairleadError
+from fairlead.core.events import Event, MemoChanged, RoundPlanned, SchedulerSwitched
+from fairlead.core.plan import RoundPlan
+from fairlead.core.rounds import boundary_after, boundary_at
+from fairlead.core.stages import Backend, Stages
+from fairlead.engine.decide import decide
+from fairlead.engine.journal import Journal, NoJournal
+from fairlead.engine.state import State
+
+STALLED_AFTER = 100_000
+"""So many decisions in a row that change nothing, with nothing left to happen: the scheduler will never run what waits."""
+
+
+LEAST_STEP_S = 1.0
+"""Without rounds, decisions that no event asks for are at least so far apart; else two jobs that take turns would never end."""
+
+
+class Stalled(FairleadError):
+    """Jobs wait, nothing will happen any more, and the scheduler does not start them."""
+
+
+@dataclass
+class Loop:
+    """A scheduler at work. `run()` goes until nothing is left to do, or until `stop` says so."""
+
+    state: State
+    backend: Backend
+    stages: Stages
+    journal: Journal = field(default_factory=NoJournal)
+    skip_quiet_rounds: bool = True
+    compose: Callable[[Mapping[str, Any]], Stages] | None = None  # makes the stages of a switched scheduler
+    stopwatch: Callable[[], float] = lambda: 0.0
+    on_decision: Callable[[RoundPlan], None] | None = None  # for progress bars and tests; it may look, not touch
+
+    rounds: int = 0  # decisions taken
+    decide_s: float = 0.0
+    plan: RoundPlan | None = None  # the last one
+
+    def run(self, until: float = math.inf, stop: Callable[[State], bool] | None = None) -> None:
+        idle = 0
+        wake = self.backend.now
+        while wake <= until and (self.state.busy or not self.backend.exhausted):
+            # 1. What happened: up to the next decision that is due in any case, or, after an event, to the next round.
+            happened = self.backend.wait(min(wake, until), self.stages.round_s)
+            for event in happened:
+                self.record(event)
+            if stop is not None and stop(self.state):
+                return
+            # 2. Decide, 3. record, 4. carry out.
+            plan = self.step()
+            # 5. When to look again at the latest.
+            idle = 0 if happened or plan.changes else idle + 1
+            wake = self._wake(plan)
+            if self.backend.exhausted and not plan.changes and (wake == math.inf or idle > STALLED_AFTER):
+                if wake < math.inf:
+                    raise Stalled(f"{len(self.state.live)} jobs wait, and nobody starts them after {idle} decisions")
+                return
+
+    def step(self) -> RoundPlan:
+        """One decision at the backend's present moment."""
+        began = self.stopwatch()
+        view = self.state.snapshot(self.backend.now, run_to_completion=self.stages.run_to_completion)
+        plan, memo = decide(view, self.state.memo, self.stages)
+        self.decide_s += self.stopwatch() - began
+        self.rounds += 1
+        if memo is not self.state.memo:
+            self.record(MemoChanged(plan.time, memo))
+        if plan.changes:
+            self.record(RoundPlanned(plan))
+            self.backend.submit(plan)
+        self.plan = plan
+        if self.on_decision is not None:
+            self.on_decision(plan)
+        return plan
+
+    def record(self, event: Event) -> None:
+        """Into the journal first, then into the state."""
+        self.journal.append(event)
+        self.state.apply(event)
+        if isinstance(event, SchedulerSwitched):
+            if self.compose is None:
+                raise FairleadError("a scheduler switch needs a way to compose the new one; give the loop `compose`")
+            self.stages = self.compose(event.scheduler)
+
+    def _wake(self, plan: RoundPlan) -> float:
+        now, length = self.backend.now, self.stages.round_s
+        holds = plan.holds_until
+        if length == 0:  # at every event; in between only where the policy names a second, and then just behind it
+            return math.inf if holds is None else max(holds + 1e-6, now + LEAST_STEP_S)
+        following = boundary_after(now, length)
+        if holds is None or not self.skip_quiet_rounds:
+            return following
+        return max(following, boundary_at(holds, length))

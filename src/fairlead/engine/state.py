@@ -1,0 +1,326 @@
+"""The state of a cluster and its jobs. It changes by `apply(event)` and by nothing else: no clock, no I/O, no decisions.
+Replaying the same events gives the same state, which is what recovery and what-if rest on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fairlead.core import events as ev
+from fairlead.core.cluster import Bools, Cluster, Floats, Ints
+from fairlead.core.columns import ALL_COLUMNS, FLOAT_COLUMNS, FLOAT_PLACE, INT_COLUMNS, INT_PLACE, ColumnStore, JobColumns
+from fairlead.core.errors import FairleadError, InvalidPlan
+from fairlead.core.holdings import NONE, Holdings
+from fairlead.core.job import LEGAL, Job, Phase, check_transition
+from fairlead.core.plan import Launches
+from fairlead.core.reasons import Reason
+from fairlead.core.snapshot import Names, Snapshot
+
+# Looked up often, and an enum's members are slow to reach.
+QUEUED, WAITING, RUNNING = int(Phase.QUEUED), int(Phase.WAITING), int(Phase.RUNNING)
+FINISHED, FAILED, CANCELLED, REFUSED = map(int, (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED, Phase.REFUSED))
+
+_I, _F = INT_PLACE, FLOAT_PLACE
+_MAY_GO_TO = {int(new): np.array([new in LEGAL[old] for old in Phase]) for new in Phase}
+
+
+class State:
+    """Build one with `State(cluster)` or from a journal's events with `State.replay(events)`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.time = 0.0
+        self.store = ColumnStore()
+        self.holdings = Holdings(cluster.size)
+        self.job_of: dict[int, Job] = {}
+        self.next_number = 0
+        self.up: Bools = np.ones(cluster.size, dtype=np.bool_)
+        self.capacity: Ints = cluster.size_of_type.copy()
+        self.live: Ints = NONE  # waiting or running, by number
+        self._queue: Ints = NONE  # still at the door
+        self._arrived: list[int] = []  # the youngest of them, not yet in the array
+        self.memo: ev.Memo = None
+        self.scheduler: Mapping[str, object] = {}
+        self.refusals: dict[int, Reason] = {}
+        self.any_min_run = False
+        self._codes: dict[str, dict[str, int]] = {name: {} for name in ("kind", "user", "entity", "group")}
+        self._names = Names((), (), (), ())
+        self._new_ints, self._new_floats = list(INT_COLUMNS.values()), list(FLOAT_COLUMNS.values())
+        self._fits: dict[tuple[tuple[str, ...], float, int], int] = {}
+        self._history: Floats = np.zeros(256)
+        self._finished_count = 0
+
+    @classmethod
+    def replay(cls, events: Iterable[ev.Event]) -> State:
+        stream = iter(events)
+        opened = next(stream, None)
+        if not isinstance(opened, ev.Opened):
+            raise FairleadError("a journal begins with the cluster it is about; this one does not")
+        state = cls(opened.cluster)
+        state.apply(opened)
+        for event in stream:
+            state.apply(event)
+        return state
+
+    # What others read.
+
+    def snapshot(self, time: float | None = None, *, run_to_completion: bool = False) -> Snapshot:
+        """The state as the stages see it, at a moment not before the last event."""
+        now = self.time if time is None else time
+        return Snapshot(
+            time=now,
+            cluster=self.cluster,
+            jobs=JobColumns(self.store, self.live, now),
+            queued=JobColumns(self.store, self.queue, now),
+            holdings=self.holdings,
+            up=self.up,
+            capacity=self.capacity,
+            names=self._names,
+            job_of=self.job_of,
+            history=self._history[: self._finished_count],
+            run_to_completion=run_to_completion,
+            any_min_run=self.any_min_run,
+        )
+
+    def everybody(self) -> JobColumns:
+        """All jobs there ever were, in order of submission."""
+        return JobColumns(self.store, np.array(sorted(self.job_of), dtype=np.int64), self.time)
+
+    @property
+    def queue(self) -> Ints:
+        """Who still stands at the door, by number."""
+        if self._arrived:
+            self._queue = np.concatenate((self._queue, np.array(self._arrived, dtype=np.int64)))
+            self._arrived.clear()
+        return self._queue
+
+    @property
+    def busy(self) -> bool:
+        return bool(len(self.live) or len(self.queue))
+
+    def digest(self) -> str:
+        """A fingerprint of everything that events determine; equal states have equal ones."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name in ALL_COLUMNS:
+            digest.update(np.ascontiguousarray(self.store.arrays[name][: self.next_number]).tobytes())
+        for metric in sorted(self.store.metrics):
+            digest.update(metric.encode() + self.store.metrics[metric][: self.next_number].tobytes())
+        first = self.holdings.first[: self.next_number]
+        parts = (self.up, self.capacity, self.holdings.occupancy, first, self.live, self.queue)
+        for part in parts:
+            digest.update(np.ascontiguousarray(part).tobytes())
+        gangs = sorted((number, gang.tolist()) for number, gang in self.holdings.gangs.items())
+        digest.update(repr((gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
+        return digest.hexdigest()
+
+    # What events do.
+
+    def apply(self, event: ev.Event) -> None:
+        if event.time < self.time - 1e-6:
+            raise FairleadError(f"{type(event).__name__} at second {event.time:g} comes after second {self.time:g}")
+        self.store.version += 1
+        _APPLY[type(event)](self, event)
+        self.time = max(self.time, event.time)
+
+    def _opened(self, event: ev.Opened) -> None:
+        self.scheduler = event.scheduler
+        self.time = event.time
+
+    def _submitted(self, event: ev.JobSubmitted) -> None:
+        number, job = event.number, event.job
+        if number < self.next_number:
+            raise InvalidPlan(f"job number {number} was given twice")
+        self.store.reserve(number + 1)
+        self.holdings.reserve(number + 1)
+        self.next_number = number + 1
+        self.job_of[number] = job
+        ints, floats = self._new_ints.copy(), self._new_floats.copy()
+        ints[_I["number"]], ints[_I["workers"]], ints[_I["priority"]] = number, job.workers, job.priority
+        ints[_I["kind"]], ints[_I["user"]] = self._code("kind", job.kind), self._code("user", job.user)
+        ints[_I["entity"]], ints[_I["group"]] = self._code("entity", job.entity), self._code("group", job.group)
+        ints[_I["group_order"]], ints[_I["fits"]] = job.group_order, self._types_that_fit(job)
+        floats[_F["submitted_s"]] = floats[_F["waiting_since_s"]] = event.time
+        floats[_F["steps"]], floats[_F["weight"]], floats[_F["deadline_s"]] = job.steps, job.weight, job.deadline_s
+        floats[_F["min_run_s"]], floats[_F["time_limit_s"]] = job.min_run_s, job.time_limit_s
+        floats[_F["memory_gb"]], floats[_F["cpus"]] = job.memory_gb, job.cpus
+        floats[_F["host_memory_gb"]] = job.host_memory_gb
+        self.store.ints[:, number] = ints
+        self.store.floats[:, number] = floats
+        self.any_min_run = self.any_min_run or job.min_run_s > 0
+        self._arrived.append(number)
+
+    def _cancelled(self, event: ev.JobCancelled) -> None:
+        if event.number not in self.job_of:
+            raise InvalidPlan(f"there is no job number {event.number} to cancel")
+        self._end(np.array([event.number], dtype=np.int64), event.time, CANCELLED)
+
+    def _node_lost(self, event: ev.NodeLost) -> None:
+        self._set_up(event.node, False)
+
+    def _node_repaired(self, event: ev.NodeRepaired) -> None:
+        self._set_up(event.node, True)
+
+    def _metrics(self, event: ev.MetricsReported) -> None:
+        self.store.metric(event.name)[event.jobs] = event.values
+
+    def _switched(self, event: ev.SchedulerSwitched) -> None:
+        self.scheduler = event.scheduler
+        self.memo = None
+
+    def _memo(self, event: ev.MemoChanged) -> None:
+        self.memo = event.memo
+
+    def _planned(self, event: ev.RoundPlanned) -> None:
+        plan = event.plan
+        if plan.refused:
+            self.refusals.update(plan.refused)
+            self._end(np.array([number for number, _ in plan.refused], dtype=np.int64), plan.time, REFUSED)
+        if len(plan.admitted):
+            self._go(plan.admitted, WAITING)
+            self._still_queued()
+            self.live = _merged(self.live, plan.admitted)
+        if len(plan.ended):
+            self._end(plan.ended, plan.time, FINISHED)
+        if len(plan.suspended):
+            self._go(plan.suspended, WAITING)
+            self._settle(plan.suspended, plan.time)
+            self.store.arrays["preemptions"][plan.suspended] += 1
+        if len(plan.launches):
+            self._launch(plan.launches, plan.time)
+
+    def _launch(self, launches: Launches, time: float) -> None:
+        jobs, a = launches.jobs, self.store.arrays
+        self._go(jobs, RUNNING)
+        self.holdings.take(jobs, launches.offsets, launches.accelerators)
+        a["held"][jobs] = launches.workers
+        a["type"][jobs] = launches.types
+        a["batch_size"][jobs] = 0 if launches.batch_sizes is None else launches.batch_sizes
+        a["run_started_s"][jobs] = time
+        a["since_s"][jobs] = time
+        first = a["first_started_s"]
+        first[jobs] = np.fmin(first[jobs], time)
+        a["starts"][jobs] += 1
+
+    def _progress(self, event: ev.ProgressReported) -> None:
+        a = self.store.arrays
+        a["base_steps"][event.jobs] = event.steps
+        a["rate"][event.jobs] = event.rates
+        a["since_s"][event.jobs] = event.since
+
+    def _finished(self, event: ev.JobsFinished) -> None:
+        self._end(event.jobs, event.at, FINISHED)
+        a = self.store.arrays
+        a["base_steps"][event.jobs] = a["steps"][event.jobs]
+        self._remember(a["settled_accelerator_s"][event.jobs])
+
+    def _failed(self, event: ev.JobsFailed) -> None:
+        self._end(event.jobs, event.at, FAILED)
+
+    def _interrupted(self, event: ev.JobsInterrupted) -> None:
+        self._go(event.jobs, WAITING)
+        self._settle(event.jobs, event.time)
+        a = self.store.arrays
+        a["base_steps"][event.jobs] = event.steps
+        if event.own_fault:
+            a["failures"][event.jobs] += 1
+
+    # What the above are made of.
+
+    def _go(self, jobs: Ints, new: int) -> None:
+        phase = self.store.arrays["phase"]
+        legal = _MAY_GO_TO[new][phase[jobs]]
+        if not legal.all():
+            wrong = int(jobs[int((~legal).argmax())])
+            check_transition(self.job_of[wrong].name, Phase(int(phase[wrong])), Phase(new))
+        phase[jobs] = new
+
+    def _settle(self, jobs: Ints, time: float | Floats) -> None:
+        """Running jobs stop: their progress and service become part of the past, their accelerators free."""
+        a = self.store.arrays
+        ran = time - a["run_started_s"][jobs]
+        a["settled_run_s"][jobs] += ran
+        a["settled_accelerator_s"][jobs] += ran * a["held"][jobs]
+        done: Floats = a["base_steps"][jobs] + a["rate"][jobs] * np.maximum(time - a["since_s"][jobs], 0.0)
+        a["base_steps"][jobs] = np.minimum(done, a["steps"][jobs])
+        a["rate"][jobs] = 0.0
+        a["held"][jobs] = 0
+        a["waiting_since_s"][jobs] = time
+        self.holdings.release(jobs)
+
+    def _end(self, jobs: Ints, time: float | Floats, phase: int) -> None:
+        a = self.store.arrays
+        running = a["held"][jobs] > 0
+        self._go(jobs, phase)
+        if running.all():
+            self._settle(jobs, time)
+        else:
+            self._still_queued()
+            if running.any():
+                self._settle(jobs[running], time if isinstance(time, float) else time[running])
+        a["ended_s"][jobs] = time
+        self.live = self.live[a["phase"][self.live] <= RUNNING]
+
+    def _still_queued(self) -> None:
+        queue = self.queue
+        if len(queue):
+            self._queue = queue[self.store.arrays["phase"][queue] == QUEUED]
+
+    def _remember(self, services: Floats) -> None:
+        end = self._finished_count + len(services)
+        if end > len(self._history):
+            self._history = np.concatenate((self._history, np.zeros(max(end, len(self._history)))))
+        self._history[self._finished_count : end] = services
+        self._finished_count = end
+
+    def _set_up(self, node: int, up: bool) -> None:
+        if not 0 <= node < len(self.cluster.nodes):
+            raise InvalidPlan(f"there is no node number {node}")
+        self.up = self.up.copy()
+        self.up[self.cluster.node_of == node] = up
+        self.capacity = np.bincount(self.cluster.type_of[self.up], minlength=len(self.cluster.types)).astype(np.int64)
+
+    def _code(self, column: str, name: str) -> int:
+        codes = self._codes[column]
+        if name not in codes:
+            codes[name] = len(codes)
+            self._names = Names(*(tuple(known) for known in self._codes.values()))
+        return codes[name]
+
+    def _types_that_fit(self, job: Job) -> int:
+        needs = (job.allowed_types, job.memory_gb, job.workers)
+        mask = self._fits.get(needs)
+        if mask is None:
+            mask = 0
+            for code, kind in enumerate(self.cluster.types):
+                allowed = not job.allowed_types or kind.name in job.allowed_types
+                if allowed and job.memory_gb <= kind.memory_gb and job.workers <= self.cluster.size_of_type[code]:
+                    mask |= 1 << code
+            self._fits[needs] = mask
+        return mask
+
+
+def _merged(live: Ints, entering: Ints) -> Ints:
+    merged = np.concatenate((live, entering))
+    if len(live) and live[-1] > entering[0]:
+        merged.sort()
+    return merged
+
+
+_APPLY: dict[type, Callable[[State, Any], None]] = {
+    ev.Opened: State._opened,
+    ev.JobSubmitted: State._submitted,
+    ev.JobCancelled: State._cancelled,
+    ev.NodeLost: State._node_lost,
+    ev.NodeRepaired: State._node_repaired,
+    ev.MetricsReported: State._metrics,
+    ev.SchedulerSwitched: State._switched,
+    ev.MemoChanged: State._memo,
+    ev.RoundPlanned: State._planned,
+    ev.ProgressReported: State._progress,
+    ev.JobsFinished: State._finished,
+    ev.JobsFailed: State._failed,
+    ev.JobsInterrupted: State._interrupted,
+}

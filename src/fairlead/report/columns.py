@@ -1,0 +1,141 @@
+"""What each figure is called, how it reads and which way is better: one list for the terminal, the page and the plots.
+It computes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Shows: TypeAlias = Literal["count", "duration", "share", "ratio", "money", "memory"]
+Better: TypeAlias = Literal["low", "high", ""]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of a summary as people see it."""
+
+    key: str
+    heading: str
+    shows: Shows
+    better: Better
+    meaning: str
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("jobs", "jobs", "count", "", "Jobs that the figures are taken over."),
+    Column("finished", "finished", "count", "high", "Jobs that ran to their end."),
+    Column("average_jct_s", "avg JCT", "duration", "low", "Job completion time, submission to end; mean."),
+    Column("median_jct_s", "median JCT", "duration", "low", "Half of the finished jobs took no longer than this."),
+    Column("p99_jct_s", "p99 JCT", "duration", "low", "99 % of the finished jobs took no longer than this."),
+    Column("makespan_s", "makespan", "duration", "low", "From the first submission to the last finished job."),
+    Column(
+        "average_responsiveness_s",
+        "first start",
+        "duration",
+        "low",
+        "Responsiveness: mean wait from submission to the first start.",
+    ),
+    Column("average_queueing_s", "queueing", "duration", "low", "JCT less the time spent running; mean."),
+    Column("utilization", "use", "share", "high", "Accelerator-seconds held, of those there were during the run."),
+    Column(
+        "average_ftf",
+        "avg ρ",
+        "ratio",
+        "low",
+        "Finish-time fairness: JCT over the time an equal share would have taken; mean. Above 1: slower than fair.",
+    ),
+    Column("worst_ftf", "worst ρ", "ratio", "low", "The finish-time fairness of the job treated worst."),
+    Column("unfair_fraction", "unfair", "share", "low", "Share of finished jobs whose ρ is above the threshold."),
+    Column("deadline_misses", "missed", "count", "low", "Jobs with a deadline that did not finish by it."),
+    Column("cost", "cost", "money", "low", "Accelerator-hours held, at the price of their type."),
+    Column("preemptions", "preempted", "count", "low", "Times a job was suspended by a decision."),
+    Column("restarts", "restarts", "count", "low", "Starts after a job's first, whatever the cause."),
+    Column("failed", "failed", "count", "low", "Jobs that gave up."),
+    Column("refused", "refused", "count", "low", "Jobs that could never run on this cluster."),
+    Column("cancelled", "cancelled", "count", "", "Jobs withdrawn by their owner."),
+    Column("unfinished", "unfinished", "count", "low", "Jobs still in the system when the record ends."),
+    Column("rounds", "rounds", "count", "", "Decisions taken."),
+    Column("decide_s", "deciding", "duration", "", "Processor time spent deciding."),
+    Column("wall_s", "wall time", "duration", "", "Time the whole run took."),
+    Column("peak_rss_mb", "peak memory", "memory", "", "Most memory the process held."),
+)
+
+_PRINCIPAL = (  # for a terminal, the most telling first: what does not fit is left out from the end
+    "average_jct_s",
+    "p99_jct_s",
+    "makespan_s",
+    "average_responsiveness_s",
+    "utilization",
+    "worst_ftf",
+    "unfair_fraction",
+    "unfinished",
+    "refused",
+    "deadline_misses",
+    "preemptions",
+    "finished",
+    "cost",
+)
+_ONLY_IF_ANY = frozenset(
+    {"deadline_misses", "cost", "failed", "refused", "cancelled", "unfinished"}
+    | {"rounds", "decide_s", "wall_s", "peak_rss_mb"}
+)
+
+Row: TypeAlias = Mapping[str, float | int | None]
+
+
+def columns_for(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns worth showing for these summaries."""
+    return tuple(c for c in COLUMNS if c.key not in _ONLY_IF_ANY or any((row.get(c.key) or 0) > 0 for row in rows))
+
+
+def principal(columns: Sequence[Column]) -> list[Column]:
+    """Those of the columns that a narrow table is made of, the most telling first."""
+    by_key = {column.key: column for column in columns}
+    return [by_key[key] for key in _PRINCIPAL if key in by_key]
+
+
+def best(column: Column, rows: Iterable[Row]) -> float | None:
+    """The best value of a column among several runs; None where there is no better, or all are alike."""
+    known = [float(v) for row in rows if (v := row.get(column.key)) is not None]
+    if not column.better or len(known) < 2 or min(known) == max(known):
+        return None
+    return min(known) if column.better == "low" else max(known)
+
+
+def shown(value: float | int | None, shows: Shows) -> str:
+    if value is None or not math.isfinite(value):
+        return "–"
+    match shows:
+        case "duration":
+            return duration(value)
+        case "share":
+            return f"{100 * value:.1f} %"
+        case "ratio":
+            return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"
+        case "money":
+            return f"${value:,.2f}" if abs(value) < 1000 else f"${value:,.0f}"
+        case "memory":
+            return f"{value:,.0f} MB"
+        case "count":
+            return f"{value:,.0f}"
+
+
+_UNITS = ((60.0, 1.0, "s"), (3600.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
+
+
+def duration(seconds: float) -> str:
+    """`"3.2 h"`: the unit in which the number is easiest to read."""
+    if not math.isfinite(seconds):
+        return "–"
+    size = abs(seconds)
+    unit, name = next(((unit, name) for limit, unit, name in _UNITS if size < limit), (86400.0, "d"))
+    return f"{_digits(seconds / unit)} {name}"
+
+
+def _digits(number: float) -> str:
+    size = abs(number)
+    if size == 0 or size >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if size >= 1 else f"{number:.2g}"

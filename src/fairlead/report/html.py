@@ -1,0 +1,86 @@
+"""One self-contained page for a set of runs: tables, distributions, use, queue and a Gantt that can be zoomed. It puts the
+page's parts together; what they show is `payload`'s business, how they look and move is in `page/`.
+
+Whatever a trace calls its jobs is data: it travels as JSON in which no character can end the script, and the page's scripts
+write it as text, never as markup. A content policy in the page forbids every request.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import orjson
+
+from fairlead.core.errors import InputError
+from fairlead.report.metrics import DEFAULTS, MetricOptions
+from fairlead.report.payload import MOST_STRETCHES, payload
+from fairlead.report.record import RunRecord
+
+_SCRIPTS = (
+    "data.js",
+    "format.js",
+    "chart.js",
+    "charts.js",
+    "gantt-data.js",
+    "gantt-raster.js",
+    "gantt.js",
+    "gantt-hand.js",
+    "table.js",
+    "tables.js",
+    "main.js",
+)
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def write_report(
+    records: Sequence[RunRecord],
+    path: Path,
+    options: MetricOptions = DEFAULTS,
+    title: str = "Fairlead report",
+    most_stretches: int = MOST_STRETCHES,
+) -> Path:
+    """Write the page; its folder is made where it is missing."""
+    if not records:
+        raise InputError(path, "at least one run to report on")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(records, options, title, most_stretches), encoding="utf-8")
+    return path
+
+
+def page(
+    records: Sequence[RunRecord],
+    options: MetricOptions = DEFAULTS,
+    title: str = "Fairlead report",
+    most_stretches: int = MOST_STRETCHES,
+) -> str:
+    """The page as text."""
+    parts = {
+        "{{title}}": html.escape(title),
+        "{{style}}": _part("style.css"),
+        "{{script}}": "\n".join(_part(name) for name in _SCRIPTS),
+        "{{data}}": script_safe(payload(records, options, most_stretches)),
+    }
+    text = _part("page.html")
+    # Cut at the marks first: a value that happens to contain a mark must not be filled in turn.
+    pieces = []
+    for mark in ("{{title}}", "{{style}}", "{{title}}", "{{data}}", "{{script}}"):
+        before, _, text = text.partition(mark)
+        pieces += [before, parts[mark]]
+    return "".join([*pieces, text])
+
+
+def script_safe(value: object) -> str:
+    """JSON that can stand inside a script element whatever its texts contain."""
+    text = orjson.dumps(value).decode("utf-8")
+    for character, escaped in _UNSAFE.items():
+        text = text.replace(character, escaped)
+    return text
+
+
+@cache
+def _part(name: str) -> str:
+    return files("fairlead.report").joinpath("page", name).read_text(encoding="utf-8")

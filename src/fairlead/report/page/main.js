@@ -1,0 +1,141 @@
+// Puts the page together, and says on <body> that it is drawn, or that something went wrong.
+window.addEventListener("error", (event) => fail(event.message));
+
+function fail(message) {
+  const note = document.getElementById("broken");
+  note.textContent = `The page could not be drawn in full: ${message}`;
+  note.hidden = false;
+  document.body.dataset.errors = String(Number(document.body.dataset.errors || 0) + 1);
+}
+
+function startTheme(data, redraw) {
+  const wanted = new URLSearchParams(location.search).get("theme"), root = document.documentElement;
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  let chosen = wanted === "dark" || wanted === "light" ? wanted : null;
+  const apply = () => {
+    root.dataset.theme = chosen || (system.matches ? "dark" : "light");
+    // The runs' colours were chosen for white paper; on a dark ground they need some light of their own.
+    data.colours.forEach((colour, i) => {
+      root.style.setProperty(`--run-${i}`, root.dataset.theme === "dark" ? `color-mix(in srgb, ${colour} 74%, white)` : colour);
+    });
+  };
+  apply();
+  system.addEventListener("change", () => { apply(); redraw(); });
+  document.getElementById("theme").addEventListener("click", () => {
+    chosen = root.dataset.theme === "dark" ? "light" : "dark";
+    apply();
+    redraw();
+  });
+}
+
+function drawFacts(data) {
+  const distinct = (values) => [...new Set(values)].join("; ");
+  const jobs = Math.max(...data.runs.map((run) => run.table.names.length));
+  const spans = data.runs.map((run) => run.table.submitted).filter((s) => s.length).map((s) => s[s.length - 1] - s[0]);
+  const facts = [
+    ["cluster", distinct(data.clusters.map((c) => c.text))],
+    ["accelerators", distinct(data.clusters.map((c) => `${c.size.toLocaleString("en")} on ${c.nodes.length.toLocaleString("en")} nodes`))],
+    ["trace", distinct(data.runs.map((run) => run.trace))],
+    ["jobs", jobs.toLocaleString("en")],
+    ["submitted over", spans.length ? duration(Math.max(...spans)) : "–"],
+    ["users", Math.max(...data.tables.map((t) => t.users.length)).toLocaleString("en")],
+    ["runs", String(data.runs.length)],
+  ];
+  document.getElementById("facts").replaceChildren(...facts.map(([name, value]) => make("div", {}, make("dt", { text: name }), make("dd", { text: value }))));
+}
+
+function drawTiles(data) {
+  const wanted = [["average_jct_s", "Shortest average completion time"], ["average_responsiveness_s", "Quickest first start"],
+    ["utilization", "Highest use of the cluster"], ["worst_ftf", "Fairest to its worst-off job (ρ)"]];
+  const tiles = wanted.map(([key, what]) => {
+    const column = data.columns.find((c) => c.key === key), sign = column.better === "low" ? 1 : -1;
+    const known = data.runs.filter((run) => run.summary[key] !== null).sort((a, b) => sign * (a.summary[key] - b.summary[key]));
+    const tile = make("div", { class: "tile" }, make("div", { class: "what", text: data.runs.length > 1 ? what : column.meaning }));
+    tile.append(make("div", { class: "value", text: known.length ? show(known[0].summary[key], column.shows) : "–" }));
+    if (known.length) {
+      const who = make("div", { class: "who" }, swatch(known[0].colour), known[0].label);
+      const next = known[1];
+      if (next) who.append(make("span", { class: "than", text: `then ${next.label}, ${show(next.summary[key], column.shows)}` }));
+      tile.append(who);
+    }
+    return tile;
+  });
+  document.getElementById("tiles").replaceChildren(...tiles);
+}
+
+function drawLegend(data, redraw) {
+  document.getElementById("legend").replaceChildren(...data.runs.map((run) => {
+    const button = make("button", { type: "button", "aria-pressed": "true", title: "Show or hide in the charts" });
+    const line = draw(button, "svg", { viewBox: "0 0 22 6" });
+    const stroke = draw(line, "line", { x1: 1, x2: 21, y1: 3, y2: 3, "stroke-width": 3, "stroke-dasharray": run.dash, "stroke-linecap": "round" });
+    stroke.style.stroke = run.colour;
+    button.append(run.label);
+    button.addEventListener("click", () => {
+      run.shown = !run.shown;
+      button.setAttribute("aria-pressed", String(run.shown));
+      redraw();
+    });
+    return button;
+  }));
+}
+
+function noteOn(run) {
+  if (!run.gantt) return "this run kept no record of who held what";
+  const { count, total, until, low } = run.gantt, all = total.toLocaleString("en");
+  if (count === total) return `${all} stretches`;
+  return `the first ${duration(until - low)} of the run: ${count.toLocaleString("en")} of ${all} stretches; later ones are left out to keep the page light`;
+}
+
+function start() {
+  const data = readData();
+  const gantt = makeGantt(data, picked);
+  const jobs = makeJobsTable(data, (run, job) => {
+    if (run.gantt) { chooseRun(run); gantt.pick(job); document.getElementById("gantt").scrollIntoView(); }
+  });
+  const users = makeUsersTable(data);
+  const choosers = ["gantt-run", "jobs-run", "users-run"].map((id) => document.getElementById(id));
+
+  // One run is looked at closely at a time: the three selectors are one choice.
+  function chooseRun(run) {
+    for (const chooser of choosers) chooser.value = String(run.number);
+    gantt.choose(run);
+    jobs.choose(run);
+    users.choose(run);
+    picked(run, -1);
+    document.getElementById("gantt-note").textContent = noteOn(run);
+  }
+
+  function picked(run, job) {
+    const line = document.getElementById("gantt-picked"), { table } = run;
+    line.hidden = job < 0;
+    jobs.mark(job);
+    if (job < 0) return;
+    line.replaceChildren(make("strong", { text: table.names[job] }), `${table.kinds[table.kind[job]] || "timed"} · ${table.users[table.user[job]] || "–"} · `
+      + `${table.workers[job]} workers · first start after ${duration(run.jobs.wait[job])} · JCT ${duration(run.jobs.jct[job])} · running ${duration(run.jobs.run[job])}`,
+    make("button", { type: "button", text: "Let go", onclick: () => gantt.pick(job) }));
+  }
+
+  const redraw = () => { drawCharts(data); gantt.paint(); };
+  startTheme(data, redraw);
+  drawFacts(data);
+  drawTiles(data);
+  drawSummary(data, { key: null, up: true });
+  drawLegend(data, () => drawCharts(data));
+  drawCharts(data);
+  for (const chooser of choosers) {
+    chooser.replaceChildren(...data.runs.map((run) => make("option", { value: run.number, text: run.label })));
+    chooser.addEventListener("change", () => chooseRun(data.runs[Number(chooser.value)]));
+  }
+  document.getElementById("gantt-colour").addEventListener("change", (event) => gantt.colourBy(event.target.value));
+  document.getElementById("gantt-in").addEventListener("click", () => gantt.zoom(0.6));
+  document.getElementById("gantt-out").addEventListener("click", () => gantt.zoom(1 / 0.6));
+  document.getElementById("gantt-reset").addEventListener("click", () => gantt.reset());
+  chooseRun(data.runs[0]);
+  document.getElementById("definitions").replaceChildren(...data.columns.map((c) => make("div", {}, make("dt", { text: c.heading }), make("dd", { text: c.meaning }))));
+  const spread = data.runs.some((run) => !run.exact) ? " Runs without a record of stretches show use and queue spread evenly over each job's run." : "";
+  document.getElementById("options").textContent = `In force here: ${data.options.join("; ")}.${spread}`;
+  onResize(document.querySelector("main"), () => drawCharts(data));
+  document.body.dataset.ready = "true";
+}
+
+try { start(); } catch (problem) { fail(problem.message); throw problem; }

@@ -1,0 +1,73 @@
+"""Summaries as tables for the terminal. `rich` gives plain text without a terminal; no figure is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import get_console
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.report.columns import COLUMNS, Column, Row, best, columns_for, principal, shown
+from fairlead.report.metrics import Summary
+
+_BEST = "bold green"
+_RUN = "scheduler"
+
+
+def comparison_table(
+    summaries: Sequence[tuple[str, Summary]],
+    title: str | None = None,
+    *,
+    every_figure: bool = False,
+    width: int | None = None,
+) -> Table:
+    """One row per run, the best value of each column emphasised.
+
+    Unless every figure is asked for, the most telling ones that fit `width` (by default the terminal's) are shown: a
+    column is better absent than cut in half.
+    """
+    rows = [summary.to_dict() for _, summary in summaries]
+    columns: Sequence[Column] = columns_for(rows)
+    if not every_figure:
+        labels = max((len(label) for label, _ in summaries), default=0)
+        columns = _fitting(principal(columns), rows, (width or get_console().width) - max(labels, len(_RUN)) - 2)
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", header_style="bold", collapse_padding=True)
+    table.add_column(_RUN, style="cyan", no_wrap=True)
+    for column in columns:
+        table.add_column(column.heading, justify="right", no_wrap=True)
+    leading = {column.key: best(column, rows) for column in columns}
+    for (label, _), row in zip(summaries, rows):
+        table.add_row(Text(label), *(_cell(column, row.get(column.key), leading[column.key]) for column in columns))
+    return table
+
+
+def summary_table(label: str, summary: Summary) -> Table:
+    """One run: a line per figure, with what it means."""
+    row = summary.to_dict()
+    heading = Text(label, style="bold cyan")
+    table = Table(box=SIMPLE_HEAD, title=heading, title_justify="left", pad_edge=False, show_header=False)
+    table.add_column("figure", no_wrap=True)
+    table.add_column("value", justify="right", style="bold", no_wrap=True)
+    table.add_column("meaning", style="dim")
+    for column in columns_for([row]):
+        table.add_row(column.heading, shown(row.get(column.key), column.shows), column.meaning)
+    return table
+
+
+def _cell(column: Column, value: float | int | None, leading: float | None) -> Text:
+    wins = leading is not None and value is not None and float(value) == leading
+    return Text(shown(value, column.shows), style=_BEST if wins else "", no_wrap=True)
+
+
+def _fitting(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[Column]:
+    """The leading columns that fit the width, in the order in which people are used to see them."""
+    kept = []
+    for column in columns:
+        cells = [column.heading, *(shown(row.get(column.key), column.shows) for row in rows)]
+        width -= max(map(len, cells)) + 2
+        if width < 0:
+            break
+        kept.append(column)
+    return [column for column in COLUMNS if column in kept]

@@ -1,0 +1,219 @@
+"""The bundled catalogue: the 26 kinds of Gavel's Table 2 on six types of accelerator, so that everything works out of
+the box. **Every rate is modelled, not measured**: it follows from the figures below through `performance_model`. Peaks,
+bandwidths and memory sizes are from public data sheets; shares reached, demands and networks are this project's own
+assumptions, in round numbers, chosen to respect what the Gavel paper says of its measurements (docs/catalogue.md).
+`python -m fairlead.workloads.catalogue` prints how close that is. Nothing here knows files or schedulers."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from fairlead.core.cluster import AcceleratorType, Floats
+from fairlead.core.errors import UnknownName
+from fairlead.core.job import TIMED, kind_of, model_of
+from fairlead.workloads.performance_model import (
+    Demand,
+    Device,
+    Placing,
+    gang_step_times,
+    memory_gb,
+    shared_rates,
+    step_times,
+)
+from fairlead.workloads.profiles import ThroughputTable
+
+SOURCE = "modelled"
+GANG_SIZES = (1, 2, 4, 8)
+
+# Peaks, bandwidths, memory sizes and NVLink are from NVIDIA's data sheets, named below; links and networks count
+# one way. PCIe counts 10 GB/s, because neighbours share it. A node's network is an assumption: 32 Gb/s for the
+# first three types, as cloud machines of their time had, then 100 and 400. Prices are approximate public list
+# prices, on demand, per accelerator: k80, p100 and v100 as on Google Cloud around 2020, as the Gavel paper uses;
+# a100 as Google Cloud's a2-highgpu-1g around 2023; h100 and h200 are assumed at 7 and 8 dollars, the order of an
+# eighth of an eight-way machine on a large cloud in 2025.
+DEVICES = (
+    # "Tesla K80 GPU Accelerator" board specification: two devices with 8.74 TFLOP/s, 480 GB/s, 24 GB together.
+    Device(
+        "k80", tflops=4.37, bandwidth_gbs=240, memory_gb=12, link_gbs=10, network_gbs=4, price_per_hour=0.45,
+        convolution=0.20, matrix=0.16, streaming=0.60, small_kernel_us=40,
+    ),
+    # "Tesla P100" data sheet, PCIe 16 GB: 9.3 TFLOP/s single precision, 732 GB/s.
+    Device(
+        "p100", tflops=9.3, bandwidth_gbs=732, memory_gb=16, link_gbs=10, network_gbs=4, price_per_hour=1.46,
+        convolution=0.42, matrix=0.35, streaming=0.70, small_kernel_us=10,
+    ),
+    # "Tesla V100" data sheet, SXM2 16 GB: 15.7 TFLOP/s single precision, 900 GB/s, NVLink 300 GB/s both ways together.
+    Device(
+        "v100", tflops=15.7, bandwidth_gbs=900, memory_gb=16, link_gbs=150, network_gbs=4, price_per_hour=2.48,
+        convolution=0.55, matrix=0.42, streaming=0.80, small_kernel_us=8,
+    ),
+    # "NVIDIA A100 Tensor Core GPU" data sheet, SXM 40 GB: TF32 156 TFLOP/s dense, 1,555 GB/s, NVLink 600 GB/s.
+    Device(
+        "a100", tflops=156, bandwidth_gbs=1555, memory_gb=40, link_gbs=300, network_gbs=12.5, price_per_hour=3.67,
+        convolution=0.25, matrix=0.20, streaming=0.80, small_kernel_us=6,
+    ),
+    # "NVIDIA H100 Tensor Core GPU" data sheet, SXM: TF32 494 TFLOP/s dense, 3,350 GB/s, 80 GB, NVLink 900 GB/s.
+    Device(
+        "h100", tflops=494, bandwidth_gbs=3350, memory_gb=80, link_gbs=450, network_gbs=50, price_per_hour=7.00,
+        convolution=0.18, matrix=0.15, streaming=0.80, small_kernel_us=5,
+    ),
+    # "NVIDIA H200 Tensor Core GPU" data sheet, SXM: as the H100, with 141 GB at 4,800 GB/s.
+    Device(
+        "h200", tflops=494, bandwidth_gbs=4800, memory_gb=141, link_gbs=450, network_gbs=50, price_per_hour=8.00,
+        convolution=0.18, matrix=0.15, streaming=0.80, small_kernel_us=5,
+    ),
+)  # fmt: skip
+
+
+def _kinds(
+    model: str,
+    batch_sizes: tuple[int | None, ...],
+    *,
+    gflop: float,
+    mb: float,
+    parameters_m: float,
+    activations_mb: float,
+    kernels: int,
+    host_ms: float,
+    host_us: float = 0.0,
+    convolutional: bool = False,
+    distributable: bool = False,
+) -> tuple[Demand, ...]:
+    """One model at several batch sizes; None is a kind whose name carries none, and whose step is one unit of work."""
+    return tuple(
+        Demand(
+            kind_of(model, batch), batch or 1, gflop, mb, parameters_m, activations_mb, kernels, host_ms, host_us,
+            convolutional, distributable,
+        )
+        for batch in batch_sizes
+    )  # fmt: skip
+
+
+# What a step asks. FLOPs: three times the forward pass (one forward, two backward), or 6 × parameters × tokens.
+DEMANDS = (
+    # 32×32 images, 0.56 billion multiply-adds forward.
+    *_kinds(
+        "ResNet-18", (16, 32, 64, 128, 256), gflop=3.34, mb=60, parameters_m=11.2, activations_mb=12, kernels=200,
+        host_ms=15, host_us=20, convolutional=True, distributable=True,
+    ),
+    # 224×224 images, 4.1 billion multiply-adds forward; the host decodes ahead of the device, so little is exposed.
+    *_kinds(
+        "ResNet-50", (16, 32, 64, 128), gflop=24.6, mb=1500, parameters_m=25.6, activations_mb=80, kernels=500,
+        host_ms=10, host_us=20, convolutional=True, distributable=True,
+    ),
+    # 49 million parameters, sentences of about 16 tokens; masks and batches are made on the host.
+    *_kinds(
+        "Transformer", (16, 32, 64, 128, 256), gflop=4.7, mb=150, parameters_m=49, activations_mb=20, kernels=1200,
+        host_ms=60, host_us=40, distributable=True,
+    ),
+    # Asynchronous actor-critic: a step is a rollout; environments run on the host, the network is tiny.
+    *_kinds(
+        "A3C", (None,), gflop=1.0, mb=20, parameters_m=1.5, activations_mb=400, kernels=4000, host_ms=100,
+    ),
+    # LSTM, 35 tokens a sample, 33 thousand words: the projection to the words costs most, the recurrence is serial.
+    *_kinds(
+        "LM", (5, 10, 20, 40, 80), gflop=1.5, mb=40, parameters_m=14, activations_mb=20, kernels=600,
+        host_ms=3, distributable=True,
+    ),
+    # Autoencoder over sparse baskets: only the items at hand are scored, and the host gathers them.
+    *_kinds(
+        "Recommendation", (512, 1024, 2048, 4096, 8192), gflop=0.02, mb=0.5, parameters_m=24, activations_mb=0.5,
+        kernels=50, host_ms=8, host_us=20,
+    ),
+    # Two generators and two discriminators, one pair of images a step.
+    *_kinds(
+        "CycleGAN", (None,), gflop=1700, mb=20000, parameters_m=28, activations_mb=4000, kernels=800, host_ms=20,
+        convolutional=True,
+    ),
+)  # fmt: skip
+
+_BY_KIND = {demand.kind: demand for demand in DEMANDS}
+
+
+@cache
+def catalogue() -> ThroughputTable:
+    """Steps per second of the whole gang, for every kind, gang size, type, placement, and pair of equal gangs."""
+    rows = [(demand, n) for demand in DEMANDS for n in (GANG_SIZES if demand.distributable else (1,))]
+    demands = [demand for demand, _ in rows]
+    sizes = np.array([n for _, n in rows], dtype=np.int64)
+    times = step_times(demands, DEVICES)
+    # Consolidated: one node holds the gang. Spread: a node for each worker. Hops and stragglers are assumptions.
+    consolidated = Placing(np.array([device.link_gbs for device in DEVICES]), hop_us=10, straggling=0.02)
+    scattered = Placing(np.array([device.network_gbs for device in DEVICES]), hop_us=40, straggling=0.06)
+    room = np.array([device.memory_gb for device in DEVICES])
+    held = memory_gb(demands)
+    fits = held[:, None] <= room
+
+    together = gang_step_times(times, demands, sizes, consolidated)
+    apart = gang_step_times(times, demands, sizes, scattered)
+    alone = np.where(fits, sizes[:, None] / together, 0.0)
+    spread = np.where(fits, sizes[:, None] / apart, 0.0)
+    # Two gangs share accelerators one to one, so only gangs of one size meet.
+    may_share = (sizes[:, None] == sizes)[:, :, None] & ((held[:, None] + held)[:, :, None] <= room)
+    paired = shared_rates(alone, times.busy / together, may_share)
+
+    types = tuple(device.name for device in DEVICES)
+    keys = ((TIMED, 1), *((demand.kind, n) for demand, n in rows))
+    timed = ThroughputTable.timed(types)
+    everyone = np.zeros((len(keys), len(keys), len(types)))
+    everyone[1:, 1:] = paired
+    return ThroughputTable(
+        types,
+        keys,
+        _fixed(np.concatenate((timed.alone, alone))),
+        _fixed(np.concatenate((timed.spread, spread))),
+        _fixed(everyone),
+        SOURCE,
+    )
+
+
+def accelerator_types() -> tuple[AcceleratorType, ...]:
+    """The catalogue's types with memory and an approximate price, slowest first."""
+    return tuple(AcceleratorType(device.name, device.memory_gb, device.price_per_hour) for device in DEVICES)
+
+
+def memory_gb_of(kind: str) -> float:
+    """What a kind needs on each accelerator, modelled."""
+    return float(memory_gb([_demand(kind)])[0])
+
+
+def distributable(kind: str) -> bool:
+    """Whether a kind can train with more than one worker."""
+    return _demand(kind).distributable
+
+
+def claims() -> str:
+    """How the catalogue stands to what the Gavel paper says of its measurements, as a table."""
+    table = catalogue()
+    price = {t.name: t.price_per_hour for t in accelerator_types()}
+    names = ("k80", "p100", "v100")
+    lines = [f"{'kind (one worker)':<33}{'v100/k80':>9}  {'steps/$ k80':>12}{'p100':>10}{'v100':>10}  best per $"]
+    for kind in table.kinds:
+        rates = dict(zip(table.types, table.alone[table.row(kind, 1)].tolist()))
+        per_dollar = {name: rates[name] * 3600 / price[name] for name in names}
+        best = max(names, key=per_dollar.__getitem__)
+        shown = "".join(f"{per_dollar[name]:>{width},.0f}" for name, width in zip(names, (12, 10, 10)))
+        lines.append(f"{kind:<33}{rates['v100'] / rates['k80']:>8.2f}×  {shown}  {best}")
+    row = table.row
+    speedup = table.alone[:, table.types.index("v100")] / table.alone[:, table.types.index("k80")]
+    best_resnet = max(speedup[row(kind, 1)] for kind in table.kinds if model_of(kind) == "ResNet-50")
+    lines.append(f"A3C: {speedup[row('A3C', 1)]:.2f}× (paper: 2×); ResNet-50: {best_resnet:.2f}× (paper: nearly 10×)")
+    lines.append("Every rate is modelled, not measured.")
+    return "\n".join(lines)
+
+
+def _demand(kind: str) -> Demand:
+    if kind not in _BY_KIND:
+        raise UnknownName("kind of job", kind, _BY_KIND)
+    return _BY_KIND[kind]
+
+
+def _fixed(array: Floats) -> Floats:
+    array.setflags(write=False)
+    return array
+
+
+if __name__ == "__main__":
+    print(claims())

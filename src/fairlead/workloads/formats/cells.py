@@ -1,0 +1,118 @@
+"""A job and the cells of its row in Fairlead's own tables, one the inverse of the other. It knows neither CSV nor Parquet: a
+cell is text, or what a typed table holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeAlias
+
+from fairlead.core.job import TIMED, Job
+from fairlead.workloads.formats.fields import MOST_WHOLE, BadField, number, whole, workers
+
+Cell: TypeAlias = object
+"""Text in a CSV file; text, a number, a list or nothing in a Parquet file."""
+
+DURATION = "duration_s"
+"""The column that stands for `steps` of a job without a kind: seconds of run time on any type."""
+
+DEFAULTS: Mapping[str, Any] = {column.name: column.default for column in fields(Job)}
+COLUMNS = (*DEFAULTS, DURATION)
+WHOLE = ("workers", "priority", "retry_limit", "group_order")
+TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command")
+
+_BETWEEN_TYPES = "|"
+_MAY_BE_ENDLESS = ("deadline_s", "time_limit_s")
+
+
+def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> Job:
+    """The job of a row. An empty cell stands for the field's default, and a job without a name is called by its position."""
+    given = {name: _READ[name](name, cell) for name, cell in zip(names, cells) if cell is not None and cell != ""}
+    given.setdefault("name", f"job-{position}")
+    if "submitted_s" not in given:
+        raise BadField("submitted_s", "", "seconds from 0 on")
+    if DURATION in given:
+        if "steps" in given or "kind" in given:
+            raise BadField(DURATION, given[DURATION], "either seconds here, or steps and kind, not both")
+        given["steps"] = given.pop(DURATION)
+    elif "steps" not in given:
+        raise BadField("steps", "", f"a number above 0 here or in {DURATION}")
+    return Job(**given)
+
+
+def cells_of(job: Job, names: Sequence[str]) -> list[Any]:
+    """The values of a job's row, with nothing where a default would be read. Numbers stay numbers."""
+    values: list[Any] = []
+    for name in names:
+        value: Any = job.steps if name == DURATION else getattr(job, name)
+        if name == "allowed_types":
+            value = _BETWEEN_TYPES.join(value)
+        elif name in WHOLE:
+            value = int(value)
+        elif name not in TEXT:
+            value = float(value)
+        values.append(None if value in ("", math.inf) else value)
+    return values
+
+
+def columns_for(jobs: Sequence[Job]) -> list[str]:
+    """The columns that say something about these jobs."""
+    timed = all(job.kind == TIMED for job in jobs)
+    always = ["name", "submitted_s", *([DURATION] if timed else ["steps", "kind"]), "workers"]
+    others = [name for name in DEFAULTS if name not in (*always, "steps", "kind")]
+    return always + [name for name in others if any(getattr(job, name) != DEFAULTS[name] for job in jobs)]
+
+
+def _text(field: str, cell: Cell) -> str:
+    if not isinstance(cell, str):
+        raise BadField(field, cell, "text")
+    return cell
+
+
+def _number(field: str, cell: Cell) -> float:
+    if isinstance(cell, str):
+        return number(field, cell)
+    if isinstance(cell, bool) or not isinstance(cell, int | float) or not math.isfinite(cell):
+        raise BadField(field, cell, "a number")
+    return float(cell)
+
+
+def _number_or_endless(field: str, cell: Cell) -> float:
+    endless = cell.strip().lower() == "inf" if isinstance(cell, str) else cell == math.inf
+    return math.inf if endless else _number(field, cell)
+
+
+def _whole(field: str, cell: Cell) -> int:
+    if isinstance(cell, str):
+        return whole(field, cell)
+    value = _number(field, cell)
+    if not value.is_integer() or abs(value) > MOST_WHOLE:
+        raise BadField(field, cell, "a whole number")
+    return int(value)
+
+
+def _workers(field: str, cell: Cell) -> int:
+    return workers(field, cell if isinstance(cell, str) else str(_whole(field, cell)))
+
+
+def _types(field: str, cell: Cell) -> tuple[str, ...]:
+    parts = cell.split(_BETWEEN_TYPES) if isinstance(cell, str) else cell
+    if not isinstance(parts, list) or not all(isinstance(part, str) and part for part in parts):
+        raise BadField(field, cell, f"names of types with '{_BETWEEN_TYPES}' between them")
+    return tuple(parts)
+
+
+def _reader(name: str) -> Callable[[str, Cell], Any]:
+    if name == "workers":
+        return _workers
+    if name == "allowed_types":
+        return _types
+    if name in WHOLE:
+        return _whole
+    if name in TEXT:
+        return _text
+    return _number_or_endless if name in _MAY_BE_ENDLESS else _number
+
+
+_READ = {name: _reader(name) for name in COLUMNS}

@@ -1,0 +1,71 @@
+"""Jobs on their way from lines to a trace: checked, named once, put in order, and set against second 0. Every reader ends
+here. It knows no format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fairlead.core.errors import InputError
+from fairlead.core.job import Job
+from fairlead.workloads.formats.fields import calendar
+from fairlead.workloads.formats.quick import timed_job
+from fairlead.workloads.trace import OnBad, Trace, check_job
+
+
+class JobList:
+    """Jobs of one file. A job whose numbers cannot be, or whose name is taken, is given to `on_bad` and left out."""
+
+    def __init__(self, path: Path, on_bad: OnBad) -> None:
+        self._path, self._on_bad = path, on_bad
+        self._jobs: list[Job] = []
+        self._line_of: dict[str, int] = {}
+
+    def add(self, job: Job, line: int) -> None:
+        problem = check_job(job, self._path, line)
+        if problem is None:
+            first = self._line_of.setdefault(job.name, line)
+            if first == line:
+                self._jobs.append(job)
+                return
+            expected = f"a name of its own; line {first} has the same"
+            problem = InputError(self._path, expected, line=line, field="name", value=job.name)
+        self._on_bad(problem)
+
+    def trace(self, *, origin: str | None = None, left_out: Iterable[InputError] = ()) -> Trace:
+        return Trace.of(self._jobs, self._path.stem, origin=origin, skipped=left_out)
+
+
+class Submission(NamedTuple):
+    """A job of an accounting log: its run time is known, and when it was submitted, but not yet where second 0 lies."""
+
+    line: int
+    moment_s: float
+    name: str
+    duration_s: float
+    workers: int
+    user: str = ""
+    entity: str = ""
+    allowed_types: tuple[str, ...] = ()
+    cpus: float = 0.0
+    host_memory_gb: float = 0.0
+    time_limit_s: float = math.inf
+
+
+def from_the_earliest(
+    submissions: Sequence[Submission],
+    path: Path,
+    on_bad: OnBad,
+    *,
+    left_out: Iterable[InputError] = (),
+    dated: bool = True,
+) -> Trace:
+    """The trace whose second 0 is the earliest submission; `dated` says whether moments are calendar times."""
+    earliest = min((submission.moment_s for submission in submissions), default=0.0)
+    jobs = JobList(path, on_bad)
+    for line, moment_s, name, duration_s, workers, user, entity, types, cpus, memory_gb, limit_s in submissions:
+        since_s = moment_s - earliest
+        jobs.add(timed_job(name, since_s, duration_s, workers, user, entity, types, cpus, memory_gb, limit_s), line)
+    return jobs.trace(origin=calendar(earliest) if dated and submissions else None, left_out=left_out)

@@ -1,0 +1,231 @@
+"""Synthetic workloads after the papers: Gavel §7.1 (Poisson arrivals, kinds from a table, durations over three decades) and
+Shockwave §8.1 (size classes by accelerator-hours). A generator is a value; a seed makes a trace of it. Every purpose draws
+from a stream of its own, job by job, so that changing one option, or asking for more jobs, moves no other draw. It knows no
+file format and no scheduler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+import numpy as np
+
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.errors import InputError, UnknownName
+from fairlead.core.job import TIMED, Job, batch_size_of, model_of
+from fairlead.core.rng import stream
+from fairlead.workloads.catalogue import catalogue, memory_gb_of
+from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.trace import Trace
+
+GANG_SHARES: Mapping[str, Mapping[int, float]] = {
+    "single": {1: 1.0},
+    "multiple": {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05},
+}
+
+SIZE_CLASSES = ((0.72, 0.2, 8.0), (0.20, 8.0, 16.0), (0.05, 16.0, 72.0), (0.03, 72.0, 144.0))
+"""Shockwave's small, medium, large and extra large jobs: share, from and to how many accelerator-hours. The paper leaves the
+last class open; here it ends at twice its beginning, 18 hours on 8 accelerators."""
+
+SHORTEST_H, LONGEST_H = 0.2, 5.0
+"""How long Shockwave's jobs run. More than 40 accelerator-hours cannot stay within it on 8 accelerators."""
+
+MODES = ("static", "accordion", "gns")
+
+
+@dataclass(frozen=True)
+class Generator:
+    """What a workload is like. Shares are of jobs and add up to 1.
+
+    `durations` is the run time alone on the reference type: `"gavel"` is 10^x minutes, x uniform in [1.5, 3] for 80 % and
+    in [3, 4] for 20 %; `"shockwave"` draws a size class and accelerator-hours uniformly in it, and gives the job one of the
+    wanted numbers of workers that keep it between 0.2 and 5 hours (or, where none does, the one that comes closest); a
+    tuple of seconds is drawn from uniformly. The size of the gang is drawn before the kind, and the kind uniformly among
+    those with a rate at that size, so that shares of sizes hold exactly.
+    """
+
+    jobs: int = 100
+    jobs_per_hour: float | None = 4.0  # Poisson, the first at 0; None: all are there at 0
+    table: ThroughputTable = field(default_factory=catalogue, repr=False)
+    kinds: tuple[str, ...] = ()  # kinds, or models for all their batch sizes; empty: all of the table
+    reference_type: str = "v100"
+    durations: str | tuple[float, ...] = "gavel"
+    workers: str | Mapping[int, float] = "single"  # or "multiple": 70 % 1, 10 % 2, 15 % 4, 5 % 8; or size → share
+    priorities: float = 0.0  # the share of jobs of high priority: priority 1 and `high_weight`
+    high_weight: float = 5.0
+    entities: Mapping[str, float] = field(default_factory=dict)  # name → share; empty: no entities
+    users: int = 0  # how many, drawn uniformly; 0: no users
+    slos: tuple[float, ...] = ()  # multiples of the duration, drawn uniformly: the deadline; empty: none
+    modes: Mapping[str, float] = field(default_factory=lambda: {"static": 1.0})  # kinds without batch size stay static
+    memory: bool = False  # whether jobs say what memory they need, by the catalogue's model
+    name: str = "generated"
+
+    def __post_init__(self) -> None:
+        _check(isinstance(self.jobs, int) and self.jobs >= 1, "jobs", self.jobs, "a whole number from 1 on")
+        rate = self.jobs_per_hour
+        _check(rate is None or 0 < rate < math.inf, "jobs_per_hour", rate, "a number above 0, or none for a static trace")
+        known = ", ".join(self.table.types)
+        _check(self.reference_type in self.table.types, "reference_type", self.reference_type, f"one of {known}")
+        if isinstance(self.durations, str):
+            _check(self.durations in ("gavel", "shockwave"), "durations", self.durations, "gavel, shockwave or seconds")
+        else:
+            good = bool(self.durations) and all(0 < seconds < math.inf for seconds in self.durations)
+            _check(good, "durations", self.durations, "at least one duration, each above 0 seconds")
+        if isinstance(self.workers, str):
+            _check(self.workers in GANG_SHARES, "workers", self.workers, "single, multiple, or shares of gang sizes")
+        for size in self._gang_shares():
+            _check(isinstance(size, int) and size >= 1, "workers", size, "gang sizes from 1 on")
+        _check_shares("workers", self._gang_shares())
+        _check(0 <= self.priorities <= 1, "priorities", self.priorities, "a share between 0 and 1")
+        _check(0 < self.high_weight < math.inf, "high_weight", self.high_weight, "a number above 0")
+        if self.entities:
+            _check_shares("entities", self.entities)
+        _check(isinstance(self.users, int) and self.users >= 0, "users", self.users, "a whole number from 0 on")
+        _check(all(0 < m < math.inf for m in self.slos), "slos", self.slos, "multiples of the duration above 0")
+        for mode in self.modes:
+            _check(mode in MODES, "modes", mode, f"one of {', '.join(MODES)}")
+        _check_shares("modes", self.modes)
+        chosen = self._chosen_kinds()
+        for size, share in self._gang_shares().items():
+            some = share == 0 or bool(self._kinds_at(size, chosen))
+            _check(some, "workers", size, f"a size at which some kind has a rate on {self.reference_type}")
+        if self.memory:
+            for kind in chosen:
+                _memory_of(kind)
+
+    def trace(self, seed: int) -> Trace:
+        """The jobs of one seed, in the order of their arrival."""
+        _check(isinstance(seed, int) and seed >= 0, "seed", seed, "a whole number from 0 on")
+        arrivals = self._arrivals(seed)
+        durations, workers = self._durations_and_workers(seed)
+        kinds = self._kinds(seed, workers)
+        high = stream(seed, "priority").random(self.jobs) < self.priorities
+        entities = self._named(seed, "entity", self.entities)
+        modes = self._named(seed, "mode", self.modes)
+        users = (stream(seed, "user").random(self.jobs) * self.users).astype(np.int64).tolist()
+        multiples = np.array(self.slos or (math.inf,))[_pick(seed, "slo", self.jobs, len(self.slos) or 1)]
+        alone = self.table.alone[:, self.table.types.index(self.reference_type)]
+        jobs = []
+        for i, kind in enumerate(kinds):
+            work = durations[i] * float(alone[self.table.row(kind, workers[i])])
+            jobs.append(
+                Job(
+                    f"job-{i:04d}",
+                    submitted_s=arrivals[i],
+                    steps=work if kind == TIMED else max(1.0, float(round(work))),
+                    kind=kind,
+                    workers=workers[i],
+                    weight=self.high_weight if high[i] else 1.0,
+                    priority=int(high[i]),
+                    user=f"user-{users[i]:02d}" if self.users else "",
+                    entity=entities[i],
+                    deadline_s=float(multiples[i]) * durations[i],
+                    memory_gb=_memory_of(kind) if self.memory else 0.0,
+                    mode="static" if batch_size_of(kind) is None else modes[i],
+                )
+            )
+        return Trace.of(jobs, f"{self.name}-{seed}")
+
+    def _gang_shares(self) -> Mapping[int, float]:
+        return GANG_SHARES[self.workers] if isinstance(self.workers, str) else self.workers
+
+    def _chosen_kinds(self) -> tuple[str, ...]:
+        known = self.table.kinds or (TIMED,)
+        chosen: dict[str, None] = {}
+        for name in self.kinds or known:
+            found = [kind for kind in known if name in (kind, model_of(kind))]
+            if not found:
+                near = get_close_matches(name, {*known, *map(model_of, known)}, n=3)
+                hint = f"near: {', '.join(near)}" if near else f"such as {known[0]}"
+                raise InputError("generator", f"a kind or model of the table; {hint}", field="kinds", value=name)
+            chosen.update(dict.fromkeys(found))
+        return tuple(chosen)
+
+    def _kinds_at(self, workers: int, chosen: Sequence[str]) -> list[str]:
+        """Those of the chosen kinds that run on the reference type with so many workers."""
+        column = self.table.types.index(self.reference_type)
+        rows = [0 if kind == TIMED else self.table.row_of.get((kind, workers)) for kind in chosen]
+        return [kind for kind, row in zip(chosen, rows) if row is not None and self.table.alone[row, column] > 0]
+
+    def _arrivals(self, seed: int) -> list[float]:
+        if self.jobs_per_hour is None:
+            return [0.0] * self.jobs
+        gaps = -np.log1p(-stream(seed, "arrival").random(self.jobs)) * 3600.0 / self.jobs_per_hour
+        gaps[0] = 0.0
+        return [float(s) for s in np.cumsum(gaps)]
+
+    def _durations_and_workers(self, seed: int) -> tuple[list[float], list[int]]:
+        shares = {size: share for size, share in self._gang_shares().items() if share > 0}
+        sizes = np.array(sorted(shares), dtype=np.int64)
+        weights = np.array([shares[size] for size in sizes.tolist()])
+        draw = stream(seed, "workers").random(self.jobs)
+        if self.durations != "shockwave":
+            seconds = self._durations(seed)
+            return [float(s) for s in seconds], sizes[_by_share(draw, np.tile(weights, (self.jobs, 1)))].tolist()
+        hours = _accelerator_hours(seed, self.jobs)
+        workers = sizes[_by_share(draw, weights * _comes_closest(hours[:, None] / sizes))]
+        return [float(s) for s in hours / workers * 3600.0], workers.tolist()
+
+    def _durations(self, seed: int) -> Floats:
+        if isinstance(self.durations, tuple):
+            return np.array(self.durations, dtype=np.float64)[_pick(seed, "duration", self.jobs, len(self.durations))]
+        position = stream(seed, "duration").random(self.jobs)
+        is_long = stream(seed, "duration-class").random(self.jobs) >= 0.8
+        minutes = 10.0 ** np.where(is_long, 3.0 + position, 1.5 + 1.5 * position)
+        return np.asarray(60.0 * minutes, dtype=np.float64)
+
+    def _kinds(self, seed: int, workers: Sequence[int]) -> list[str]:
+        chosen = self._chosen_kinds()
+        at = {size: self._kinds_at(size, chosen) for size in set(workers)}
+        draw = stream(seed, "kind").random(self.jobs).tolist()
+        return [at[size][int(u * len(at[size]))] for size, u in zip(workers, draw)]
+
+    def _named(self, seed: int, purpose: str, shares: Mapping[str, float]) -> list[str]:
+        if not shares:
+            return [""] * self.jobs
+        names, weights = list(shares), np.array(list(shares.values()))
+        draw = stream(seed, purpose).random(self.jobs)
+        return [names[i] for i in _by_share(draw, np.tile(weights, (self.jobs, 1))).tolist()]
+
+
+def _accelerator_hours(seed: int, jobs: int) -> Floats:
+    shares, lows, highs = np.array(SIZE_CLASSES).T
+    chosen = _by_share(stream(seed, "size-class").random(jobs), np.tile(shares, (jobs, 1)))
+    within = stream(seed, "size").random(jobs)
+    return np.asarray(lows[chosen] + within * (highs - lows)[chosen], dtype=np.float64)
+
+
+def _comes_closest(hours: Floats) -> Bools:
+    """For each job, the sizes (columns) that keep its hours within bounds, or the one that misses them least."""
+    missed = np.maximum(np.maximum(SHORTEST_H - hours, hours - LONGEST_H), 0.0)
+    return np.asarray(missed <= missed.min(axis=1, keepdims=True), dtype=np.bool_)
+
+
+def _by_share(draw: Floats, weights: Floats) -> Ints:
+    """The column that a draw in [0, 1) falls on, row by row; columns are as wide as their weights."""
+    edges = np.cumsum(weights, axis=1)
+    return np.asarray((draw[:, None] * edges[:, -1:] >= edges).sum(axis=1), dtype=np.int64)
+
+
+def _pick(seed: int, purpose: str, jobs: int, choices: int) -> Ints:
+    return (stream(seed, purpose).random(jobs) * choices).astype(np.int64)
+
+
+def _memory_of(kind: str) -> float:
+    try:
+        return memory_gb_of(kind)
+    except UnknownName:
+        raise InputError("generator", "a kind of the catalogue, whose memory is known", field="memory", value=kind) from None
+
+
+def _check(good: bool, name: str, value: object, expected: str) -> None:
+    if not good:
+        raise InputError("generator", expected, field=name, value=value)
+
+
+def _check_shares(name: str, shares: Mapping[str, float] | Mapping[int, float]) -> None:
+    values = list(shares.values())
+    good = all(0 <= share <= 1 for share in values) and math.isclose(sum(values), 1.0, abs_tol=1e-6)
+    _check(good, name, dict(shares), "shares from 0 to 1 that add up to 1")

@@ -1,0 +1,72 @@
+"""A trace: jobs in the order of their submission, and what is known about where they came from. It knows no file format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from fairlead.core.errors import InputError
+from fairlead.core.job import Job
+
+OnBad: TypeAlias = Callable[[InputError], None]
+"""What a reader does with a bad line: raise it (the default), or note it and go on (`--skip-bad`)."""
+
+
+def raise_it(problem: InputError) -> None:
+    raise problem
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Jobs ordered by (submission, order in the file). Second 0 is `origin`, where the source has a calendar."""
+
+    jobs: tuple[Job, ...]
+    name: str = "trace"
+    origin: str | None = None  # ISO time of second 0
+    skipped: tuple[InputError, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        jobs: Iterable[Job],
+        name: str = "trace",
+        *,
+        origin: str | None = None,
+        skipped: Iterable[InputError] = (),
+    ) -> Trace:
+        return cls(tuple(sorted(jobs, key=lambda job: job.submitted_s)), name, origin, tuple(skipped))
+
+    @property
+    def span_s(self) -> float:
+        """From the first submission to the last."""
+        return self.jobs[-1].submitted_s - self.jobs[0].submitted_s if self.jobs else 0.0
+
+    def with_jobs(self, jobs: Iterable[Job]) -> Trace:
+        return replace(self, jobs=tuple(sorted(jobs, key=lambda job: job.submitted_s)))
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+
+def check_job(job: Job, source: object, line: int | None) -> InputError | None:
+    """The first thing wrong with a job's numbers, whatever format they came from."""
+    positive = "a number above 0"
+    checks = (
+        ("submitted_s", job.submitted_s, math.isfinite(job.submitted_s) and job.submitted_s >= 0, "seconds from 0 on"),
+        ("steps", job.steps, math.isfinite(job.steps) and job.steps > 0, positive),
+        ("workers", job.workers, job.workers >= 1, "a whole number of at least 1"),
+        ("weight", job.weight, math.isfinite(job.weight) and job.weight > 0, positive),
+        ("deadline_s", job.deadline_s, job.deadline_s > 0, positive),
+        ("memory_gb", job.memory_gb, 0 <= job.memory_gb < math.inf, "a number from 0 on"),
+        ("cpus", job.cpus, 0 <= job.cpus < math.inf, "a number from 0 on"),
+        ("host_memory_gb", job.host_memory_gb, 0 <= job.host_memory_gb < math.inf, "a number from 0 on"),
+        ("time_limit_s", job.time_limit_s, job.time_limit_s > 0, positive),
+        ("retry_limit", job.retry_limit, job.retry_limit >= 0, "a whole number from 0 on"),
+        ("min_run_s", job.min_run_s, 0 <= job.min_run_s < math.inf, "a number from 0 on"),
+    )
+    for field, value, good, expected in checks:
+        if not good:
+            return InputError(source, expected, line=line, field=field, value=value)
+    return None

@@ -1,0 +1,111 @@
+"""The page in a real browser: every chart drawn, the Gantt moved by hand, nothing thrown. Needs chromium."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from made_up import outcomes, played, record, stretches
+from test_report_html import EVIL, Outline
+
+from fairlead.report.html import page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the page in")
+
+ARGUMENTS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+    "--window-size=1400,2400",
+    "--virtual-time-budget=3000",
+    "--dump-dom",
+)
+
+# Headless chromium draws hardly any frames while it waits for the page's text: let frames come by timer instead.
+FRAMES = "<script>window.requestAnimationFrame = (draw) => setTimeout(draw, 0);</script></head>"
+
+# What a person would do: pick another run, zoom in at a point, look for a job, sort, hide a run, switch to dark.
+HANDS = """<script>
+setTimeout(() => {
+  const by = (id) => document.getElementById(id), said = {};
+  const canvas = by("gantt-canvas"), frame = canvas.getBoundingClientRect();
+  const wheel = (deltaY) => canvas.dispatchEvent(new WheelEvent("wheel",
+    { bubbles: true, cancelable: true, clientX: frame.left + frame.width / 2, clientY: frame.top + 40, deltaY }));
+  const change = (element, value, kind) => { element.value = value; element.dispatchEvent(new Event(kind)); };
+  const later = (steps) => { if (steps.length) setTimeout(() => { steps[0](); later(steps.slice(1)); }, 30); };
+  const inked = () => {
+    const pixels = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+    return new Set(pixels).size;
+  };
+  later([
+    () => { said.colours = inked(); change(by("gantt-run"), "1", "change"); },
+    () => { said.jobsRun = by("jobs-run").value; said.whole = canvas.dataset.to - canvas.dataset.from; },
+    () => { wheel(-200); wheel(-200); },
+    () => { said.zoomed = canvas.dataset.to - canvas.dataset.from; change(by("jobs-search"), "job-0007", "input"); },
+    () => { said.found = by("jobs-table").dataset.rows; by("legend").children[0].click(); },
+    () => { said.lines = by("chart-jct").dataset.lines; by("summary-table").querySelectorAll("th")[3].click(); },
+    () => { said.first = by("summary-table").querySelector("tbody td").textContent; by("theme").click(); },
+    () => { said.theme = document.documentElement.dataset.theme; document.body.dataset.said = JSON.stringify(said); },
+  ]);
+}, 50);
+</script></body>"""
+
+
+def opened(text: str, folder: Path, query: str = "") -> tuple[dict[str, dict[str, str]], str]:
+    """Elements by id (or tag, of a few) after the page has run, and what the browser's console said."""
+    path = folder / "report.html"
+    path.write_text(text, encoding="utf-8")
+    command = [str(CHROMIUM), *ARGUMENTS, f"--user-data-dir={folder / 'profile'}", path.as_uri() + query]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    elements = {
+        attributes.get("id") or tag: {name: value or "" for name, value in attributes.items()}
+        for tag, attributes in Outline(ran.stdout).tags
+        if tag in ("body", "b") or "id" in attributes
+    }
+    return elements, "\n".join(line for line in ran.stderr.splitlines() if "CONSOLE" in line)
+
+
+def test_everything_is_drawn_and_answers_to_the_hand(tmp_path):
+    runs = [played(name, 80) for name in ("fifo", "srtf", "las")]
+    text = page(runs).replace("</head>", FRAMES, 1)
+    head, _, tail = text.rpartition("</body>")
+    elements, console = opened(head + HANDS + tail, tmp_path)
+    assert console == ""
+    assert elements["body"]["data-ready"] == "true"
+    assert "data-errors" not in elements["body"]
+    for chart in ("parts", "ftf", "use", "queue"):
+        assert elements[f"chart-{chart}"]["data-lines"] == "2"  # one of three was hidden
+    assert int(elements["gantt-canvas"]["data-bars"]) > 20
+    assert elements["users-table"]["data-rows"] != "0"
+    said = json.loads(elements["body"]["data-said"])
+    assert said["colours"] > 20
+    assert said["jobsRun"] == "1"
+    assert said["zoomed"] < 0.6 * said["whole"]
+    assert (said["found"], said["lines"], said["theme"]) == ("1", "2", "dark")
+    assert said["first"] == min(runs, key=lambda run: float((run.jobs.ended_s - run.jobs.submitted_s).mean())).scheduler
+
+
+def test_names_made_to_break_the_page_are_shown_as_text(tmp_path):
+    jobs = outcomes([0, 1], [0, 2], [500, 900], names=[EVIL, "plain"], users=[EVIL, EVIL])
+    run = record(jobs, stretches=stretches([(0, 0, 0, 500), (1, 0, 100, 400), (1, 1, 400, 900)]))
+    elements, console = opened(page([run], title=EVIL), tmp_path, "?theme=dark")
+    assert console == ""
+    assert elements["body"]["data-ready"] == "true"
+    assert elements["gantt-canvas"]["data-bars"] == "3"
+    assert "b" not in elements  # the markup in the names has become no element
+
+
+def test_a_run_of_nothing_still_makes_a_page(tmp_path):
+    elements, console = opened(page([record(outcomes([], [], []))]), tmp_path)
+    assert console == ""
+    assert elements["body"]["data-ready"] == "true"
+    assert elements["jobs-table"]["data-rows"] == "0"
