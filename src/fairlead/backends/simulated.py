@@ -3,8 +3,10 @@ lose their node and fall back to a checkpoint. It carries out plans and tells wh
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -117,6 +119,11 @@ class Simulated:
             self._tell_progress(plan.launches.jobs)
         self._refresh(touched, plan.time)
 
+    def add(self, job: Job) -> None:
+        """One more job comes from outside, at its submission time, or now where that has passed."""
+        late = job if job.submitted_s >= self.now else replace(job, submitted_s=self.now)
+        bisect.insort(self._arrivals, late, lo=self._next_job, key=lambda waiting: waiting.submitted_s)
+
     def reconcile(self, view: Snapshot) -> Sequence[ev.Event]:
         """A simulated world dies with its process: nothing runs that the state does not know of."""
         return ()
@@ -138,6 +145,7 @@ class Simulated:
             if len(ending):
                 happened.append(ev.JobsFinished(told, ending, at))
             self._refresh([touched], told, happened)
+        self._arrive(stretch, happened, before=True)
         while self._next_fault is not None and self._next_fault.time <= stretch:
             self._fault(self._next_fault, happened)
             self._next_fault = next(self._faults, None)

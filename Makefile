@@ -1,0 +1,58 @@
+# Two commands: `make demo` and `make test`. Both do all the set-up they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT := out
+
+.PHONY: help setup demo test lint types imports unit browser bench clean
+
+help:
+	@echo "make demo    compare schedulers on a bundled workload, print the table, write the report"
+	@echo "make test    ruff, mypy --strict, import-linter, pytest"
+	@echo "make setup   only the virtual environment in $(VENV)"
+	@echo "make bench   the benchmarks (minutes)"
+	@echo "make clean   remove what the above made"
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Fairlead needs Python 3.11 or newer; this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: install it (Debian: apt-get install python3-venv) and try again"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	@mkdir -p $(OUT)
+	$(BIN)/fairlead compare --policies fifo,sjf,srtf,las,tiresias,gittins,largest-first --jobs 300 --loads 5 \
+		--cluster 16xv100:4,16xp100:4,32xk80:4 --restart-cost 30 --report $(OUT)/demo.html --png $(OUT)/demo-plots
+	@echo "Open $(OUT)/demo.html in a browser: distributions, use over time, a Gantt chart to zoom, every job."
+
+test: lint types imports unit
+
+lint: setup
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+
+types: setup
+	$(BIN)/mypy
+
+imports: setup
+	$(BIN)/lint-imports --no-cache
+
+unit: setup browser
+	$(BIN)/pytest
+
+# The report is tested in a real browser. As root on Debian it is installed; elsewhere those tests say that they were skipped.
+browser:
+	@command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		echo "installing chromium for the browser tests"; \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 \
+		|| echo "chromium could not be installed; the browser tests will be skipped"; \
+	fi
+
+bench: setup
+	$(BIN)/python benchmarks/simulator.py
+
+clean:
+	rm -rf $(VENV) $(OUT) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -1,0 +1,185 @@
+"""`fairlead compare`: several schedulers, loads and seeds, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from fairlead.cli import options as opt
+from fairlead.cli.output import note, out, print_json, progress
+from fairlead.config import SchedulerConfig
+from fairlead.config.scheduler import parse_part
+from fairlead.core.errors import InputError
+from fairlead.report.columns import shown
+from fairlead.report.figures import write_figures
+from fairlead.report.html import write_report
+from fairlead.report.tables import comparison_table
+from fairlead.study.compare import Aggregate, Comparison, Workload, aggregate
+from fairlead.study.compare import compare as run_comparison
+from fairlead.study.inputs import TraceFile, read_table
+
+FIGURES = ("average_jct_s", "p99_jct_s", "average_responsiveness_s", "utilization", "average_ftf", "unfair_fraction")
+
+
+def compare(
+    policies: Annotated[
+        str, typer.Option("--policies", help="Policies, separated by commas; parameters as in 'las:by=time'.")
+    ] = "fifo,sjf,srtf,las,tiresias",
+    config: Annotated[
+        list[Path] | None, typer.Option("--config", help="A scheduler file in YAML to compare as well; repeatable.")
+    ] = None,
+    loads: Annotated[
+        str | None, typer.Option("--loads", help="Jobs per hour, separated by commas. A trace is re-timed to each.")
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="Seeds, separated by commas, or a count as in '3x'.")] = "0",
+    trace: opt.TraceOption = None,
+    format: opt.FormatOption = None,
+    skip_bad: opt.SkipBadOption = False,
+    throughputs: opt.ThroughputsOption = None,
+    fill_workers: opt.FillWorkersOption = False,
+    cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
+    round: opt.RoundOption = None,
+    event_driven: opt.EventDrivenOption = False,
+    admission: opt.AdmissionOption = None,
+    placement: opt.PlacementOption = None,
+    run_to_completion: opt.RunToCompletionOption = False,
+    launch_cost: opt.LaunchCostOption = 0.0,
+    restart_cost: opt.RestartCostOption = 0.0,
+    checkpoint_cost: opt.CheckpointCostOption = 0.0,
+    checkpoint_every: opt.CheckpointEveryOption = None,
+    outage: opt.OutageOption = None,
+    mtbf: opt.MtbfOption = 0.0,
+    mttr: opt.MttrOption = 3600.0,
+    jobs: opt.JobsOption = 200,
+    workers: opt.WorkersOption = "multiple",
+    measure: opt.MeasureOption = None,
+    makespan_from: opt.MakespanFromOption = "first-submission",
+    jct_from: opt.JctFromOption = "submission",
+    contention: opt.ContentionOption = "average",
+    unfair_above: opt.UnfairAboveOption = 1.05,
+    processes: Annotated[
+        int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write an HTML report of the first seed to this file.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")] = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Compare schedulers on the same jobs, over loads and seeds, with 95 % confidence intervals over the seeds.
+
+    Examples:
+
+      fairlead compare
+
+      fairlead compare --policies fifo,las,tiresias --loads 2,4,6 --seeds 3x --report compare.html
+
+      fairlead compare --trace philly.csv --cluster 400xv100:8 --policies fifo,srtf --config mine.yaml
+    """
+    metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
+    machine = opt.cluster_of(cluster)
+    schedulers = [SchedulerConfig(parse_part(name)) for name in _split(policies)]
+    schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
+    schedulers = [opt.override(s, round, event_driven, admission, placement, run_to_completion) for s in schedulers]
+    if not schedulers:
+        raise InputError("--policies", "at least one policy", field="policies", value=policies)
+    for scheduler in schedulers:
+        scheduler.build(None)
+    table = read_table(throughputs)
+    rates = _numbers("--loads", loads) if loads else [None if trace is not None else 6.0]
+    generator = opt.generator_of(jobs, 6.0, workers)
+    given = Comparison(
+        Workload(generator if trace is None else TraceFile(trace, format, skip_bad), table),
+        machine,
+        schedulers,
+        rates,
+        _seeds(seeds),
+        opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every),
+        opt.faults_of(outage, mtbf, mttr, machine),
+        metrics.measure,
+        metrics,
+        fill_workers,
+    )
+    if trace is not None:
+        opt.tell_skipped(given.workload.trace(None, 0), quiet=json)
+    pictures = report is not None or png is not None
+    with progress(len(given.cases()), "simulating", quiet=json) as bar:
+        outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
+    arms = aggregate(given, outcomes)
+    if json:
+        cases = [
+            {"scheduler": schedulers[o.case.scheduler].label, "load": o.case.load, "seed": o.case.seed, **o.summary.to_dict()}
+            for o in outcomes
+        ]
+        results = [
+            {"scheduler": a.label, "load": a.load, "seeds": a.seeds, "mean": a.mean, "half_width": a.half_width} for a in arms
+        ]
+        print_json({"cluster": str(machine), "results": results, "cases": cases})
+    elif len(outcomes) == len(schedulers):
+        rows = [(schedulers[o.case.scheduler].label, o.summary) for o in outcomes]
+        out.print(comparison_table(rows, title=f"{machine}", width=out.width))
+    else:
+        out.print(_table(arms, machine.__str__()))
+    if pictures:
+        first = given.loads[-1]
+        records = [
+            replace(o.record, scheduler=schedulers[o.case.scheduler].label)
+            for o in outcomes
+            if o.record is not None and o.case.load == first
+        ]
+        if report is not None:
+            note(f"report: {write_report(records, report, metrics, title='Fairlead: schedulers compared')}")
+        if png is not None:
+            note(f"plots: {', '.join(str(p) for p in write_figures(records, png, metrics))}")
+
+
+def _table(arms: list[Aggregate], title: str) -> Table:
+    table = Table(title=title, caption="mean ± half the 95 % interval over seeds")
+    for heading in ("scheduler", "jobs/h", "seeds", *(name.removesuffix("_s").replace("_", " ") for name in FIGURES)):
+        table.add_column(heading, justify="left" if heading == "scheduler" else "right")
+    for arm in arms:
+        cells = []
+        for name in FIGURES:
+            form = "duration" if name.endswith("_s") else "share" if name in ("utilization", "unfair_fraction") else "ratio"
+            width = arm.half_width.get(name)
+            cells.append(shown(arm.mean.get(name), form) + (f" ± {shown(width, form)}" if width else ""))  # type: ignore[arg-type]
+        table.add_row(arm.label, "as is" if arm.load is None else f"{arm.load:g}", str(arm.seeds), *cells)
+    return table
+
+
+def _split(text: str) -> list[str]:
+    """Names separated by commas, without breaking up lists in brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[({") - (letter in "])}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _numbers(option: str, text: str) -> list[float | None]:
+    values: list[float | None] = []
+    for part in _split(text):
+        try:
+            values.append(float(part))
+        except ValueError:
+            raise InputError(option, "numbers separated by commas", field=option.strip("-"), value=part) from None
+        if not 0 < (values[-1] or 0) < float("inf"):
+            raise InputError(option, "numbers above 0", field=option.strip("-"), value=part)
+    return values
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        seeds = list(range(int(text[:-1]))) if text.endswith("x") else [int(part) for part in _split(text)]
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0:
+        raise InputError("--seeds", "whole numbers separated by commas, or a count as in '3x'", field="seeds", value=text)
+    return seeds

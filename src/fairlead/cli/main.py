@@ -1,0 +1,69 @@
+"""The `fairlead` command. Every command is a thin layer over a study; names become objects here and nowhere below."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from fairlead import __version__
+from fairlead.cli.compare import compare
+from fairlead.cli.lookup import policies
+from fairlead.cli.report import report
+from fairlead.cli.simulate import simulate
+from fairlead.cli.trace import trace_app
+from fairlead.core.errors import FairleadError
+
+app = typer.Typer(
+    name="fairlead",
+    help="A scheduler for deep-learning clusters: simulate it, compare it, explain it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.command()(simulate)
+app.command()(compare)
+app.add_typer(trace_app, name="trace")
+app.command()(report)
+app.command()(policies)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fairlead {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """A scheduler for deep-learning clusters: simulate it, compare it, explain it.
+
+    Exit codes: 0 done, 1 found something wrong (trace check), 2 bad input, 130 interrupted.
+    """
+
+
+def run() -> None:
+    """The console script: foreseen errors are one line on standard error and exit code 2."""
+    try:
+        app()
+    except FairleadError as error:
+        sys.stderr.write(f"fairlead: error: {' '.join(str(error).split())}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("fairlead: interrupted\n")
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except MemoryError:
+        sys.stderr.write("fairlead: error: out of memory\n")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    run()

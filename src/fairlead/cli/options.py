@@ -1,0 +1,167 @@
+"""Options that several commands share, each with the sentence that `--help` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from fairlead.backends.faults import Outage
+from fairlead.backends.world import Costs
+from fairlead.cli.output import note
+from fairlead.config import Part, SchedulerConfig, read_cluster
+from fairlead.config.scheduler import parse_part
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InputError
+from fairlead.report.metrics import MetricOptions, measure_from
+from fairlead.study.simulate import Faults
+from fairlead.workloads.catalogue import accelerator_types
+from fairlead.workloads.generate import Generator
+from fairlead.workloads.trace import Trace
+
+DEFAULT_CLUSTER = "8xv100:4,16xp100:4,24xk80:4"
+
+TRACE = typer.Option("--trace", help="A trace file. Without it, jobs are generated from the bundled catalogue.")
+TraceOption: TypeAlias = Annotated[Path | None, TRACE]
+FormatOption: TypeAlias = Annotated[
+    str | None, typer.Option("--format", help="The trace's format; recognised by its look where it is not given.")
+]
+SkipBadOption: TypeAlias = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave bad lines of the trace out, count and list them, and go on.")
+]
+ThroughputsOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--throughputs", help="Steps per second by kind and type: a native table (CSV, Parquet) or Gavel's JSON."),
+]
+FillWorkersOption: TypeAlias = Annotated[
+    bool, typer.Option("--fill-workers", help="Model gang sizes that the throughput table lacks from those it has.")
+]
+ClusterOption: TypeAlias = Annotated[
+    str,
+    typer.Option("--cluster", help="accelerators×type:per-node, as in '8xv100:4,16xp100:4', or a cluster file in YAML."),
+]
+RoundOption: TypeAlias = Annotated[float | None, typer.Option("--round", help="Length of a round in seconds. [default: 300]")]
+EventDrivenOption: TypeAlias = Annotated[
+    bool, typer.Option("--event-driven", help="No rounds: decide at every arrival and completion.")
+]
+LaunchCostOption: TypeAlias = Annotated[
+    float, typer.Option("--launch-cost", help="Seconds that a job's first start takes before it makes progress.", min=0)
+]
+RestartCostOption: TypeAlias = Annotated[
+    float, typer.Option("--restart-cost", help="Seconds that every later start takes.", min=0)
+]
+CheckpointCostOption: TypeAlias = Annotated[
+    float, typer.Option("--checkpoint-cost", help="Seconds that saving a checkpoint takes.", min=0)
+]
+CheckpointEveryOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--checkpoint-every", help="Seconds between checkpoints while running; default: only when suspended."),
+]
+MtbfOption: TypeAlias = Annotated[
+    float, typer.Option("--mtbf", help="Mean seconds until a node fails; 0: nodes do not fail.", min=0)
+]
+MttrOption: TypeAlias = Annotated[float, typer.Option("--mttr", help="Mean seconds until a failed node is back.", min=0)]
+OutageOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--outage", help="A node that is gone for a while, as node:from:to in seconds ('3:3600:7200'); repeatable."),
+]
+MeasureOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--measure", help="Only these jobs by submission order, as in 50:150; the run stops when they have ended."),
+]
+AdmissionOption: TypeAlias = Annotated[
+    str | None, typer.Option("--admission", help="Admission, as in 'accept-up-to:factor=1.5'. [default: accept-all]")
+]
+PlacementOption: TypeAlias = Annotated[
+    str | None, typer.Option("--placement", help="Placement: consolidated, spread or first-free. [default: consolidated]")
+]
+RunToCompletionOption: TypeAlias = Annotated[bool, typer.Option("--run-to-completion", help="Never suspend a job that runs.")]
+MakespanFromOption: TypeAlias = Annotated[
+    str, typer.Option("--makespan-from", help="Makespan counts from 'first-submission' or from 'zero'.")
+]
+JctFromOption: TypeAlias = Annotated[
+    str, typer.Option("--jct-from", help="Completion time counts from 'submission' or from 'first-start'.")
+]
+ContentionOption: TypeAlias = Annotated[
+    str, typer.Option("--contention", help="Finish-time fairness: 'average' or 'static' contention, or 'demand'.")
+]
+UnfairAboveOption: TypeAlias = Annotated[
+    float, typer.Option("--unfair-above", help="A job is unfairly treated where its finish-time fairness exceeds this.")
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+SeedOption: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of all that is random.", min=0)]
+JobsOption: TypeAlias = Annotated[int, typer.Option("--jobs", help="How many jobs to generate.", min=1)]
+WorkersOption: TypeAlias = Annotated[
+    str, typer.Option("--workers", help="Generated gangs: 'single', or 'multiple' (70 % 1, 10 % 2, 15 % 4, 5 % 8).")
+]
+
+
+def cluster_of(text: str) -> Cluster:
+    return read_cluster(text, accelerator_types())
+
+
+def costs_of(launch: float, restart: float, checkpoint: float, every: float | None) -> Costs:
+    if every is not None and not every > 0:
+        raise InputError("--checkpoint-every", "seconds above 0", field="checkpoint-every", value=every)
+    return Costs(launch, restart, checkpoint, math.inf if every is None else every)
+
+
+def faults_of(outages: Sequence[str] | None, mtbf: float, mttr: float, cluster: Cluster) -> Faults:
+    given = []
+    for text in outages or ():
+        try:
+            node, start, end = text.split(":")
+            outage = Outage(int(node), float(start), float(end) if end else math.inf)
+        except ValueError:
+            raise InputError("--outage", "node:from:to, as in '3:3600:7200'", field="outage", value=text) from None
+        if not 0 <= outage.node < len(cluster.nodes) or not 0 <= outage.start_s < outage.end_s:
+            wanted = f"a node from 0 to {len(cluster.nodes) - 1} and from < to"
+            raise InputError("--outage", wanted, field="outage", value=text)
+        given.append(outage)
+    if mtbf > 0 and not mttr > 0:
+        raise InputError("--mttr", "seconds above 0 where --mtbf is given", field="mttr", value=mttr)
+    return Faults(tuple(given), mtbf, mttr)
+
+
+def metrics_of(measure: str | None, makespan: str, jct: str, contention: str, unfair: float) -> MetricOptions:
+    return MetricOptions(None if measure is None else measure_from(measure), makespan, jct, contention, unfair)  # type: ignore[arg-type]
+
+
+def override(
+    base: SchedulerConfig,
+    round_s: float | None,
+    event_driven: bool,
+    admission: str | None,
+    placement: str | None,
+    run_to_completion: bool,
+) -> SchedulerConfig:
+    """A scheduler with what the command line says instead of what its file says."""
+    if event_driven and round_s is not None:
+        raise InputError("--round", "either --round or --event-driven", field="round", value=round_s)
+    if round_s is not None and not 0 < round_s < math.inf:
+        raise InputError("--round", "seconds above 0 (or --event-driven)", field="round", value=round_s)
+    parts: dict[str, Part] = {}
+    if admission:
+        parts["admission"] = parse_part(admission)
+    if placement:
+        parts["placement"] = parse_part(placement)
+    length = 0.0 if event_driven else base.round_s if round_s is None else round_s
+    return replace(base, **parts, round_s=length, run_to_completion=base.run_to_completion or run_to_completion)  # type: ignore[arg-type]
+
+
+def generator_of(jobs: int, load: float | None, workers: str) -> Generator:
+    return Generator(jobs=jobs, jobs_per_hour=load, workers=workers, users=12)
+
+
+def tell_skipped(trace: Trace, *, quiet: bool) -> None:
+    """Nothing is dropped silently: how many lines were left out, and which."""
+    if trace.skipped and not quiet:
+        note(f"{len(trace.skipped)} lines were left out of {trace.name}:")
+        for problem in trace.skipped[:10]:
+            note(f"  {problem}")
+        if len(trace.skipped) > 10:
+            note(f"  … and {len(trace.skipped) - 10} more (fairlead trace check lists all)")

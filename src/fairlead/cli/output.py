@@ -1,0 +1,75 @@
+"""How the command line speaks: one JSON object, or tables and notes for people. Errors are one line and an exit code."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+out = Console()
+err = Console(stderr=True)
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """One JSON object on one line; what is not a finite number is null."""
+    sys.stdout.buffer.write(orjson.dumps(_finite(data), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def note(text: str) -> None:
+    """A remark for people; never on standard output, which may be JSON."""
+    err.print(text, style="dim", highlight=False, markup=False)
+
+
+@contextmanager
+def progress(total: int | None, what: str, *, quiet: bool) -> Iterator[Any]:
+    """A bar on standard error while something long runs; `advance(1)` or `show(share)` move it."""
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn() if total else TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=err,
+        transient=True,
+        disable=quiet or not err.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(what, total=total or 1.0)
+        yield _Bar(bar, task)
+
+
+class _Bar:
+    def __init__(self, bar: Progress, task: Any) -> None:
+        self._bar, self._task = bar, task
+
+    def advance(self, steps: float = 1) -> None:
+        self._bar.advance(self._task, steps)
+
+    def show(self, share: float) -> None:
+        self._bar.update(self._task, completed=share)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,114 @@
+"""`fairlead simulate`: one scheduler on one trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead.cli import options as opt
+from fairlead.cli.output import note, out, print_json, progress
+from fairlead.config import SchedulerConfig
+from fairlead.config.scheduler import parse_part
+from fairlead.core.errors import InputError
+from fairlead.engine.journal import JsonlJournal
+from fairlead.report.figures import write_figures
+from fairlead.report.html import write_report
+from fairlead.report.metrics import summarize
+from fairlead.report.tables import summary_table
+from fairlead.study.inputs import TraceFile, read_table
+from fairlead.study.simulate import Simulation
+from fairlead.study.simulate import simulate as run_simulation
+
+
+def simulate(
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", help="A policy by name, with parameters if need be: 'tiresias:thresholds=[3250,7200]'."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A scheduler file in YAML, in place of single options.")
+    ] = None,
+    trace: opt.TraceOption = None,
+    format: opt.FormatOption = None,
+    skip_bad: opt.SkipBadOption = False,
+    throughputs: opt.ThroughputsOption = None,
+    fill_workers: opt.FillWorkersOption = False,
+    cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
+    round: opt.RoundOption = None,
+    event_driven: opt.EventDrivenOption = False,
+    admission: opt.AdmissionOption = None,
+    placement: opt.PlacementOption = None,
+    run_to_completion: opt.RunToCompletionOption = False,
+    launch_cost: opt.LaunchCostOption = 0.0,
+    restart_cost: opt.RestartCostOption = 0.0,
+    checkpoint_cost: opt.CheckpointCostOption = 0.0,
+    checkpoint_every: opt.CheckpointEveryOption = None,
+    outage: opt.OutageOption = None,
+    mtbf: opt.MtbfOption = 0.0,
+    mttr: opt.MttrOption = 3600.0,
+    jobs: opt.JobsOption = 200,
+    load: Annotated[float | None, typer.Option("--load", help="Jobs per hour of a generated workload.")] = 6.0,
+    workers: opt.WorkersOption = "multiple",
+    seed: opt.SeedOption = 0,
+    measure: opt.MeasureOption = None,
+    makespan_from: opt.MakespanFromOption = "first-submission",
+    jct_from: opt.JctFromOption = "submission",
+    contention: opt.ContentionOption = "average",
+    unfair_above: opt.UnfairAboveOption = 1.05,
+    events: Annotated[Path | None, typer.Option("--events", help="Write the event log (JSON lines) to this file.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Write an HTML report to this file.")] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")] = None,
+    skip_quiet_rounds: Annotated[
+        bool,
+        typer.Option(
+            "--skip-quiet-rounds/--every-round", help="Skip rounds in which nothing can change. The result is the same."
+        ),
+    ] = True,
+    json: opt.JsonOption = False,
+) -> None:
+    """Simulate one scheduler on one trace and print what came of it.
+
+    Examples:
+
+      fairlead simulate --policy srtf
+
+      fairlead simulate --policy las --trace jobs.csv --cluster 32xv100:4 --round 360 --restart-cost 30
+
+      fairlead simulate --config scheduler.yaml --trace philly.csv --cluster 400xv100:8 --report out.html --json
+    """
+    if (policy is None) == (config is None):
+        raise InputError("command line", "either --policy NAME or --config FILE", field="policy", value=policy)
+    scheduler = SchedulerConfig(parse_part(policy)) if policy is not None else SchedulerConfig.from_file(config or "")
+    scheduler = opt.override(scheduler, round, event_driven, admission, placement, run_to_completion)
+    metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
+    machine = opt.cluster_of(cluster)
+    costs = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every)
+    faults = opt.faults_of(outage, mtbf, mttr, machine)
+    scheduler.build(None)  # names and parameters are checked before a long trace is read
+    table = read_table(throughputs)
+    source = (
+        opt.generator_of(jobs, load, workers).trace(seed) if trace is None else TraceFile(trace, format, skip_bad).read(table)
+    )
+    opt.tell_skipped(source, quiet=json)
+    given = Simulation(source, machine, scheduler, table, costs, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds)
+    pictures = report is not None or png is not None
+    journal = None if events is None else JsonlJournal(events, fresh=True)
+    with progress(None, f"{scheduler.label} on {source.name}", quiet=json) as bar:
+        run = run_simulation(given, journal=journal, gantt=pictures, on_progress=bar.show)
+    summary = summarize(run.record, metrics)
+    if json:
+        skipped = {"skipped_lines": len(source.skipped)} if source.skipped else {}
+        print_json(
+            {"scheduler": scheduler.label, "trace": source.name, "cluster": str(machine), **summary.to_dict(), **skipped}
+        )
+    else:
+        out.print(summary_table(f"{scheduler.label} on {source.name}, {machine}", summary))
+    if report is not None:
+        path = write_report([run.record], report, metrics, title=f"{scheduler.label} on {source.name}")
+        note(f"report: {path}")
+    if png is not None:
+        note(f"plots: {', '.join(str(p) for p in write_figures([run.record], png, metrics))}")
+    if events is not None:
+        note(f"events: {events}")

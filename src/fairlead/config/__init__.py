@@ -1,0 +1,6 @@
+"""What people write in YAML: schedulers and clusters. Here, and in the registry and the command line, names become objects."""
+
+from fairlead.config.cluster import read_cluster
+from fairlead.config.scheduler import Part, SchedulerConfig
+
+__all__ = ["Part", "SchedulerConfig", "read_cluster"]

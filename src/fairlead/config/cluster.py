@@ -1,0 +1,84 @@
+"""A cluster as a small YAML file.
+
+types:                                   # optional: what the bundled catalogue does not know, or knows otherwise
+  v100: {memory_gb: 32, price_per_hour: 2.5}
+nodes:
+  - {count: 4, type: v100, accelerators: 4, cpus: 32, memory_gb: 256, network_gbps: 10}
+  - {name: big, type: h200, accelerators: 2, links: [[0, 900], [900, 0]]}
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairlead.config.source import Value, read_yaml
+from fairlead.core.cluster import AcceleratorType, Cluster, Node
+from fairlead.core.errors import InputError
+
+_TYPE_FIELDS = ("memory_gb", "price_per_hour")
+_NODE_FIELDS = ("name", "count", "type", "accelerators", "cpus", "memory_gb", "network_gbps", "links")
+MOST_ACCELERATORS = 1_000_000
+
+
+def read_cluster(text: str, known: Sequence[AcceleratorType] = ()) -> Cluster:
+    """A cluster from a short text such as `8xv100:4,16xp100:4`, or from the YAML file of that name."""
+    if text.endswith((".yaml", ".yml")) or Path(text).is_file():
+        return cluster_from(read_yaml(text), known)
+    return Cluster.parse(text, known)
+
+
+def cluster_from(value: Value, known: Sequence[AcceleratorType] = ()) -> Cluster:
+    fields = value.mapping(("types", "nodes"))
+    types = {kind.name: kind for kind in known}
+    if "types" in fields:
+        for name, entry in fields["types"].mapping().items():
+            types[name] = _type(name, entry, types.get(name))
+    if "nodes" not in fields:
+        raise InputError(value.source, "a list of nodes", field="nodes")
+    nodes: list[Node] = []
+    for entry in fields["nodes"].items():
+        nodes.extend(_nodes(entry, len(nodes)))
+    if not nodes:
+        raise fields["nodes"].error("at least one node")
+    twice = [name for name, times in Counter(node.name for node in nodes).items() if times > 1]
+    if twice:
+        raise InputError(value.source, "another name for each node", field="name", value=twice[0])
+    used = dict.fromkeys(node.type for node in nodes)
+    return Cluster(tuple(nodes), tuple(types.get(name, AcceleratorType(name)) for name in used))
+
+
+def _type(name: str, entry: Value, before: AcceleratorType | None) -> AcceleratorType:
+    fields = entry.mapping(_TYPE_FIELDS)
+    old = before or AcceleratorType(name)
+    memory = fields["memory_gb"].number("GB above 0", above=True) if "memory_gb" in fields else old.memory_gb
+    price = fields["price_per_hour"].number("a price from 0 on") if "price_per_hour" in fields else old.price_per_hour
+    return AcceleratorType(name, memory, price)
+
+
+def _nodes(entry: Value, already: int) -> list[Node]:
+    fields = entry.mapping(_NODE_FIELDS)
+    for required in ("type", "accelerators"):
+        if required not in fields:
+            raise InputError(entry.source, "a value; every node has one", line=entry.line, field=required)
+    kind = fields["type"].text("an accelerator type, such as v100").lower()
+    size = fields["accelerators"].whole("a whole number of at least 1", 1)
+    count = fields["count"].whole("a whole number of at least 1", 1) if "count" in fields else 1
+    if size * count > MOST_ACCELERATORS:
+        raise fields["accelerators"].error(f"at most {MOST_ACCELERATORS:,} accelerators")
+    numbers = {
+        name: fields[name].number("a number from 0 on") if name in fields else default
+        for name, default in (("cpus", float("inf")), ("memory_gb", float("inf")), ("network_gbps", 0.0))
+    }
+    links = _links(fields["links"], size) if "links" in fields else ()
+    base = fields["name"].text("a name") if "name" in fields else kind
+    alone = count == 1 and "name" in fields
+    return [Node(base if alone else f"{base}-{already + index}", kind, size, **numbers, links=links) for index in range(count)]
+
+
+def _links(value: Value, size: int) -> tuple[tuple[float, ...], ...]:
+    rows = tuple(tuple(cell.number("Gb/s from 0 on") for cell in row.items()) for row in value.items())
+    if len(rows) != size or any(len(row) != size for row in rows):
+        raise value.error(f"a {size} × {size} matrix of Gb/s")
+    return rows

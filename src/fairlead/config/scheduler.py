@@ -1,0 +1,169 @@
+"""A scheduler as a small YAML of names and parameters, or the same as Python values; and the stages made of it.
+
+policy: {name: tiresias, thresholds: [3250, 7200]}
+admission: {name: accept-up-to, factor: 1.5}
+placement: consolidated
+rounds: 300            # seconds, or: event-driven
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from fairlead.config.source import Value, parse_yaml, read_yaml
+from fairlead.core.errors import InputError, UnknownName
+from fairlead.core.stages import Stages
+from fairlead.registry import Registry
+
+DEFAULT_ROUND_S = 300.0
+EVENT_DRIVEN = "event-driven"
+
+_PARTS = ("admission", "estimation", "policy", "placement", "termination")
+_FIELDS = ("name", *_PARTS, "rounds", "run_to_completion")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stage by its name, with its parameters."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_data(self) -> str | dict[str, Any]:
+        return {"name": self.name, **self.parameters} if self.parameters else self.name
+
+    def __str__(self) -> str:
+        given = ", ".join(f"{key}={value}" for key, value in self.parameters.items())
+        return f"{self.name}({given})" if given else self.name
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """A scheduler, composed of parts. `round_s` 0 means: decide at every event."""
+
+    policy: Part = Part("fifo")
+    admission: Part = Part("accept-all")
+    estimation: Part = Part("oracle")
+    placement: Part = Part("consolidated")
+    termination: Part = Part("by-steps")
+    round_s: float = DEFAULT_ROUND_S
+    run_to_completion: bool = False
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call it."""
+        if self.name:
+            return self.name
+        admission = "" if self.admission == Part("accept-all") else f" + {self.admission}"
+        return f"{self.policy}{admission}"
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> SchedulerConfig:
+        return cls.from_value(read_yaml(path))
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any], source: str = "scheduler") -> SchedulerConfig:
+        """The same from plain data, such as a journal's."""
+        return cls.from_value(Value(dict(data), source, "", None, {}))
+
+    @classmethod
+    def from_value(cls, value: Value) -> SchedulerConfig:
+        fields = value.mapping(_FIELDS)
+        if "policy" not in fields:
+            raise InputError(value.source, "the name of a policy, as in 'policy: fifo'", field="policy")
+        changes: dict[str, Any] = {name: _part(fields[name]) for name in _PARTS if name in fields}
+        if "rounds" in fields:
+            changes["round_s"] = _rounds(fields["rounds"])
+        if "run_to_completion" in fields:
+            changes["run_to_completion"] = fields["run_to_completion"].yes_or_no()
+        if "name" in fields:
+            changes["name"] = fields["name"].text("a short name for tables and plots")
+        return cls(**changes)
+
+    def to_data(self) -> dict[str, Any]:
+        """What `from_data` reads; also what a journal keeps."""
+        data: dict[str, Any] = {name: getattr(self, name).to_data() for name in _PARTS}
+        data["rounds"] = self.round_s or EVENT_DRIVEN
+        if self.run_to_completion:
+            data["run_to_completion"] = True
+        if self.name:
+            data["name"] = self.name
+        return data
+
+    def with_rounds(self, round_s: float) -> SchedulerConfig:
+        return replace(self, round_s=round_s)
+
+    def build(self, table: Any, registry: Registry | None = None) -> Stages:
+        """The stages. `table` (a cluster's throughputs) goes to the parts that have a field of that name."""
+        registry = registry or Registry.installed()
+        made = {what: make(what, getattr(self, what), registry, {"table": table}) for what in _PARTS}
+        return Stages(**made, round_s=self.round_s, run_to_completion=self.run_to_completion)
+
+
+def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] | None = None) -> Any:
+    """A stage from its name and parameters; wrong parameters are told by name, with what was expected."""
+    found = registry.load(what, part.name)
+    source = f"{what} '{part.name}'"
+    if not dataclasses.is_dataclass(found):
+        try:
+            return found(**part.parameters)
+        except TypeError as error:
+            raise InputError(source, f"other parameters ({error})") from error
+    fields = {f.name: f for f in dataclasses.fields(found) if f.init}
+    given = {name: supplied for name, supplied in (supplies or {}).items() if name in fields}
+    hints = get_type_hints(found)
+    for name, value in part.parameters.items():
+        if name not in fields or name in given:
+            known = [n for n in fields if n not in given]
+            raise InputError(source, str(UnknownName("parameter", name, known or ["none"])), field=name)
+        given[name] = _checked(source, name, value, hints[name])
+    return found(**given)
+
+
+def parse_part(text: str) -> Part:
+    """`"tiresias"` or `"tiresias:thresholds=[3250,7200]:promote_after=2"`, as on a command line."""
+    name, *settings = text.split(":")
+    parameters: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, written = setting.partition("=")
+        if not equals or not key.strip():
+            raise InputError("command line", "name or name:parameter=value", field="scheduler part", value=text)
+        parameters[key.strip()] = parse_yaml(written or "''", f"parameter {key.strip()!r}").data
+    return Part(name.strip(), parameters)
+
+
+def _checked(source: str, name: str, value: Any, hint: Any) -> Any:
+    try:
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
+    except ValidationError as error:
+        wanted = str(error.errors()[0]["msg"]).removeprefix("Input should be ")
+        raise InputError(source, wanted, field=name, value=value) from error
+
+
+def _part(value: Value) -> Part:
+    if isinstance(value.data, str):
+        return Part(value.text("the name of a part"))
+    fields = value.mapping()
+    if "name" not in fields:
+        raise InputError(value.source, "a name, or a mapping with 'name' and parameters", line=value.line, field=value.field)
+    name = fields.pop("name").text("the name of a part")
+    if "parameters" in fields and isinstance(fields["parameters"].data, dict):
+        fields.update(fields.pop("parameters").mapping())
+    return Part(name, {key: item.data for key, item in fields.items()})
+
+
+def _rounds(value: Value) -> float:
+    if value.data == EVENT_DRIVEN:
+        return 0.0
+    length = value.number(f"seconds above 0, or {EVENT_DRIVEN}", 0.0, above=True)
+    if not math.isfinite(length):
+        raise value.error(f"seconds above 0, or {EVENT_DRIVEN}")
+    return length

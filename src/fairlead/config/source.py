@@ -1,0 +1,123 @@
+"""YAML with its line numbers: values that remember where they stand, so that an error can name file, line and field."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairlead.core.errors import InputError
+
+LARGEST = 1 << 20  # bytes; what people write by hand is far smaller
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a YAML file: plain data, the field's name, and its line."""
+
+    data: Any
+    source: str
+    field: str
+    line: int | None
+    lines: dict[tuple[str | int, ...], int]
+    path: tuple[str | int, ...] = ()
+
+    def error(self, expected: str) -> InputError:
+        return InputError(self.source, expected, line=self.line, field=self.field or "file", value=self.data)
+
+    def mapping(self, known: Collection[str] | None = None) -> dict[str, Value]:
+        """Its fields; a field that nobody knows is an error with the near ones."""
+        if not isinstance(self.data, dict):
+            raise self.error("a mapping of names to values")
+        fields = {str(name): self._child(name, str(name)) for name in self.data}
+        for name, value in fields.items():
+            if known is not None and name not in known:
+                near = get_close_matches(name, known, n=2, cutoff=0.5)
+                hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known)}"
+                raise InputError(self.source, f"a known field; {hint}", line=value.line, field=name)
+        return fields
+
+    def items(self) -> Iterator[Value]:
+        if not isinstance(self.data, list):
+            raise self.error("a list")
+        for index in range(len(self.data)):
+            yield self._child(index, f"{self.field}[{index}]")
+
+    def number(self, expected: str, least: float = 0.0, *, above: bool = False) -> float:
+        good = isinstance(self.data, (int, float)) and not isinstance(self.data, bool)
+        if not good or not (self.data > least if above else self.data >= least):
+            raise self.error(expected)
+        return float(self.data)
+
+    def whole(self, expected: str, least: int) -> int:
+        if not isinstance(self.data, int) or isinstance(self.data, bool) or self.data < least:
+            raise self.error(expected)
+        return self.data
+
+    def text(self, expected: str) -> str:
+        if not isinstance(self.data, str) or not self.data.strip():
+            raise self.error(expected)
+        return self.data.strip()
+
+    def yes_or_no(self) -> bool:
+        if not isinstance(self.data, bool):
+            raise self.error("true or false")
+        return self.data
+
+    def _child(self, key: str | int, name: str) -> Value:
+        path = (*self.path, key)
+        return Value(self.data[key], self.source, name, self.lines.get(path, self.line), self.lines, path)
+
+
+def read_yaml(path: Path | str) -> Value:
+    """The value in a YAML file, or the InputError that says what keeps it from being one."""
+    path = Path(path)
+    try:
+        if path.is_file() and os.path.getsize(path) > LARGEST:
+            raise InputError(path, f"a file of at most {LARGEST >> 20} MiB")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(path, f"a readable file ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(path, "UTF-8 text") from error
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, source: str) -> Value:
+    lines: dict[tuple[str | int, ...], int] = {}
+    try:
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.AliasToken):  # aliases can unfold to any size
+                raise InputError(source, "YAML without aliases", line=token.start_mark.line + 1)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise InputError(source, f"YAML ({error.problem})", line=line) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(source, f"YAML ({' '.join(str(error).split())[:120]})") from error
+    if data is None:
+        raise InputError(source, "some content; the file is empty")
+    _note_lines(node, (), lines, source)
+    return Value(data, source, "", 1, lines)
+
+
+def _note_lines(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | int, ...], int], source: str) -> None:
+    lines[path] = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = str(getattr(key, "value", key))
+            if name in seen:
+                raise InputError(source, "each field once", line=key.start_mark.line + 1, field=name)
+            seen.add(name)
+            _note_lines(value, (*path, name), lines, source)
+            lines[(*path, name)] = key.start_mark.line + 1
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _note_lines(value, (*path, index), lines, source)

@@ -1,0 +1,101 @@
+"""What a study is made of: a trace, a cluster and the true rates, brought together and checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InputError, UnknownName
+from fairlead.core.job import TIMED, Job
+from fairlead.registry import Registry
+from fairlead.workloads.catalogue import catalogue
+from fairlead.workloads.formats import BUILT_IN, Format, read_trace, read_trace_skipping_bad
+from fairlead.workloads.formats.gavel import Gavel, RunTime
+from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.tables import fill_workers, read_throughputs
+from fairlead.workloads.trace import Trace
+
+REFERENCE_TYPE = "v100"
+"""SLOs in Gavel's traces are multiples of the run time on this type (Gavel §7.1)."""
+
+
+_ORDER = {name: place for place, name in enumerate(BUILT_IN)}
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """Where a trace comes from and how to read it."""
+
+    path: Path
+    format: str | None = None
+    skip_bad: bool = False
+
+    def read(self, table: ThroughputTable | None = None, registry: Registry | None = None) -> Trace:
+        formats = known_formats(registry, table)
+        if self.skip_bad:
+            return read_trace_skipping_bad(self.path, self.format, formats)
+        return read_trace(self.path, self.format, formats=formats)
+
+
+def known_formats(registry: Registry | None = None, table: ThroughputTable | None = None) -> Mapping[str, Format]:
+    """Every format there is, built-in and third-party, in an order in which the more particular ones are asked first."""
+    registry = registry or Registry.installed()
+    formats: dict[str, Format] = {}
+    for entry in sorted(registry.of("format"), key=lambda entry: _ORDER.get(entry.name, len(_ORDER))):
+        made = entry.load()()
+        formats[entry.name] = Gavel(_run_time(table)) if isinstance(made, Gavel) and table is not None else made
+    return formats
+
+
+def read_table(path: Path | None) -> ThroughputTable | None:
+    return None if path is None else read_throughputs(path)
+
+
+def table_for(trace: Trace, cluster: Cluster, table: ThroughputTable | None, *, fill: bool = False) -> ThroughputTable:
+    """The true rates for a trace on a cluster: the given table, or the bundled catalogue where jobs have kinds.
+
+    Every job's (kind, workers) is looked up here, so that a run cannot stop half-way for a missing rate. `fill` models gang
+    sizes that the table lacks from those it has.
+    """
+    if table is None:
+        timed = all(job.kind == TIMED for job in trace.jobs)
+        table = ThroughputTable.timed(cluster.type_names) if timed else catalogue()
+    needed = dict.fromkeys((job.kind, job.workers) for job in trace.jobs if job.kind != TIMED)
+    if fill:
+        table = fill_workers(table, needed)
+    for kind, workers in needed:
+        if (kind, workers) not in table.row_of:
+            _explain_missing(trace, table, kind, workers)
+    if len(table.keys) == 1:  # durations alone run anywhere
+        return ThroughputTable.timed(cluster.type_names)
+    return table.for_types(cluster.type_names)
+
+
+def used_rates(jobs: Iterable[Job], table: ThroughputTable) -> dict[str, tuple[float, ...]]:
+    """The rates that matter in a run, by "kind|workers", for its journal."""
+    rates: dict[str, tuple[float, ...]] = {}
+    for kind, workers in dict.fromkeys((job.kind, job.workers) for job in jobs):
+        rates[f"{kind}|{workers}"] = tuple(table.alone[table.row(kind, workers)].tolist())
+    return rates
+
+
+def _run_time(table: ThroughputTable) -> RunTime:
+    def seconds(kind: str, workers: int, steps: float) -> float:
+        column = table.types.index(REFERENCE_TYPE) if REFERENCE_TYPE in table.types else 0
+        rate = float(table.alone[table.row(kind, workers), column])
+        return steps / rate if rate > 0 else float("inf")
+
+    return seconds
+
+
+def _explain_missing(trace: Trace, table: ThroughputTable, kind: str, workers: int) -> None:
+    job = next(job for job in trace.jobs if (job.kind, job.workers) == (kind, workers))
+    where = f"{trace.name}, job {job.name!r}"
+    sizes = table.workers_of(kind)
+    if not sizes:
+        raise InputError(where, str(UnknownName("kind in the throughput table", kind, table.kinds)), field="kind")
+    listed = ", ".join(map(str, sizes))
+    mend = f"a gang size that the throughput table has for {kind!r} ({listed}), or --fill-workers to model the others"
+    raise InputError(where, mend, field="workers", value=workers)

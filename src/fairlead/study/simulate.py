@@ -1,0 +1,133 @@
+"""One simulation: a trace on a cluster under a scheduler, and the record of what came of it."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.backends.faults import Outage, listed, random_process
+from fairlead.backends.simulated import Simulated
+from fairlead.backends.world import Costs
+from fairlead.config import SchedulerConfig
+from fairlead.core.cluster import Cluster
+from fairlead.core.events import Event, NodeLost, NodeRepaired, Opened
+from fairlead.core.job import Phase
+from fairlead.engine.journal import Journal, MemoryJournal, NoJournal
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.registry import Registry
+from fairlead.report.record import RunRecord
+from fairlead.study.inputs import table_for, used_rates
+from fairlead.study.record import record_of
+from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.trace import Trace
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Node faults: a list of outages, or mean times of a seeded random process (both in seconds; 0: none)."""
+
+    outages: Sequence[Outage] = ()
+    mean_up_s: float = 0.0
+    mean_down_s: float = 3600.0
+
+    def events(self, nodes: int, seed: int) -> Iterable[NodeLost | NodeRepaired]:
+        if self.mean_up_s > 0:
+            return random_process(nodes, self.mean_up_s, self.mean_down_s, seed)
+        return listed(self.outages)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Everything that determines a run; the same values give the same events, byte for byte."""
+
+    trace: Trace
+    cluster: Cluster
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    table: ThroughputTable | None = None  # None: the bundled catalogue, or durations
+    costs: Costs = field(default_factory=Costs)
+    faults: Faults = field(default_factory=Faults)
+    seed: int = 0
+    measure: tuple[int, int] | None = None  # stop once these jobs (by submission) have ended
+    fill_workers: bool = False
+    skip_quiet_rounds: bool = True
+
+
+@dataclass(frozen=True)
+class Run:
+    """A simulation that has run."""
+
+    record: RunRecord
+    state: State
+    loop: Loop
+
+
+def simulate(
+    given: Simulation,
+    *,
+    journal: Journal | None = None,
+    registry: Registry | None = None,
+    gantt: bool = False,
+    on_progress: Callable[[float], None] | None = None,
+) -> Run:
+    """Run it. `gantt` keeps who held which accelerator when; `on_progress` is told the share of jobs that have ended."""
+    table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
+    registry = registry or Registry.installed()
+    if gantt and journal is None:
+        journal = MemoryJournal()
+    journal = journal or NoJournal()
+    faults = given.faults.events(len(given.cluster.nodes), given.seed)
+    backend = Simulated(given.cluster, table, given.trace.jobs, costs=given.costs, faults=faults)
+    loop = Loop(
+        State(given.cluster),
+        backend,
+        given.scheduler.build(table, registry),
+        journal=journal,
+        skip_quiet_rounds=given.skip_quiet_rounds,
+        compose=lambda data: SchedulerConfig.from_data(data).build(table, registry),
+        stopwatch=time.perf_counter,
+    )
+    rates = used_rates(given.trace.jobs, table)
+    scheduler = {**given.scheduler.to_data(), "name": given.scheduler.label}
+    loop.record(Opened(0.0, given.cluster, scheduler, given.trace.name, rates))
+    began = time.perf_counter()
+    loop.run(stop=_stop(given, on_progress))
+    facts = {
+        "rounds": float(loop.rounds),
+        "decide_s": loop.decide_s,
+        "wall_s": time.perf_counter() - began,
+        "peak_rss_mb": peak_rss_mb(),
+    }
+    events: list[Event] | None = list(journal) if gantt else None
+    journal.close()
+    record = record_of(loop.state, given.scheduler.label, given.trace.name, rates, facts, events)
+    return Run(record, loop.state, loop)
+
+
+def peak_rss_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
+
+
+def _stop(given: Simulation, on_progress: Callable[[float], None] | None) -> Callable[[State], bool] | None:
+    """Stops once the measured jobs have ended; tells the progress on the way."""
+    total = len(given.trace)
+    first, last = given.measure or (0, total)
+    last = min(last, total)
+    if given.measure is None and on_progress is None:
+        return None
+    calls = 0
+
+    def stop(state: State) -> bool:
+        nonlocal calls
+        calls += 1
+        if on_progress is not None and calls % 64 == 0 and total:
+            on_progress((state.next_number - len(state.live) - len(state.queue)) / total)
+        if given.measure is None or state.next_number < last:
+            return False
+        return bool((state.store.arrays["phase"][first:last] > int(Phase.RUNNING)).all())
+
+    return stop

@@ -1,0 +1,297 @@
+"""The contracts that every plug-in passes. Subclass one in a test module, say what to make, and pytest does the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fairlead.backends.faults import Outage, listed
+from fairlead.backends.simulated import Simulated
+from fairlead.backends.world import Costs
+from fairlead.config import SchedulerConfig
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
+from fairlead.core.job import Job, Phase
+from fairlead.core.plan import Launches, RoundPlan, Selection
+from fairlead.core.reasons import Unplaced
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.stages import Backend, Placement, Policy, Stages
+from fairlead.engine.codec import encode
+from fairlead.engine.journal import Journal, MemoryJournal
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.testing.builders import cluster, random_jobs, random_table
+from fairlead.testing.invariants import check_events, check_reasons
+from fairlead.workloads.profiles import ThroughputTable
+
+SCENES = (("v100:4,v100:4", 0), ("v100:4,v100:2,k80:4,k80:1", 1), ("p100:8", 2))
+"""Clusters and seeds on which policies and placements are tried."""
+
+
+def play(
+    stages: Callable[[ThroughputTable], Stages],
+    where: str,
+    seed: int,
+    *,
+    count: int = 40,
+    skip: bool = True,
+    costs: Costs | None = None,
+    faults: bool = False,
+    on_decision: Callable[[RoundPlan, Snapshot], None] | None = None,
+) -> tuple[State, list[ev.Event]]:
+    """A random workload on a small cluster, to the end; the last state, and all that happened."""
+    machine = cluster(where)
+    table = random_table(seed, machine.type_names)
+    jobs = random_jobs(seed, count, table=table, largest=min(4, int(machine.size_of_type.max())))
+    outages = [Outage(0, 2000.0, 5000.0), Outage(len(machine.nodes) - 1, 9000.0, 9500.0)] if faults else []
+    backend = Simulated(machine, table, jobs, costs=costs, faults=listed(outages))
+    journal = MemoryJournal()
+    loop = Loop(State(machine), backend, stages(table), journal=journal, skip_quiet_rounds=skip)
+    if on_decision is not None:
+        loop.on_decision = lambda plan: on_decision(plan, loop.state.snapshot(backend.now))
+    loop.record(ev.Opened(0.0, machine, {}, "contract", None))
+    loop.run()
+    return loop.state, journal.events
+
+
+class PolicyContract:
+    """Set `make` to the policy's class, or to a function that makes one; `residents` where it puts jobs together."""
+
+    make: ClassVar[Callable[[], Policy]]
+    residents: ClassVar[int] = 1
+
+    def stages(self, table: ThroughputTable, round_s: float = 300.0) -> Stages:
+        standard = SchedulerConfig(round_s=round_s).build(table)
+        return Stages(**{**standard.__dict__, "policy": type(self).make()})
+
+    def test_every_job_ends_and_the_invariants_hold(self) -> None:
+        for where, seed in SCENES:
+            state, events = play(self.stages, where, seed, costs=Costs(10.0, 30.0, 5.0, 600.0), faults=True)
+            check_events(events, residents=self.residents)
+            left = [Phase(p).name for p in state.everybody().phase.tolist() if p <= int(Phase.RUNNING)]
+            assert not left, f"on {where} some jobs never ended: {left}"
+
+    def test_it_works_without_rounds(self) -> None:
+        for where, seed in SCENES[:2]:
+            _, events = play(lambda table: self.stages(table, 0.0), where, seed, count=25)
+            check_events(events, residents=self.residents)
+
+    def test_the_same_inputs_give_the_same_bytes(self) -> None:
+        where, seed = SCENES[1]
+        first, second = (play(self.stages, where, seed)[1] for _ in range(2))
+        assert [encode(e) for e in first] == [encode(e) for e in second]
+
+    def test_skipping_quiet_rounds_changes_nothing(self) -> None:
+        for where, seed in SCENES:
+            skipping, stepping = (
+                play(self.stages, where, seed, skip=skip, costs=Costs(restart_s=20.0), faults=True)[1] for skip in (True, False)
+            )
+            ours, theirs = [encode(e) for e in skipping], [encode(e) for e in stepping]
+            where_from = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
+            assert ours == theirs, (
+                f"on {where}, event {where_from} differs: {ours[where_from : where_from + 1]} when rounds are skipped, "
+                f"{theirs[where_from : where_from + 1]} when they are not; a selection did not hold as long as it promised"
+            )
+
+    def test_a_selection_fits_and_is_a_function_of_the_snapshot(self) -> None:
+        contract = self
+
+        class Watched:
+            """Asks twice, and checks what is answered."""
+
+            def __init__(self) -> None:
+                self.policy = type(contract).make()
+
+            def select(self, view: Snapshot, memo: ev.Memo) -> tuple[Selection, ev.Memo]:
+                again, _ = type(contract).make().select(view, memo)
+                selection, memo = self.policy.select(view, memo)
+                assert np.array_equal(selection.jobs, again.jobs), "a fresh policy answers otherwise: state outside the memo"
+                contract.check_selection(selection, view)
+                return selection, memo
+
+        def stages(table: ThroughputTable) -> Stages:
+            return Stages(**{**self.stages(table).__dict__, "policy": Watched()})
+
+        for where, seed in SCENES:
+            play(stages, where, seed)
+
+    def test_whoever_waits_has_a_reason(self) -> None:
+        for where, seed in SCENES:
+            play(self.stages, where, seed, count=20, on_decision=check_reasons)
+
+    def test_it_can_live_with_nothing_to_do(self) -> None:
+        machine = cluster("v100:2")
+        table = random_table(0, machine.type_names)
+        loop = Loop(State(machine), Simulated(machine, table), self.stages(table))
+        assert not loop.step().changes
+
+    def check_selection(self, selection: Selection, view: Snapshot) -> None:
+        numbers = selection.jobs.tolist()
+        assert len(set(numbers)) == len(numbers), "a job is selected twice"
+        assert set(numbers) <= set(view.jobs.number.tolist()), "somebody is selected who is not admitted"
+        at = view.jobs.position_of(selection.jobs)
+        assert ((view.jobs.fits[at] >> selection.types) & 1).all(), "a job is given a type on which it cannot run"
+        combination = np.arange(len(numbers)) if selection.combination is None else selection.combination
+        _, heads = np.unique(combination, return_index=True)
+        used = np.bincount(selection.types[heads], weights=selection.workers[heads], minlength=len(view.capacity))
+        assert (used <= view.capacity).all(), f"{used.tolist()} accelerators selected, {view.capacity.tolist()} there are"
+
+
+class PlacementContract:
+    """Set `make` to the placement's class, or to a function that makes one."""
+
+    make: ClassVar[Callable[[], Placement]]
+
+    def stages(self, table: ThroughputTable) -> Stages:
+        standard = SchedulerConfig.from_data({"policy": "srtf"}).build(table)
+        return Stages(**{**standard.__dict__, "placement": type(self).make()})
+
+    def test_gangs_are_whole_and_nobody_shares_uninvited(self) -> None:
+        for where, seed in SCENES:
+            state, events = play(self.stages, where, seed, faults=True)
+            check_events(events)
+            assert (state.everybody().phase > int(Phase.RUNNING)).all()
+
+    def test_who_stays_selected_stays_in_place(self) -> None:
+        def watch(plan: RoundPlan, view: Snapshot) -> None:
+            moved = set(plan.launches.jobs.tolist()) & set(plan.suspended.tolist())
+            for number in moved:
+                index = plan.launches.jobs.tolist().index(number)
+                assert before[number] != int(plan.launches.types[index]), "a job was moved within its type for nothing"
+            for number, kind in zip(view.jobs.number.tolist(), view.jobs.type.tolist()):
+                before[number] = kind
+
+        for where, seed in SCENES:
+            before: dict[int, int] = {}
+            play(self.stages, where, seed, on_decision=watch)
+
+    def test_it_is_a_function_of_its_arguments(self) -> None:
+        where, seed = SCENES[1]
+        first, second = (play(self.stages, where, seed)[1] for _ in range(2))
+        assert [encode(e) for e in first] == [encode(e) for e in second]
+
+
+class JournalContract:
+    """Give `open(path)`, which opens a journal in a folder, the same one each time; `keeps` is False for one that forgets when
+    it is closed."""
+
+    keeps: ClassVar[bool] = True
+
+    def open(self, folder: Path) -> Journal:
+        raise TypeError("a journal's contract needs `open(folder)`")
+
+    def test_events_come_back_as_they_went_in(self, tmp_path: Path) -> None:
+        journal = self.open(tmp_path)
+        events = every_event()
+        for event in events:
+            journal.append(event)
+        assert [encode(e) for e in journal] == [encode(e) for e in events]
+        journal.close()
+
+    def test_a_closed_journal_can_be_opened_and_continued(self, tmp_path: Path) -> None:
+        if not self.keeps:
+            return
+        events = every_event()
+        for part in (events[:3], events[3:]):
+            journal = self.open(tmp_path)
+            for event in part:
+                journal.append(event)
+            journal.close()
+        assert [encode(e) for e in self.open(tmp_path)] == [encode(e) for e in events]
+
+    def test_a_run_replays_to_the_same_state(self, tmp_path: Path) -> None:
+        state, events = play(lambda table: SchedulerConfig.from_data({"policy": "las"}).build(table), *SCENES[1])
+        journal = self.open(tmp_path)
+        for event in events:
+            journal.append(event)
+        assert State.replay(journal).digest() == state.digest()
+        journal.close()
+
+
+class BackendContract:
+    """Give `open(cluster, table, jobs)`, which makes a backend that these jobs will reach."""
+
+    def open(self, machine: Cluster, table: ThroughputTable, jobs: list[Job]) -> Backend:
+        raise TypeError("a backend's contract needs `open(cluster, table, jobs)`")
+
+    def test_time_goes_forward_and_no_further_than_asked(self) -> None:
+        backend, _ = self._backend()
+        last = backend.now
+        for until in (1.0, 5.0, 50.0):
+            for event in backend.wait(until, 0.0):
+                assert event.time <= until
+            assert last <= backend.now <= until
+            last = backend.now
+
+    def test_what_is_launched_makes_progress_and_ends(self) -> None:
+        backend, number = self._backend()
+        backend.submit(self._launch(backend.now, number))
+        told = self._until(backend, (ev.JobsFinished,))
+        assert any(isinstance(e, ev.ProgressReported) and number in e.jobs for e in told)
+        finished = [e for e in told if isinstance(e, ev.JobsFinished)]
+        assert number in finished[-1].jobs
+        assert not math.isinf(finished[-1].time)
+
+    def test_what_is_suspended_does_not_end(self) -> None:
+        backend, number = self._backend()
+        backend.submit(self._launch(backend.now, number))
+        backend.wait(backend.now + 1.0, 0.0)
+        backend.submit(RoundPlan(backend.now, suspended=np.array([number])))
+        told = backend.wait(backend.now + 1000.0, 0.0)
+        assert not any(isinstance(e, ev.JobsFinished) for e in told)
+
+    def test_reconciling_tells_events(self) -> None:
+        backend, _ = self._backend()
+        machine = cluster("v100:2")
+        assert all(isinstance(event, ev.Event) for event in backend.reconcile(State(machine).snapshot()))
+
+    def _backend(self) -> tuple[Backend, int]:
+        machine = cluster("v100:2")
+        backend = self.open(machine, ThroughputTable.timed(machine.type_names), [Job("a", 0.0, 20.0)])
+        told = self._until(backend, (ev.JobSubmitted,))
+        return backend, next(e.number for e in told if isinstance(e, ev.JobSubmitted))
+
+    def _until(self, backend: Backend, kinds: tuple[type[Any], ...]) -> list[ev.Event]:
+        told: list[ev.Event] = []
+        for _ in range(100):
+            told += backend.wait(backend.now + 30.0, 0.0)
+            if any(isinstance(event, kinds) for event in told):
+                return told
+        raise AssertionError(f"nothing of {kinds} happened in 100 waits")
+
+    def _launch(self, now: float, number: int) -> RoundPlan:
+        return RoundPlan(now, launches=Launches(np.array([number]), np.array([0]), np.array([0, 1]), np.array([1])))
+
+
+def every_event() -> list[ev.Event]:
+    """One of each, in an order that a journal could have."""
+    one, machine = np.array([0]), cluster("v100:2")
+    plan = RoundPlan(
+        2.0,
+        refused=((1, Unplaced.needs(8, "accelerators", of_at_most=2)),),
+        admitted=one,
+        launches=Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]), np.array([32])),
+    )
+    return [
+        ev.Opened(0.0, machine, {"policy": "fifo"}, "every event", {"|2": (1.0,)}),
+        ev.JobSubmitted(1.0, 0, Job("a", 1.0, 100.0, workers=2, deadline_s=50.0, allowed_types=("v100",))),
+        ev.JobSubmitted(1.5, 1, Job("b", 1.5, workers=8)),
+        ev.RoundPlanned(plan),
+        ev.MemoChanged(2.0, {"queues": [1, 2], "share": np.array([0.5])}),
+        ev.ProgressReported(2.0, one, np.array([0.0]), np.array([1.25]), np.array([2.5])),
+        ev.MetricsReported(3.0, "loss", one, np.array([0.125])),
+        ev.NodeLost(4.0, 0),
+        ev.JobsInterrupted(4.0, one, np.array([1.0])),
+        ev.NodeRepaired(5.0, 0),
+        ev.SchedulerSwitched(6.0, {"policy": "las"}, "a test"),
+        ev.RoundPlanned(RoundPlan(7.0, launches=Launches(one, one * 0, np.array([0, 2]), np.array([0, 1])))),
+        ev.RoundPlanned(RoundPlan(8.0, suspended=one)),
+        ev.RoundPlanned(RoundPlan(9.0, launches=Launches(one, one * 0, np.array([0, 2]), np.array([1, 0])))),
+        ev.JobsFinished(10.0, one, np.array([9.75])),
+        ev.JobSubmitted(11.0, 2, Job("c", 11.0)),
+        ev.JobCancelled(12.0, 2),
+    ]

@@ -1,0 +1,17 @@
+"""For pytest: `pytest_plugins = ["fairlead.testing.fixtures"]` in a conftest gives the `harness` fixture, which checks the
+invariants when the test is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead.testing.harness import Harness
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    made = Harness()
+    yield made
+    made.check()

@@ -1,0 +1,87 @@
+"""What must hold after every event of every run, whatever the scheduler: checked on a journal as it is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from fairlead.core import events as ev
+from fairlead.core.cluster import Floats
+from fairlead.core.job import Phase
+from fairlead.core.plan import RoundPlan
+from fairlead.core.snapshot import Snapshot
+from fairlead.engine.codec import decode, encode
+from fairlead.engine.decide import why_waiting
+from fairlead.engine.state import State
+
+
+class InvariantBroken(AssertionError):
+    """Something that must always hold does not."""
+
+
+def check_events(events: Iterable[ev.Event], *, residents: int = 1) -> State:
+    """Replay events, checking the state after each; also that each survives being written down. Returns the last state."""
+    stream = iter(events)
+    opened = next(stream)
+    if not isinstance(opened, ev.Opened):
+        raise InvariantBroken("a journal begins with an Opened event")
+    state, copy = State(opened.cluster), State(opened.cluster)
+    for event in (opened, *stream):
+        before = state.everybody().steps_done.copy()
+        saved = state.everybody().base_steps.copy()
+        state.apply(event)
+        copy.apply(decode(encode(event)))
+        check_state(state, residents=residents)
+        _check_progress(state, event, before, saved)
+    if state.digest() != copy.digest():
+        raise InvariantBroken("events that were written down and read again give another state")
+    return state
+
+
+def check_state(state: State, *, residents: int = 1) -> None:
+    """Accelerators, gangs and phases agree with each other."""
+    jobs = state.everybody()
+    held = np.zeros(state.cluster.size, dtype=np.int64)
+    for number, phase, size, kind in zip(*(c.tolist() for c in (jobs.number, jobs.phase, jobs.held, jobs.type))):
+        places = state.holdings.of(number)
+        name = state.job_of[number].name
+        if phase != Phase.RUNNING:
+            _require(len(places) == 0 and size == 0, f"{name} is {Phase(phase).name.lower()} and holds {places.tolist()}")
+            continue
+        _require(len(places) == size > 0, f"{name} runs with {len(places)} accelerators instead of {size}: not a whole gang")
+        _require(len(set(places.tolist())) == size, f"{name} holds an accelerator twice: {places.tolist()}")
+        _require(bool((state.cluster.type_of[places] == kind).all()), f"{name} stands on several types")
+        held[places] += 1
+    _require(bool((held == state.holdings.occupancy).all()), "occupancy does not add up")
+    _require(int(held.max(initial=0)) <= residents, f"an accelerator holds {held.max(initial=0)} jobs, at most {residents}")
+    alive = jobs.number[jobs.phase <= int(Phase.RUNNING)]
+    known = np.sort(np.concatenate((state.live, state.queue)))
+    _require(np.array_equal(alive, known), "the lists of live and queued jobs do not match their phases")
+
+
+def check_reasons(plan: RoundPlan, view: Snapshot) -> None:
+    """Every job that waits has a reason that can be told."""
+    waiting = [*view.queued.number.tolist(), *view.jobs.number[~view.jobs.running].tolist()]
+    for number in waiting:
+        reason = why_waiting(plan, number, view.job_of[number], view)
+        _require(bool(str(reason)), f"{view.job_of[number].name} waits without a reason")
+
+
+def _check_progress(state: State, event: ev.Event, before: Floats, saved: Floats) -> None:
+    """Steps are lost only to interruptions and to the cost of saving, and never beyond the last checkpoint."""
+    after = state.everybody().steps_done
+    same = after[: len(before)]
+    lost = same < before - 1e-6 * np.maximum(before, 1.0)
+    if not lost.any():
+        return
+    told = isinstance(event, (ev.JobsInterrupted, ev.ProgressReported))
+    _require(told, f"{type(event).__name__} took steps away from {np.flatnonzero(lost).tolist()}")
+    beyond = same < saved - 1e-6 * np.maximum(saved, 1.0)
+    if isinstance(event, ev.JobsInterrupted):
+        _require(not beyond.any(), f"jobs {np.flatnonzero(beyond).tolist()} fell back behind their last checkpoint")
+
+
+def _require(good: bool, message: str) -> None:
+    if not good:
+        raise InvariantBroken(message)

@@ -1,0 +1,29 @@
+"""Shared by all tests: the harness fixture, and where the public data lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["fairlead.testing.fixtures"]
+
+SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"
+
+
+@pytest.fixture(scope="session")
+def public_data() -> Path:
+    """The folder of public traces beside the project; tests that need it are skipped where it is absent."""
+    folder = SHARED / "data"
+    if not folder.is_dir():
+        pytest.skip("the public traces (../shared/data) are not here")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def expected_results() -> Path:
+    """What the original programs computed on the public traces."""
+    folder = SHARED / "expected"
+    if not folder.is_dir():
+        pytest.skip("the published results (../shared/expected) are not here")
+    return folder

@@ -1,0 +1,115 @@
+"""Every built-in part passes the contract that is shipped for plug-ins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.backends.simulated import Simulated
+from fairlead.core.cluster import Cluster
+from fairlead.core.job import Job
+from fairlead.core.stages import Backend
+from fairlead.engine.journal import Journal, JsonlJournal, MemoryJournal
+from fairlead.placement.consolidated import Consolidated
+from fairlead.placement.first_free import FirstFree
+from fairlead.placement.spread import Spread
+from fairlead.policies.fifo import Fifo, FifoPriority
+from fairlead.policies.las import LeastAttainedService
+from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
+from fairlead.policies.tiresias import Gittins, Tiresias
+from fairlead.testing import BackendContract, JournalContract, PlacementContract, PolicyContract
+from fairlead.workloads.profiles import ThroughputTable
+
+
+class TestFifo(PolicyContract):
+    make = Fifo
+
+
+class TestFifoBackfilling(PolicyContract):
+    make = staticmethod(lambda: Fifo(backfill=True))
+
+
+class TestFifoPreempting(PolicyContract):
+    make = staticmethod(lambda: Fifo(backfill=True, preempt=True))
+
+
+class TestFifoPriority(PolicyContract):
+    make = FifoPriority
+
+
+class TestShortestJobFirst(PolicyContract):
+    make = ShortestJobFirst
+
+
+class TestShortestJobFirstStrict(PolicyContract):
+    make = staticmethod(lambda: ShortestJobFirst(backfill=False, preempt=True))
+
+
+class TestShortestRemainingTimeFirst(PolicyContract):
+    make = ShortestRemainingTimeFirst
+
+
+class TestShortestRemainingServiceStrict(PolicyContract):
+    make = staticmethod(lambda: ShortestRemainingTimeFirst(by_accelerator_time=True, backfill=False))
+
+
+class TestLargestFirst(PolicyContract):
+    make = LargestFirst
+
+
+class TestLeastAttainedService(PolicyContract):
+    make = LeastAttainedService
+
+
+class TestLeastAttainedTime(PolicyContract):
+    make = staticmethod(lambda: LeastAttainedService(by="time", backfill=False))
+
+
+class TestTiresias(PolicyContract):
+    make = staticmethod(lambda: Tiresias(thresholds=(300.0, 1500.0)))
+
+
+class TestTiresiasPromoting(PolicyContract):
+    make = staticmethod(lambda: Tiresias(thresholds=(300.0, 1500.0), promote_after=1.5))
+
+
+class TestGittins(PolicyContract):
+    make = staticmethod(lambda: Gittins(thresholds=(300.0, 1500.0), least_history=5))
+
+
+class TestFirstFree(PlacementContract):
+    make = FirstFree
+
+
+class TestConsolidated(PlacementContract):
+    make = Consolidated
+
+
+class TestConsolidatedWaiting(PlacementContract):
+    make = staticmethod(lambda: Consolidated(wait=True))
+
+
+class TestSpread(PlacementContract):
+    make = Spread
+
+
+class TestMemoryJournal(JournalContract):
+    keeps = False
+
+    @pytest.fixture(autouse=True)
+    def _one_per_test(self) -> None:
+        self._journal = MemoryJournal()
+
+    def open(self, folder: Path) -> Journal:
+        return self._journal
+
+
+class TestJsonlJournal(JournalContract):
+    def open(self, folder: Path) -> Journal:
+        return JsonlJournal(folder / "events.jsonl")
+
+
+class TestSimulated(BackendContract):
+    def open(self, machine: Cluster, table: ThroughputTable, jobs: list[Job]) -> Backend:
+        return Simulated(machine, table, jobs)
