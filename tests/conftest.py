@@ -5,6 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run. `pytest --hypothesis-profile=searching` looks for new ones.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("searching", deadline=None, max_examples=1000)
+settings.load_profile("repeatable")
 
 pytest_plugins = ["fairlead.testing.fixtures"]
 

@@ -200,6 +200,11 @@ class JobColumns:
         array = self._store.metrics.get(name)
         return np.full(len(self), np.nan) if array is None else array[self._rows]
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names under which jobs have reported something."""
+        return tuple(self._store.metrics)
+
     # What follows from the columns at this moment.
 
     @_Derived

@@ -48,16 +48,18 @@ class Loop:
 
     def run(self, until: float = math.inf, stop: Callable[[State], bool] | None = None) -> None:
         idle = 0
-        wake = self.backend.now
-        while wake <= until and (self.state.busy or not self.backend.exhausted):
+        wake = boundary_at(self.backend.now, self.stages.round_s)
+        while self.state.busy or not self.backend.exhausted:
             # 1. What happened: up to the next decision that is due in any case, or, after an event, to the next round.
             happened = self.backend.wait(min(wake, until), self.stages.round_s)
             for event in happened:
                 self.record(event)
-            if stop is not None and stop(self.state):
+            if (stop is not None and stop(self.state)) or not self._due(bool(happened), wake):
                 return
             # 2. Decide, 3. record, 4. carry out.
             plan = self.step()
+            if self.backend.now >= until:
+                return
             # 5. When to look again at the latest.
             idle = 0 if happened or plan.changes else idle + 1
             wake = self._wake(plan)
@@ -65,6 +67,11 @@ class Loop:
                 if wake < math.inf:
                     raise Stalled(f"{len(self.state.live)} jobs wait, and nobody starts them after {idle} decisions")
                 return
+
+    def _due(self, happened: bool, wake: float) -> bool:
+        """Whether a decision is due now; it is not where the end of the run came before the next round or event."""
+        now = self.backend.now
+        return boundary_at(now, self.stages.round_s) == now and (happened or now >= wake)
 
     def step(self) -> RoundPlan:
         """One decision at the backend's present moment."""

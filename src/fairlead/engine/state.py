@@ -65,6 +65,30 @@ class State:
             state.apply(event)
         return state
 
+    @classmethod
+    def from_snapshot(cls, view: Snapshot, memo: ev.Memo = None) -> State:
+        """A state that goes on from a moment of another: the same live jobs by the same numbers; those that ended are gone."""
+        state = cls(view.cluster)
+        state.time, state.memo, state.any_min_run = view.time, memo, view.any_min_run
+        state.up, state.capacity = view.up.copy(), view.capacity.copy()
+        numbers = np.concatenate((view.jobs.number, view.queued.number))
+        state.next_number = int(numbers.max(initial=-1)) + 1
+        state.store.reserve(state.next_number)
+        for columns in (view.jobs, view.queued):
+            for name in ALL_COLUMNS:
+                state.store.arrays[name][columns.number] = getattr(columns, name)
+            for name in columns.metrics:
+                state.store.metric(name)[columns.number] = columns.metric(name)
+        state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
+        state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
+        state.holdings = view.holdings.copy()
+        state.holdings.reserve(state.next_number)
+        state._remember(view.history)
+        state._names = view.names
+        codes = (view.names.kinds, view.names.users, view.names.entities, view.names.groups)
+        state._codes = {column: {name: code for code, name in enumerate(known)} for column, known in zip(state._codes, codes)}
+        return state
+
     # What others read.
 
     def snapshot(self, time: float | None = None, *, run_to_completion: bool = False) -> Snapshot:

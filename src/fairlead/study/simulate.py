@@ -96,7 +96,7 @@ def simulate(
     began = time.perf_counter()
     loop.run(stop=_stop(given, on_progress))
     facts = {
-        "rounds": float(loop.rounds),
+        "rounds": loop.rounds,
         "decide_s": loop.decide_s,
         "wall_s": time.perf_counter() - began,
         "peak_rss_mb": peak_rss_mb(),
