@@ -42,9 +42,11 @@ class Loop:
     stopwatch: Callable[[], float] = lambda: 0.0
     on_decision: Callable[[RoundPlan], None] | None = None  # for progress bars and tests; it may look, not touch
 
-    rounds: int = 0  # decisions taken
+    decisions: int = 0
+    rounds: int = 0  # that have passed, skipped ones included; without rounds, decisions
     decide_s: float = 0.0
     plan: RoundPlan | None = None  # the last one
+    _last_round: float | None = None
 
     def run(self, until: float = math.inf, stop: Callable[[State], bool] | None = None) -> None:
         idle = 0
@@ -79,7 +81,8 @@ class Loop:
         view = self.state.snapshot(self.backend.now, run_to_completion=self.stages.run_to_completion)
         plan, memo = decide(view, self.state.memo, self.stages)
         self.decide_s += self.stopwatch() - began
-        self.rounds += 1
+        self.decisions += 1
+        self._count_rounds()
         if memo is not self.state.memo:
             self.record(MemoChanged(plan.time, memo))
         if plan.changes:
@@ -98,6 +101,14 @@ class Loop:
             if self.compose is None:
                 raise FairleadError("a scheduler switch needs a way to compose the new one; give the loop `compose`")
             self.stages = self.compose(event.scheduler)
+
+    def _count_rounds(self) -> None:
+        length = self.stages.round_s
+        if length == 0 or self._last_round is None:
+            self.rounds += 1
+        else:
+            self.rounds += round((self.backend.now - self._last_round) / length)
+        self._last_round = self.backend.now
 
     def _wake(self, plan: RoundPlan) -> float:
         now, length = self.backend.now, self.stages.round_s

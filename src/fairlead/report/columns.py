@@ -56,7 +56,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("refused", "refused", "count", "low", "Jobs that could never run on this cluster."),
     Column("cancelled", "cancelled", "count", "", "Jobs withdrawn by their owner."),
     Column("unfinished", "unfinished", "count", "low", "Jobs still in the system when the record ends."),
-    Column("rounds", "rounds", "count", "", "Decisions taken."),
+    Column("rounds", "rounds", "count", "", "Rounds that passed; without rounds, decisions."),
+    Column("decisions", "decisions", "count", "", "Decisions taken; rounds in which nothing could change are skipped."),
     Column("decide_s", "deciding", "duration", "", "Processor time spent deciding."),
     Column("wall_s", "wall time", "duration", "", "Time the whole run took."),
     Column("peak_rss_mb", "peak memory", "memory", "", "Most memory the process held."),
@@ -79,7 +80,7 @@ _PRINCIPAL = (  # for a terminal, the most telling first: what does not fit is l
 )
 _ONLY_IF_ANY = frozenset(
     {"deadline_misses", "cost", "failed", "refused", "cancelled", "unfinished"}
-    | {"rounds", "decide_s", "wall_s", "peak_rss_mb"}
+    | {"rounds", "decisions", "decide_s", "wall_s", "peak_rss_mb"}
 )
 
 Row: TypeAlias = Mapping[str, float | int | None]

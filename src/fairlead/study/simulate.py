@@ -97,6 +97,7 @@ def simulate(
     loop.run(stop=_stop(given, on_progress))
     facts = {
         "rounds": loop.rounds,
+        "decisions": loop.decisions,
         "decide_s": loop.decide_s,
         "wall_s": time.perf_counter() - began,
         "peak_rss_mb": peak_rss_mb(),

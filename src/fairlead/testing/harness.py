@@ -96,7 +96,7 @@ class Harness:
     def round(self) -> Round:
         """Go on to the next decision and take it."""
         loop = self.loop
-        wake = self._backend.now if loop.rounds == 0 else self._backend.now + loop.stages.round_s
+        wake = self._backend.now if loop.decisions == 0 else self._backend.now + loop.stages.round_s
         for event in loop.backend.wait(wake, loop.stages.round_s):
             loop.record(event)
         plan = loop.step()
