@@ -219,7 +219,7 @@ def rank_of(case, preempt: bool) -> list[int]:
 
 
 @given(several_types().map(hopeful), st.booleans(), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_on_several_types_a_selection_fits_everywhere_and_everyone(case, backfill, preempt):
     cluster, jobs, _, _ = case
     selection, given_ = chosen_types(case, backfill=backfill, preempt=preempt)
@@ -234,7 +234,7 @@ def test_on_several_types_a_selection_fits_everywhere_and_everyone(case, backfil
 
 
 @given(several_types().map(hopeful), st.booleans(), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_on_several_types_who_comes_first_is_served_first(case, backfill, preempt):
     cluster, jobs, running, _ = case
     selection, given_ = chosen_types(case, backfill=backfill, preempt=preempt)
@@ -248,7 +248,8 @@ def test_on_several_types_who_comes_first_is_served_first(case, backfill, preemp
             assert number in given_, f"{jobs[number]} had room in its turn and was not selected"
             free[fits[0]] -= jobs[number].workers
         elif not backfill:
-            assert selection.head == number
+            if any(free):
+                assert selection.head == number
             behind = rank_of(case, preempt)
             assert not set(behind[behind.index(number) :]) & set(given_), "somebody behind the head was selected"
             return
@@ -256,7 +257,7 @@ def test_on_several_types_who_comes_first_is_served_first(case, backfill, preemp
 
 
 @given(several_types().map(hopeful))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_on_several_types_nothing_is_left_idle_that_somebody_could_use(case):
     cluster, jobs, _, _ = case
     _, given_ = chosen_types(case)
@@ -269,6 +270,20 @@ def test_on_several_types_nothing_is_left_idle_that_somebody_could_use(case):
         else:
             better = types_of(job, sizes)[: types_of(job, sizes).index(given_[number])]
             assert not set(better) & set(could), f"{job} stays on a slower type than it could have"
+
+
+@given(several_types().map(hopeful), st.booleans(), st.booleans())
+@settings(max_examples=150)
+def test_asked_again_once_it_has_been_carried_out_a_selection_is_as_it_promised(case, backfill, preempt):
+    """Nothing has happened since, so nothing changes, unless it said that it would not hold."""
+    cluster, jobs, running, keys = case
+    jobs = [Job(job.name, 0.0, 1e6, job.kind, job.workers, allowed_types=job.allowed_types) for job in jobs]
+    how = {"backfill": backfill, "preempt": preempt, "holds_until": math.inf}
+    selection, chosen = chosen_types((cluster, jobs, running, keys), **how)
+    free = [list(range(*bounds)) for bounds in cluster.bounds_of_node]
+    then = {n: [free[kind].pop() for _ in range(jobs[n].workers)] for n, kind in sorted(chosen.items())}
+    _, again = chosen_types((cluster, jobs, then, keys), **how)
+    assert again == chosen or selection.holds_until <= 50.0
 
 
 def test_who_runs_keeps_its_type_although_a_faster_one_is_taken_by_others():

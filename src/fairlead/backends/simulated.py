@@ -111,9 +111,10 @@ class Simulated:
             touched.append(self.world.end(going))
         if len(plan.suspended):
             touched.append(self.world.stop(plan.suspended, plan.time, saved=True))
-            lost_some = plan.suspended[self.world.columns["save"][plan.suspended] > 0]
-            if len(lost_some):
-                self._tell_progress(lost_some)
+            if self.world.costly:
+                lost_some = plan.suspended[self.world.columns["save"][plan.suspended] > 0]
+                if len(lost_some):
+                    self._tell_progress(lost_some)
         if len(plan.launches):
             touched.append(self.world.launch(plan.launches, plan.time))
             self._tell_progress(plan.launches.jobs)
@@ -139,7 +140,7 @@ class Simulated:
             late = self.world.over_limit(ending)
             touched = self.world.end(ending)
             told = float(at[-1])
-            if late.any():
+            if np.count_nonzero(late):
                 happened.append(ev.JobsFailed(told, ending[late], at[late], "time limit"))
                 ending, at = ending[~late], at[~late]
             if len(ending):

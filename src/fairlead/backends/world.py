@@ -32,7 +32,8 @@ class Costs:
     by_kind: Mapping[str, Costs] = field(default_factory=dict)
 
     def of(self, kind: str) -> Costs:
-        return self.by_kind.get(kind, self)
+        """The costs of a kind: its own, or those given for its model, or those for all."""
+        return self.by_kind.get(kind) or self.by_kind.get(model_of(kind), self)
 
 
 _GIVEN = ("steps", "limit", "launch", "restart", "save", "save_every")  # known when a job arrives
@@ -45,9 +46,10 @@ class World:
     def __init__(self, cluster: Cluster, table: ThroughputTable, costs: Costs, capacity: int = 256) -> None:
         self.cluster, self.costs = cluster, costs
         self.table = table.for_types(cluster.type_names)
+        self._spread_tells = not np.array_equal(self.table.spread, self.table.alone)
         self.holdings = Holdings(cluster.size, capacity)
-        self._block: Floats = np.zeros((len(_GIVEN) + len(_CHANGING), capacity))
-        self.columns: dict[str, Floats] = dict(zip((*_GIVEN, *_CHANGING), self._block))
+        self._block: Floats = np.zeros((capacity, len(_GIVEN) + len(_CHANGING)))  # a row for each job
+        self.columns: dict[str, Floats] = dict(zip((*_GIVEN, *_CHANGING), self._block.T))
         self.ends: Floats = np.full(capacity, np.inf)
         self.row: Ints = np.zeros(capacity, dtype=np.int64)  # in the table, at the present size
         self.asked: Ints = np.ones(capacity, dtype=np.int64)  # the size that `row` is about
@@ -57,6 +59,9 @@ class World:
         self.jobs: dict[int, Job] = {}
         self.running: Ints = NONE
         self.shares = False  # whether any accelerator has more than one job on it
+        # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit.
+        self.costly, self._saving, self._limited = False, False, False
+        self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
 
     def arrive(self, number: int, job: Job) -> None:
         self._reserve(number + 1)
@@ -65,27 +70,32 @@ class World:
         self.asked[number] = job.workers
         cost = self.costs.of(job.kind)
         given = (job.steps, job.time_limit_s, cost.launch_s, cost.restart_s, cost.checkpoint_s, cost.checkpoint_every_s)
-        self._block[: len(given), number] = given
+        self._block[number, : len(given)] = given
+        self.costly = self.costly or cost.launch_s > 0 or cost.restart_s > 0 or cost.checkpoint_s > 0
+        self._saving = self._saving or cost.checkpoint_every_s < math.inf
+        self._limited = self._limited or job.time_limit_s < math.inf
 
     def launch(self, launches: Launches, now: float) -> Ints:
         """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
         jobs, c = launches.jobs, self.columns
         self.holdings.take(jobs, launches.offsets, launches.accelerators)
-        self.shares = bool(self.holdings.occupancy.max() > 1)
         self.type[jobs] = launches.types
         c["run_started"][jobs] = now
-        cost = np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
+        c["since"][jobs] = now
+        if self.costly:
+            c["since"][jobs] += np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
         self.started[jobs] = True
-        c["since"][jobs] = now + cost
         self.spread[jobs] = False
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
+        self.shares = self.holdings.shared_among(self.running)
         return self._set_rates(jobs, now)
 
     def stop(self, jobs: Ints, now: float, *, saved: bool) -> Ints:
         """Suspend jobs; progress stays as of the last save. Returns the neighbours whose speed changes thereby."""
         c = self.columns
-        c["base"][jobs] = self.saved_steps(jobs, now) if not saved else self.steps_at(jobs, now - c["save"][jobs])
+        until = now - c["save"][jobs] if self.costly else now
+        c["base"][jobs] = self.steps_at(jobs, until) if saved else self.saved_steps(jobs, now)
         c["ran"][jobs] += now - c["run_started"][jobs]
         return self._leave(jobs)
 
@@ -108,12 +118,17 @@ class World:
         return np.minimum(c["base"][jobs] + c["rate"][jobs] * whole, c["steps"][jobs])
 
     def next_end(self) -> float:
-        return float(self.ends[self.running].min()) if len(self.running) else math.inf
+        if self._next_end is None:
+            self._next_end = float(self.ends[self.running].min()) if len(self.running) else math.inf
+        return self._next_end
 
     def ending_by(self, when: float) -> Ints:
         """Who ends up to that second, in order of the end, then of the number."""
-        ending = np.sort(self.running[self.ends[self.running] <= when])
-        return ending[np.argsort(self.ends[ending], kind="stable")]
+        if self.next_end() > when:
+            return NONE
+        ending = self.running[self.ends[self.running] <= when]
+        ending.sort()
+        return ending[self.ends[ending].argsort(kind="stable")]
 
     def on_node(self, node: int) -> Ints:
         there = self.cluster.node_of == node
@@ -125,25 +140,29 @@ class World:
         neighbours = self._sharing(jobs)
         self.columns["rate"][jobs] = 0.0
         self.ends[jobs] = np.inf
+        self._next_end = None
         self.holdings.release(jobs)
-        if self.shares:
-            self.shares = bool(self.holdings.occupancy.max() > 1)
         self.running = self.running[self.ends[self.running] < np.inf]
+        if self.shares:
+            self.shares = self.holdings.shared_among(self.running)
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
     def _size_up(self, launches: Launches) -> None:
         """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
         sizes = launches.workers
-        if launches.batch_sizes is not None or (sizes != self.asked[launches.jobs]).any():
+        if launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
             self._resize(launches)
-        gangs = (sizes > 1).nonzero()[0]
-        if not len(gangs):
+        if len(launches.accelerators) == len(launches.jobs) or not self._spread_tells:
             return
-        nodes = len(self.cluster.nodes)
-        owner = np.repeat(np.arange(len(sizes)), sizes) * nodes + self.cluster.node_of[launches.accelerators]
-        used = np.bincount(np.unique(owner) // nodes, minlength=len(sizes))[gangs]
-        least = -(-sizes[gangs] // self.cluster.largest_node_of_type[launches.types[gangs]])
-        self.spread[launches.jobs[gangs]] = used > least
+        node = self.cluster.node_of[launches.accelerators]
+        cuts = launches.offsets[:-1]
+        # Most gangs stand on one node, whose number is then both the least and the greatest of theirs.
+        several = (np.minimum.reduceat(node, cuts) < np.maximum.reduceat(node, cuts)).nonzero()[0]
+        if len(several):
+            ends = launches.offsets[several + 1].tolist()
+            used = [len(set(node[start:end].tolist())) for start, end in zip(cuts[several].tolist(), ends)]
+            least = -(-sizes[several] // self.cluster.largest_node_of_type[launches.types[several]])
+            self.spread[launches.jobs[several]] = np.array(used) > least
 
     def _resize(self, launches: Launches) -> None:
         """Look up who runs at another size or batch size than it asked for, or did so before."""
@@ -164,7 +183,10 @@ class World:
 
     def _set_rates(self, jobs: Ints, now: float) -> Ints:
         c, row, type_ = self.columns, self.row[jobs], self.type[jobs]
-        alone = np.where(self.spread[jobs], self.table.spread[row, type_], self.table.alone[row, type_])
+        alone = self.table.alone[row, type_]
+        spread = self.spread[jobs]
+        if np.count_nonzero(spread):
+            alone[spread] = self.table.spread[row[spread], type_[spread]]
         neighbours = NONE
         if self.shares:
             for index, number in enumerate(jobs.tolist()):
@@ -173,14 +195,17 @@ class World:
                     together = self.table.paired[row[index], self.row[mate], type_[index]]
                     alone[index] *= together / max(self.table.alone[row[index], type_[index]], 1e-300)
                 neighbours = np.union1d(neighbours, np.array(mates, dtype=np.int64))
-        if alone.min(initial=1.0) <= 0:
+        if np.count_nonzero(alone <= 0):
             bad = int(jobs[int(alone.argmin())])
             where = self.cluster.type_names[int(self.type[bad])]
             raise InvalidPlan(f"job {self.jobs[bad].name!r} was put on {where}, where it has no throughput")
-        rate = self._slowed_by_saving(jobs, alone)
+        rate = self._slowed_by_saving(jobs, alone) if self._saving else alone
         c["rate"][jobs] = rate
-        natural = c["since"][jobs] + (c["steps"][jobs] - c["base"][jobs]) / rate
-        self.ends[jobs] = np.minimum(natural, c["run_started"][jobs] + (c["limit"][jobs] - c["ran"][jobs]))
+        ends = c["since"][jobs] + (c["steps"][jobs] - c["base"][jobs]) / rate
+        if self._limited:
+            ends = np.minimum(ends, c["run_started"][jobs] + (c["limit"][jobs] - c["ran"][jobs]))
+        self.ends[jobs] = ends
+        self._next_end = None
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
     def _slowed_by_saving(self, jobs: Ints, rate: Floats) -> Floats:
@@ -192,6 +217,8 @@ class World:
 
     def over_limit(self, jobs: Ints) -> Bools:
         """Of jobs that end now: whose time limit ended them, with steps left to do."""
+        if not self._limited:
+            return np.zeros(len(jobs), dtype=np.bool_)
         c = self.columns
         natural = c["since"][jobs] + (c["steps"][jobs] - c["base"][jobs]) / c["rate"][jobs]
         return natural > self.ends[jobs]
@@ -214,8 +241,8 @@ class World:
             return
         extra = max(size, 2 * old) - old
         self.holdings.reserve(old + extra)
-        self._block = np.concatenate((self._block, np.zeros((len(self._block), extra))), axis=1)
-        self.columns = dict(zip((*_GIVEN, *_CHANGING), self._block))
+        self._block = np.concatenate((self._block, np.zeros((extra, self._block.shape[1]))))
+        self.columns = dict(zip((*_GIVEN, *_CHANGING), self._block.T))
         self.ends = np.concatenate((self.ends, np.full(extra, np.inf)))
         self.row = np.concatenate((self.row, np.zeros(extra, dtype=np.int64)))
         self.asked = np.concatenate((self.asked, np.ones(extra, dtype=np.int64)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.table import Table
 
 from fairlead.cli import options as opt
@@ -14,7 +15,7 @@ from fairlead.cli.output import note, out, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import parse_part
 from fairlead.core.errors import InputError
-from fairlead.report.columns import shown
+from fairlead.report.columns import COLUMNS, Column, shown
 from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
 from fairlead.report.tables import comparison_table
@@ -51,6 +52,7 @@ def compare(
     restart_cost: opt.RestartCostOption = 0.0,
     checkpoint_cost: opt.CheckpointCostOption = 0.0,
     checkpoint_every: opt.CheckpointEveryOption = None,
+    costs: opt.CostsOption = None,
     outage: opt.OutageOption = None,
     mtbf: opt.MtbfOption = 0.0,
     mttr: opt.MttrOption = 3600.0,
@@ -98,7 +100,7 @@ def compare(
         schedulers,
         rates,
         _seeds(seeds),
-        opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every),
+        opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs),
         opt.faults_of(outage, mtbf, mttr, machine),
         metrics.measure,
         metrics,
@@ -138,17 +140,30 @@ def compare(
 
 
 def _table(arms: list[Aggregate], title: str) -> Table:
-    table = Table(title=title, caption="mean ± half the 95 % interval over seeds")
-    for heading in ("scheduler", "jobs/h", "seeds", *(name.removesuffix("_s").replace("_", " ") for name in FIGURES)):
-        table.add_column(heading, justify="left" if heading == "scheduler" else "right")
-    for arm in arms:
-        cells = []
-        for name in FIGURES:
-            form = "duration" if name.endswith("_s") else "share" if name in ("utilization", "unfair_fraction") else "ratio"
-            width = arm.half_width.get(name)
-            cells.append(shown(arm.mean.get(name), form) + (f" ± {shown(width, form)}" if width else ""))  # type: ignore[arg-type]
-        table.add_row(arm.label, "as is" if arm.load is None else f"{arm.load:g}", str(arm.seeds), *cells)
+    """One row per scheduler and load, with as many figures as the terminal has room for."""
+    table = Table(title=title, caption=f"mean ± half the 95 % interval over {arms[0].seeds} seeds", box=box.SIMPLE)
+    columns = [column for name in FIGURES for column in COLUMNS if column.key == name]
+    cells = [[_cell(arm, column) for column in columns] for arm in arms]
+    labels = [arm.label for arm in arms]
+    room = out.width - max(map(len, [*labels, "scheduler"])) - 14
+    table.add_column("scheduler", no_wrap=True)
+    table.add_column("jobs/h", justify="right", no_wrap=True)
+    shown_columns = []
+    for index, column in enumerate(columns):
+        width = max(len(column.heading), *(len(row[index]) for row in cells)) + 2
+        if width <= room:
+            room -= width
+            shown_columns.append(index)
+            table.add_column(column.heading, justify="right", no_wrap=True)
+    for arm, row in zip(arms, cells):
+        load = "as is" if arm.load is None else f"{arm.load:g}"
+        table.add_row(arm.label, load, *(row[index] for index in shown_columns))
     return table
+
+
+def _cell(arm: Aggregate, column: Column) -> str:
+    width = arm.half_width.get(column.key)
+    return shown(arm.mean.get(column.key), column.shows) + (f" ± {shown(width, column.shows)}" if width else "")
 
 
 def _split(text: str) -> list[str]:

@@ -13,7 +13,7 @@ import typer
 from fairlead.backends.faults import Outage
 from fairlead.backends.world import Costs
 from fairlead.cli.output import note
-from fairlead.config import Part, SchedulerConfig, read_cluster
+from fairlead.config import Part, SchedulerConfig, read_cluster, read_costs
 from fairlead.config.scheduler import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
@@ -61,6 +61,9 @@ CheckpointEveryOption: TypeAlias = Annotated[
     float | None,
     typer.Option("--checkpoint-every", help="Seconds between checkpoints while running; default: only when suspended."),
 ]
+CostsOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--costs", help="A YAML file of these costs, with others for some kinds, in their place.")
+]
 MtbfOption: TypeAlias = Annotated[
     float, typer.Option("--mtbf", help="Mean seconds until a node fails; 0: nodes do not fail.", min=0)
 ]
@@ -104,7 +107,11 @@ def cluster_of(text: str) -> Cluster:
     return read_cluster(text, accelerator_types())
 
 
-def costs_of(launch: float, restart: float, checkpoint: float, every: float | None) -> Costs:
+def costs_of(launch: float, restart: float, checkpoint: float, every: float | None, file: Path | None) -> Costs:
+    if file is not None:
+        if launch or restart or checkpoint or every is not None:
+            raise InputError("--costs", "either a file of costs or single cost options", field="costs", value=str(file))
+        return read_costs(file)
     if every is not None and not every > 0:
         raise InputError("--checkpoint-every", "seconds above 0", field="checkpoint-every", value=every)
     return Costs(launch, restart, checkpoint, math.inf if every is None else every)
@@ -160,7 +167,7 @@ def generator_of(jobs: int, load: float | None, workers: str) -> Generator:
 def tell_skipped(trace: Trace, *, quiet: bool) -> None:
     """Nothing is dropped silently: how many lines were left out, and which."""
     if trace.skipped and not quiet:
-        note(f"{len(trace.skipped)} lines were left out of {trace.name}:")
+        note(f"lines left out of {trace.name}: {len(trace.skipped):,}")
         for problem in trace.skipped[:10]:
             note(f"  {problem}")
         if len(trace.skipped) > 10:

@@ -45,6 +45,7 @@ def simulate(
     restart_cost: opt.RestartCostOption = 0.0,
     checkpoint_cost: opt.CheckpointCostOption = 0.0,
     checkpoint_every: opt.CheckpointEveryOption = None,
+    costs: opt.CostsOption = None,
     outage: opt.OutageOption = None,
     mtbf: opt.MtbfOption = 0.0,
     mttr: opt.MttrOption = 3600.0,
@@ -84,7 +85,7 @@ def simulate(
     scheduler = opt.override(scheduler, round, event_driven, admission, placement, run_to_completion)
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
-    costs = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every)
+    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
     faults = opt.faults_of(outage, mtbf, mttr, machine)
     scheduler.build(None)  # names and parameters are checked before a long trace is read
     table = read_table(throughputs)
@@ -92,7 +93,7 @@ def simulate(
         opt.generator_of(jobs, load, workers).trace(seed) if trace is None else TraceFile(trace, format, skip_bad).read(table)
     )
     opt.tell_skipped(source, quiet=json)
-    given = Simulation(source, machine, scheduler, table, costs, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds)
+    given = Simulation(source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds)
     pictures = report is not None or png is not None
     journal = None if events is None else JsonlJournal(events, fresh=True)
     with progress(None, f"{scheduler.label} on {source.name}", quiet=json) as bar:

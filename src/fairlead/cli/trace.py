@@ -185,7 +185,7 @@ def check(
     else:
         for problem in trace.skipped:
             out.print(str(problem), highlight=False, markup=False, soft_wrap=True)
-        out.print(f"{source}: {len(trace):,} jobs, {len(trace.skipped):,} lines left out", highlight=False)
+        out.print(f"{source}: {len(trace):,} jobs; lines left out: {len(trace.skipped):,}", highlight=False, soft_wrap=True)
     if trace.skipped:
         raise typer.Exit(1)
 

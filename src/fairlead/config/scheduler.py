@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fairlead.config.source import Value, parse_yaml, read_yaml
-from fairlead.core.errors import InputError, UnknownName
+from fairlead.core.errors import InputError, UnknownName, near_or_all
 from fairlead.core.stages import Stages
 from fairlead.registry import Registry
 
@@ -35,6 +35,7 @@ class Part:
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    where: str = field(default="", compare=False)  # file and line, for errors
 
     def to_data(self) -> str | dict[str, Any]:
         return {"name": self.name, **self.parameters} if self.parameters else self.name
@@ -110,8 +111,12 @@ class SchedulerConfig:
 
 def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] | None = None) -> Any:
     """A stage from its name and parameters; wrong parameters are told by name, with what was expected."""
-    found = registry.load(what, part.name)
-    source = f"{what} '{part.name}'"
+    place = f"{part.where}: " if part.where else ""
+    try:
+        found = registry.load(what, part.name)
+    except UnknownName as error:
+        raise UnknownName(what, part.name, error.known, place) from None
+    source = f"{place}{what} '{part.name}'"
     if not dataclasses.is_dataclass(found):
         try:
             return found(**part.parameters)
@@ -123,7 +128,7 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
     for name, value in part.parameters.items():
         if name not in fields or name in given:
             known = [n for n in fields if n not in given]
-            raise InputError(source, str(UnknownName("parameter", name, known or ["none"])), field=name)
+            raise InputError(source, f"a parameter it has ({near_or_all(name, known)})", field=name)
         given[name] = _checked(source, name, value, hints[name])
     return found(**given)
 
@@ -150,14 +155,14 @@ def _checked(source: str, name: str, value: Any, hint: Any) -> Any:
 
 def _part(value: Value) -> Part:
     if isinstance(value.data, str):
-        return Part(value.text("the name of a part"))
+        return Part(value.text("the name of a part"), where=value.where)
     fields = value.mapping()
     if "name" not in fields:
         raise InputError(value.source, "a name, or a mapping with 'name' and parameters", line=value.line, field=value.field)
     name = fields.pop("name").text("the name of a part")
     if "parameters" in fields and isinstance(fields["parameters"].data, dict):
         fields.update(fields.pop("parameters").mapping())
-    return Part(name, {key: item.data for key, item in fields.items()})
+    return Part(name, {key: item.data for key, item in fields.items()}, value.where)
 
 
 def _rounds(value: Value) -> float:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, near_or_all
 
 LARGEST = 1 << 20  # bytes; what people write by hand is far smaller
 
@@ -30,6 +29,10 @@ class Value:
     def error(self, expected: str) -> InputError:
         return InputError(self.source, expected, line=self.line, field=self.field or "file", value=self.data)
 
+    @property
+    def where(self) -> str:
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
     def mapping(self, known: Collection[str] | None = None) -> dict[str, Value]:
         """Its fields; a field that nobody knows is an error with the near ones."""
         if not isinstance(self.data, dict):
@@ -37,9 +40,7 @@ class Value:
         fields = {str(name): self._child(name, str(name)) for name in self.data}
         for name, value in fields.items():
             if known is not None and name not in known:
-                near = get_close_matches(name, known, n=2, cutoff=0.5)
-                hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known)}"
-                raise InputError(self.source, f"a known field; {hint}", line=value.line, field=name)
+                raise InputError(self.source, f"a known field ({near_or_all(name, known)})", line=value.line, field=name)
         return fields
 
     def items(self) -> Iterator[Value]:

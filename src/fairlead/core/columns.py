@@ -6,13 +6,14 @@ has moved on raises `StaleSnapshot` instead of answering wrongly."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import StaleSnapshot
+from fairlead.core.errors import InvalidPlan, StaleSnapshot
 from fairlead.core.job import Phase
 
 INT_COLUMNS: dict[str, int] = {
@@ -64,20 +65,22 @@ T = TypeVar("T", bound=np.generic)
 class ColumnStore:
     """Columns by name, all of one length that doubles as needed. `version` changes with every write by the state.
 
-    Columns of one type are the rows of one block, so that a new job is written with two assignments.
+    What is known of a job lies together: the columns of one type are those of one block with a row for each job, so that a
+    new job is written with two assignments.
     """
 
-    def __init__(self, capacity: int = 256) -> None:
+    def __init__(self, capacity: int = 256, *, by_number: bool = True) -> None:
         self.metrics: dict[str, Floats] = {}
         self.version = 0
-        self.ints: Ints = np.empty((len(INT_COLUMNS), 0), dtype=np.int64)
-        self.floats: Floats = np.empty((len(FLOAT_COLUMNS), 0), dtype=np.float64)
+        self.by_number = by_number  # a job's row is its number
+        self.ints: Ints = np.empty((0, len(INT_COLUMNS)), dtype=np.int64)
+        self.floats: Floats = np.empty((0, len(FLOAT_COLUMNS)), dtype=np.float64)
         self.arrays: dict[str, npt.NDArray[Any]] = {}
         self._grow(capacity)
 
     @property
     def capacity(self) -> int:
-        return int(self.ints.shape[1])
+        return len(self.ints)
 
     def reserve(self, size: int) -> None:
         """Make room for rows up to `size`."""
@@ -92,15 +95,22 @@ class ColumnStore:
     def _grow(self, size: int) -> None:
         self.ints = _grown(self.ints, np.array(list(INT_COLUMNS.values())), size)
         self.floats = _grown(self.floats, np.array(list(FLOAT_COLUMNS.values())), size)
-        self.arrays = dict(zip(ALL_COLUMNS, (*self.ints, *self.floats)))
+        self.arrays = dict(zip(ALL_COLUMNS, (*self.ints.T, *self.floats.T)))
         nothing = np.array([np.nan])
-        self.metrics = {name: _grown(array[None, :], nothing, size)[0] for name, array in self.metrics.items()}
+        self.metrics = {name: _grown(array[:, None], nothing, size)[:, 0] for name, array in self.metrics.items()}
 
 
 def _grown(block: npt.NDArray[T], defaults: npt.NDArray[T], size: int) -> npt.NDArray[T]:
-    larger = np.repeat(defaults[:, None], size, axis=1)
-    larger[:, : block.shape[1]] = block
+    larger = np.repeat(defaults[None, :], size, axis=0)
+    larger[: len(block)] = block
     return larger
+
+
+def without(rows: Ints, gone: Ints) -> Ints:
+    """Ascending `rows` less some of them."""
+    leaves = np.zeros(len(rows), dtype=np.bool_)
+    leaves[rows.searchsorted(gone)] = True
+    return rows[~leaves]
 
 
 class _Column(Generic[T]):
@@ -179,8 +189,13 @@ class JobColumns:
     waiting_since_s = _Column[np.float64]()
     ended_s = _Column[np.float64]()
 
-    def __init__(self, store: ColumnStore, rows: Ints, now: float) -> None:
+    def __init__(self, store: ColumnStore, rows: Ints, now: float, running: Ints | None = None) -> None:
+        """`running` are the rows of those who run, where they are known."""
         self._store, self._rows, self.now, self._version = store, rows, now, store.version
+        self._running = running
+        if store.by_number:
+            rows.setflags(write=False)
+            self.__dict__["number"] = rows
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -235,12 +250,24 @@ class JobColumns:
         """How long each has waited since it was submitted or last suspended; 0 while it runs."""
         return np.where(self.running, 0.0, self.now - self.waiting_since_s)
 
-    def only(self, chosen: Bools) -> JobColumns:
-        """The rows where `chosen` holds."""
+    def only(self, chosen: Bools | Ints | slice) -> JobColumns:
+        """The rows where `chosen` holds, or those at the given positions."""
         return JobColumns(self._store, self._rows[chosen], self.now)
 
-    def with_rows(self, rows: Ints) -> JobColumns:
-        return JobColumns(self._store, rows, self.now)
+    def with_rows(self, rows: Ints, running: Ints | None = None) -> JobColumns:
+        return JobColumns(self._store, rows, self.now, running)
+
+    @cached_property
+    def runners(self) -> JobColumns:
+        """Those who run."""
+        return self.with_rows(self._rows[self.running] if self._running is None else self._running)
+
+    @cached_property
+    def waiters(self) -> JobColumns:
+        """Those who wait."""
+        if self._running is None:
+            return self.only(~self.running)
+        return self.with_rows(without(self._rows, self._running))
 
     @property
     def rows(self) -> Ints:
@@ -249,11 +276,20 @@ class JobColumns:
 
     def position_of(self, numbers: Ints) -> Ints:
         """The rows in this view of jobs known by number (all must be here)."""
-        return np.searchsorted(self.number, numbers)
+        return self.number.searchsorted(numbers)
+
+    def of(self, numbers: Ints) -> JobColumns:
+        """Jobs known by number, in this order."""
+        at = self.position_of(numbers)
+        if np.count_nonzero(at < len(self)) == len(at):
+            there = self.only(at)
+            if not np.count_nonzero(there.number != numbers):
+                return there
+        raise InvalidPlan("a selection names a job that is not among the admitted ones")
 
     def detached(self) -> JobColumns:
         """The same rows in a store of their own, which no event will change."""
-        store = ColumnStore(len(self))
+        store = ColumnStore(len(self), by_number=False)
         for name in ALL_COLUMNS:
             store.arrays[name][:] = getattr(self, name)
         store.metrics = {name: array[self._rows].copy() for name, array in self._store.metrics.items()}

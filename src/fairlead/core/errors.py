@@ -32,14 +32,12 @@ class InputError(FairleadError):
 class UnknownName(FairleadError):
     """A name that nothing answers to; the near ones are part of the message."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
-        self.what, self.name, self.known = what, name, tuple(sorted(known))
-        near = get_close_matches(name, self.known, n=3, cutoff=0.5) or [k for k in self.known if name and name in k][:3]
-        hint = f"near: {', '.join(repr(n) for n in near)}" if near else f"known: {', '.join(self.known)}"
-        super().__init__(f"unknown {what} '{name}'; {hint}")
+    def __init__(self, what: str, name: str, known: Iterable[str], place: str = "") -> None:
+        self.what, self.name, self.known, self.place = what, name, tuple(sorted(known)), place
+        super().__init__(f"{place}unknown {what} '{name}'; {near_or_all(name, self.known)}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (UnknownName, (self.what, self.name, self.known))
+        return (UnknownName, (self.what, self.name, self.known, self.place))
 
 
 class DuplicateName(FairleadError):
@@ -60,6 +58,15 @@ class StaleSnapshot(FairleadError):
 
 class JournalError(FairleadError):
     """A journal is damaged, of another version, or not a journal."""
+
+
+def near_or_all(name: str, known: Iterable[str]) -> str:
+    """The mend of an unknown name: the near ones, or, where none is near, all there are."""
+    names = list(known)
+    near = get_close_matches(name, names, n=3, cutoff=0.5) or [k for k in names if name and name in k][:3]
+    if near:
+        return f"near: {', '.join(repr(n) for n in near)}"
+    return f"known: {', '.join(names) if names else 'none'}"
 
 
 def _input_error(source: str, expected: str, line: int | None, field: str | None, value: object) -> InputError:

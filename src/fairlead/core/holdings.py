@@ -12,14 +12,18 @@ NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 class Holdings:
-    """Accelerators by job. A single accelerator is a number in a column; only gangs need an array of their own."""
+    """Accelerators by job. They lie in one pool, job after job: many jobs are looked up at once, and a gang costs no more
+    than a single worker. What is let go leaves a gap; when the pool's end is reached, it is packed anew."""
 
     def __init__(self, accelerators: int, capacity: int = 256) -> None:
-        self.occupancy: Ints = np.zeros(accelerators, dtype=np.int64)  # jobs on each accelerator
+        self.accelerators = accelerators
         self.first: Ints = np.full(capacity, -1, dtype=np.int64)  # by job number; -1: holds nothing
         self.last: Ints = np.full(capacity, -1, dtype=np.int64)  # where it last began, for stickiness
         self.size: Ints = np.zeros(capacity, dtype=np.int64)  # how many each job holds
-        self.gangs: dict[int, Ints] = {}
+        self._start: Ints = np.zeros(capacity, dtype=np.int64)  # where in the pool
+        self._pool: Ints = np.empty(1024 + 16 * accelerators, dtype=np.int64)
+        self._end = 0  # of what is used of the pool
+        self._occupancy: Ints | None = None  # as of the last change
 
     def reserve(self, size: int) -> None:
         old = len(self.first)
@@ -28,52 +32,73 @@ class Holdings:
             self.first = np.concatenate((self.first, np.full(grown, -1, dtype=np.int64)))
             self.last = np.concatenate((self.last, np.full(grown, -1, dtype=np.int64)))
             self.size = np.concatenate((self.size, np.zeros(grown, dtype=np.int64)))
+            self._start = np.concatenate((self._start, np.zeros(grown, dtype=np.int64)))
+
+    @property
+    def occupancy(self) -> Ints:
+        """How many jobs there are on each accelerator; counted when asked for."""
+        if self._occupancy is None:
+            self._occupancy = np.bincount(self.flat(self.size.nonzero()[0]), minlength=self.accelerators)
+        return self._occupancy
+
+    def shared_among(self, numbers: Ints) -> bool:
+        """Whether two of these jobs have an accelerator in common."""
+        held = self.flat(numbers)
+        taken = np.zeros(self.accelerators, dtype=np.bool_)
+        taken[held] = True
+        return bool(np.count_nonzero(taken) < len(held))
 
     def of(self, number: int) -> Ints:
-        gang = self.gangs.get(number)
-        if gang is not None:
-            return gang
-        first = self.first[number]
-        return NONE if first < 0 else np.array([first], dtype=np.int64)
+        start = self._start.item(number)
+        return self._pool[start : start + self.size.item(number)].copy()
 
     def flat(self, numbers: Ints) -> Ints:
-        """All accelerators of these jobs, job after job without an order that anyone may rely on."""
-        if not self.gangs:
+        """All accelerators of these jobs, job after job."""
+        sizes = self.size[numbers]
+        ends = sizes.cumsum()
+        total = int(ends[-1]) if len(ends) else 0
+        if total == len(numbers):  # of these, nobody holds more than one
             return self.first[numbers]
-        gang = self.size[numbers] > 1
-        if not gang.any():
-            return self.first[numbers]
-        parts = [self.gangs[number] for number in numbers[gang].tolist()]
-        return np.concatenate((self.first[numbers[~gang]], *parts))
+        at = (self._start[numbers] - ends + sizes).repeat(sizes)
+        at += np.arange(total)
+        return self._pool[at]
 
     def take(self, jobs: Ints, offsets: Ints, accelerators: Ints) -> None:
         """Job i takes `accelerators[offsets[i]:offsets[i+1]]`."""
+        if self._end + len(accelerators) > len(self._pool):
+            self._pack(len(accelerators))
         firsts = accelerators[offsets[:-1]]
         self.first[jobs] = firsts
         self.last[jobs] = firsts
         self.size[jobs] = offsets[1:] - offsets[:-1]
-        if len(accelerators) > len(jobs):
-            bounds = offsets.tolist()
-            for number, start, end in zip(jobs.tolist(), bounds, bounds[1:]):
-                if end - start > 1:
-                    self.gangs[number] = accelerators[start:end]
-        _count(self.occupancy, accelerators, 1)
+        self._start[jobs] = offsets[:-1] + self._end
+        end = self._end + len(accelerators)
+        self._pool[self._end : end] = accelerators
+        self._end = end
+        self._occupancy = None
 
     def release(self, jobs: Ints) -> None:
         """These jobs, which all hold something, let go."""
-        held = self.flat(jobs)
-        _count(self.occupancy, held, -1)
         self.first[jobs] = -1
-        if self.gangs:
-            for number in jobs[self.size[jobs] > 1].tolist():
-                del self.gangs[number]
         self.size[jobs] = 0
+        self._occupancy = None
 
     def copy(self) -> Holdings:
-        other = Holdings(0, 0)
-        other.occupancy, other.first, other.last = self.occupancy.copy(), self.first.copy(), self.last.copy()
-        other.size, other.gangs = self.size.copy(), dict(self.gangs)
+        other = Holdings(self.accelerators, 0)
+        other.first, other.last, other.size = self.first.copy(), self.last.copy(), self.size.copy()
+        other._start, other._pool, other._end = self._start.copy(), self._pool.copy(), self._end
         return other
+
+    def _pack(self, more: int) -> None:
+        """Close the gaps, and see to it that `more` fits behind."""
+        holders = self.size.nonzero()[0]
+        held = self.flat(holders)
+        if 2 * (len(held) + more) > len(self._pool):
+            self._pool = np.empty(4 * (len(held) + more), dtype=np.int64)
+        self._pool[: len(held)] = held
+        sizes = self.size[holders]
+        self._start[holders] = sizes.cumsum() - sizes
+        self._end = len(held)
 
 
 def ragged(parts: Iterable[Ints]) -> tuple[Ints, Ints]:
@@ -82,13 +107,3 @@ def ragged(parts: Iterable[Ints]) -> tuple[Ints, Ints]:
     offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
     np.cumsum([len(a) for a in arrays], out=offsets[1:])
     return offsets, np.concatenate(arrays) if arrays else NONE
-
-
-def _count(occupancy: Ints, accelerators: Ints, step: int) -> None:
-    """`np.add.at` is slow; an accelerator occurs twice only where jobs share it."""
-    if len(accelerators) < 2:
-        occupancy[accelerators] += step
-    elif step > 0:
-        occupancy += np.bincount(accelerators, minlength=len(occupancy))
-    else:
-        occupancy -= np.bincount(accelerators, minlength=len(occupancy))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -94,12 +94,16 @@ class Selection:
     def chosen(self, numbers: Ints) -> Bools:
         """Which of these jobs are in the selection."""
         mask = np.zeros(len(numbers), dtype=np.bool_)
-        mask[np.searchsorted(numbers, self.jobs)] = True
+        mask[numbers.searchsorted(self.jobs)] = True
         return mask
 
     def until(self, second: float) -> Selection:
         """The same selection, which holds no longer than `second`."""
-        return replace(self, holds_until=None if self.holds_until is None else min(self.holds_until, second))
+        if self.holds_until is None or self.holds_until <= second:
+            return self
+        other = object.__new__(Selection)  # as `dataclasses.replace`, whose cost a round would feel
+        other.__dict__.update(self.__dict__, holds_until=second)
+        return other
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.columns import JobColumns
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 
@@ -29,26 +30,34 @@ def in_order(
     """
     if not len(view.jobs):
         return Selection.nobody()
-    first = view.jobs.running if not preempt else view.protected
-    if preempt and first is not None:
+    jobs, protected = view.jobs, view.protected if preempt else None
+    if protected is not None:
         holds_until = None if holds_until is None else min(holds_until, view.protection_ends)
-    if len(view.capacity) == 1:
-        return _one_type(view, key, first, backfill, holds_until)
-    if first is not None:
-        key = np.where(first, -math.inf, 0.0 if key is None else key)
-    return _several_types(view, key, backfill, holds_until)
+    if len(view.capacity) > 1:
+        first = protected if preempt else jobs.running
+        if first is not None:
+            key = np.where(first, -math.inf, 0.0 if key is None else key)
+        return _several_types(view, key, backfill, holds_until)
+    capacity = int(view.capacity[0])
+    if not preempt:
+        key = None if key is None else key[~jobs.running]
+        return _one_type(jobs.runners, jobs.waiters, key, capacity, backfill, holds_until)
+    if protected is not None:
+        key = None if key is None else key[~protected]
+        return _one_type(jobs.only(protected), jobs.only(~protected), key, capacity, backfill, holds_until)
+    return _one_type(None, jobs, key, capacity, backfill, holds_until)
 
 
 def crossing(now: float, key: Floats, growth: Floats) -> float:
     """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late."""
     grows = growth > 0
-    standing = np.sort(key[~grows])
-    if not len(standing) or not grows.any():
+    standing, moving = key[~grows], key[grows]
+    if not len(standing) or not len(moving):
         return math.inf
-    moving = key[grows]
-    at = np.searchsorted(standing, moving)
-    ahead = at < len(standing)
-    if not ahead.any():
+    standing.sort()
+    at = standing.searchsorted(moving)
+    ahead = (at < len(standing)).nonzero()[0]
+    if not len(ahead):
         return math.inf
     wait = float(((standing[at[ahead]] - moving[ahead]) / growth[grows][ahead]).min())
     return now + wait * (1 - 1e-13) - 1e-9
@@ -57,30 +66,31 @@ def crossing(now: float, key: Floats, growth: Floats) -> float:
 def smallest_first(key: Floats | Ints, enough: int) -> Ints:
     """Positions by ascending key, ties by position; at least the first `enough`, and never half of a tie."""
     if enough >= len(key) or len(key) < 64:
-        return np.argsort(key, kind="stable")
+        return key.argsort(kind="stable")
     limit = np.partition(key, enough)[enough]
-    candidates = np.flatnonzero(key <= limit)
-    return candidates[np.argsort(key[candidates], kind="stable")]
+    candidates = (key <= limit).nonzero()[0]
+    return candidates[key[candidates].argsort(kind="stable")]
 
 
 def _one_type(
-    view: Snapshot, key: Floats | Ints | None, first: Bools | None, backfill: bool, holds_until: float | None
+    ahead: JobColumns | None,
+    rest: JobColumns,
+    key: Floats | Ints | None,
+    capacity: int,
+    backfill: bool,
+    holds_until: float | None,
 ) -> Selection:
-    jobs, capacity = view.jobs, int(view.capacity[0])
-    number, want = jobs.number, jobs.workers
-    ahead = rest = None
-    if first is not None:  # they hold what they hold; the others share what is left
-        ahead, rest = np.flatnonzero(first), np.flatnonzero(~first)
-        capacity -= int(jobs.held[ahead].sum())
-        want, key = want[rest], None if key is None else key[rest]
-    chosen, head = _take_by(key, want, capacity, backfill)
-    if rest is not None and ahead is not None:
-        chosen, head = np.concatenate((ahead, rest[chosen])), None if head is None else int(rest[head])
-        sizes = np.concatenate((jobs.held[ahead], jobs.workers[chosen[len(ahead) :]]))
-    else:
-        sizes = want[chosen]
-    stopped = None if head is None else int(number[head])
-    return Selection(number[chosen], np.zeros(len(chosen), np.int64), sizes, holds_until=holds_until, head=stopped)
+    """Who is `ahead` holds what it holds; the rest share, by their key, what is left."""
+    if ahead is not None:
+        capacity -= int(ahead.held.sum())
+    if key is None and not backfill:  # everybody takes at least one: the line is looked at no further than it can reach
+        rest = rest.only(slice(max(capacity, 0) + 1))
+    chosen, head = _take_by(key, rest.workers, capacity, backfill)
+    jobs, sizes = rest.number[chosen], rest.workers[chosen]
+    if ahead is not None:
+        jobs, sizes = np.concatenate((ahead.number, jobs)), np.concatenate((ahead.held, sizes))
+    stopped = None if head is None else int(rest.number[head])
+    return Selection(jobs, np.zeros(len(jobs), np.int64), sizes, holds_until=holds_until, head=stopped)
 
 
 def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
@@ -97,27 +107,22 @@ def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: boo
 
 def take(workers: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
     """Which of the jobs, in this order, fit into `capacity`; and the first that did not, where order is strict."""
-    parts: list[Ints] = []
-    at, free, count = 0, capacity, len(workers)
-    while at < count and free > 0:
-        reach = workers[at : at + free].cumsum()  # every job takes at least one: no more than `free` can follow
+    free = max(capacity, 0)
+    reach = workers[:free].cumsum()  # everybody takes at least one: no more than `free` can be served
+    fits = int(reach.searchsorted(free, side="right"))
+    taken = np.arange(fits)
+    if not backfill:
+        return taken, fits if fits < len(workers) else None
+    free -= int(reach[fits - 1]) if fits else 0
+    small = (workers[fits:] <= free).nonzero()[0] + fits if free else taken[:0]
+    while len(small):
+        reach = workers[small[:free]].cumsum()
         fits = int(reach.searchsorted(free, side="right"))
-        if fits:
-            parts.append(np.arange(at, at + fits))
-            free -= int(reach[fits - 1])
-            at += fits
-        if not backfill:
-            break
-        if at < count and free > 0:
-            small = workers[at:] <= free
-            jump = int(small.argmax())
-            if not small[jump]:
-                break
-            at += jump
-    head = at if not backfill and at < count else None
-    if len(parts) == 1:
-        return parts[0], head
-    return (np.concatenate(parts) if parts else np.empty(0, np.int64)), head
+        taken = np.concatenate((taken, small[:fits]))
+        free -= int(reach[fits - 1])
+        small = small[fits:]
+        small = small[workers[small] <= free]
+    return taken, None
 
 
 def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None) -> Selection:
@@ -146,6 +151,8 @@ def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, ho
             head = at
             break
     while any(free) and _move_up(given, rows, fits, workers, wishes, free):
+        if holds_until is not None:  # where they were, somebody may fit who was passed over: to be asked again at once
+            holds_until = view.time
         for at in passed:  # what others left behind may do for somebody who was passed over
             if at not in given and (choice := _first_free(wishes[rows[at]], fits[at], free, workers[at])) >= 0:
                 given[at] = choice

@@ -92,7 +92,7 @@ class Snapshot:
         merged = np.concatenate((mine, rows))
         if len(mine) and len(rows) and mine[-1] > rows[0]:
             merged.sort()
-        return self.but(jobs=self.jobs.with_rows(merged), queued=self.queued.with_rows(left))
+        return self.but(jobs=self.jobs.with_rows(merged, self.jobs.runners.rows), queued=self.queued.with_rows(left))
 
     def without(self, numbers: Ints) -> Snapshot:
         """The same moment without some of the jobs, whose accelerators stay taken."""

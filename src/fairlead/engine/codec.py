@@ -48,9 +48,9 @@ def decode(line: bytes | str) -> ev.Event:
 
 def _column(values: Ints | Floats) -> object:
     if len(values) > 1:
-        first = values[0]
-        if (values == first).all():
-            return {"n": len(values), "all": first.item()}
+        first = values.item(0)
+        if values.item(-1) == first and np.count_nonzero(values == first) == len(values):
+            return {"n": len(values), "all": first}
     return np.ascontiguousarray(values)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fairlead.core.cluster import Bools, Cluster, Ints
+from fairlead.core.columns import without
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
@@ -83,7 +84,7 @@ def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:
         return ()
     rates = stages.estimation.rates(view.but(jobs=queued))
     suits = queued.fits & rates.runs_on[rates.row]
-    if suits.all():
+    if np.count_nonzero(suits) == len(suits):
         return ()
     hopeless = suits == 0
     numbers = queued.number[hopeless].tolist()
@@ -130,11 +131,7 @@ def _sooner(holds_until: float | None, second: float) -> float | None:
 
 
 def _suspended(placed: Placed, view: Snapshot) -> Ints:
-    running = view.jobs.number[view.jobs.running]
+    running = view.jobs.runners.number
     if len(running) == len(placed.kept):
         return NONE
-    if not len(placed.kept):
-        return running
-    stays = np.zeros(int(running[-1]) + 1, dtype=np.bool_)
-    stays[placed.kept] = True
-    return running[~stays[running]]
+    return without(running, placed.kept)

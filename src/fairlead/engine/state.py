@@ -11,7 +11,16 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
-from fairlead.core.columns import ALL_COLUMNS, FLOAT_COLUMNS, FLOAT_PLACE, INT_COLUMNS, INT_PLACE, ColumnStore, JobColumns
+from fairlead.core.columns import (
+    ALL_COLUMNS,
+    FLOAT_COLUMNS,
+    FLOAT_PLACE,
+    INT_COLUMNS,
+    INT_PLACE,
+    ColumnStore,
+    JobColumns,
+    without,
+)
 from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
 from fairlead.core.job import LEGAL, Job, Phase, check_transition
@@ -40,6 +49,7 @@ class State:
         self.up: Bools = np.ones(cluster.size, dtype=np.bool_)
         self.capacity: Ints = cluster.size_of_type.copy()
         self.live: Ints = NONE  # waiting or running, by number
+        self.running: Ints = NONE  # those of them that run
         self._queue: Ints = NONE  # still at the door
         self._arrived: list[int] = []  # the youngest of them, not yet in the array
         self.memo: ev.Memo = None
@@ -80,6 +90,7 @@ class State:
             for name in columns.metrics:
                 state.store.metric(name)[columns.number] = columns.metric(name)
         state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
+        state.running = view.jobs.runners.number.copy()
         state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
         state.holdings = view.holdings.copy()
         state.holdings.reserve(state.next_number)
@@ -97,7 +108,7 @@ class State:
         return Snapshot(
             time=now,
             cluster=self.cluster,
-            jobs=JobColumns(self.store, self.live, now),
+            jobs=JobColumns(self.store, self.live, now, self.running),
             queued=JobColumns(self.store, self.queue, now),
             holdings=self.holdings,
             up=self.up,
@@ -136,7 +147,7 @@ class State:
         parts = (self.up, self.capacity, self.holdings.occupancy, first, self.live, self.queue)
         for part in parts:
             digest.update(np.ascontiguousarray(part).tobytes())
-        gangs = sorted((number, gang.tolist()) for number, gang in self.holdings.gangs.items())
+        gangs = [(number, self.holdings.of(number).tolist()) for number in (self.holdings.size > 1).nonzero()[0].tolist()]
         digest.update(repr((gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
         return digest.hexdigest()
 
@@ -171,8 +182,8 @@ class State:
         floats[_F["min_run_s"]], floats[_F["time_limit_s"]] = job.min_run_s, job.time_limit_s
         floats[_F["memory_gb"]], floats[_F["cpus"]] = job.memory_gb, job.cpus
         floats[_F["host_memory_gb"]] = job.host_memory_gb
-        self.store.ints[:, number] = ints
-        self.store.floats[:, number] = floats
+        self.store.ints[number] = ints
+        self.store.floats[number] = floats
         self.any_min_run = self.any_min_run or job.min_run_s > 0
         self._arrived.append(number)
 
@@ -218,6 +229,8 @@ class State:
     def _launch(self, launches: Launches, time: float) -> None:
         jobs, a = launches.jobs, self.store.arrays
         self._go(jobs, RUNNING)
+        self.running = np.concatenate((self.running, jobs))
+        self.running.sort()
         self.holdings.take(jobs, launches.offsets, launches.accelerators)
         a["held"][jobs] = launches.workers
         a["type"][jobs] = launches.types
@@ -256,7 +269,7 @@ class State:
     def _go(self, jobs: Ints, new: int) -> None:
         phase = self.store.arrays["phase"]
         legal = _MAY_GO_TO[new][phase[jobs]]
-        if not legal.all():
+        if np.count_nonzero(legal) < len(jobs):
             wrong = int(jobs[int((~legal).argmax())])
             check_transition(self.job_of[wrong].name, Phase(int(phase[wrong])), Phase(new))
         phase[jobs] = new
@@ -273,19 +286,21 @@ class State:
         a["held"][jobs] = 0
         a["waiting_since_s"][jobs] = time
         self.holdings.release(jobs)
+        self.running = without(self.running, jobs)
 
     def _end(self, jobs: Ints, time: float | Floats, phase: int) -> None:
         a = self.store.arrays
         running = a["held"][jobs] > 0
         self._go(jobs, phase)
-        if running.all():
+        if np.count_nonzero(running) == len(jobs):
             self._settle(jobs, time)
+            self.live = without(self.live, jobs)
         else:
             self._still_queued()
             if running.any():
                 self._settle(jobs[running], time if isinstance(time, float) else time[running])
+            self.live = self.live[a["phase"][self.live] <= RUNNING]
         a["ended_s"][jobs] = time
-        self.live = self.live[a["phase"][self.live] <= RUNNING]
 
     def _still_queued(self) -> None:
         queue = self.queue

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from fairlead.core.cluster import Ints
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
@@ -30,17 +28,16 @@ class Consolidated:
         if home >= 0 and room.counts[home] >= workers:
             return room.take_on_node(home, workers)
         found: list[int] = []
-        nodes = 0
-        while len(found) < workers:  # the emptiest nodes first give the fewest; the last is the fullest that holds the rest
-            missing = workers - len(found)
+        missing, nodes = workers, 0
+        while missing:  # the emptiest nodes first give the fewest; the last is the fullest that holds the rest
             node = room.fullest_with(kind, missing)
-            node = node if node >= 0 else room.emptiest(kind)
+            if node < 0:
+                node = room.emptiest(kind)
             if node < 0:
                 break
             found += room.take_on_node(node, missing)
-            nodes += 1
-        needed = -(-workers // int(room.cluster.largest_node_of_type[kind]))
-        if len(found) < workers or (self.wait and nodes > needed):
+            missing, nodes = workers - len(found), nodes + 1
+        if missing or (self.wait and nodes > -(-workers // int(room.cluster.largest_node_of_type[kind]))):
             room.give_back(found)
             return []
         return found
@@ -51,4 +48,4 @@ def _fullest_node_first(room: Room, kind: int) -> Ints:
     if len(free) < 2:
         return free
     per_node = room.free_per_node()
-    return free[np.argsort(per_node[room.cluster.node_of[free]], kind="stable")]
+    return free[per_node[room.cluster.node_of[free]].argsort(kind="stable")]

@@ -10,7 +10,6 @@ from typing import TypeAlias
 import numpy as np
 
 from fairlead.core.cluster import Bools, Ints
-from fairlead.core.errors import InvalidPlan
 from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
@@ -25,7 +24,8 @@ class Room:
     """The accelerators that are free while a placement works.
 
     Gangs look for nodes by how many accelerators they have free. Those counts are kept in buckets, so that a gang's search
-    depends on the size of a node and not on the number of nodes. `free` is up to date after `settle()`.
+    depends on the size of a node and not on the number of nodes. While gangs are placed, what is free lives in plain lists
+    by node (a gang touches a handful of accelerators, too few for numpy); `free` is up to date after `settle()`.
     """
 
     def __init__(self, view: Snapshot, kept: Ints) -> None:
@@ -33,50 +33,41 @@ class Room:
         self.free: Bools = view.up.copy()
         if len(kept):
             self.free[view.holdings.flat(kept)] = False
-        self.counts: list[int] = []  # free accelerators by node; empty until a gang asks
-        self._slots: dict[int, list[int]] = {}  # the free accelerators of the nodes that were touched
-        self._buckets: dict[int, list[list[int]]] = {}  # by type and count: a heap of nodes; stale entries are skipped
+        self.counts: list[int] = []  # free accelerators by node; empty until `open_to_gangs`
+        self._slots: dict[int, list[int]] = {}  # which they are
+        self._buckets: list[list[list[int]]] = []  # by type and count: a heap of nodes; stale entries are skipped
         self._taken: list[int] = []
 
     # For gangs.
 
     def open_to_gangs(self) -> None:
-        if not self.counts:
-            self.counts = self.free_per_node().tolist()
+        if self.counts:
+            return
+        self.counts = self.free_per_node().tolist()
+        self._buckets = [[[] for _ in range(most + 1)] for most in self.cluster.largest_node_of_type.tolist()]
+        places, end = self.free.nonzero()[0].tolist(), 0
+        for node, (count, kind) in enumerate(zip(self.counts, self.cluster.kind_of_node)):
+            if count:
+                start, end = end, end + count
+                self._slots[node] = places[start:end]
+                self._buckets[kind][count].append(node)  # ascending, hence a heap already
 
     def fullest_with(self, kind: int, least: int) -> int:
         """The node of a type with the fewest, but at least so many, free accelerators; the first of equals; -1: none."""
-        buckets, counts = self._nodes_by_count(kind), self.counts
-        for count in range(least, len(buckets)):
-            heap = buckets[count]
-            while heap:
-                if counts[heap[0]] == count:
-                    return heap[0]
-                heapq.heappop(heap)
-        return -1
+        return self._first_with(kind, range(least, len(self._buckets[kind])))
 
     def emptiest(self, kind: int) -> int:
         """The node of a type with the most free accelerators; -1 where all are taken."""
-        buckets, counts = self._nodes_by_count(kind), self.counts
-        for count in range(len(buckets) - 1, 0, -1):
-            heap = buckets[count]
-            while heap:
-                if counts[heap[0]] == count:
-                    return heap[0]
-                heapq.heappop(heap)
-        return -1
+        return self._first_with(kind, range(len(self._buckets[kind]) - 1, 0, -1))
 
     def take_on_node(self, node: int, count: int) -> list[int]:
         """Take the first `count` free accelerators of a node, or all it has."""
-        slots = self._slots.get(node)
-        if slots is None:
-            first, end = self.cluster.bounds_of_node[node]
-            slots = self._slots[node] = [first + i for i in self.free[first:end].nonzero()[0].tolist()]
+        slots = self._slots[node]
         taken = slots[:count]
         del slots[:count]
         left = self.counts[node] = len(slots)
         if left:
-            heapq.heappush(self._nodes_by_count(self.cluster.kind_of_node[node])[left], node)
+            heapq.heappush(self._buckets[self.cluster.kind_of_node[node]][left], node)
         self._taken += taken
         return taken
 
@@ -95,11 +86,11 @@ class Room:
     def settle(self) -> None:
         if self._taken:
             self.free[self._taken] = False
-        self._taken, self.counts, self._slots, self._buckets = [], [], {}, {}
+        self._taken, self.counts, self._slots, self._buckets = [], [], {}, []
 
     def last_node(self, job: int, kind: int) -> int:
         """The node of a type on which a job last ran; -1 where it did not."""
-        last = int(self.view.holdings.last[job])
+        last: int = self.view.holdings.last.item(job)
         if last < 0:
             return -1
         node = self.cluster.node_of_accelerator[last]
@@ -117,14 +108,16 @@ class Room:
     def left(self) -> tuple[int, ...]:
         return tuple(np.bincount(self.cluster.type_of[self.free], minlength=len(self.cluster.types)).tolist())
 
-    def _nodes_by_count(self, kind: int) -> list[list[int]]:
-        buckets = self._buckets.get(kind)
-        if buckets is None:
-            buckets = self._buckets[kind] = [[] for _ in range(int(self.cluster.largest_node_of_type[kind]) + 1)]
-            for node, (mine, count) in enumerate(zip(self.cluster.kind_of_node, self.counts)):
-                if mine == kind:
-                    buckets[count].append(node)  # ascending, hence a heap already
-        return buckets
+    def _first_with(self, kind: int, tries: range) -> int:
+        """The first node of a type with one of these counts, tried in this order; -1: none."""
+        buckets, counts = self._buckets[kind], self.counts
+        for count in tries:
+            heap = buckets[count]
+            while heap:
+                if counts[heap[0]] == count:
+                    return heap[0]
+                heapq.heappop(heap)
+        return -1
 
 
 def pack(selection: Selection, view: Snapshot, gang: ChooseGang, singles: OrderSingles, *, sticky: bool = True) -> Placed:
@@ -135,7 +128,7 @@ def pack(selection: Selection, view: Snapshot, gang: ChooseGang, singles: OrderS
     kept = selection.jobs[stays]
     if len(kept) == len(selection):
         return Placed(kept, NO_LAUNCHES, Room(view, kept).left())
-    coming = ~stays
+    coming = (~stays).nonzero()[0]
     jobs, types, workers = selection.jobs[coming], selection.types[coming], selection.workers[coming]
     sizes = None if selection.batch_sizes is None else selection.batch_sizes[coming]
     room = Room(view, kept)
@@ -145,13 +138,10 @@ def pack(selection: Selection, view: Snapshot, gang: ChooseGang, singles: OrderS
 
 def _can_stay(selection: Selection, view: Snapshot) -> Bools:
     """Runs already, with the same type, size and (where it is given) batch size and place."""
-    jobs = view.jobs
-    at = jobs.position_of(selection.jobs)
-    if len(at) and (at.max() >= len(jobs) or (jobs.number[at] != selection.jobs).any()):
-        raise InvalidPlan("a selection names a job that is not among the admitted ones")
-    stays: Bools = (jobs.held[at] == selection.workers) & (jobs.type[at] == selection.types)
+    jobs = view.jobs.of(selection.jobs)
+    stays: Bools = (jobs.held == selection.workers) & (jobs.type == selection.types)
     if selection.batch_sizes is not None:
-        stays &= (selection.batch_sizes == 0) | (jobs.batch_size[at] == selection.batch_sizes)
+        stays &= (selection.batch_sizes == 0) | (jobs.batch_size == selection.batch_sizes)
     for job, place in selection.pinned.items():
         index = np.flatnonzero(selection.jobs == job)
         if len(index):
@@ -168,10 +158,10 @@ def _place_new(
     gang: ChooseGang,
     singles: OrderSingles,
     sticky: bool,
-) -> tuple[dict[int, list[int]] | Ints, dict[int, Reason]]:
-    """Places by position in `jobs`: an array where all are single workers, else a dictionary."""
+) -> tuple[list[list[int]] | Ints, dict[int, Reason]]:
+    """Places by position in `jobs`: an array where all are single workers, else a list, empty for who found none."""
     unplaced: dict[int, Reason] = {}
-    places: dict[int, list[int]] = {}
+    places: list[list[int]] = [[]] * len(jobs)
     for index, job in enumerate(jobs.tolist()) if selection.pinned else ():
         if job in selection.pinned:
             wanted = selection.pinned[job]
@@ -181,10 +171,10 @@ def _place_new(
                 unplaced[job] = Unplaced.no_place("its pinned accelerators are not free")
     large = (workers > 1).nonzero()[0]
     if len(large):
-        order = large[np.argsort(-workers[large], kind="stable")]
+        order = large[(-workers[large]).argsort(kind="stable")]
         room.open_to_gangs()
         for index, job, kind, want in zip(*(c.tolist() for c in (order, jobs[order], types[order], workers[order]))):
-            if index in places or job in unplaced:
+            if places[index] or job in unplaced:
                 continue
             found = gang(room, job, kind, want)
             if found:
@@ -197,7 +187,7 @@ def _place_new(
         return places, unplaced
     small = workers == 1
     if selection.pinned:
-        small[list(places)] = False
+        small[[bool(place) for place in places]] = False
         small &= ~np.isin(jobs, list(unplaced))
     single = small.nonzero()[0]
     spots = _singles(room, jobs[single], types[single], singles, sticky)
@@ -216,13 +206,16 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
     spots = np.full(len(jobs), -1, dtype=np.int64)
     if sticky:
         last = room.view.holdings.last[jobs]
-        wish = np.flatnonzero((last >= 0) & room.free[last] & (room.cluster.type_of[last] == types))
+        wish = ((last >= 0) & room.free[last] & (room.cluster.type_of[last] == types)).nonzero()[0]
         if len(wish):
-            _, first = np.unique(last[wish], return_index=True)  # of two that want the same, the one selected first
-            spots[wish[first]] = last[wish[first]]
-            room.free[last[wish[first]]] = False
+            wanted = last[wish]
+            claim = np.empty(room.cluster.size, dtype=np.int64)
+            claim[wanted[::-1]] = wish[::-1]  # of two that want the same, the one selected first: the last write counts
+            first = claim[wanted] == wish
+            spots[wish[first]] = wanted[first]
+            room.free[wanted] = False
     for kind in range(len(room.cluster.types)):
-        mine = np.flatnonzero((spots < 0) & (types == kind))
+        mine = ((spots < 0) & (types == kind)).nonzero()[0]
         if len(mine):
             given = order(room, kind)[: len(mine)]
             spots[mine[: len(given)]] = given
@@ -230,12 +223,12 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
     return spots
 
 
-def _launches(jobs: Ints, types: Ints, sizes: Ints | None, places: dict[int, list[int]] | Ints) -> Launches:
-    if not isinstance(places, dict):
+def _launches(jobs: Ints, types: Ints, sizes: Ints | None, places: list[list[int]] | Ints) -> Launches:
+    if not isinstance(places, list):
         return Launches(jobs, types, np.arange(len(jobs) + 1), places, sizes)
-    if not places:
+    placed = [index for index, place in enumerate(places) if place]
+    if not placed:
         return NO_LAUNCHES
-    placed = sorted(places)
     bounds = [0]
     flat: list[int] = []
     for index in placed:
@@ -279,12 +272,15 @@ def _pack_shared(selection: Selection, view: Snapshot, gang: ChooseGang, singles
     if len(new):
         jobs, types, workers = selection.jobs[new], selection.types[new], selection.workers[new]
         places, unplaced = _place_new(room, jobs, types, workers, selection, gang, singles, True)
-        found = places if isinstance(places, dict) else {i: [spot] for i, spot in enumerate(places.tolist())}
-        anchors.update({int(selection.combination[new[i]]): np.array(place) for i, place in found.items()})
+        found = places if isinstance(places, list) else [[spot] for spot in places.tolist()]
+        anchors.update({int(selection.combination[new[i]]): np.array(place) for i, place in enumerate(found) if place})
     rest = [i for i in range(len(selection)) if i not in set(keep)]
-    spots = {i: anchors[c].tolist() for i in rest if (c := int(selection.combination[i])) in anchors}
+    spots: list[list[int]] = [[]] * len(selection)
     for index in rest:
-        if index not in spots:
+        anchor = anchors.get(int(selection.combination[index]))
+        if anchor is not None:
+            spots[index] = anchor.tolist()
+        else:
             unplaced.setdefault(int(selection.jobs[index]), Unplaced.no_place("its combination has no accelerators"))
     launches = _launches(selection.jobs, selection.types, selection.batch_sizes, spots)
     return Placed(kept, launches, room.left(), unplaced)

@@ -37,12 +37,13 @@ class Tiresias:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs
-        memo, attained, promotion = _promoted(view, memo, self.promote_after, self.thresholds)
+        memo, attained, run_s = _promoted(view, memo, self.promote_after, self.thresholds)
         queue = _queue(attained, self.thresholds)
         start = np.where(np.isnan(jobs.first_started_s), _EPOCH - 1, jobs.first_started_s)
         key: Floats = (queue * _EPOCH + start).astype(np.float64, copy=False)
-        selection = in_order(view, key, backfill=self.backfill, holds_until=promotion)
-        return selection.until(_next_demotion(view, selection, attained, queue, self.thresholds)), memo
+        selection = in_order(view, key, backfill=self.backfill, holds_until=math.inf)
+        demotion = _next_demotion(view, selection, attained, queue, self.thresholds)
+        return selection.until(min(demotion, _next_promotion(view, selection, queue, run_s, self.promote_after))), memo
 
 
 @dataclass(frozen=True)
@@ -110,15 +111,25 @@ def _next_demotion(view: Snapshot, selection: Selection, attained: Floats, queue
     return view.time + wait * (1 - 1e-13) - 1e-9
 
 
+def _next_promotion(view: Snapshot, selection: Selection, queue: Ints, run_s: Floats, promote_after: float | None) -> float:
+    """When the first of those who will wait has waited too long; who is suspended now begins to wait now."""
+    jobs = view.jobs
+    if promote_after is None or len(selection) == len(jobs):
+        return math.inf
+    since = np.where(jobs.running, view.time, jobs.waiting_since_s)
+    low = ~selection.chosen(jobs.number) & (queue > 0)
+    return float((since + promote_after * run_s)[low].min(initial=math.inf)) - 1e-9
+
+
 def _promoted(
     view: Snapshot, memo: Memo, promote_after: float | None, thresholds: tuple[float, ...]
-) -> tuple[Memo, Floats, float]:
-    """Attained service since the last promotion, the memo that knows it, and when the next promotion is due."""
+) -> tuple[Memo, Floats, Floats]:
+    """The memo, and service and run time since the last promotion; without promotions, nobody asks for the run time."""
     jobs = view.jobs
-    attained = jobs.accelerator_s
+    service = jobs.accelerator_s
     if promote_after is None:
-        return memo, attained, math.inf
-    number, run_s = jobs.number, jobs.run_s
+        return memo, service, service
+    run_s, number = jobs.run_s, jobs.number
     service0, run0 = np.zeros(len(jobs)), np.zeros(len(jobs))
     if memo:
         known = np.asarray(memo["jobs"], dtype=np.int64)
@@ -126,12 +137,10 @@ def _promoted(
         at = jobs.position_of(known[here])
         service0[at] = np.asarray(memo["service"], dtype=np.float64)[here]
         run0[at] = np.asarray(memo["run"], dtype=np.float64)[here]
-    due = jobs.waiting_since_s + promote_after * (run_s - run0)
-    low = ~jobs.running & (_queue(attained - service0, thresholds) > 0)
-    starved = low & (due <= view.time)
+    waits = ~jobs.running & (_queue(service - service0, thresholds) > 0)
+    starved = waits & (jobs.waiting_since_s + promote_after * (run_s - run0) <= view.time)
     if starved.any():
-        service0[starved], run0[starved] = attained[starved], run_s[starved]
+        service0[starved], run0[starved] = service[starved], run_s[starved]
         moved = service0 > 0
         memo = {"jobs": number[moved], "service": service0[moved], "run": run0[moved]}
-    later = low & ~starved
-    return memo, attained - service0, float(due[later].min(initial=math.inf))
+    return memo, service - service0, run_s - run0

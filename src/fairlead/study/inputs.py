@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import InputError, UnknownName
+from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import TIMED, Job
 from fairlead.registry import Registry
 from fairlead.workloads.catalogue import catalogue
@@ -95,7 +95,9 @@ def _explain_missing(trace: Trace, table: ThroughputTable, kind: str, workers: i
     where = f"{trace.name}, job {job.name!r}"
     sizes = table.workers_of(kind)
     if not sizes:
-        raise InputError(where, str(UnknownName("kind in the throughput table", kind, table.kinds)), field="kind")
+        raise InputError(
+            where, f"a kind that the throughput table has ({near_or_all(kind, table.kinds)})", field="kind", value=kind
+        )
     listed = ", ".join(map(str, sizes))
     mend = f"a gang size that the throughput table has for {kind!r} ({listed}), or --fill-workers to model the others"
     raise InputError(where, mend, field="workers", value=workers)

@@ -69,24 +69,25 @@ def random_table(seed: int, types: tuple[str, ...], kinds: int = 4, sizes: tuple
 
 
 def random_jobs(seed: int, count: int, *, table: ThroughputTable | None = None, largest: int = 4) -> list[Job]:
-    """Jobs of all sorts over a few hours: gangs, weights, priorities, time limits, minimum runs."""
+    """Jobs of all sorts: gangs, weights, priorities, time limits, minimum runs. They come within three hours and are more than
+    eight accelerators can do in that time, so that queues build up and whoever breaks a promise about them is seen."""
     rng = stream(seed, "testing", "jobs")
     jobs = []
     sizes = [size for size in (1, 1, 1, 2, 4, 8) if size <= largest]
     for index in range(count):
         kind = TIMED if table is None else table.kinds[int(rng.integers(len(table.kinds)))]
-        length = float(rng.lognormal(6.5, 1.0))
+        length = float(rng.lognormal(8.5, 1.0))
         jobs.append(
             Job(
                 f"job-{index}",
-                submitted_s=float(np.round(rng.uniform(0, 6 * 3600), int(rng.integers(0, 3)))),
+                submitted_s=float(np.round(rng.uniform(0, 3 * 3600), int(rng.integers(0, 3)))),
                 steps=length,
                 kind=kind,
                 workers=int(sizes[int(rng.integers(len(sizes)))]),
                 weight=float(rng.choice([1.0, 1.0, 2.0])),
                 priority=int(rng.integers(0, 3)),
                 user=f"user-{int(rng.integers(3))}",
-                time_limit_s=float(rng.choice([np.inf, np.inf, np.inf, 900.0])),
+                time_limit_s=float(rng.choice([np.inf, np.inf, np.inf, 3000.0])),
                 min_run_s=float(rng.choice([0.0, 0.0, 0.0, 700.0])),
             )
         )

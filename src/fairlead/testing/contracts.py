@@ -37,7 +37,7 @@ def play(
     where: str,
     seed: int,
     *,
-    count: int = 40,
+    count: int = 24,
     skip: bool = True,
     costs: Costs | None = None,
     faults: bool = False,
@@ -77,7 +77,7 @@ class PolicyContract:
 
     def test_it_works_without_rounds(self) -> None:
         for where, seed in SCENES[:2]:
-            _, events = play(lambda table: self.stages(table, 0.0), where, seed, count=25)
+            _, events = play(lambda table: self.stages(table, 0.0), where, seed, count=16)
             check_events(events, residents=self.residents)
 
     def test_the_same_inputs_give_the_same_bytes(self) -> None:
@@ -121,7 +121,7 @@ class PolicyContract:
 
     def test_whoever_waits_has_a_reason(self) -> None:
         for where, seed in SCENES:
-            play(self.stages, where, seed, count=20, on_decision=check_reasons)
+            play(self.stages, where, seed, count=14, on_decision=check_reasons)
 
     def test_it_can_live_with_nothing_to_do(self) -> None:
         machine = cluster("v100:2")

@@ -75,7 +75,9 @@ def _check_progress(state: State, event: ev.Event, before: Floats, saved: Floats
     lost = same < before - 1e-6 * np.maximum(before, 1.0)
     if not lost.any():
         return
-    told = isinstance(event, (ev.JobsInterrupted, ev.ProgressReported))
+    if isinstance(event, ev.JobsFailed):  # told a little after it happened; until then they seemed to go on
+        lost[np.isin(state.everybody().number[: len(before)], event.jobs)] = False
+    told = isinstance(event, (ev.JobsInterrupted, ev.ProgressReported)) or not lost.any()
     _require(told, f"{type(event).__name__} took steps away from {np.flatnonzero(lost).tolist()}")
     beyond = same < saved - 1e-6 * np.maximum(saved, 1.0)
     if isinstance(event, ev.JobsInterrupted):

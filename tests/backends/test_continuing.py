@@ -1,0 +1,181 @@
+"""From a moment of a run on: the same jobs at the same places end at the same seconds."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from fairlead.backends.faults import Outage, listed
+from fairlead.backends.simulated import Simulated
+from fairlead.backends.world import Costs
+from fairlead.config import Part, SchedulerConfig
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
+from fairlead.core.job import Job, Phase
+from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.testing import check_events, cluster, random_jobs, random_table
+from fairlead.workloads.profiles import ThroughputTable
+
+POLICIES = {
+    "fifo": Part("fifo"),
+    "fifo backfilling": Part("fifo", {"backfill": True}),
+    "sjf": Part("sjf"),
+    "srtf": Part("srtf"),
+    "las": Part("las"),
+    "tiresias": Part("tiresias", {"thresholds": [500.0, 4000.0]}),
+    "gittins": Part("gittins", {"least_history": 5}),
+}
+
+
+def ends_of(state: State) -> dict[str, tuple[float, int]]:
+    jobs = state.everybody()
+    columns = (jobs.number.tolist(), jobs.ended_s.tolist(), jobs.phase.tolist())
+    return {state.job_of[number].name: (ended, phase) for number, ended, phase in zip(*columns)}
+
+
+def halves(policy: Part, where: str, second: float, round_s: float, *, seed: int = 4) -> tuple[State, State, float]:
+    """The state at the end of a run, and at the end of one that went on from a snapshot of it."""
+    machine = cluster(where)
+    table = random_table(seed, machine.type_names)
+    jobs = random_jobs(seed, 60, table=table, largest=min(4, int(machine.size_of_type.max())))
+    stages = SchedulerConfig(policy, round_s=round_s).build(table)
+    whole = Loop(State(machine), Simulated(machine, table, jobs), stages)
+    whole.run(until=second)
+    now = whole.backend.now
+    view = pickle.loads(pickle.dumps(whole.state.snapshot(now).detached()))
+    memo = whole.state.memo
+    later = [job for job in jobs if job.submitted_s > now]
+    whole.run()
+    rest = Loop(State.from_snapshot(view, memo), Simulated.from_snapshot(view, table, later), stages)
+    rest.run()
+    return whole.state, rest.state, now
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("where", ["v100:4,v100:2", "v100:4,k80:4"])
+def test_going_on_from_the_middle_of_a_run_gives_the_same_ends(name, where):
+    whole, rest, now = halves(POLICIES[name], where, 6000.0, 300.0)
+    expected = {job: end for job, end in ends_of(whole).items() if not end[0] <= now}
+    assert len(expected) > 10
+    found = ends_of(rest)
+    assert set(found) == set(expected)
+    for job, (ended, phase) in expected.items():
+        assert found[job] == (pytest.approx(ended, rel=1e-9), phase), job
+
+
+@pytest.mark.parametrize("name", ["fifo", "srtf", "tiresias"])
+def test_going_on_works_without_rounds_too(name):
+    whole, rest, now = halves(POLICIES[name], "v100:4,v100:2", 5000.0, 0.0)
+    expected = {job: end[0] for job, end in ends_of(whole).items() if not end[0] <= now}
+    found = {job: end[0] for job, end in ends_of(rest).items()}
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def middle(jobs: list[Job], second: float, costs: Costs, where: str = "1xv100:1") -> tuple[Loop, Simulated]:
+    """A run stopped at a second, and a world that goes on from there."""
+    machine = Cluster.parse(where)
+    table = ThroughputTable.timed(machine.type_names)
+    loop = Loop(State(machine), Simulated(machine, table, jobs, costs=costs), SchedulerConfig(round_s=100.0).build(table))
+    loop.run(until=second)
+    view = loop.state.snapshot(second).detached()
+    later = [job for job in jobs if job.submitted_s > second]
+    return loop, Simulated.from_snapshot(view, table, later, costs=costs)
+
+
+def test_who_is_loading_goes_on_loading():
+    _, world = middle([Job("a", 0.0, 500.0)], 100.0, Costs(launch_s=150.0))
+    told = world.wait(math.inf, 0.0)
+    assert told[-1].at.tolist() == [650.0]
+
+
+def test_who_has_run_before_pays_for_a_restart_and_not_for_a_launch():
+    loop, world = middle([Job("a", 0.0, 500.0)], 100.0, Costs(launch_s=10.0, restart_s=40.0))
+    world.wait(100.0, 0.0)
+    one = np.array([0])
+    world.submit(RoundPlan(100.0, suspended=one))
+    world.submit(RoundPlan(100.0, launches=Launches(one, one, np.array([0, 1]), one)))
+    told = world.wait(math.inf, 0.0)
+    assert told[-1].at.tolist() == [100.0 + 40.0 + 410.0]
+    assert loop.state.everybody().starts.tolist() == [1]
+
+
+def test_a_time_limit_goes_on_counting():
+    _, world = middle([Job("a", 0.0, 500.0, time_limit_s=250.0)], 100.0, Costs())
+    failed = world.wait(math.inf, 0.0)[-1]
+    assert isinstance(failed, ev.JobsFailed)
+    assert failed.at.tolist() == [250.0]
+
+
+def test_nodes_that_are_down_stay_down_until_they_are_repaired():
+    machine = Cluster.parse("2xv100:1")
+    table = ThroughputTable.timed(machine.type_names)
+    stages = SchedulerConfig(round_s=100.0).build(table)
+    jobs = [Job("a", 0.0, 150.0), Job("b", 0.0, 150.0)]
+    outage = [Outage(0, 50.0, 400.0)]
+    loop = Loop(State(machine), Simulated(machine, table, jobs, faults=listed(outage)), stages)
+    loop.run(until=100.0)
+    view = loop.state.snapshot(100.0).detached()
+    rest = Loop(
+        State.from_snapshot(view), Simulated.from_snapshot(view, table, faults=[ev.NodeRepaired(400.0, 0)]), stages, journal=MemoryJournal()
+    )
+    rest.run()
+    loop.run()
+    assert ends_of(rest.state) == ends_of(loop.state)
+    assert any(isinstance(event, ev.NodeRepaired) for event in rest.journal)
+
+
+def test_what_comes_later_gets_numbers_behind_those_that_are_there():
+    loop, world = middle([Job("a", 0.0, 500.0), Job("b", 0.0, 500.0), Job("c", 300.0, 1.0)], 100.0, Costs())
+    told = world.wait(300.0, 0.0)
+    assert [event.number for event in told if isinstance(event, ev.JobSubmitted)] == [2]
+    assert loop.state.next_number == 2
+
+
+def test_a_world_can_begin_with_nobody():
+    machine = Cluster.parse("1xv100:1")
+    view = State(machine).snapshot(77.0).detached()
+    table = ThroughputTable.timed(machine.type_names)
+    loop = Loop(State.from_snapshot(view), Simulated.from_snapshot(view, table, [Job("a", 100.0, 5.0)]), SchedulerConfig(round_s=0.0).build(table))
+    loop.run()
+    assert ends_of(loop.state) == {"a": (105.0, int(Phase.FINISHED))}
+
+
+def test_another_scheduler_can_go_on_from_the_same_moment():
+    machine = Cluster.parse("1xv100:1")
+    table = ThroughputTable.timed(machine.type_names)
+    jobs = [Job("long", 0.0, 5000.0), Job("short", 50.0, 10.0)]
+    fifo, srtf = (SchedulerConfig(Part(name), round_s=100.0).build(table) for name in ("fifo", "srtf"))
+    loop = Loop(State(machine), Simulated(machine, table, jobs), fifo)
+    loop.run(until=200.0)
+    view = loop.state.snapshot(200.0).detached()
+    found = {}
+    for name, stages in (("fifo", fifo), ("srtf", srtf)):
+        fork = Loop(State.from_snapshot(view), Simulated.from_snapshot(view, table), stages, journal=MemoryJournal())
+        fork.run()
+        found[name] = {job: end for job, (end, _) in ends_of(fork.state).items()}
+    assert found["fifo"] == {"long": 5000.0, "short": 5010.0}
+    assert found["srtf"]["short"] < 400.0
+    loop.run()
+    assert {job: end for job, (end, _) in ends_of(loop.state).items()} == found["fifo"]
+
+
+def test_a_fork_leaves_the_original_untouched():
+    machine = Cluster.parse("2xv100:2")
+    table = ThroughputTable.timed(machine.type_names)
+    jobs = [Job(f"j{i}", 30.0 * i, 200.0) for i in range(6)]
+    loop = Loop(State(machine), Simulated(machine, table, jobs), SchedulerConfig(round_s=100.0).build(table), journal=MemoryJournal())
+    loop.record(ev.Opened(0.0, machine, {}, "fork", None))
+    loop.run(until=200.0)
+    before = loop.state.digest()
+    view = loop.state.snapshot(200.0).detached()
+    fork = Loop(State.from_snapshot(view), Simulated.from_snapshot(view, table), loop.stages)
+    fork.run()
+    assert loop.state.digest() == before
+    loop.run()
+    assert check_events(loop.journal).digest() == loop.state.digest()

@@ -1,0 +1,249 @@
+"""Events as JSON and back: whatever an event can hold comes back as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core import events as ev
+from fairlead.core.cluster import AcceleratorType, Cluster, Node
+from fairlead.core.errors import JournalError
+from fairlead.core.job import Job
+from fairlead.core.plan import Launches, RoundPlan
+from fairlead.core.reasons import Unplaced
+from fairlead.engine.codec import VERSION, decode, encode
+from fairlead.testing.contracts import every_event
+
+moments = st.floats(0, 1e12)
+numbers = st.integers(0, 2**40)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+words = st.text(max_size=12).filter(lambda text: text.isprintable() or text in ("\n", "\t", ""))
+amounts = st.floats(0, 1e9) | st.just(math.inf)
+
+
+@st.composite
+def columns(draw, *values):
+    """Columns of one length, sometimes empty, sometimes all alike."""
+    size = draw(st.integers(0, 6))
+    made = []
+    for value in values:
+        if draw(st.booleans()):
+            made.append([draw(value)] * size)
+        else:
+            made.append([draw(value) for _ in range(size)])
+    return made
+
+
+ints = st.integers(0, 2**40)
+
+
+@st.composite
+def jobs(draw, submitted_s):
+    optional = {
+        "steps": st.floats(1e-6, 1e15),
+        "kind": words,
+        "workers": st.integers(1, 10**6),
+        "weight": st.floats(1e-3, 1e3),
+        "priority": st.integers(-5, 5),
+        "user": words,
+        "entity": words,
+        "deadline_s": amounts,
+        "allowed_types": st.lists(words, max_size=3).map(tuple),
+        "memory_gb": st.floats(0, 1e4),
+        "cpus": st.floats(0, 1e4),
+        "host_memory_gb": st.floats(0, 1e4),
+        "time_limit_s": amounts,
+        "retry_limit": st.integers(0, 9),
+        "min_run_s": st.floats(0, 1e6),
+        "group": words,
+        "group_order": st.integers(-9, 9),
+        "mode": words,
+        "command": words,
+    }
+    chosen = draw(st.sets(st.sampled_from(sorted(optional))))
+    return Job(draw(words), submitted_s, **{name: draw(optional[name]) for name in sorted(chosen)})
+
+
+@st.composite
+def clusters(draw):
+    types = [
+        AcceleratorType(name, draw(amounts), draw(st.floats(0, 100)))
+        for name in draw(st.lists(words, min_size=1, max_size=3, unique=True))
+    ]
+    nodes = []
+    for index in range(draw(st.integers(1, 3))):
+        size = draw(st.integers(1, 3))
+        links = tuple(tuple(draw(st.floats(0, 900)) for _ in range(size)) for _ in range(size)) if draw(st.booleans()) else ()
+        kind = draw(st.sampled_from(types)).name
+        nodes.append(Node(f"n{index}", kind, size, draw(amounts), draw(amounts), draw(st.floats(0, 400)), links))
+    return Cluster(tuple(nodes), tuple(types))
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | finite | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
+mappings = st.dictionaries(words, plain, max_size=4)
+reasons = st.sampled_from(
+    [
+        Unplaced.needs(8, "accelerators", of_at_most=2),
+        Unplaced.needs(80.5, "GB of accelerator memory", of_at_most=16),
+        Unplaced.unsuitable("it asks for h200; there are v100"),
+    ]
+)
+
+
+@st.composite
+def plans(draw):
+    launches = Launches.none()
+    if draw(st.booleans()):
+        sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+        count = len(sizes)
+        offsets = np.concatenate(([0], np.cumsum(sizes)))
+        batch = draw(st.none() | st.lists(st.integers(0, 512), min_size=count, max_size=count))
+        launches = Launches(
+            np.array([draw(ints) for _ in sizes]),
+            np.array([draw(st.integers(0, 2)) for _ in sizes]),
+            offsets,
+            np.array([draw(st.integers(0, 999)) for _ in range(int(offsets[-1]))]),
+            None if batch is None else np.array(batch),
+        )
+    lists = st.lists(ints, max_size=4).map(lambda values: np.array(values, dtype=np.int64))
+    refused = tuple((draw(ints), draw(reasons)) for _ in range(draw(st.integers(0, 2))))
+    return RoundPlan(draw(moments), refused, draw(lists), draw(lists), draw(lists), launches)
+
+
+def made(kind, *parts):
+    """An event of a kind whose columns are drawn together."""
+    return st.tuples(moments, columns(*parts)).map(
+        lambda drawn: kind(drawn[0], *(np.array(c, dtype=np.int64 if i == 0 else np.float64) for i, c in enumerate(drawn[1])))
+    )
+
+
+events = st.one_of(
+    st.builds(
+        ev.Opened,
+        moments,
+        clusters(),
+        mappings,
+        words,
+        st.none() | st.dictionaries(words, st.lists(finite, max_size=3).map(tuple), max_size=3),
+    ),
+    moments.flatmap(lambda t: st.builds(ev.JobSubmitted, st.just(t), numbers, jobs(t))),
+    st.builds(ev.JobCancelled, moments, numbers),
+    st.builds(ev.NodeLost, moments, numbers),
+    st.builds(ev.NodeRepaired, moments, numbers),
+    st.builds(lambda t, w, c: ev.MetricsReported(t, w, np.array(c[0], np.int64), np.array(c[1])), moments, words, columns(ints, finite)),
+    st.builds(ev.SchedulerSwitched, moments, mappings, words),
+    st.builds(ev.RoundPlanned, plans()),
+    st.builds(ev.MemoChanged, moments, st.none() | mappings),
+    made(ev.ProgressReported, ints, finite, finite, finite),
+    made(ev.JobsFinished, ints, finite),
+    st.builds(lambda t, w, c: ev.JobsFailed(t, np.array(c[0], np.int64), np.array(c[1]), w), moments, words, columns(ints, finite)),
+    st.builds(
+        lambda t, w, c: ev.JobsInterrupted(t, np.array(c[0], np.int64), np.array(c[1]), w), moments, st.booleans(), columns(ints, finite)
+    ),
+)
+
+
+def same(one, other) -> bool:
+    """Equal in every field; arrays by type and value, and a plan without what is not journaled."""
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if dataclasses.is_dataclass(one):
+        compared = [f.name for f in dataclasses.fields(one) if f.compare]
+        return type(one) is type(other) and all(same(getattr(one, name), getattr(other, name)) for name in compared)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def without_idle_batch_sizes(event):
+    """A plan that gives nobody a batch size says so in either of two ways; one of them is written."""
+    if isinstance(event, ev.RoundPlanned) and event.plan.launches.batch_sizes is not None:
+        launches = event.plan.launches
+        if not launches.batch_sizes.any():
+            plain_launches = dataclasses.replace(launches, batch_sizes=None)
+            return ev.RoundPlanned(dataclasses.replace(event.plan, launches=plain_launches))
+    return event
+
+
+@given(events)
+@settings(max_examples=500)
+def test_an_event_comes_back_as_it_was_written(event):
+    line = encode(event)
+    assert b"\n" not in line
+    again = decode(line)
+    assert same(without_idle_batch_sizes(event), again), f"{event}\n became \n{again}"
+    assert encode(again) == line
+
+
+@pytest.mark.parametrize("event", every_event(), ids=lambda event: type(event).__name__)
+def test_every_kind_of_event_can_be_read_from_text_as_from_bytes(event):
+    line = encode(event)
+    assert same(decode(line), decode(line.decode()))
+
+
+def test_there_is_a_spelling_for_every_event_there_is():
+    kinds = {type(event) for event in every_event()} | {ev.JobsFailed}
+    assert kinds == set(ev.Event.__args__) | set(ev.Exogenous.__args__)
+
+
+def test_an_array_in_a_memo_is_written_as_a_list():
+    event = ev.MemoChanged(1.0, {"share": np.array([0.5, 1.0]), "by": {3: np.int64(4)}, "pair": (1, 2)})
+    assert decode(encode(event)).memo == {"share": [0.5, 1.0], "by": {"3": 4}, "pair": [1, 2]}
+
+
+def test_a_column_of_equal_values_is_written_once():
+    event = ev.ProgressReported(0.0, np.arange(1000), np.zeros(1000), np.ones(1000), np.zeros(1000))
+    line = encode(event)
+    assert orjson.loads(line)["rates"] == {"n": 1000, "all": 1.0}
+    assert len(line) < 5000
+
+
+def test_a_round_that_changes_little_is_written_in_few_words():
+    line = encode(ev.RoundPlanned(RoundPlan(300.0, suspended=np.array([7]))))
+    assert orjson.loads(line) == {"e": "planned", "t": 300.0, "suspended": [7]}
+
+
+def test_a_journal_carries_its_version():
+    assert orjson.loads(encode(every_event()[0]))["version"] == VERSION
+
+
+def test_what_a_job_did_not_ask_for_is_not_written():
+    line = encode(ev.JobSubmitted(5.0, 0, Job("a", 5.0, 2.0)))
+    assert orjson.loads(line)["job"] == {"name": "a", "steps": 2.0}
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"null", b"[]", b"7", b'"e"', b"{}", b'{"e": "sang"}', b'{"e": []}', b"\xff\xfe", "{"])
+def test_a_line_that_is_no_event_is_shown(line):
+    with pytest.raises(JournalError, match="not an event"):
+        decode(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"e":"lost","t":1.0}',
+        b'{"e":"lost","t":1.0,"node":"two"}',
+        b'{"e":"lost","t":null,"node":2}',
+        b'{"e":"submitted","t":1.0,"n":0,"job":{"name":"a","colour":"red"}}',
+        b'{"e":"submitted","t":1.0,"n":0,"job":["a"]}',
+        b'{"e":"submitted","t":1.0,"n":0,"job":{}}',
+        b'{"e":"finished","t":1.0,"jobs":["x"],"at":[1.0]}',
+        b'{"e":"finished","t":1.0,"jobs":{"n":-1,"all":0},"at":[1.0]}',
+        b'{"e":"planned","t":1.0,"launched":[0],"types":[0],"workers":[2],"accelerators":[0]}',
+        b'{"e":"planned","t":1.0,"refused":[[0,"door","no-such-code",[]]]}',
+        b'{"e":"opened","version":1,"t":0.0,"cluster":{"types":[],"nodes":[{"name":"n"}]},"scheduler":{},"trace":"","rates":null}',
+    ],
+)
+def test_an_event_with_a_part_missing_or_wrong_is_called_damaged(line):
+    with pytest.raises(JournalError, match="a damaged '"):
+        decode(line)
