@@ -7,7 +7,6 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenes import state_of, view_of
 
 from fairlead.admission.accept_all import AcceptAll
 from fairlead.admission.accept_up_to import AcceptUpTo
@@ -17,6 +16,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job, Phase
 from fairlead.core.reasons import Code, Unplaced
 from fairlead.testing import Harness, job
+from scenes import state_of, view_of
 
 ACCELERATORS = 8
 sizes = st.lists(st.integers(1, 12), max_size=12)

@@ -122,7 +122,10 @@ def test_nodes_that_are_down_stay_down_until_they_are_repaired():
     loop.run(until=100.0)
     view = loop.state.snapshot(100.0).detached()
     rest = Loop(
-        State.from_snapshot(view), Simulated.from_snapshot(view, table, faults=[ev.NodeRepaired(400.0, 0)]), stages, journal=MemoryJournal()
+        State.from_snapshot(view),
+        Simulated.from_snapshot(view, table, faults=[ev.NodeRepaired(400.0, 0)]),
+        stages,
+        journal=MemoryJournal(),
     )
     rest.run()
     loop.run()
@@ -141,7 +144,11 @@ def test_a_world_can_begin_with_nobody():
     machine = Cluster.parse("1xv100:1")
     view = State(machine).snapshot(77.0).detached()
     table = ThroughputTable.timed(machine.type_names)
-    loop = Loop(State.from_snapshot(view), Simulated.from_snapshot(view, table, [Job("a", 100.0, 5.0)]), SchedulerConfig(round_s=0.0).build(table))
+    loop = Loop(
+        State.from_snapshot(view),
+        Simulated.from_snapshot(view, table, [Job("a", 100.0, 5.0)]),
+        SchedulerConfig(round_s=0.0).build(table),
+    )
     loop.run()
     assert ends_of(loop.state) == {"a": (105.0, int(Phase.FINISHED))}
 
@@ -169,7 +176,9 @@ def test_a_fork_leaves_the_original_untouched():
     machine = Cluster.parse("2xv100:2")
     table = ThroughputTable.timed(machine.type_names)
     jobs = [Job(f"j{i}", 30.0 * i, 200.0) for i in range(6)]
-    loop = Loop(State(machine), Simulated(machine, table, jobs), SchedulerConfig(round_s=100.0).build(table), journal=MemoryJournal())
+    loop = Loop(
+        State(machine), Simulated(machine, table, jobs), SchedulerConfig(round_s=100.0).build(table), journal=MemoryJournal()
+    )
     loop.record(ev.Opened(0.0, machine, {}, "fork", None))
     loop.run(until=200.0)
     before = loop.state.digest()

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scenes import table_of
 
 from fairlead.backends.simulated import Simulated
 from fairlead.backends.world import Costs
@@ -20,6 +19,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.testing import Harness, check_events, job
 from fairlead.workloads.profiles import ThroughputTable
+from scenes import table_of
 
 ROUND = 100.0
 

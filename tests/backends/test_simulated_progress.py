@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from scenes import selection_of, table_of
 
 from fairlead.backends.simulated import Simulated
 from fairlead.config import Part, SchedulerConfig
@@ -17,6 +16,7 @@ from fairlead.core.holdings import ragged
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.testing import Harness, check_events, job
+from scenes import selection_of, table_of
 
 EVENTS = SchedulerConfig(round_s=0.0)
 TYPES = ("fast", "slow")
@@ -149,7 +149,11 @@ def test_several_that_share_end_one_after_the_other_at_the_right_seconds():
 
 def test_progress_is_told_when_the_speed_changes():
     made = together(Job("m", 0.0, 300.0, "m"), Job("n", 0.0, 100.0, "n"), round_s=1000.0).run()
-    told = [(e.time, e.jobs.tolist(), e.steps.tolist(), e.rates.tolist()) for e in made.journal if isinstance(e, ev.ProgressReported)]
+    told = [
+        (e.time, e.jobs.tolist(), e.steps.tolist(), e.rates.tolist())
+        for e in made.journal
+        if isinstance(e, ev.ProgressReported)
+    ]
     assert told[-1] == (100.0, [1], [50.0], [2.0])
 
 
@@ -191,7 +195,10 @@ def test_a_combination_of_gangs_shares_all_of_its_accelerators():
 
 
 def test_jobs_that_do_not_share_are_not_slowed_by_each_other():
-    assert ended("2xfast:2", Job("a", 0.0, 100.0, "m"), Job("b", 0.0, 100.0, "m"), rates=shared_table()) == {"a": 25.0, "b": 25.0}
+    assert ended("2xfast:2", Job("a", 0.0, 100.0, "m"), Job("b", 0.0, 100.0, "m"), rates=shared_table()) == {
+        "a": 25.0,
+        "b": 25.0,
+    }
 
 
 def test_arrivals_and_ends_of_one_wait_are_told_in_order_of_time():

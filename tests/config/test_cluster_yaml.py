@@ -62,22 +62,49 @@ WRONG = {
     "an unknown field": ("node: []\n", "cluster.yaml:1: field 'node': expected a known field"),
     "an unknown field of a node": (NODE % ", gpus: 4", "cluster.yaml:2: field 'gpus': expected a known field"),
     "a near field of a node": (NODE % ", cpu: 4", "cluster.yaml:2: field 'cpu': expected a known field (near: 'cpus'"),
-    "an unknown field of a type": ("types:\n  v100:\n    memory: 4\nnodes: []\n", "cluster.yaml:3: field 'memory': expected a known field"),
+    "an unknown field of a type": (
+        "types:\n  v100:\n    memory: 4\nnodes: []\n",
+        "cluster.yaml:3: field 'memory': expected a known field",
+    ),
     "no type": ("nodes:\n  - {accelerators: 4}\n", "cluster.yaml:2: field 'type': expected a value; every node has one"),
     "no size": ("nodes:\n  - {type: v100}\n", "cluster.yaml:2: field 'accelerators': expected a value; every node has one"),
-    "half an accelerator": ("nodes:\n  - {type: v100, accelerators: 2.5}\n", "cluster.yaml:2: field 'accelerators' is 2.5: expected a whole number"),
-    "no accelerator": ("nodes:\n  - {type: v100, accelerators: 0}\n", "cluster.yaml:2: field 'accelerators' is 0: expected a whole number"),
+    "half an accelerator": (
+        "nodes:\n  - {type: v100, accelerators: 2.5}\n",
+        "cluster.yaml:2: field 'accelerators' is 2.5: expected a whole number",
+    ),
+    "no accelerator": (
+        "nodes:\n  - {type: v100, accelerators: 0}\n",
+        "cluster.yaml:2: field 'accelerators' is 0: expected a whole number",
+    ),
     "a number in words": ("nodes:\n  - {type: v100, accelerators: four}\n", "cluster.yaml:2: field 'accelerators' is 'four'"),
     "yes as a number": ("nodes:\n  - {type: v100, accelerators: yes}\n", "cluster.yaml:2: field 'accelerators' is True"),
-    "too many": ("nodes:\n  - {type: v100, accelerators: 8, count: 1000000}\n", "cluster.yaml:2: field 'accelerators' is 8: expected at most 1,000,000"),
-    "a huge number": ("nodes:\n  - {type: v100, accelerators: 1" + "0" * 400 + "}\n", "cluster.yaml:2: field 'accelerators' is "),
+    "too many": (
+        "nodes:\n  - {type: v100, accelerators: 8, count: 1000000}\n",
+        "cluster.yaml:2: field 'accelerators' is 8: expected at most 1,000,000",
+    ),
+    "a huge number": (
+        "nodes:\n  - {type: v100, accelerators: 1" + "0" * 400 + "}\n",
+        "cluster.yaml:2: field 'accelerators' is ",
+    ),
     "no nodes of a kind": (NODE % ", count: 0", "cluster.yaml:2: field 'count' is 0: expected a whole number of at least 1"),
     "negative memory": (NODE % ", memory_gb: -1", "cluster.yaml:2: field 'memory_gb' is -1: expected a number from 0 on"),
-    "memory that is no number": (NODE % ", memory_gb: .nan", "cluster.yaml:2: field 'memory_gb' is nan: expected a number from 0 on"),
-    "a type without memory": ("types: {v100: {memory_gb: 0}}\nnodes: []\n", "cluster.yaml:1: field 'memory_gb' is 0: expected GB above 0"),
+    "memory that is no number": (
+        NODE % ", memory_gb: .nan",
+        "cluster.yaml:2: field 'memory_gb' is nan: expected a number from 0 on",
+    ),
+    "a type without memory": (
+        "types: {v100: {memory_gb: 0}}\nnodes: []\n",
+        "cluster.yaml:1: field 'memory_gb' is 0: expected GB above 0",
+    ),
     "a negative price": ("types: {v100: {price_per_hour: -1}}\nnodes: []\n", "cluster.yaml:1: field 'price_per_hour' is -1"),
-    "a type that is a number": ("nodes:\n  - {type: 100, accelerators: 4}\n", "cluster.yaml:2: field 'type' is 100: expected an accelerator type"),
-    "links of another size": (NODE % ", links: [[0, 1], [1, 0]]", "cluster.yaml:2: field 'links' is [[0, 1], [1, 0]]: expected a 4 × 4 matrix of Gb/s"),
+    "a type that is a number": (
+        "nodes:\n  - {type: 100, accelerators: 4}\n",
+        "cluster.yaml:2: field 'type' is 100: expected an accelerator type",
+    ),
+    "links of another size": (
+        NODE % ", links: [[0, 1], [1, 0]]",
+        "cluster.yaml:2: field 'links' is [[0, 1], [1, 0]]: expected a 4 × 4 matrix of Gb/s",
+    ),
     "links in words": ("nodes:\n  - {type: a, accelerators: 1, links: [[fast]]}\n", "cluster.yaml:2: field "),
     "two nodes of one name": (
         "nodes: [{name: a, type: b, accelerators: 1}, {name: a, type: b, accelerators: 1}]\n",

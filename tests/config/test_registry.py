@@ -48,7 +48,7 @@ def test_what_is_built_in_comes_by_entry_points_like_everything_else():
 )
 def test_every_part_that_is_built_in_keeps_its_contract_and_says_what_it_is(what, contract):
     for entry in INSTALLED.of(what):
-        assert all(hasattr(entry.load(), name) for name in contract.__protocol_attrs__), entry.name
+        assert issubclass(entry.load(), contract), entry.name
         assert entry.summary.endswith("."), f"{entry.name} has no line about itself"
         if what == "policy" and entry.origin == "fairlead":
             assert entry.paper, f"{entry.name} does not say where it comes from"
@@ -88,7 +88,8 @@ def test_a_kind_of_plug_in_that_does_not_exist_is_answered_with_those_that_do():
 
 def claimed_twice() -> Registry:
     first, second = (
-        Registered("policy", "mine", origin, EntryPoint("mine", f"{origin}:Mine", GROUPS["policy"])) for origin in ("alpha", "beta")
+        Registered("policy", "mine", origin, EntryPoint("mine", f"{origin}:Mine", GROUPS["policy"]))
+        for origin in ("alpha", "beta")
     )
     return Registry({"policy": {"mine": (first, second), **{e.name: (e,) for e in INSTALLED.of("policy")}}})
 
@@ -140,8 +141,13 @@ def test_two_packages_that_claim_one_name_and_one_that_is_broken_do_not_disturb_
     package(tmp_path, "gamma", BAD, "broken")
     twice = simulate(tmp_path, "mine")
     assert twice.returncode == 2
-    assert "policy 'mine' is claimed by alpha and by beta; remove one" in twice.stderr.replace("beta and by alpha", "alpha and by beta")
+    assert "policy 'mine' is claimed by alpha and by beta; remove one" in twice.stderr.replace(
+        "beta and by alpha", "alpha and by beta"
+    )
     broken = simulate(tmp_path, "broken")
-    assert (broken.returncode, broken.stderr) == (2, "fairlead: error: policy 'broken' of gamma cannot be loaded: I am broken\n")
+    assert (broken.returncode, broken.stderr) == (
+        2,
+        "fairlead: error: policy 'broken' of gamma cannot be loaded: I am broken\n",
+    )
     fine = simulate(tmp_path, "fifo")
     assert (fine.returncode, fine.stderr) == (0, "")

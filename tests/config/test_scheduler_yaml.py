@@ -76,7 +76,12 @@ def test_a_scheduler_is_called_by_its_name_or_by_what_it_is_made_of(tmp_path):
 
 
 def test_what_was_read_can_be_written_down_and_read_again(tmp_path):
-    for config in (read(tmp_path, WHOLE), SchedulerConfig(), SchedulerConfig(round_s=0.0), SchedulerConfig(Part("las", {"by": "time"}))):
+    for config in (
+        read(tmp_path, WHOLE),
+        SchedulerConfig(),
+        SchedulerConfig(round_s=0.0),
+        SchedulerConfig(Part("las", {"by": "time"})),
+    ):
         assert SchedulerConfig.from_data(config.to_data()) == config
 
 
@@ -111,35 +116,74 @@ def test_any_scheduler_is_the_same_after_being_plain_data(config):
 # What can be wrong with a file.
 
 WRONG = {
-    "unknown field": ("policy: fifo\n\npolcy: las\n", "scheduler.yaml:3: field 'polcy': expected a known field (near: 'policy')"),
-    "a field near to nothing": ("policy: fifo\nzzz: 1\n", "scheduler.yaml:2: field 'zzz': expected a known field (known: name, admission, "),
-    "twice the same field": ("policy: fifo\nrounds: 3\npolicy: las\n", "scheduler.yaml:3: field 'policy': expected each field once"),
+    "unknown field": (
+        "policy: fifo\n\npolcy: las\n",
+        "scheduler.yaml:3: field 'polcy': expected a known field (near: 'policy')",
+    ),
+    "a field near to nothing": (
+        "policy: fifo\nzzz: 1\n",
+        "scheduler.yaml:2: field 'zzz': expected a known field (known: name, admission, ",
+    ),
+    "twice the same field": (
+        "policy: fifo\nrounds: 3\npolicy: las\n",
+        "scheduler.yaml:3: field 'policy': expected each field once",
+    ),
     "no policy": ("rounds: 300\n", "scheduler.yaml: field 'policy': expected the name of a policy, as in 'policy: fifo'"),
-    "a list": ("- policy\n- fifo\n", "scheduler.yaml:1: field 'file' is ['policy', 'fifo']: expected a mapping of names to values"),
+    "a list": (
+        "- policy\n- fifo\n",
+        "scheduler.yaml:1: field 'file' is ['policy', 'fifo']: expected a mapping of names to values",
+    ),
     "a word": ("fifo\n", "scheduler.yaml:1: field 'file' is 'fifo': expected a mapping"),
     "nothing": ("", "scheduler.yaml: expected some content; the file is empty"),
     "only a comment": ("# policy: fifo\n", "scheduler.yaml: expected some content; the file is empty"),
     "policy is a number": ("policy: 7\n", "scheduler.yaml:1: field 'policy' is 7: expected a mapping"),
-    "policy without a name": ("policy: {by: time}\n", "scheduler.yaml:1: field 'policy': expected a name, or a mapping with 'name'"),
+    "policy without a name": (
+        "policy: {by: time}\n",
+        "scheduler.yaml:1: field 'policy': expected a name, or a mapping with 'name'",
+    ),
     "policy is empty": ("policy: ''\n", "scheduler.yaml:1: field 'policy' is '': expected the name of a part"),
-    "rounds is a word": ("policy: fifo\nrounds: often\n", "scheduler.yaml:2: field 'rounds' is 'often': expected seconds above 0, or event-driven"),
+    "rounds is a word": (
+        "policy: fifo\nrounds: often\n",
+        "scheduler.yaml:2: field 'rounds' is 'often': expected seconds above 0, or event-driven",
+    ),
     "rounds is zero": ("policy: fifo\nrounds: 0\n", "scheduler.yaml:2: field 'rounds' is 0: expected seconds above 0"),
     "rounds is negative": ("policy: fifo\nrounds: -5\n", "scheduler.yaml:2: field 'rounds' is -5: expected seconds above 0"),
     "rounds is infinite": ("policy: fifo\nrounds: .inf\n", "scheduler.yaml:2: field 'rounds' is inf: expected seconds above 0"),
-    "rounds is no number": ("policy: fifo\nrounds: .nan\n", "scheduler.yaml:2: field 'rounds' is nan: expected seconds above 0"),
+    "rounds is no number": (
+        "policy: fifo\nrounds: .nan\n",
+        "scheduler.yaml:2: field 'rounds' is nan: expected seconds above 0",
+    ),
     "rounds is yes": ("policy: fifo\nrounds: true\n", "scheduler.yaml:2: field 'rounds' is True: expected seconds above 0"),
-    "completion is a word": ("policy: fifo\nrun_to_completion: perhaps\n", "scheduler.yaml:2: field 'run_to_completion' is 'perhaps': expected true or false"),
+    "completion is a word": (
+        "policy: fifo\nrun_to_completion: perhaps\n",
+        "scheduler.yaml:2: field 'run_to_completion' is 'perhaps': expected true or false",
+    ),
     "name is a list": ("policy: fifo\nname: [a]\n", "scheduler.yaml:2: field 'name' is ['a']: expected a short name"),
     "an alias": ("policy: &a {name: fifo}\nadmission: *a\n", "scheduler.yaml:2: expected YAML without aliases"),
     "broken brackets": ("policy: {name: fifo\nrounds: 5\n", "scheduler.yaml:2: expected YAML ("),
     "a tab": ("policy:\n\tname: fifo\n", "scheduler.yaml:2: expected YAML ("),
     "a python object": ("policy: !!python/object/apply:os.system ['true']\n", "scheduler.yaml:1: expected YAML ("),
     "two documents": ("policy: fifo\n---\npolicy: las\n", "scheduler.yaml:2: expected YAML ("),
-    "an unknown parameter": ("policy: {name: las, bye: time}\n", "scheduler.yaml:1: policy 'las': field 'bye': expected a parameter it has (near: 'by')"),
-    "a parameter of the wrong kind": ("policy: {name: tiresias, thresholds: many}\n", "scheduler.yaml:1: policy 'tiresias': field 'thresholds' is 'many': expected a valid tuple"),
-    "a parameter that is none of the choices": ("policy: {name: las, by: luck}\n", "scheduler.yaml:1: policy 'las': field 'by' is 'luck': expected 'accelerator-time' or 'time'"),
-    "a parameter that the policy refuses": ("policy: {name: tiresias, thresholds: [5, 3]}\n", "policy tiresias: field 'thresholds' is [5.0, 3.0]: expected ascending"),
-    "a parameter that is not one's to give": ("policy: fifo\nestimation: {name: oracle, table: 3}\n", "scheduler.yaml:2: estimation 'oracle': field 'table': expected a parameter it has"),
+    "an unknown parameter": (
+        "policy: {name: las, bye: time}\n",
+        "scheduler.yaml:1: policy 'las': field 'bye': expected a parameter it has (near: 'by')",
+    ),
+    "a parameter of the wrong kind": (
+        "policy: {name: tiresias, thresholds: many}\n",
+        "scheduler.yaml:1: policy 'tiresias': field 'thresholds' is 'many': expected a valid tuple",
+    ),
+    "a parameter that is none of the choices": (
+        "policy: {name: las, by: luck}\n",
+        "scheduler.yaml:1: policy 'las': field 'by' is 'luck': expected 'accelerator-time' or 'time'",
+    ),
+    "a parameter that the policy refuses": (
+        "policy: {name: tiresias, thresholds: [5, 3]}\n",
+        "policy tiresias: field 'thresholds' is [5.0, 3.0]: expected ascending",
+    ),
+    "a parameter that is not one's to give": (
+        "policy: fifo\nestimation: {name: oracle, table: 3}\n",
+        "scheduler.yaml:2: estimation 'oracle': field 'table': expected a parameter it has",
+    ),
 }
 
 
@@ -148,7 +192,9 @@ def test_a_wrong_file_is_told_with_line_field_value_and_mend(tmp_path, text, exp
     assert expected in said(tmp_path, text)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00policy", b"policy: \xe4\n", b"\x80\x04}q\x00."], ids=["utf-16", "latin-1", "pickle"])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x00policy", b"policy: \xe4\n", b"\x80\x04}q\x00."], ids=["utf-16", "latin-1", "pickle"]
+)
 def test_bytes_that_are_no_text_are_refused(tmp_path, content):
     assert said(tmp_path, content).startswith("scheduler.yaml: expected ")
 

@@ -7,11 +7,11 @@ import math
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenes import state_of, table_of, view_of
 
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.ranking import crossing, in_order, smallest_first, take
+from scenes import state_of, table_of, view_of
 
 # take
 
@@ -96,7 +96,10 @@ def one_type(draw):
             running[number] = list(range(at, at + size))
             at, free = at + size, free - size
     protected = [draw(st.booleans()) for _ in sizes]
-    jobs = [Job(f"j{i}", steps=1e6, workers=size, min_run_s=100.0 if p else 0.0) for i, (size, p) in enumerate(zip(sizes, protected))]
+    jobs = [
+        Job(f"j{i}", steps=1e6, workers=size, min_run_s=100.0 if p else 0.0)
+        for i, (size, p) in enumerate(zip(sizes, protected))
+    ]
     keys = draw(st.none() | st.lists(st.integers(0, 4), min_size=len(sizes), max_size=len(sizes)))
     return capacity, jobs, running, keys
 
@@ -176,7 +179,9 @@ def several_types(draw):
     for number in range(draw(st.integers(1, 10))):
         allowed = draw(st.sampled_from([(), (), (), ("slow",), ("odd", "slow")]))
         job = Job(f"j{number}", 0.0, 1e6, draw(st.sampled_from(["plain", "picky", "odd"])), draw(st.sampled_from([1, 1, 2, 4])))
-        job = Job(job.name, 0.0, 1e6, job.kind, job.workers, allowed_types=allowed, min_run_s=draw(st.sampled_from([0.0, 100.0])))
+        job = Job(
+            job.name, 0.0, 1e6, job.kind, job.workers, allowed_types=allowed, min_run_s=draw(st.sampled_from([0.0, 100.0]))
+        )
         jobs.append(job)
         where = draw(st.sampled_from([None, 0, 1, 2]))
         if where is not None and where in types_of(job, sizes) and len(free[where]) >= job.workers:

@@ -140,15 +140,25 @@ events = st.one_of(
     st.builds(ev.JobCancelled, moments, numbers),
     st.builds(ev.NodeLost, moments, numbers),
     st.builds(ev.NodeRepaired, moments, numbers),
-    st.builds(lambda t, w, c: ev.MetricsReported(t, w, np.array(c[0], np.int64), np.array(c[1])), moments, words, columns(ints, finite)),
+    st.builds(
+        lambda t, w, c: ev.MetricsReported(t, w, np.array(c[0], np.int64), np.array(c[1])),
+        moments,
+        words,
+        columns(ints, finite),
+    ),
     st.builds(ev.SchedulerSwitched, moments, mappings, words),
     st.builds(ev.RoundPlanned, plans()),
     st.builds(ev.MemoChanged, moments, st.none() | mappings),
     made(ev.ProgressReported, ints, finite, finite, finite),
     made(ev.JobsFinished, ints, finite),
-    st.builds(lambda t, w, c: ev.JobsFailed(t, np.array(c[0], np.int64), np.array(c[1]), w), moments, words, columns(ints, finite)),
     st.builds(
-        lambda t, w, c: ev.JobsInterrupted(t, np.array(c[0], np.int64), np.array(c[1]), w), moments, st.booleans(), columns(ints, finite)
+        lambda t, w, c: ev.JobsFailed(t, np.array(c[0], np.int64), np.array(c[1]), w), moments, words, columns(ints, finite)
+    ),
+    st.builds(
+        lambda t, w, c: ev.JobsInterrupted(t, np.array(c[0], np.int64), np.array(c[1]), w),
+        moments,
+        st.booleans(),
+        columns(ints, finite),
     ),
 )
 
@@ -222,7 +232,9 @@ def test_what_a_job_did_not_ask_for_is_not_written():
     assert orjson.loads(line)["job"] == {"name": "a", "steps": 2.0}
 
 
-@pytest.mark.parametrize("line", [b"", b"{", b"null", b"[]", b"7", b'"e"', b"{}", b'{"e": "sang"}', b'{"e": []}', b"\xff\xfe", "{"])
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"null", b"[]", b"7", b'"e"', b"{}", b'{"e": "sang"}', b'{"e": []}', b"\xff\xfe", "{"]
+)
 def test_a_line_that_is_no_event_is_shown(line):
     with pytest.raises(JournalError, match="not an event"):
         decode(line)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from scenes import selection_of, state_of, table_of
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
@@ -15,9 +14,11 @@ from fairlead.core.reasons import Code, Unplaced
 from fairlead.engine.decide import decide, why_waiting
 from fairlead.testing import Harness, job
 from fairlead.workloads.profiles import ThroughputTable
+from scenes import selection_of, state_of, table_of
 
 MIXED = Cluster(
-    (Node("a", "v100", 4), Node("b", "k80", 2)), (AcceleratorType("v100", memory_gb=16.0), AcceleratorType("k80", memory_gb=12.0))
+    (Node("a", "v100", 4), Node("b", "k80", 2)),
+    (AcceleratorType("v100", memory_gb=16.0), AcceleratorType("k80", memory_gb=12.0)),
 )
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scenes import table_of
 
 from fairlead.backends.faults import Outage, listed
 from fairlead.backends.simulated import Simulated
@@ -25,6 +24,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.testing import check_events
 from fairlead.testing.invariants import check_state
+from scenes import table_of
 
 GOLDEN = Path(__file__).parent / "golden"
 

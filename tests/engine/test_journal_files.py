@@ -51,7 +51,9 @@ def test_a_line_of_nothing_is_damage_too(path):
 @pytest.mark.parametrize("version", [b"2", b"0", b"null", b'"1"'])
 def test_a_journal_of_another_version_is_refused_with_the_way_out(path, version):
     path.write_bytes(LINES[0].replace(b'"version":1', b'"version":' + version))
-    with pytest.raises(JournalError, match=r"events\.jsonl:1: the journal is of version .*; this Fairlead reads version 1: use"):
+    with pytest.raises(
+        JournalError, match=r"events\.jsonl:1: the journal is of version .*; this Fairlead reads version 1: use"
+    ):
         read(path)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from scenes import table_of
 
 from fairlead.backends.faults import Outage, listed
 from fairlead.backends.simulated import Simulated
@@ -23,6 +22,7 @@ from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
 from fairlead.testing import Harness, check_events, job
 from fairlead.workloads.profiles import ThroughputTable
+from scenes import table_of
 
 ONE = Cluster.parse("1xv100:1")
 
@@ -176,7 +176,9 @@ def test_a_switch_takes_effect_at_the_next_decision_and_not_before():
         loop.run()
     assert ends(plain) == {"long": 2000.0, "longer": 5100.0, "short": 5150.0}
     assert ends(switched) == {"short": 650.0, "long": 2300.0, "longer": 5400.0}
-    suspended = [event.plan.time for event in switched.journal if isinstance(event, ev.RoundPlanned) and len(event.plan.suspended)]
+    suspended = [
+        event.plan.time for event in switched.journal if isinstance(event, ev.RoundPlanned) and len(event.plan.suspended)
+    ]
     assert suspended == [600.0]
     assert switched.state.scheduler == {"policy": "srtf", "rounds": 300.0}
 
@@ -290,7 +292,11 @@ def test_a_termination_stage_ends_a_job_before_its_last_step():
             return view.jobs.number[view.jobs.metric("loss") < 0.1]
 
     told = ev.MetricsReported(500.0, "loss", np.array([0, 1]), np.array([0.05, 0.5]))
-    loop = loop_of([Job("done", 0.0, 1e6), Job("not", 0.0, 900.0), Job("next", 0.0, 10.0)], cluster=Cluster.parse("2xv100:2"), others=[told])
+    loop = loop_of(
+        [Job("done", 0.0, 1e6), Job("not", 0.0, 900.0), Job("next", 0.0, 10.0)],
+        cluster=Cluster.parse("2xv100:2"),
+        others=[told],
+    )
     loop.stages = replace(loop.stages, termination=Converged())
     loop.run()
     assert ends(loop) == {"done": 600.0, "not": 900.0, "next": 610.0}

@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenes import places_in, selection_of, state_of, view_of
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
@@ -17,6 +16,7 @@ from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Unplaced
 from fairlead.placement.consolidated import Consolidated
 from fairlead.testing import Harness, job
+from scenes import places_in, selection_of, state_of, view_of
 
 
 def nodes_of(cluster: Cluster, places) -> set[int]:
@@ -200,7 +200,11 @@ def test_a_job_that_gets_another_batch_size_is_started_anew_and_one_that_keeps_i
 
 def test_types_are_kept_apart():
     cluster = Cluster.parse("2xv100:2,2xk80:2")
-    placed = places_in(Consolidated().place(selection_of([0, 1], [1, 0], [2, 2]), view_of(state_of(cluster, [Job("a", workers=2), Job("b", workers=2)]))))
+    placed = places_in(
+        Consolidated().place(
+            selection_of([0, 1], [1, 0], [2, 2]), view_of(state_of(cluster, [Job("a", workers=2), Job("b", workers=2)]))
+        )
+    )
     assert placed == {0: [2, 3], 1: [0, 1]}
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenes import places_in, selection_of, state_of, view_of
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Node
@@ -18,6 +17,7 @@ from fairlead.core.reasons import Unplaced
 from fairlead.placement.consolidated import Consolidated
 from fairlead.placement.first_free import FirstFree
 from fairlead.placement.spread import Spread
+from scenes import places_in, selection_of, state_of, view_of
 
 ALL = (Consolidated(), Spread(), FirstFree())
 by_name = pytest.mark.parametrize("placement", ALL, ids=lambda placement: type(placement).__name__)
@@ -71,7 +71,9 @@ def test_whatever_fits_is_placed_whole_on_free_accelerators_of_its_type_that_are
         assert {int(cluster.type_of[at]) for at in places[number]} == {kind}
         assert not {int(cluster.node_of[at]) for at in places[number]} & set(down)
     left = Counter(
-        int(cluster.type_of[at]) for at in range(cluster.size) if int(cluster.node_of[at]) not in down and at not in {*flat, *taken}
+        int(cluster.type_of[at])
+        for at in range(cluster.size)
+        if int(cluster.node_of[at]) not in down and at not in {*flat, *taken}
     )
     assert placed.free == tuple(left[kind] for kind in range(len(cluster.types)))
 

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scenes import state_of, view_of
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
@@ -15,6 +14,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.policies.las import LeastAttainedService
 from fairlead.testing import Harness, job
+from scenes import state_of, view_of
 
 
 def chosen(jobs, running, time, policy, where="2xv100:2", **how):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from scenes import state_of, table_of, view_of
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.policies.size import ShortestJobFirst, ShortestRemainingTimeFirst
 from fairlead.testing import Harness, job
+from scenes import state_of, table_of, view_of
 
 
 def test_the_shortest_job_starts_first(harness):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenes import state_of, view_of
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
@@ -18,6 +17,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.policies.tiresias import Gittins, Tiresias, gittins_index
 from fairlead.testing import Harness, job
+from scenes import state_of, view_of
 
 TWO = Cluster.parse("2xv100:2")
 ONE = Cluster.parse("1xv100:1")

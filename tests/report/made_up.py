@@ -51,6 +51,7 @@ def outcomes(
         exclusive_s=np.array(exclusive, dtype=float) if exclusive is not None else runs.copy(),
         deadline_s=np.array(deadline, dtype=float) if deadline is not None else np.full(count, np.inf),
         preemptions=np.zeros(count, dtype=np.int64),
+        moves=np.zeros(count, dtype=np.int64),
         restarts=np.zeros(count, dtype=np.int64),
     )
 
@@ -117,7 +118,7 @@ def played(
         names=tuple(f"job-{i:04d}" for i in range(jobs)), kinds=kinds, users=users, entities=("",) * jobs,
         phase=np.full(jobs, Phase.FINISHED, dtype=np.int64), workers=workers, weight=np.ones(jobs),
         submitted_s=submitted, first_started_s=started, ended_s=ended, run_s=ran, accelerator_s=ran * workers,
-        exclusive_s=need, deadline_s=np.full(jobs, np.inf), preemptions=restarts.copy(), restarts=restarts,
+        exclusive_s=need, deadline_s=np.full(jobs, np.inf), preemptions=restarts.copy(), moves=0 * restarts, restarts=restarts,
     )  # fmt: skip
     facts = {"rounds": 1200, "decide_s": 0.21, "wall_s": 0.8, "peak_rss_mb": 96.0}
-    return RunRecord(scheduler, f"made up, {jobs} jobs", hardware, outcome, stretches(rows), facts)
+    return RunRecord(scheduler, f"made up, {jobs} jobs", hardware, outcome, stretches(rows), facts=facts)

@@ -19,7 +19,7 @@ from fairlead.report.record import RunRecord
 REQUIRED = {
     "jobs", "finished", "failed", "refused", "cancelled", "unfinished", "average_jct_s", "median_jct_s", "p99_jct_s",
     "makespan_s", "average_responsiveness_s", "average_queueing_s", "utilization", "average_ftf", "worst_ftf",
-    "unfair_fraction", "deadline_misses", "cost", "preemptions", "restarts",
+    "unfair_fraction", "deadline_misses", "cost", "preemptions", "moves", "restarts",
 }  # fmt: skip
 
 

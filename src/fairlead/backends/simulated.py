@@ -58,11 +58,11 @@ class Simulated:
         costs: Costs | None = None,
         faults: Iterable[ev.NodeLost | ev.NodeRepaired] = (),
     ) -> Simulated:
-        """A world that goes on from a moment of any run, real or simulated: the same jobs, progress and places."""
+        """A world that goes on from a moment of any run, real or simulated: the same jobs, progress and places. `arrivals` are
+        the jobs still to come."""
+        coming = [job if job.submitted_s >= view.time else replace(job, submitted_s=view.time) for job in arrivals]
+        self = cls(view.cluster, rates, coming, costs=costs, faults=faults, start_s=view.time, first_number=view.next_number)
         numbers = np.concatenate((view.jobs.number, view.queued.number))
-        first = int(numbers.max()) + 1 if len(numbers) else 0
-        later = [job for job in arrivals if job.submitted_s >= view.time]
-        self = cls(view.cluster, rates, later, costs=costs, faults=faults, start_s=view.time, first_number=first)
         for number in sorted(numbers.tolist()):
             self.world.arrive(number, view.job_of[number])
         jobs, c = view.jobs, self.world.columns

@@ -30,7 +30,8 @@ INT_COLUMNS: dict[str, int] = {
     "priority": 0,
     "fits": -1,  # bit t is set where the job may run on type t
     "starts": 0,
-    "preemptions": 0,
+    "preemptions": 0,  # suspended to wait
+    "moves": 0,  # suspended to run elsewhere, or at another size, at once
     "failures": 0,
     "batch_size": 0,  # given by a plan; 0: the kind's own
 }
@@ -65,22 +66,21 @@ T = TypeVar("T", bound=np.generic)
 class ColumnStore:
     """Columns by name, all of one length that doubles as needed. `version` changes with every write by the state.
 
-    What is known of a job lies together: the columns of one type are those of one block with a row for each job, so that a
-    new job is written with two assignments.
+    Columns of one type are the rows of one block, so that a new job is written with two assignments.
     """
 
     def __init__(self, capacity: int = 256, *, by_number: bool = True) -> None:
         self.metrics: dict[str, Floats] = {}
         self.version = 0
         self.by_number = by_number  # a job's row is its number
-        self.ints: Ints = np.empty((0, len(INT_COLUMNS)), dtype=np.int64)
-        self.floats: Floats = np.empty((0, len(FLOAT_COLUMNS)), dtype=np.float64)
+        self.ints: Ints = np.empty((len(INT_COLUMNS), 0), dtype=np.int64)
+        self.floats: Floats = np.empty((len(FLOAT_COLUMNS), 0), dtype=np.float64)
         self.arrays: dict[str, npt.NDArray[Any]] = {}
         self._grow(capacity)
 
     @property
     def capacity(self) -> int:
-        return len(self.ints)
+        return int(self.ints.shape[1])
 
     def reserve(self, size: int) -> None:
         """Make room for rows up to `size`."""
@@ -95,14 +95,14 @@ class ColumnStore:
     def _grow(self, size: int) -> None:
         self.ints = _grown(self.ints, np.array(list(INT_COLUMNS.values())), size)
         self.floats = _grown(self.floats, np.array(list(FLOAT_COLUMNS.values())), size)
-        self.arrays = dict(zip(ALL_COLUMNS, (*self.ints.T, *self.floats.T)))
+        self.arrays = dict(zip(ALL_COLUMNS, (*self.ints, *self.floats)))
         nothing = np.array([np.nan])
-        self.metrics = {name: _grown(array[:, None], nothing, size)[:, 0] for name, array in self.metrics.items()}
+        self.metrics = {name: _grown(array[None, :], nothing, size)[0] for name, array in self.metrics.items()}
 
 
 def _grown(block: npt.NDArray[T], defaults: npt.NDArray[T], size: int) -> npt.NDArray[T]:
-    larger = np.repeat(defaults[None, :], size, axis=0)
-    larger[: len(block)] = block
+    larger = np.repeat(defaults[:, None], size, axis=1)
+    larger[:, : block.shape[1]] = block
     return larger
 
 
@@ -168,6 +168,7 @@ class JobColumns:
     fits = _Column[np.int64]()
     starts = _Column[np.int64]()
     preemptions = _Column[np.int64]()
+    moves = _Column[np.int64]()
     failures = _Column[np.int64]()
     batch_size = _Column[np.int64]()
     submitted_s = _Column[np.float64]()
@@ -193,9 +194,8 @@ class JobColumns:
         """`running` are the rows of those who run, where they are known."""
         self._store, self._rows, self.now, self._version = store, rows, now, store.version
         self._running = running
-        if store.by_number:
-            rows.setflags(write=False)
-            self.__dict__["number"] = rows
+        self._sought: Ints | None = None
+        self._found = rows
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -203,7 +203,8 @@ class JobColumns:
     def _gather(self, name: str) -> npt.NDArray[Any]:
         if self._store.version != self._version:
             raise StaleSnapshot(f"column {name!r} was first read after the state had moved on from second {self.now:g}")
-        column = self._store.arrays[name][self._rows]
+        known = name == "number" and self._store.by_number
+        column = self._rows if known else self._store.arrays[name][self._rows]
         column.setflags(write=False)
         self.__dict__[name] = column
         return column
@@ -276,7 +277,9 @@ class JobColumns:
 
     def position_of(self, numbers: Ints) -> Ints:
         """The rows in this view of jobs known by number (all must be here)."""
-        return self.number.searchsorted(numbers)
+        if self._sought is not numbers:  # a policy asks about its selection, and then the placement does
+            self._sought, self._found = numbers, self.number.searchsorted(numbers)
+        return self._found
 
     def of(self, numbers: Ints) -> JobColumns:
         """Jobs known by number, in this order."""

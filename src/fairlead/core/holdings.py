@@ -53,15 +53,15 @@ class Holdings:
         return self._pool[start : start + self.size.item(number)].copy()
 
     def flat(self, numbers: Ints) -> Ints:
-        """All accelerators of these jobs, job after job."""
+        """All accelerators of these jobs, who all hold something, job after job."""
         sizes = self.size[numbers]
         ends = sizes.cumsum()
         total = int(ends[-1]) if len(ends) else 0
         if total == len(numbers):  # of these, nobody holds more than one
             return self.first[numbers]
         at = (self._start[numbers] - ends + sizes).repeat(sizes)
-        at += np.arange(total)
-        return self._pool[at]
+        held: Ints = self._pool[at + np.arange(total)]
+        return held
 
     def take(self, jobs: Ints, offsets: Ints, accelerators: Ints) -> None:
         """Job i takes `accelerators[offsets[i]:offsets[i+1]]`."""

@@ -4,7 +4,7 @@ Columns, with one entry per job; an entry refers to a job by its number."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +41,7 @@ class Rates:
     uncertainty: Floats | None = None
     best: Floats | None = None  # `alone.max(axis=1)`, where an estimation keeps it
     mask: Ints | None = None  # `runs_on`, likewise
+    ranked: Sequence[tuple[int, ...]] | None = None  # `wishes`, likewise
 
     @property
     def of_jobs(self) -> Floats:
@@ -59,6 +60,14 @@ class Rates:
         if self.mask is not None:
             return self.mask
         return (self.alone > 0) @ (1 << np.arange(self.alone.shape[1]))
+
+    @property
+    def wishes(self) -> Sequence[tuple[int, ...]]:
+        """By class, the types it can run on, fastest first."""
+        if self.ranked is not None:
+            return self.ranked
+        order = np.argsort(-self.alone, axis=1, kind="stable").tolist()
+        return [tuple(t for t in types if rates[t] > 0) for types, rates in zip(order, self.alone.tolist())]
 
 
 @dataclass(frozen=True)

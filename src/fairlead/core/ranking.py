@@ -6,6 +6,7 @@ its type while it stays selected, and moves to a faster one that would otherwise
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def smallest_first(key: Floats | Ints, enough: int) -> Ints:
         return key.argsort(kind="stable")
     limit = np.partition(key, enough)[enough]
     candidates = (key <= limit).nonzero()[0]
-    return candidates[key[candidates].argsort(kind="stable")]
+    return np.asarray(candidates[key[candidates].argsort(kind="stable")])
 
 
 def _one_type(
@@ -107,28 +108,33 @@ def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: boo
 
 def take(workers: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
     """Which of the jobs, in this order, fit into `capacity`; and the first that did not, where order is strict."""
-    free = max(capacity, 0)
-    reach = workers[:free].cumsum()  # everybody takes at least one: no more than `free` can be served
-    fits = int(reach.searchsorted(free, side="right"))
-    taken = np.arange(fits)
-    if not backfill:
-        return taken, fits if fits < len(workers) else None
-    free -= int(reach[fits - 1]) if fits else 0
-    small = (workers[fits:] <= free).nonzero()[0] + fits if free else taken[:0]
-    while len(small):
-        reach = workers[small[:free]].cumsum()
+    parts: list[Ints] = []
+    at, free, count = 0, capacity, len(workers)
+    while at < count and free > 0:
+        reach = workers[at : at + free].cumsum()  # every job takes at least one: no more than `free` can follow
         fits = int(reach.searchsorted(free, side="right"))
-        taken = np.concatenate((taken, small[:fits]))
-        free -= int(reach[fits - 1])
-        small = small[fits:]
-        small = small[workers[small] <= free]
-    return taken, None
+        if fits:
+            parts.append(np.arange(at, at + fits))
+            free -= int(reach[fits - 1])
+            at += fits
+        if not backfill:
+            break
+        if at < count and free > 0:
+            small = workers[at:] <= free
+            jump = int(small.argmax())
+            if not small[jump]:
+                break
+            at += jump
+    head = at if not backfill and at < count else None
+    if len(parts) == 1:
+        return parts[0], head
+    return (np.concatenate(parts) if parts else np.empty(0, np.int64)), head
 
 
 def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None) -> Selection:
     jobs, rates = view.jobs, view.rates
     order = np.arange(len(jobs)) if key is None else np.argsort(key, kind="stable")
-    wishes = _wishes(rates.alone)
+    wishes = rates.wishes
     free = view.capacity.tolist()
     rows, fits, workers = rates.row[order].tolist(), jobs.fits[order].tolist(), jobs.workers[order].tolist()
     present = np.where(jobs.running, jobs.type, -1)[order].tolist()
@@ -164,12 +170,6 @@ def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, ho
     return Selection(jobs.number[where], types, jobs.workers[where], holds_until=holds_until, head=stopped)
 
 
-def _wishes(alone: Floats) -> list[tuple[int, ...]]:
-    """For each class, the types it can run on, fastest first."""
-    order = np.argsort(-alone, axis=1, kind="stable").tolist()
-    return [tuple(t for t in types if rates[t] > 0) for types, rates in zip(order, alone.tolist())]
-
-
 def _first_free(wishes: tuple[int, ...], mask: int, free: list[int], want: int) -> int:
     for t in wishes:
         if free[t] >= want and mask >> t & 1:
@@ -182,14 +182,17 @@ def _move_up(
     rows: list[int],
     fits: list[int],
     workers: list[int],
-    wishes: list[tuple[int, ...]],
+    wishes: Sequence[tuple[int, ...]],
     free: list[int],
 ) -> bool:
     """Let whoever has a slower type take a faster one that is left idle; tell whether anyone moved."""
     moved = False
     for at in sorted(given):
-        choice = _first_free(wishes[rows[at]], fits[at], free, workers[at])
-        if choice >= 0 and wishes[rows[at]].index(choice) < wishes[rows[at]].index(given[at]):
+        mine = wishes[rows[at]]
+        if given[at] == mine[0]:
+            continue
+        choice = _first_free(mine, fits[at], free, workers[at])
+        if choice >= 0 and mine.index(choice) < mine.index(given[at]):
             free[given[at]] += workers[at]
             free[choice] -= workers[at]
             given[at] = choice

@@ -39,6 +39,7 @@ class Snapshot:
     capacity: Ints  # accelerators that are up, by type
     names: Names
     job_of: Mapping[int, Job]  # by number
+    next_number: int  # that the next job to be submitted will get
     history: Floats  # accelerator-seconds of the jobs that have finished, in order of their end
     run_to_completion: bool = False  # who runs is left alone until it ends
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from fairlead.core.cluster import Bools, Cluster, Ints
-from fairlead.core.columns import without
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
@@ -134,4 +133,8 @@ def _suspended(placed: Placed, view: Snapshot) -> Ints:
     running = view.jobs.runners.number
     if len(running) == len(placed.kept):
         return NONE
-    return without(running, placed.kept)
+    if not len(placed.kept):
+        return running
+    stays = np.zeros(int(running[-1]) + 1, dtype=np.bool_)
+    stays[placed.kept] = True
+    return running[~stays[running]]

@@ -51,6 +51,7 @@ class State:
         self.live: Ints = NONE  # waiting or running, by number
         self.running: Ints = NONE  # those of them that run
         self._queue: Ints = NONE  # still at the door
+        self.service_by_type: Floats = np.zeros(len(cluster.types))  # accelerator-seconds of stretches that are over
         self._arrived: list[int] = []  # the youngest of them, not yet in the array
         self.memo: ev.Memo = None
         self.scheduler: Mapping[str, object] = {}
@@ -82,7 +83,7 @@ class State:
         state.time, state.memo, state.any_min_run = view.time, memo, view.any_min_run
         state.up, state.capacity = view.up.copy(), view.capacity.copy()
         numbers = np.concatenate((view.jobs.number, view.queued.number))
-        state.next_number = int(numbers.max(initial=-1)) + 1
+        state.next_number = view.next_number
         state.store.reserve(state.next_number)
         for columns in (view.jobs, view.queued):
             for name in ALL_COLUMNS:
@@ -115,6 +116,7 @@ class State:
             capacity=self.capacity,
             names=self._names,
             job_of=self.job_of,
+            next_number=self.next_number,
             history=self._history[: self._finished_count],
             run_to_completion=run_to_completion,
             any_min_run=self.any_min_run,
@@ -182,8 +184,8 @@ class State:
         floats[_F["min_run_s"]], floats[_F["time_limit_s"]] = job.min_run_s, job.time_limit_s
         floats[_F["memory_gb"]], floats[_F["cpus"]] = job.memory_gb, job.cpus
         floats[_F["host_memory_gb"]] = job.host_memory_gb
-        self.store.ints[number] = ints
-        self.store.floats[number] = floats
+        self.store.ints[:, number] = ints
+        self.store.floats[:, number] = floats
         self.any_min_run = self.any_min_run or job.min_run_s > 0
         self._arrived.append(number)
 
@@ -222,9 +224,13 @@ class State:
         if len(plan.suspended):
             self._go(plan.suspended, WAITING)
             self._settle(plan.suspended, plan.time)
-            self.store.arrays["preemptions"][plan.suspended] += 1
         if len(plan.launches):
             self._launch(plan.launches, plan.time)
+        if len(plan.suspended):  # who runs again at once has moved, or changed its size; who does not was preempted
+            a = self.store.arrays
+            preempted = a["phase"][plan.suspended] == WAITING
+            a["preemptions"][plan.suspended] += preempted
+            a["moves"][plan.suspended] += ~preempted
 
     def _launch(self, launches: Launches, time: float) -> None:
         jobs, a = launches.jobs, self.store.arrays
@@ -279,7 +285,10 @@ class State:
         a = self.store.arrays
         ran = time - a["run_started_s"][jobs]
         a["settled_run_s"][jobs] += ran
-        a["settled_accelerator_s"][jobs] += ran * a["held"][jobs]
+        service = ran * a["held"][jobs]
+        a["settled_accelerator_s"][jobs] += service
+        if len(self.cluster.types) > 1:
+            self.service_by_type += np.bincount(a["type"][jobs], service, minlength=len(self.cluster.types))
         done: Floats = a["base_steps"][jobs] + a["rate"][jobs] * np.maximum(time - a["since_s"][jobs], 0.0)
         a["base_steps"][jobs] = np.minimum(done, a["steps"][jobs])
         a["rate"][jobs] = 0.0

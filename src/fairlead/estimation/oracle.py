@@ -35,11 +35,10 @@ class Oracle:
     def rates(self, view: Snapshot) -> Rates:
         jobs, table = view.jobs, self.table
         rows = self._lookup(jobs.kind, jobs.workers, view)
-        if not self._kept:
-            self._kept["best"] = table.alone.max(axis=1)
-            self._kept["mask"] = (table.alone > 0) @ (1 << np.arange(table.alone.shape[1]))
-        kept = self._kept
-        return Rates(rows, table.alone, table.spread, table.paired, best=kept["best"], mask=kept["mask"])
+        if not self._kept:  # what follows from the table alone
+            plain = Rates(rows, table.alone, table.spread, table.paired)
+            self._kept.update(best=table.alone.max(axis=1), mask=plain.runs_on, ranked=plain.wishes)
+        return Rates(rows, table.alone, table.spread, table.paired, **self._kept)
 
     def _lookup(self, kind: Ints, workers: Ints, view: Snapshot) -> Ints:
         """(kind, workers) → row of the table, through a small matrix that grows with what was seen: a cache, no state."""

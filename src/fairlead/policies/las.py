@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.ranking import crossing, in_order
@@ -28,6 +30,7 @@ class LeastAttainedService:
         by_accelerator = self.by == "accelerator-time"
         key = (jobs.accelerator_s if by_accelerator else jobs.run_s) / jobs.weight
         selection = in_order(view, key, backfill=self.backfill, holds_until=math.inf)
-        running = selection.chosen(jobs.number)
-        growth = running * (jobs.workers if by_accelerator else 1) / jobs.weight
+        at = jobs.position_of(selection.jobs)
+        growth = np.zeros(len(jobs))
+        growth[at] = (jobs.workers[at] if by_accelerator else 1) / jobs.weight[at]
         return selection.until(crossing(view.time, key, growth)), memo

@@ -39,7 +39,7 @@ class Tiresias:
         jobs = view.jobs
         memo, attained, run_s = _promoted(view, memo, self.promote_after, self.thresholds)
         queue = _queue(attained, self.thresholds)
-        start = np.where(np.isnan(jobs.first_started_s), _EPOCH - 1, jobs.first_started_s)
+        start = np.fmin(jobs.first_started_s, _EPOCH - 1)  # who never started comes last
         key: Floats = (queue * _EPOCH + start).astype(np.float64, copy=False)
         selection = in_order(view, key, backfill=self.backfill, holds_until=math.inf)
         demotion = _next_demotion(view, selection, attained, queue, self.thresholds)
@@ -67,7 +67,7 @@ class Gittins:
         jobs = view.jobs
         memo, attained, _ = _promoted(view, memo, self.promote_after, self.thresholds)
         queue = _queue(attained, self.thresholds)
-        start = np.where(np.isnan(jobs.first_started_s), _EPOCH - 1, jobs.first_started_s)
+        start = np.fmin(jobs.first_started_s, _EPOCH - 1)  # who never started comes last
         index = np.zeros(len(jobs))
         if len(view.history) >= self.least_history:
             index = gittins_index(attained, np.sort(view.history))
@@ -98,7 +98,10 @@ def _check(thresholds: tuple[float, ...], promote_after: float | None) -> None:
 
 
 def _queue(attained: Floats, thresholds: tuple[float, ...]) -> Ints:
-    return np.searchsorted(np.array(thresholds), attained, side="right")
+    queue = np.zeros(len(attained), dtype=np.int64)
+    for threshold in thresholds:
+        queue += attained >= threshold
+    return queue
 
 
 def _next_demotion(view: Snapshot, selection: Selection, attained: Floats, queue: Ints, thresholds: tuple[float, ...]) -> float:
@@ -106,7 +109,7 @@ def _next_demotion(view: Snapshot, selection: Selection, attained: Floats, queue
     if len(selection) == len(view.jobs):
         return math.inf
     at = view.jobs.position_of(selection.jobs)
-    limits = np.append(np.array(thresholds), np.inf)[queue[at]]
+    limits = np.array((*thresholds, math.inf))[queue[at]]
     wait = float(((limits - attained[at]) / selection.workers).min(initial=math.inf))
     return view.time + wait * (1 - 1e-13) - 1e-9
 

@@ -50,7 +50,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("unfair_fraction", "unfair", "share", "low", "Share of finished jobs whose ρ is above the threshold."),
     Column("deadline_misses", "missed", "count", "low", "Jobs with a deadline that did not finish by it."),
     Column("cost", "cost", "money", "low", "Accelerator-hours held, at the price of their type."),
-    Column("preemptions", "preempted", "count", "low", "Times a job was suspended by a decision."),
+    Column("preemptions", "preempted", "count", "low", "Times a job was suspended by a decision, to wait."),
+    Column("moves", "moved", "count", "low", "Times a job was moved to another type or place, or changed in size."),
     Column("restarts", "restarts", "count", "low", "Starts after a job's first, whatever the cause."),
     Column("failed", "failed", "count", "low", "Jobs that gave up."),
     Column("refused", "refused", "count", "low", "Jobs that could never run on this cluster."),
@@ -79,7 +80,7 @@ _PRINCIPAL = (  # for a terminal, the most telling first: what does not fit is l
     "cost",
 )
 _ONLY_IF_ANY = frozenset(
-    {"deadline_misses", "cost", "failed", "refused", "cancelled", "unfinished"}
+    {"deadline_misses", "cost", "moves", "failed", "refused", "cancelled", "unfinished"}
     | {"rounds", "decisions", "decide_s", "wall_s", "peak_rss_mb"}
 )
 

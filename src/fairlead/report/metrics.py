@@ -80,6 +80,7 @@ class Summary:
     deadline_misses: int
     cost: float
     preemptions: int
+    moves: int
     restarts: int
     facts: Mapping[str, float] = field(default_factory=dict)
 
@@ -118,6 +119,7 @@ def summarize(record: RunRecord, options: MetricOptions = DEFAULTS) -> Summary:
         deadline_misses=int(np.count_nonzero(rows & _missed(record))),
         cost=_cost(record),
         preemptions=int(jobs.preemptions[rows].sum()),
+        moves=int(jobs.moves[rows].sum()),
         restarts=int(jobs.restarts[rows].sum()),
         facts=dict(record.facts),
     )
@@ -160,9 +162,10 @@ def _utilization(record: RunRecord) -> float:
 
 
 def _cost(record: RunRecord) -> float:
-    """Accelerator-hours held, at the price of their type. Without stretches, known only if all types cost the same."""
+    """Accelerator-hours held, at the price of their type. Stretches count a shared accelerator once; sums by type do not."""
     prices = np.array([t.price_per_hour for t in record.cluster.types])
     held = _busy_by_type(record, -math.inf, math.inf)
+    held = record.service_by_type if held is None else held
     if held is not None:
         return float(held @ prices) / 3600
     one_price = len(prices) > 0 and bool(np.all(prices == prices[0]))

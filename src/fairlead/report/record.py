@@ -27,7 +27,8 @@ class JobOutcomes:
     accelerator_s: Floats  # the same, times the accelerators held
     exclusive_s: Floats  # run time alone on its fastest type, never interrupted
     deadline_s: Floats  # after submission; inf where there is none
-    preemptions: Ints  # times it was suspended by a decision
+    preemptions: Ints  # times it was suspended by a decision, to wait
+    moves: Ints  # times it was moved, or changed in size, by a decision
     restarts: Ints  # starts after the first, whatever the cause
 
     def __len__(self) -> int:
@@ -53,4 +54,5 @@ class RunRecord:
     cluster: Cluster
     jobs: JobOutcomes
     stretches: Stretches | None = None  # absent where nobody asked for the Gantt
+    service_by_type: Floats | None = None  # accelerator-seconds, by type of the cluster, where it is known
     facts: Mapping[str, float] = field(default_factory=dict)  # rounds, decide_s, wall_s, peak_rss_mb, …

@@ -36,6 +36,7 @@ def outcomes(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> Job
         exclusive_s=_exclusive(state, rates),
         deadline_s=jobs.deadline_s,
         preemptions=jobs.preemptions,
+        moves=jobs.moves,
         restarts=np.maximum(jobs.starts - 1, 0),
     )
 
@@ -58,6 +59,15 @@ def _exclusive(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> F
     exclusive = np.full(len(jobs), np.nan)
     np.divide(jobs.steps, speed, out=exclusive, where=speed > 0)
     return exclusive
+
+
+def service_by_type(state: State) -> Floats:
+    """Accelerator-seconds by type, stretches that still run included."""
+    jobs = state.everybody()
+    if len(state.cluster.types) == 1:
+        return np.array([jobs.accelerator_s.sum()])
+    present = (jobs.accelerator_s - jobs.settled_accelerator_s)[jobs.running]
+    return state.service_by_type + np.bincount(jobs.type[jobs.running], present, minlength=len(state.cluster.types))
 
 
 class StretchRecorder:
@@ -119,7 +129,8 @@ def record_of(
         for event in events:
             recorder.see(event)
         stretches = recorder.stretches(state.time, _row_of(state))
-    return RunRecord(scheduler, trace, state.cluster, outcomes(state, rates), stretches, facts)
+    jobs, service = outcomes(state, rates), service_by_type(state)
+    return RunRecord(scheduler, trace, state.cluster, jobs, stretches, service, facts)
 
 
 def record_from_journal(path: Path) -> RunRecord:
@@ -141,7 +152,8 @@ def record_from_journal(path: Path) -> RunRecord:
     label = str(opened.scheduler.get("label") or opened.scheduler.get("name") or "run")
     facts = {"decisions_with_changes": float(decisions)}
     jobs = outcomes(state, opened.rates)
-    return RunRecord(label, opened.trace, state.cluster, jobs, recorder.stretches(state.time, _row_of(state)), facts)
+    stretches = recorder.stretches(state.time, _row_of(state))
+    return RunRecord(label, opened.trace, state.cluster, jobs, stretches, service_by_type(state), facts)
 
 
 def _row_of(state: State) -> dict[int, int]:

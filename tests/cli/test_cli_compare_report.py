@@ -1,0 +1,64 @@
+"""`fairlead compare` and `fairlead report` from the outside."""
+
+from __future__ import annotations
+
+import pytest
+from command import answer, fairlead
+
+
+def test_schedulers_are_compared_over_seeds_in_two_processes(tmp_path):
+    (tmp_path / "mine.yaml").write_text("name: mine\npolicy: {name: las, by: time}\n")
+    how = ("--jobs", "15", "--cluster", "8xv100:4", "--loads", "8", "--seeds", "0,1", "--processes", "2")
+    told = answer("compare", "--policies", "fifo,tiresias:thresholds=[3250,7200]", "--config", "mine.yaml", *how, cwd=tmp_path)
+    labels = ["fifo", "tiresias(thresholds=[3250, 7200])", "mine"]
+    assert [arm["scheduler"] for arm in told["results"]] == labels
+    assert all(arm["seeds"] == 2 and arm["load"] == 8.0 for arm in told["results"])
+    assert [(case["scheduler"], case["seed"]) for case in told["cases"]] == [
+        (label, seed) for seed in (0, 1) for label in labels
+    ]
+    for index, arm in enumerate(told["results"]):
+        jct = [case["average_jct_s"] for case in told["cases"][index::3]]
+        assert arm["mean"]["average_jct_s"] == pytest.approx(sum(jct) / 2)
+        assert arm["half_width"]["average_jct_s"] > 0
+        assert all(case["finished"] == 15 for case in told["cases"])
+
+
+def test_for_people_there_is_a_table_and_a_report(tmp_path):
+    (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s\n" + "".join(f"j{i},{i},{100 + i}\n" for i in range(10)))
+    how = ("--cluster", "2xv100:2", "--policies", "fifo,srtf", "--processes", "1", "--report", "out.html")
+    done = fairlead("compare", "--trace", "jobs.csv", *how, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fifo" in done.stdout
+    assert "srtf" in done.stdout
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "fifo" in page
+    assert "srtf" in page
+
+
+def test_a_report_is_made_of_event_logs(tmp_path):
+    (tmp_path / "jobs.csv").write_text(
+        "name,submitted_s,duration_s,user\n" + "".join(f"j{i},{i},{100 + i},u{i % 2}\n" for i in range(10))
+    )
+    live = {}
+    for policy in ("fifo", "srtf"):
+        how = ("--trace", "jobs.csv", "--cluster", "2xv100:2", "--events", f"{policy}.jsonl")
+        live[policy] = answer("simulate", "--policy", policy, *how, cwd=tmp_path)
+    told = answer("report", "fifo.jsonl", "srtf.jsonl", "-o", "both.html", cwd=tmp_path)
+    assert told["report"] == "both.html"
+    assert [run["scheduler"] for run in told["runs"]] == ["fifo", "srtf"]
+    for run in told["runs"]:
+        for name in (
+            "jobs",
+            "finished",
+            "average_jct_s",
+            "makespan_s",
+            "utilization",
+            "average_ftf",
+            "preemptions",
+            "restarts",
+        ):
+            assert run[name] == pytest.approx(live[run["scheduler"]][name]), name
+    assert told["figures"] == []
+    page = (tmp_path / "both.html").read_text(encoding="utf-8")
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "<script src=" not in page

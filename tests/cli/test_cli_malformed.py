@@ -1,0 +1,194 @@
+"""Whatever is wrong with an input: one line that names the place, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command import Done, fairlead, one_after_the_other
+
+NATIVE = "name,submitted_s,duration_s\na,0,10\n"
+SIMULATE = ("simulate", "--policy", "fifo", "--cluster", "1xv100:1")
+OPENED = (
+    '{"e":"opened","version":1,"t":0.0,"cluster":{"types":[{"name":"v100","memory_gb":"inf","price_per_hour":0.0}],"nodes":'
+    '[{"name":"n","type":"v100","accelerators":1,"cpus":"inf","memory_gb":"inf","network_gbps":0.0,"links":[]}]},'
+    '"scheduler":{"policy":"fifo"},"trace":"t","rates":{"|1":[1.0]}}\n'
+)
+
+# What it is: (files, arguments, what the line has to name).
+WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]] = {
+    # Traces.
+    "a trace with a word for a number": (
+        {"jobs.csv": NATIVE + "b,1,ten\n"},
+        (*SIMULATE, "--trace", "jobs.csv"),
+        ("jobs.csv:3", "'duration_s'", "'ten'", "expected"),
+    ),
+    "a trace with a negative gang": (
+        {"jobs.csv": "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n0,-4,0,1,x,5,1\n"},
+        (*SIMULATE, "--trace", "jobs.csv", "--format", "tiresias"),
+        ("jobs.csv:2", "'num_gpu'", "-4"),
+    ),
+    "a trace with a misspelt column": (
+        {"jobs.csv": "name,submited_s,duration_s\na,0,10\n"},
+        (*SIMULATE, "--trace", "jobs.csv", "--format", "native"),
+        ("jobs.csv:1", "submited_s"),
+    ),
+    "a trace cut off in a line": (
+        {"jobs.trace": "LM (batch size 5)\tpython x\t--steps\t1\n"},
+        (*SIMULATE, "--trace", "jobs.trace", "--format", "gavel"),
+        ("jobs.trace:1", "expected"),
+    ),
+    "a trace that is not UTF-8": (
+        {"jobs.csv": NATIVE.encode() + b"\xff\xfe,1,2\n"},
+        (*SIMULATE, "--trace", "jobs.csv"),
+        ("jobs.csv:3",),
+    ),
+    "a trace that nothing recognises": (
+        {"jobs.txt": "once upon a time\n"},
+        (*SIMULATE, "--trace", "jobs.txt"),
+        ("jobs.txt", "format"),
+    ),
+    "a trace that is not there": ({}, (*SIMULATE, "--trace", "none.csv"), ("none.csv", "No such file")),
+    "an empty trace": ({"jobs.csv": ""}, (*SIMULATE, "--trace", "jobs.csv"), ("jobs.csv", "empty")),
+    "a format that there is not": (
+        {"jobs.csv": NATIVE},
+        (*SIMULATE, "--trace", "jobs.csv", "--format", "phily"),
+        ("'phily'", "near: 'philly'"),
+    ),
+    "two jobs of one name": (
+        {"jobs.csv": NATIVE + "a,1,10\n"},
+        (*SIMULATE, "--trace", "jobs.csv"),
+        ("jobs.csv:3", "'name'", "'a'"),
+    ),
+    "a kind that no table has": (
+        {"jobs.csv": "name,submitted_s,steps,kind\na,0,10,ResNet-5O (batch size 64)\n"},
+        (*SIMULATE, "--trace", "jobs.csv"),
+        ("job 'a'", "'kind'", "ResNet-50 (batch size 64)"),
+    ),
+    # Clusters.
+    "a cluster text that is none": (
+        {},
+        ("simulate", "--policy", "fifo", "--cluster", "v100x8"),
+        ("'cluster'", "'v100x8'", "8xv100:4"),
+    ),
+    "a cluster file with a wrong field": (
+        {"c.yaml": "nodes:\n  - type: v100\n    acelerators: 4\n"},
+        ("simulate", "--policy", "fifo", "--cluster", "c.yaml"),
+        ("c.yaml:3", "'acelerators'", "accelerators"),
+    ),
+    "a cluster file that is not there": (
+        {},
+        ("simulate", "--policy", "fifo", "--cluster", "c.yaml"),
+        ("c.yaml", "No such file"),
+    ),
+    "a cluster of a type without throughputs": (
+        {},
+        ("simulate", "--policy", "fifo", "--cluster", "4xv10O:4", "--jobs", "2"),
+        ("'v10o'", "v100"),
+    ),
+    # Schedulers.
+    "an unknown policy": ({}, ("simulate", "--policy", "tiresas"), ("unknown policy 'tiresas'", "near: 'tiresias'")),
+    "an unknown parameter of a policy": ({}, ("simulate", "--policy", "las:bye=time"), ("'las'", "'bye'", "'by'")),
+    "a wrong value of a parameter": ({}, ("simulate", "--policy", "tiresias:thresholds=[9,1]"), ("'thresholds'", "ascending")),
+    "a scheduler file with a wrong field": (
+        {"s.yaml": "policy: fifo\nround: 300\n"},
+        ("simulate", "--config", "s.yaml"),
+        ("s.yaml:2", "'round'", "rounds"),
+    ),
+    "a scheduler file with an unknown policy": (
+        {"s.yaml": "policy: fifa\n"},
+        ("simulate", "--config", "s.yaml"),
+        ("'fifa'", "'fifo'"),
+    ),
+    "a scheduler file that is no YAML": (
+        {"s.yaml": "policy: [fifo\n"},
+        ("simulate", "--config", "s.yaml"),
+        ("s.yaml:", "YAML"),
+    ),
+    "neither policy nor file": ({}, ("simulate",), ("--policy NAME or --config FILE",)),
+    # Throughput tables.
+    "a throughput table that is broken JSON": (
+        {"t.json": '{"v100": {'},
+        (*SIMULATE, "--throughputs", "t.json"),
+        ("t.json", "JSON"),
+    ),
+    "a throughput table with a negative rate": (
+        {"t.csv": "kind,workers,type,steps_per_s\nLM,1,v100,-3\n"},
+        (*SIMULATE, "--throughputs", "t.csv"),
+        ("t.csv:2", "-3"),
+    ),
+    "a throughput table that is not there": ({}, (*SIMULATE, "--throughputs", "t.json"), ("t.json", "No such file")),
+    # Journals.
+    "a journal that is none": ({"e.jsonl": "hello\n"}, ("report", "e.jsonl"), ("e.jsonl:1", "not a journal")),
+    "a journal with a damaged line": (
+        {"e.jsonl": OPENED + '{"e":"lost"}\n'},
+        ("report", "e.jsonl"),
+        ("e.jsonl:2", "damaged 'lost' event"),
+    ),
+    "a journal of another version": (
+        {"e.jsonl": OPENED.replace('"version":1', '"version":99')},
+        ("report", "e.jsonl"),
+        ("e.jsonl:1", "version 99"),
+    ),
+    "a journal that is not there": ({}, ("report", "e.jsonl"), ("e.jsonl", "No such file")),
+    "an event log that cannot be written": (
+        {},
+        (*SIMULATE, "--jobs", "2", "--events", "no/e.jsonl"),
+        ("no/e.jsonl", "cannot write"),
+    ),
+    # Options.
+    "a round of no length": ({}, (*SIMULATE, "--round", "0"), ("--round", "0", "above 0")),
+    "rounds and none": ({}, (*SIMULATE, "--round", "300", "--event-driven"), ("--round", "--event-driven")),
+    "an outage of a node that is not there": ({}, (*SIMULATE, "--outage", "7:1:2"), ("--outage", "7:1:2")),
+    "jobs to measure that are none": ({}, (*SIMULATE, "--measure", "ten"), ("--measure", "'ten'", "50:150")),
+    "seeds that are none": ({}, ("compare", "--seeds", "one"), ("--seeds", "'one'")),
+    "a trace to be written as something unknown": (
+        {"jobs.csv": NATIVE},
+        ("trace", "convert", "jobs.csv", "-o", "out.xlsx"),
+        ("out.xlsx", ".csv"),
+    ),
+    "a share that is none": ({}, ("trace", "generate", "-o", "x.csv", "--entities", "a:0.5"), ("--entities", "a:0.5")),
+    "a full disk": ({}, (*SIMULATE, "--jobs", "2", "--events", "/dev/full"), ("/dev/full", "No space left")),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory) -> dict[str, Done]:
+    """What the command says to each of them."""
+    folder = tmp_path_factory.mktemp("wrong")
+    cases = []
+    for index, (files, arguments, _) in enumerate(WRONG.values()):
+        mine = folder / str(index)
+        mine.mkdir()
+        for name, content in files.items():
+            (mine / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        cases.append((mine, arguments))
+    return dict(zip(WRONG, one_after_the_other(cases), strict=True))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_input_is_one_line_with_its_place(name, answers):
+    _, arguments, named = WRONG[name]
+    if "/dev/full" in arguments and not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here to be a full disk")
+    check(answers[name], named)
+
+
+def test_a_process_from_scratch_says_the_same(tmp_path):
+    files, arguments, named = WRONG["a trace with a word for a number"]
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    done = fairlead(*arguments, cwd=tmp_path)
+    check(Done(done.returncode, done.stdout, done.stderr), named)
+
+
+def check(done: Done, named: tuple[str, ...]) -> None:
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("fairlead: error: ")
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    for part in named:
+        assert part in done.stderr
+    assert len(done.stderr) < 400

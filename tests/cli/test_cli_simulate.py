@@ -1,0 +1,201 @@
+"""`fairlead simulate` from the outside: the published numbers, the keys of its answer, its event log."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import answer, environment, fairlead
+
+from fairlead.engine.journal import read_events
+from fairlead.engine.state import State
+from fairlead.study.record import record_from_journal
+
+KEYS = {
+    "jobs",
+    "finished",
+    "average_jct_s",
+    "median_jct_s",
+    "p99_jct_s",
+    "makespan_s",
+    "average_responsiveness_s",
+    "average_queueing_s",
+    "utilization",
+    "average_ftf",
+    "worst_ftf",
+    "unfair_fraction",
+    "preemptions",
+    "restarts",
+    "rounds",
+    "decide_s",
+    "wall_s",
+    "peak_rss_mb",
+}
+TIRESIAS = {
+    "fifo": ("fifo", 1556.5),
+    "srtf": ("shortest", 519.9),
+    "tiresias:thresholds=[3250,7200]": ("dlas-gpu", 715.3),
+}
+
+
+@pytest.mark.parametrize("policy", TIRESIAS)
+def test_tiresias_sixty_jobs_come_out_as_its_own_simulator_says(policy, public_data, expected_results, tmp_path):
+    schedule, average = TIRESIAS[policy]
+    log = tmp_path / "events.jsonl"
+    trace = public_data / "tiresias" / "60_job.csv"
+    how = ("--cluster", "8xv100:4", "--event-driven", "--restart-cost", "0", "--events", log)
+    found = answer("simulate", "--policy", policy, "--trace", trace, "--format", "tiresias", *how)
+    assert found["finished"] == 60
+    assert found["average_jct_s"] == pytest.approx(average, rel=0.01)
+    (published,) = (
+        entry
+        for entry in json.loads((expected_results / "tiresias" / "60_job.json").read_text())
+        if (entry["config"], entry["schedule"]) == ("60_job_n2g4_count", schedule)
+    )
+    record = record_from_journal(log)
+    jct = dict(zip(record.jobs.names, (record.jobs.ended_s - record.jobs.submitted_s).tolist()))
+    assert set(jct) == set(published["jct"])
+    far = {
+        name: (jct[name], theirs)
+        for name, theirs in published["jct"].items()
+        if abs(jct[name] - theirs) > max(2.0, 0.01 * theirs)
+    }
+    assert not far
+    assert found["makespan_s"] == pytest.approx(published["makespan"], rel=0.01)
+
+
+def test_the_answer_in_json_has_everything_and_nothing_else_is_printed():
+    done = fairlead("simulate", "--policy", "las", "--jobs", "20", "--restart-cost", "20", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert set(found) >= KEYS
+    assert (found["scheduler"], found["jobs"], found["finished"]) == ("las", 20, 20)
+    assert all(isinstance(found[key], (int, float)) for key in KEYS)
+
+
+def test_for_people_there_is_a_table_and_notes_go_to_the_other_side(tmp_path):
+    log = tmp_path / "x.jsonl"
+    done = fairlead("simulate", "--policy", "fifo", "--jobs", "5", "--events", log)
+    assert done.returncode == 0
+    assert "avg JCT" in done.stdout or "JCT" in done.stdout
+    assert "events:" in done.stderr.replace("\n", "")
+    assert "\x1b" not in done.stdout
+
+
+def test_the_event_log_is_the_same_twice_and_whether_quiet_rounds_are_skipped(tmp_path):
+    logs = []
+    for index, more in enumerate([(), (), ("--every-round",)]):
+        log = tmp_path / f"{index}.jsonl"
+        how = ("--policy", "las", "--jobs", "30", "--load", "20", "--mtbf", "200000", "--restart-cost", "30", "--seed", "7")
+        answer("simulate", *how, "--events", log, *more)
+        logs.append(log.read_bytes())
+    assert logs[0] == logs[1]
+    assert logs[0] == logs[2]
+    replayed = State.replay(read_events(tmp_path / "0.jsonl"))
+    assert not replayed.busy
+
+
+def test_a_scheduler_file_stands_in_place_of_single_options(tmp_path):
+    (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s\na,0,1000\nb,0,10\nc,1,10\n")
+    (tmp_path / "mine.yaml").write_text("name: mine\npolicy: {name: srtf}\nrounds: event-driven\nadmission: accept-all\n")
+    (tmp_path / "machine.yaml").write_text("nodes: [{type: v100, accelerators: 1}]\n")
+    found = answer("simulate", "--config", "mine.yaml", "--trace", "jobs.csv", "--cluster", "machine.yaml", cwd=tmp_path)
+    assert found["scheduler"] == "mine"
+    assert found["average_jct_s"] == pytest.approx((1020 + 10 + 19) / 3)
+
+
+def test_options_go_before_what_the_file_says(tmp_path):
+    (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s\na,1,10\n")
+    (tmp_path / "mine.yaml").write_text("policy: fifo\nrounds: event-driven\n")
+    how = ("simulate", "--config", "mine.yaml", "--trace", "jobs.csv", "--cluster", "1xv100:1")
+    assert answer(*how, cwd=tmp_path)["makespan_s"] == 10.0
+    assert answer(*how, "--round", "100", cwd=tmp_path)["makespan_s"] == 109.0
+
+
+def test_measuring_some_jobs_counts_those_and_stops_after_them():
+    whole = answer("simulate", "--policy", "fifo", "--jobs", "60", "--load", "30")
+    part = answer("simulate", "--policy", "fifo", "--jobs", "60", "--load", "30", "--measure", "5:10")
+    assert part["jobs"] == part["finished"] == 5
+    assert part["rounds"] < whole["rounds"]
+
+
+def test_a_report_and_plots_are_written_beside_the_answer(tmp_path):
+    how = ("--report", tmp_path / "out.html", "--png", tmp_path / "plots")
+    done = fairlead("simulate", "--policy", "fifo", "--jobs", "5", *how, "--json")
+    assert done.returncode == 0
+    json.loads(done.stdout)
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert page.lstrip().lower().startswith("<!doctype html>")
+    assert any(path.suffix == ".png" for path in (tmp_path / "plots").iterdir())
+
+
+def test_outages_and_costs_on_the_command_line_take_effect(tmp_path):
+    (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s\na,0,100\n")
+    how = (
+        "simulate",
+        "--policy",
+        "fifo",
+        "--trace",
+        "jobs.csv",
+        "--cluster",
+        "1xv100:1",
+        "--event-driven",
+        "--launch-cost",
+        "5",
+    )
+    more = ("--restart-cost", "7", "--checkpoint-cost", "1", "--checkpoint-every", "9", "--outage", "0:50:60")
+    # 45 s after loading: four times nine steps are saved. From 60 on 7 s of loading, then 64 steps at nine in ten seconds.
+    assert answer(*how, *more, cwd=tmp_path)["makespan_s"] == pytest.approx(60 + 7 + 64 / 0.9)
+
+
+def test_bad_lines_can_be_left_out_and_are_told(tmp_path):
+    (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s\na,0,10\nb,x,10\nc,5,-1\nd,6,10\n")
+    how = ("simulate", "--policy", "fifo", "--trace", "jobs.csv", "--cluster", "1xv100:1")
+    found = answer(*how, "--skip-bad", cwd=tmp_path)
+    assert (found["jobs"], found["skipped_lines"]) == (2, 2)
+    told = fairlead(*how, "--skip-bad", cwd=tmp_path).stderr
+    assert "left out of jobs" in told
+    assert "jobs.csv:3: field 'submitted_s' is 'x'" in told
+    assert "jobs.csv:4: field " in told
+
+
+def test_the_console_script_is_the_same_command():
+    script = Path(sys.executable).parent / "fairlead"
+    if not script.exists():
+        pytest.skip("the package is not installed here; only its source is")
+    done = subprocess.run([script, "--version"], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == fairlead("--version").stdout
+    assert done.stdout.startswith("fairlead ")
+
+
+@pytest.mark.parametrize("arguments", ["policies all", "simulate --policy fifo --jobs 5", "policies --json", "simulate -h"])
+def test_a_reader_that_goes_away_early_is_no_error(arguments):
+    """As `fairlead … | head -1`: standard output is closed before all is written."""
+    command = [sys.executable, "-m", "fairlead.cli.main", *arguments.split()]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment(), text=True, timeout=120, check=False)
+    os.close(write)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_help_is_there_for_every_command():
+    told = fairlead("--help").stdout
+    for command in ("simulate", "compare", "trace", "report", "policies"):
+        assert command in told
+    assert "--restart-cost" in fairlead("simulate", "--help").stdout
+
+
+def test_policies_are_listed_with_a_line_and_their_paper():
+    found = answer("policies")["parts"]
+    names = {part["name"] for part in found}
+    assert names >= {"fifo", "fifo-priority", "sjf", "srtf", "las", "tiresias", "gittins", "largest-first"}
+    assert all(part["summary"] and part["kind"] == "policy" for part in found)
+    (las,) = (part for part in found if part["name"] == "las")
+    assert las["parameters"] == {"by": "accelerator-time", "backfill": True}
+    assert "NSDI" in las["paper"]

@@ -1,0 +1,139 @@
+"""`fairlead trace …`: made, converted, changed, described and checked; and the public traces run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from command import answer, fairlead
+
+from fairlead.workloads.formats import read_trace
+
+TIRESIAS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n" + "".join(
+    f"{i},{1 + i % 4},{60 * i},100,vgg,{120 + i},30\n" for i in range(20)
+)
+
+
+@pytest.fixture
+def sample(tmp_path) -> Path:
+    path = tmp_path / "sample.csv"
+    path.write_text(TIRESIAS)
+    return path
+
+
+def test_a_workload_is_generated_and_can_be_simulated(tmp_path):
+    made = answer(
+        "trace", "generate", "-o", "w.parquet", "--jobs", "40", "--load", "12", "--workers", "multiple", "--users", "3",
+        "--entities", "lab=0.5,shop=0.5", "--slos", "1.2,2", "--priorities", "0.2", "--seed", "5", cwd=tmp_path,
+    )  # fmt: skip
+    assert (made["jobs"], made["file"]) == (40, "w.parquet")
+    trace = read_trace(tmp_path / "w.parquet")
+    assert {job.entity for job in trace.jobs} == {"lab", "shop"}
+    assert all(job.deadline_s < float("inf") and job.user for job in trace.jobs)
+    again = fairlead(
+        "trace", "generate", "-o", "again.csv", "--jobs", "40", "--load", "12", "--workers", "multiple", "--users", "3",
+        "--entities", "lab=0.5,shop=0.5", "--slos", "1.2,2", "--priorities", "0.2", "--seed", "5", cwd=tmp_path,
+    )  # fmt: skip
+    assert again.returncode == 0
+    assert again.stdout == ""
+    assert read_trace(tmp_path / "again.csv").jobs == trace.jobs
+    assert answer("simulate", "--policy", "fifo", "--trace", "w.parquet", cwd=tmp_path)["finished"] == 40
+
+
+def test_a_trace_of_any_format_becomes_a_native_one(sample, tmp_path):
+    told = answer("trace", "convert", sample, "-o", tmp_path / "native.csv")
+    assert told["jobs"] == 20
+    converted = read_trace(tmp_path / "native.csv", "native")
+    assert [(job.name, job.workers, job.submitted_s, job.steps) for job in converted.jobs] == [
+        (str(i), 1 + i % 4, 60.0 * i, 120.0 + i) for i in range(20)
+    ]
+
+
+def test_a_trace_is_changed_in_the_order_of_the_options(sample, tmp_path):
+    told = answer(
+        "trace", "transform", sample, "-o", tmp_path / "t.csv", "--keep-workers", "1,2", "--slice", "2:6", "--scale-time", "0.5"
+    )
+    assert told["jobs"] == 4
+    changed = read_trace(tmp_path / "t.csv").jobs
+    assert [job.name for job in changed] == ["4", "5", "8", "9"]
+    assert [job.submitted_s for job in changed] == [0.0, 30.0, 120.0, 150.0]
+
+
+def test_a_trace_gets_kinds_and_another_load(sample, tmp_path):
+    how = (
+        "--keep-workers",
+        "1,2,4",
+        "--random-kinds",
+        "--load",
+        "30",
+        "--daily-spike",
+        "3@1",
+        "--bursts",
+        "2",
+        "--thin",
+        "0.9",
+    )
+    told = answer("trace", "transform", sample, "-o", tmp_path / "t.csv", *how, "--seed", "3")
+    assert told["jobs"] >= 10
+    assert all(job.kind for job in read_trace(tmp_path / "t.csv").jobs)
+
+
+def test_a_trace_is_described(sample):
+    told = answer("trace", "stats", sample, "--accelerators", "8")
+    assert told["jobs"] == 20
+    assert told["workers"] == {"1": 5, "2": 5, "3": 5, "4": 5}
+    hours = sum((1 + i % 4) * (120 + i) for i in range(20)) / 3600
+    assert told["accelerator_hours"] == pytest.approx(hours)
+    assert told["offered_load"] == pytest.approx(hours * 3600 / (8 * told["span_s"]), rel=0.1)
+    for_people = fairlead("trace", "stats", sample)
+    assert for_people.returncode == 0
+    assert "jobs" in for_people.stdout
+
+
+def test_a_good_trace_is_found_good_and_a_bad_one_is_told_line_by_line(sample, tmp_path):
+    good = fairlead("trace", "check", sample)
+    assert good.returncode == 0
+    assert "20 jobs" in good.stdout
+    bad = tmp_path / "bad.csv"
+    bad.write_text(TIRESIAS + "x,one,0,1,vgg,5,1\ny,1,0,1,vgg,-5,1\n")
+    found = fairlead("trace", "check", bad, "--json")
+    assert found.returncode == 1
+    told = json.loads(found.stdout)
+    assert told["jobs"] == 20
+    assert [(problem["line"], problem["field"], problem["value"]) for problem in told["problems"]][0] == (22, "num_gpu", "one")
+    assert len(told["problems"]) == 2
+    for_people = fairlead("trace", "check", bad)
+    assert for_people.returncode == 1
+    assert "bad.csv:22: field 'num_gpu' is 'one'" in for_people.stdout
+
+
+# The public traces, where they are.
+
+
+def test_gavels_trace_runs_on_its_own_throughputs(public_data):
+    gavel = public_data / "gavel"
+    found = answer(
+        "simulate", "--policy", "las", "--trace", gavel / "small_test.trace", "--format", "gavel",
+        "--throughputs", gavel / "simulation_throughputs.json", "--cluster", "4xv100:4,4xp100:4,4xk80:4", "--round", "360",
+    )  # fmt: skip
+    assert found["jobs"] == found["finished"] > 0
+
+
+def test_shockwaves_trace_runs_on_its_own_throughputs(public_data):
+    folder = public_data / "shockwave"
+    trace = min(folder.glob("120_*.trace"))
+    found = answer(
+        "simulate", "--policy", "srtf", "--trace", trace, "--throughputs", folder / "tacc_throughputs.json",
+        "--cluster", "32xv100:4", "--round", "120", "--fill-workers",
+    )  # fmt: skip
+    assert found["jobs"] == found["finished"] == 120
+
+
+def test_the_beginning_of_phillys_trace_runs(public_data, tmp_path):
+    with (public_data / "philly" / "philly.csv").open(encoding="utf-8") as file:
+        (tmp_path / "philly.csv").write_text("".join(itertools.islice(file, 3000)), encoding="utf-8")
+    found = answer("simulate", "--policy", "tiresias", "--trace", tmp_path / "philly.csv", "--cluster", "160xv100:8")
+    assert found["jobs"] == found["finished"] == 2999
+    assert 0 < found["utilization"] <= 1

@@ -1,0 +1,86 @@
+"""A policy in a package of its own: installed into a folder, found by its entry point, run by the command, and held to the
+shipped contract by its own tests."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "examples" / "third_party_policy"
+
+
+def run(*command: object, paths: tuple[Path, ...] = (), cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    env = {**kept, "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT / "src"))), "PIP_NO_INPUT": "1"}
+    return subprocess.run(list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """The folder into which the package was installed, as pip does it; built from a copy, so that nothing is left behind."""
+    folder = tmp_path_factory.mktemp("third-party")
+    shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    how = ("--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--no-index")
+    done = run(sys.executable, "-m", "pip", "install", *how, "--target", folder / "site", folder / "source")
+    assert done.returncode == 0, done.stderr
+    return folder / "site"
+
+
+def test_the_package_announces_its_policy_by_an_entry_point(installed):
+    (info,) = installed.glob("fairlead_youngest-*.dist-info")
+    assert "[fairlead.policies]\nyoungest = fairlead_youngest:" in (info / "entry_points.txt").read_text()
+
+
+def test_the_command_knows_the_policy_and_runs_it(installed, tmp_path):
+    (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s\nold,0,1000\nnew,100,50\n")
+    how = ("--trace", tmp_path / "jobs.csv", "--cluster", "1xv100:1", "--event-driven", "--json")
+    done = run(sys.executable, "-m", "fairlead.cli.main", "simulate", "--policy", "youngest", *how, paths=(installed,))
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert (found["scheduler"], found["finished"], found["preemptions"]) == ("youngest", 2, 1)
+    assert found["average_jct_s"] == (1050.0 + 50.0) / 2
+    listed = run(sys.executable, "-m", "fairlead.cli.main", "policies", "--json", paths=(installed,))
+    (mine,) = (part for part in json.loads(listed.stdout)["parts"] if part["name"] == "youngest")
+    assert mine["origin"] == "fairlead-youngest"
+
+
+def test_without_the_package_the_policy_is_unknown():
+    done = run(sys.executable, "-m", "fairlead.cli.main", "simulate", "--policy", "youngest", "--jobs", "2")
+    assert done.returncode == 2
+    assert done.stderr.startswith("fairlead: error: unknown policy 'youngest'")
+
+
+def test_its_own_tests_hold_it_to_the_shipped_contract(installed, tmp_path):
+    tests = shutil.copy(PACKAGE / "test_youngest.py", tmp_path)
+    done = run(sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", tests, paths=(installed,), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    contract = [line for line in done.stdout.splitlines() if "::TestYoungest" in line and "PASSED" in line]
+    assert len(contract) >= 6, done.stdout
+
+
+def lines_of_code(path: Path) -> int:
+    """Lines with code on them: no blank lines, comments or docstrings."""
+    tree = ast.parse(path.read_text())
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.stmt, ast.expr)):
+            lines |= {node.lineno, node.end_lineno} if isinstance(node, ast.expr) else {node.lineno}
+    return len(lines)
+
+
+def test_it_takes_under_thirty_lines_with_its_tests():
+    counted = {path.name: lines_of_code(path) for path in PACKAGE.glob("*.py")}
+    assert set(counted) == {"fairlead_youngest.py", "test_youngest.py"}
+    assert 0 < counted["fairlead_youngest.py"] < 30
+    assert 0 < sum(counted.values()) < 30
