@@ -35,7 +35,7 @@ def state_of(
     down: Sequence[int] = (),
     done: Mapping[int, float] | None = None,
 ) -> State:
-    """Jobs by their place in the list; `running` tells who holds which accelerators. All are inside, unless `waiting` says who."""
+    """Jobs by their place in the list; `running` tells who holds which accelerators. All are inside, or those `waiting`."""
     state = State(cluster)
     for number, job in enumerate(jobs):
         state.apply(ev.JobSubmitted(0.0, number, job))

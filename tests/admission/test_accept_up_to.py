@@ -83,7 +83,7 @@ def test_everybody_gets_in_and_through_in_the_end():
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, math.nan])
 def test_a_factor_that_lets_nobody_in_is_refused(factor):
-    with pytest.raises(InputError, match="admission accept-up-to: field 'factor' is .*: expected a number above 0"):
+    with pytest.raises(InputError, match=r"admission accept-up-to: field 'factor' is .*: expected a number above 0"):
         AcceptUpTo(factor)
 
 

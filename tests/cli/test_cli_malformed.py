@@ -49,7 +49,6 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("jobs.txt", "format"),
     ),
     "a trace that is not there": ({}, (*SIMULATE, "--trace", "none.csv"), ("none.csv", "No such file")),
-    "an empty trace": ({"jobs.csv": ""}, (*SIMULATE, "--trace", "jobs.csv"), ("jobs.csv", "empty")),
     "a format that there is not": (
         {"jobs.csv": NATIVE},
         (*SIMULATE, "--trace", "jobs.csv", "--format", "phily"),
@@ -76,11 +75,6 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("simulate", "--policy", "fifo", "--cluster", "c.yaml"),
         ("c.yaml:3", "'acelerators'", "accelerators"),
     ),
-    "a cluster file that is not there": (
-        {},
-        ("simulate", "--policy", "fifo", "--cluster", "c.yaml"),
-        ("c.yaml", "No such file"),
-    ),
     "a cluster of a type without throughputs": (
         {},
         ("simulate", "--policy", "fifo", "--cluster", "4xv10O:4", "--jobs", "2"),
@@ -89,16 +83,10 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
     # Schedulers.
     "an unknown policy": ({}, ("simulate", "--policy", "tiresas"), ("unknown policy 'tiresas'", "near: 'tiresias'")),
     "an unknown parameter of a policy": ({}, ("simulate", "--policy", "las:bye=time"), ("'las'", "'bye'", "'by'")),
-    "a wrong value of a parameter": ({}, ("simulate", "--policy", "tiresias:thresholds=[9,1]"), ("'thresholds'", "ascending")),
     "a scheduler file with a wrong field": (
         {"s.yaml": "policy: fifo\nround: 300\n"},
         ("simulate", "--config", "s.yaml"),
         ("s.yaml:2", "'round'", "rounds"),
-    ),
-    "a scheduler file with an unknown policy": (
-        {"s.yaml": "policy: fifa\n"},
-        ("simulate", "--config", "s.yaml"),
-        ("'fifa'", "'fifo'"),
     ),
     "a scheduler file that is no YAML": (
         {"s.yaml": "policy: [fifo\n"},
@@ -117,7 +105,6 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         (*SIMULATE, "--throughputs", "t.csv"),
         ("t.csv:2", "-3"),
     ),
-    "a throughput table that is not there": ({}, (*SIMULATE, "--throughputs", "t.json"), ("t.json", "No such file")),
     # Journals.
     "a journal that is none": ({"e.jsonl": "hello\n"}, ("report", "e.jsonl"), ("e.jsonl:1", "not a journal")),
     "a journal with a damaged line": (
@@ -130,7 +117,6 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("report", "e.jsonl"),
         ("e.jsonl:1", "version 99"),
     ),
-    "a journal that is not there": ({}, ("report", "e.jsonl"), ("e.jsonl", "No such file")),
     "an event log that cannot be written": (
         {},
         (*SIMULATE, "--jobs", "2", "--events", "no/e.jsonl"),
@@ -138,7 +124,6 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
     ),
     # Options.
     "a round of no length": ({}, (*SIMULATE, "--round", "0"), ("--round", "0", "above 0")),
-    "rounds and none": ({}, (*SIMULATE, "--round", "300", "--event-driven"), ("--round", "--event-driven")),
     "an outage of a node that is not there": ({}, (*SIMULATE, "--outage", "7:1:2"), ("--outage", "7:1:2")),
     "jobs to measure that are none": ({}, (*SIMULATE, "--measure", "ten"), ("--measure", "'ten'", "50:150")),
     "seeds that are none": ({}, ("compare", "--seeds", "one"), ("--seeds", "'one'")),
@@ -147,7 +132,6 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("trace", "convert", "jobs.csv", "-o", "out.xlsx"),
         ("out.xlsx", ".csv"),
     ),
-    "a share that is none": ({}, ("trace", "generate", "-o", "x.csv", "--entities", "a:0.5"), ("--entities", "a:0.5")),
     "a full disk": ({}, (*SIMULATE, "--jobs", "2", "--events", "/dev/full"), ("/dev/full", "No space left")),
 }
 

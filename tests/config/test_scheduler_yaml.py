@@ -268,7 +268,7 @@ def test_a_parameter_without_name_or_value_is_shown(text):
 
 
 def test_a_value_on_a_command_line_that_is_no_yaml_is_shown():
-    with pytest.raises(InputError, match="parameter 'thresholds'.*expected YAML"):
+    with pytest.raises(InputError, match=r"parameter 'thresholds'.*expected YAML"):
         parse_part("tiresias:thresholds=[1,")
 
 

@@ -15,42 +15,12 @@ from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.state import State
 
-COLUMNS = [
-    "number",
-    "phase",
-    "workers",
-    "held",
-    "type",
-    "kind",
-    "user",
-    "entity",
-    "group",
-    "group_order",
-    "priority",
-    "fits",
-    "starts",
-    "preemptions",
-    "failures",
-    "batch_size",
-    "submitted_s",
-    "weight",
-    "steps",
-    "deadline_s",
-    "min_run_s",
-    "memory_gb",
-    "cpus",
-    "host_memory_gb",
-    "time_limit_s",
-    "base_steps",
-    "rate",
-    "since_s",
-    "settled_run_s",
-    "settled_accelerator_s",
-    "run_started_s",
-    "first_started_s",
-    "waiting_since_s",
-    "ended_s",
-]
+COLUMNS = (
+    *("number", "phase", "workers", "held", "type", "kind", "user", "entity", "group", "group_order", "priority", "fits"),
+    *("starts", "preemptions", "failures", "batch_size", "submitted_s", "weight", "steps", "deadline_s", "min_run_s"),
+    *("memory_gb", "cpus", "host_memory_gb", "time_limit_s", "base_steps", "rate", "since_s", "settled_run_s"),
+    *("settled_accelerator_s", "run_started_s", "first_started_s", "waiting_since_s", "ended_s"),
+)
 DERIVED = ("running", "steps_done", "steps_left", "run_s", "accelerator_s", "waited_s")
 
 

@@ -117,9 +117,13 @@ def test_a_full_disk_is_told_at_the_latest_when_the_journal_is_closed():
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here to be a full disk")
 def test_a_full_disk_stops_a_long_journal_while_it_is_written():
     journal = JsonlJournal("/dev/full", fresh=True)
-    with pytest.raises(JournalError, match="No space left on device"):
+
+    def write_on_and_on() -> None:
         for _ in range(100_000):
             journal.append(EVENTS[0])
+
+    with pytest.raises(JournalError, match="No space left on device"):
+        write_on_and_on()
 
 
 def test_what_is_appended_after_a_crash_is_not_glued_to_the_torn_line(path):

@@ -32,7 +32,7 @@ def test_every_scheduler_meets_every_load_and_seed():
     cases = comparison(loads=(2.0, 4.0)).cases()
     assert len(cases) == len(set(cases)) == 8
     assert {(case.scheduler, case.load, case.seed) for case in cases} == {
-        (s, l, d) for s in (0, 1) for l in (2.0, 4.0) for d in (0, 1)
+        (index, load, seed) for index in (0, 1) for load in (2.0, 4.0) for seed in (0, 1)
     }
 
 

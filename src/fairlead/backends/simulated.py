@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,18 +35,19 @@ class Simulated:
         others: Iterable[ev.JobCancelled | ev.MetricsReported | ev.SchedulerSwitched] = (),
         start_s: float = 0.0,
         first_number: int = 0,
+        down: Iterable[int] = (),
     ) -> None:
         self.now = start_s
         self.world = World(cluster, table, costs or Costs(), max(256, first_number + len(arrivals)))
         self._arrivals = sorted(arrivals, key=lambda job: job.submitted_s)
         self._next_job = 0
         self._number = first_number
-        self._faults = iter(faults)
+        self._down = set(down)
+        self._faults = _that_change_something(faults, start_s, set(down))
         self._next_fault = next(self._faults, None)
-        self._down: set[int] = set()
         self._others = sorted(others, key=lambda event: event.time)
         self._next_other = 0
-        self._echo: list[ev.Event] = []  # what a plan led to at once; told by the next wait
+        self._untold: list[ev.Event] = []  # what is known before the first wait
 
     @classmethod
     def from_snapshot(
@@ -61,7 +62,9 @@ class Simulated:
         """A world that goes on from a moment of any run, real or simulated: the same jobs, progress and places. `arrivals` are
         the jobs still to come."""
         coming = [job if job.submitted_s >= view.time else replace(job, submitted_s=view.time) for job in arrivals]
-        self = cls(view.cluster, rates, coming, costs=costs, faults=faults, start_s=view.time, first_number=view.next_number)
+        down = {int(node) for node in np.unique(view.cluster.node_of[~view.up])}
+        start, number = view.time, view.next_number
+        self = cls(view.cluster, rates, coming, costs=costs, faults=faults, start_s=start, first_number=number, down=down)
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         for number in sorted(numbers.tolist()):
             self.world.arrive(number, view.job_of[number])
@@ -76,10 +79,11 @@ class Simulated:
             sizes = jobs.batch_size[jobs.running]
             launches = Launches(running, jobs.type[jobs.running], offsets, places, sizes if sizes.any() else None)
             self.world.launch(launches, view.time)
-            c["since"][running] = np.maximum(view.time, jobs.since_s[jobs.running])  # who is loading goes on loading
+            now_running = jobs.only(jobs.running)
+            c["since"][running] = np.maximum(view.time, now_running.since_s)  # who is loading goes on loading
+            self.world.last_saved(running, now_running.base_steps, now_running.since_s, now_running.rate, view.time)
             self.world.refresh(running, view.time)
-            self._tell_progress(running)
-        self._down = {int(n) for n in np.unique(view.cluster.node_of[~view.up])}
+            self._untold.append(self._progress(running, view.time))
         return self
 
     @property
@@ -89,7 +93,7 @@ class Simulated:
         return nothing_comes and not len(self.world.running) and not hopeful
 
     def wait(self, until: float, grain: float) -> Sequence[ev.Event]:
-        happened, self._echo = self._echo, []
+        happened, self._untold = self._untold, []
         limit, awaited = until, True
         while True:
             when = min(self.world.next_end(), self._next_arrival(), self._fault_time(), self._other_time())
@@ -104,8 +108,9 @@ class Simulated:
             self.now = limit
         return happened
 
-    def submit(self, plan: RoundPlan) -> None:
+    def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
         touched: list[Ints] = []
+        told: list[ev.Event] = []
         if len(plan.ended):
             going = plan.ended[np.isin(plan.ended, self.world.running)]
             touched.append(self.world.end(going))
@@ -114,11 +119,12 @@ class Simulated:
             if self.world.costly:
                 lost_some = plan.suspended[self.world.columns["save"][plan.suspended] > 0]
                 if len(lost_some):
-                    self._tell_progress(lost_some)
+                    told.append(self._progress(lost_some, plan.time))
         if len(plan.launches):
             touched.append(self.world.launch(plan.launches, plan.time))
-            self._tell_progress(plan.launches.jobs)
-        self._refresh(touched, plan.time)
+            told.append(self._progress(plan.launches.jobs, plan.time))
+        self._refresh(touched, plan.time, told)
+        return told
 
     def add(self, job: Job) -> None:
         """One more job comes from outside, at its submission time, or now where that has passed."""
@@ -165,8 +171,6 @@ class Simulated:
             self._number += 1
 
     def _fault(self, event: ev.NodeLost | ev.NodeRepaired, happened: list[ev.Event]) -> None:
-        if isinstance(event, ev.NodeRepaired) == (event.node not in self._down):
-            return  # lost while down, or repaired while up: nothing changes
         happened.append(event)
         if isinstance(event, ev.NodeRepaired):
             self._down.discard(event.node)
@@ -184,19 +188,18 @@ class Simulated:
             touched = self.world.end(np.array([event.number], dtype=np.int64))
             self._refresh([touched], event.time, happened)
 
-    def _refresh(self, touched: list[Ints], now: float, told: list[ev.Event] | None = None) -> None:
+    def _refresh(self, touched: list[Ints], now: float, told: list[ev.Event]) -> None:
         """Neighbours of those who came or went run at another speed from now on."""
         neighbours = [jobs for jobs in touched if len(jobs)]
         if neighbours:
             jobs = np.intersect1d(np.unique(np.concatenate(neighbours)), self.world.running)
             if len(jobs):
                 self.world.refresh(jobs, now)
-                self._tell_progress(jobs, told, now)
+                told.append(self._progress(jobs, now))
 
-    def _tell_progress(self, jobs: Ints, told: list[ev.Event] | None = None, now: float | None = None) -> None:
+    def _progress(self, jobs: Ints, now: float) -> ev.ProgressReported:
         c = self.world.columns
-        event = ev.ProgressReported(self.now if now is None else now, jobs, c["base"][jobs], c["rate"][jobs], c["since"][jobs])
-        (self._echo if told is None else told).append(event)
+        return ev.ProgressReported(now, jobs, c["base"][jobs], c["rate"][jobs], c["since"][jobs])
 
     def _next_arrival(self) -> float:
         return self._arrivals[self._next_job].submitted_s if self._next_job < len(self._arrivals) else math.inf
@@ -206,3 +209,14 @@ class Simulated:
 
     def _other_time(self) -> float:
         return self._others[self._next_other].time if self._next_other < len(self._others) else math.inf
+
+
+def _that_change_something(
+    faults: Iterable[ev.NodeLost | ev.NodeRepaired], start_s: float, down: set[int]
+) -> Iterator[ev.NodeLost | ev.NodeRepaired]:
+    """Without the past, and without nodes that are lost while they are down or repaired while they are up."""
+    for event in faults:
+        lost = isinstance(event, ev.NodeLost)
+        if event.time >= start_s and lost == (event.node not in down):
+            (down.add if lost else down.discard)(event.node)
+            yield event

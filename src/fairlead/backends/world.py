@@ -37,7 +37,7 @@ class Costs:
 
 
 _GIVEN = ("steps", "limit", "launch", "restart", "save", "save_every")  # known when a job arrives
-_CHANGING = ("base", "rate", "since", "run_started", "ran")
+_CHANGING = ("base", "rate", "since", "run_started", "ran", "kept", "kept_at")  # kept: steps at the last save, and when
 
 
 class World:
@@ -84,6 +84,7 @@ class World:
         c["since"][jobs] = now
         if self.costly:
             c["since"][jobs] += np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
+        c["kept"][jobs], c["kept_at"][jobs] = c["base"][jobs], c["since"][jobs]
         self.started[jobs] = True
         self.spread[jobs] = False
         self._size_up(launches)
@@ -110,12 +111,21 @@ class World:
     def saved_steps(self, jobs: Ints, now: float) -> Floats:
         """Where the last checkpoint stands: that of the start, or the latest of the regular ones since."""
         c = self.columns
-        every = c["save_every"][jobs] + c["save"][jobs]
-        ran = np.maximum(now - c["since"][jobs], 0.0)
+        whole = self._up_to_last_save(jobs, now - c["kept_at"][jobs])
+        return np.where(whole > 0, self.steps_at(jobs, c["kept_at"][jobs] + whole), c["kept"][jobs])
+
+    def last_saved(self, jobs: Ints, steps: Floats, since: Floats, rate: Floats, now: float) -> None:
+        """Tell when running jobs began to make progress, and from where: their regular saves are counted from there."""
+        whole = self._up_to_last_save(jobs, now - since)
+        self.columns["kept"][jobs], self.columns["kept_at"][jobs] = steps + rate * whole, since + whole
+
+    def _up_to_last_save(self, jobs: Ints, passed: Floats) -> Floats:
+        """Of so many seconds of progress, those up to the last regular save."""
+        every = self.columns["save_every"][jobs] + self.columns["save"][jobs]
+        regular = every < np.inf
         whole = np.zeros(len(jobs))
-        regular = np.isfinite(every)
-        whole[regular] = np.floor(ran[regular] / every[regular]) * every[regular]
-        return np.minimum(c["base"][jobs] + c["rate"][jobs] * whole, c["steps"][jobs])
+        whole[regular] = np.floor(np.maximum(passed, 0.0)[regular] / every[regular]) * every[regular]
+        return whole
 
     def next_end(self) -> float:
         if self._next_end is None:
@@ -175,8 +185,11 @@ class World:
             self.asked[number] = workers
 
     def refresh(self, jobs: Ints, now: float) -> Ints:
-        """Others came or went on their accelerators: progress goes on from here at the new speed."""
+        """Others came or went on their accelerators: progress goes on from here at the new speed. Nothing is saved by that."""
         c = self.columns
+        if self._saving:
+            c["kept"][jobs] = self.saved_steps(jobs, now)
+            c["kept_at"][jobs] += self._up_to_last_save(jobs, now - c["kept_at"][jobs])
         c["base"][jobs] = self.steps_at(jobs, now)
         c["since"][jobs] = np.maximum(c["since"][jobs], now)
         return self._set_rates(jobs, now)

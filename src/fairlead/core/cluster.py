@@ -128,6 +128,10 @@ class Cluster:
         np.maximum.at(largest, self.node_type, self.node_size)
         return _fixed(largest)
 
+    def hosts_a_worker(self, type_name: str, cpus: float, memory_gb: float) -> bool:
+        """Whether some node of a type has the CPUs and the memory that one worker needs."""
+        return any(n.type == type_name and n.cpus >= cpus and n.memory_gb >= memory_gb for n in self.nodes)
+
     @cached_property
     def size(self) -> int:
         return int(self.node_size.sum())

@@ -20,7 +20,7 @@ class Phase(enum.IntEnum):
     WAITING = 1  # admitted, holds no accelerator
     RUNNING = 2  # holds its accelerators
     FINISHED = 3
-    FAILED = 4  # gave up after its retry limit, or ran past its time limit
+    FAILED = 4  # ended without its last step, such as by its time limit
     CANCELLED = 5
     REFUSED = 6  # could never run here
 
@@ -63,7 +63,7 @@ class Job:
     cpus: float = 0.0  # needed for each worker
     host_memory_gb: float = 0.0  # needed for each worker
     time_limit_s: float = math.inf  # run time, not waiting time
-    retry_limit: int = 3  # failures of its own that it survives; lost nodes do not count
+    retry_limit: int = 3  # failures of its own that it survives; lost nodes do not count. For backends whose jobs can fail
     min_run_s: float = 0.0  # once started, it is left alone for so long
     group: str = ""
     group_order: int = 0  # its place in its group

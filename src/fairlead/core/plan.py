@@ -83,9 +83,9 @@ class Selection:
     workers: Ints
     combination: Ints | None = None  # None: every job alone
     batch_sizes: Ints | None = None  # 0: unchanged; None: all unchanged
-    consolidate: Bools | None = None  # a wish for few nodes; None: as the placement thinks best
     pinned: Mapping[int, Ints] = field(default_factory=dict)  # job → the accelerators it must get
     holds_until: float | None = None
+    revisit: float = math.inf  # where nothing is promised and there are no rounds: when to ask again without an event
     reasons: Mapping[int, Reason] = field(default_factory=dict)  # why some were left out, where there is more to say
     head: int | None = None  # the waiting job that strict order stopped at
 
@@ -162,6 +162,7 @@ class RoundPlan:
     launches: Launches = field(default_factory=lambda: NO_LAUNCHES)
     # What follows is for people and for the loop; it is not part of the journal.
     holds_until: float | None = field(default=None, compare=False)
+    revisit: float = field(default=math.inf, compare=False)
     free: tuple[int, ...] = field(default=(), compare=False)  # accelerators left by type
     up: tuple[int, ...] = field(default=(), compare=False)  # accelerators that are up, by type
     head: int | None = field(default=None, compare=False)

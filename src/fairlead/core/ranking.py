@@ -138,6 +138,8 @@ def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, ho
     free = view.capacity.tolist()
     rows, fits, workers = rates.row[order].tolist(), jobs.fits[order].tolist(), jobs.workers[order].tolist()
     present = np.where(jobs.running, jobs.type, -1)[order].tolist()
+    protected = view.protected
+    bound = set() if protected is None else set(protected[order].nonzero()[0].tolist())
     given: dict[int, int] = {}  # position in the order → type
     passed: list[int] = []
     head = None
@@ -156,7 +158,7 @@ def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, ho
         else:
             head = at
             break
-    while any(free) and _move_up(given, rows, fits, workers, wishes, free):
+    while any(free) and _move_up(given, bound, rows, fits, workers, wishes, free):
         if holds_until is not None:  # where they were, somebody may fit who was passed over: to be asked again at once
             holds_until = view.time
         for at in passed:  # what others left behind may do for somebody who was passed over
@@ -179,17 +181,18 @@ def _first_free(wishes: tuple[int, ...], mask: int, free: list[int], want: int) 
 
 def _move_up(
     given: dict[int, int],
+    bound: set[int],
     rows: list[int],
     fits: list[int],
     workers: list[int],
     wishes: Sequence[tuple[int, ...]],
     free: list[int],
 ) -> bool:
-    """Let whoever has a slower type take a faster one that is left idle; tell whether anyone moved."""
+    """Let whoever has a slower type, and is not bound to it, take a faster one that is left idle; tell whether anyone did."""
     moved = False
     for at in sorted(given):
         mine = wishes[rows[at]]
-        if given[at] == mine[0]:
+        if given[at] == mine[0] or at in bound:
             continue
         choice = _first_free(mine, fits[at], free, workers[at])
         if choice >= 0 and mine.index(choice) < mine.index(given[at]):

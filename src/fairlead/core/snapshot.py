@@ -96,7 +96,7 @@ class Snapshot:
         return self.but(jobs=self.jobs.with_rows(merged, self.jobs.runners.rows), queued=self.queued.with_rows(left))
 
     def without(self, numbers: Ints) -> Snapshot:
-        """The same moment without some of the jobs, whose accelerators stay taken."""
+        """The same moment without some of the jobs; a placement may give their accelerators away."""
         if not len(numbers):
             return self
         stay = ~np.isin(self.jobs.number, numbers)
@@ -104,7 +104,9 @@ class Snapshot:
 
     def detached(self) -> Snapshot:
         """A copy that no later event touches and that can travel to another process (without its estimation)."""
-        jobs, queued = self.jobs.detached(), self.queued.detached()
+        rows = np.sort(np.concatenate((self.jobs.rows, self.queued.rows)))
+        both = self.jobs.with_rows(rows).detached()  # in one store, so that a queued job can still be admitted
+        jobs, queued = (both.with_rows(rows.searchsorted(part.rows)) for part in (self.jobs, self.queued))
         here = [*jobs.number.tolist(), *queued.number.tolist()]
         return self.but(
             jobs=jobs,

@@ -57,8 +57,8 @@ class Backend(Protocol):
         """What happened. Returns at `until` or, once something has happened, at the next multiple of `grain` (0: at once)."""
         ...
 
-    def submit(self, plan: RoundPlan) -> None:
-        """Launch and suspend; what comes of it is told by the next `wait`."""
+    def submit(self, plan: RoundPlan) -> Sequence[Event]:
+        """Launch and suspend. What is known of it at once is returned; the rest is told by the next `wait`."""
         ...
 
     def reconcile(self, view: Snapshot) -> Sequence[Event]:

@@ -70,16 +70,42 @@ def _number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
+def encode_memo(memo: Any) -> bytes:
+    """A memo (or any plain data) as JSON; what could not be read back as it was is refused."""
+    return orjson.dumps(_plain(memo))
+
+
 def _plain(value: Any) -> Any:
-    """Mappings and arrays as orjson takes them, with string keys."""
+    """Data as JSON has it, such that `_from_plain` gives the same data again: arrays keep their type and shape."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        for key in value:
+            if not isinstance(key, str) or key.startswith("$"):
+                raise JournalError(f"a memo's keys are strings that do not begin with '$'; this one is {key!r}")
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        flat = [_plain(item) for item in value.ravel().tolist()]
+        return {"$array": flat, "$type": value.dtype.str, "$shape": list(value.shape)}
     if isinstance(value, np.generic):
-        return value.item()
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": str(value)}
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise JournalError(f"a memo is made of numbers, strings, lists, mappings and arrays; this is {type(value).__name__}")
+
+
+def _from_plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "$array" in value:
+            flat = [_from_plain(item) for item in value["$array"]]
+            return np.array(flat, dtype=np.dtype(value["$type"])).reshape(value["$shape"])
+        if "$float" in value:
+            return float(value["$float"])
+        return {key: _from_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_from_plain(item) for item in value]
     return value
 
 
@@ -208,7 +234,7 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
 
 def _to_opened(r: Mapping[str, Any]) -> ev.Opened:
     rates = None if r["rates"] is None else {key: tuple(map(float, value)) for key, value in r["rates"].items()}
-    return ev.Opened(float(r["t"]), _to_cluster(r["cluster"]), r["scheduler"], r["trace"], rates)
+    return ev.Opened(float(r["t"]), _to_cluster(r["cluster"]), _from_plain(r["scheduler"]), r["trace"], rates)
 
 
 _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
@@ -218,9 +244,9 @@ _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
     "lost": lambda r: ev.NodeLost(float(r["t"]), int(r["node"])),
     "repaired": lambda r: ev.NodeRepaired(float(r["t"]), int(r["node"])),
     "metrics": lambda r: ev.MetricsReported(float(r["t"]), r["name"], _ints(r["jobs"]), _floats(r["values"])),
-    "switched": lambda r: ev.SchedulerSwitched(float(r["t"]), r["scheduler"], r["why"]),
+    "switched": lambda r: ev.SchedulerSwitched(float(r["t"]), _from_plain(r["scheduler"]), r["why"]),
     "planned": _to_planned,
-    "memo": lambda r: ev.MemoChanged(float(r["t"]), r["memo"]),
+    "memo": lambda r: ev.MemoChanged(float(r["t"]), _from_plain(r["memo"])),
     "progress": lambda r: ev.ProgressReported(
         float(r["t"]), _ints(r["jobs"]), _floats(r["steps"]), _floats(r["rates"]), _floats(r["since"])
     ),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fairlead.core.cluster import Bools, Cluster, Ints
-from fairlead.core.errors import InvalidPlan
+from fairlead.core.columns import JobColumns
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
 from fairlead.core.job import Job
@@ -28,9 +28,10 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
 
     # 2. Who may enter. Policies see admitted jobs only.
     admitted = stages.admission.admit(view)
+    admitted = replace(admitted, jobs=np.sort(admitted.jobs)) if len(admitted.jobs) > 1 else admitted
     view = view.admitting(admitted.jobs).but(estimate=stages.estimation.rates)
 
-    # 3. Who is done before the last step frees accelerators for this very decision.
+    # 3. Who is done before the last step; its accelerators are free for this very decision.
     ended = stages.termination.finished_early(view)
     leaving = view.without(ended)
 
@@ -49,6 +50,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         suspended=suspended,
         launches=placed.launches,
         holds_until=selection.holds_until,
+        revisit=selection.revisit,
         free=placed.free,
         up=tuple(view.capacity.tolist()),
         head=selection.head,
@@ -100,33 +102,68 @@ def _never(job: Job, cluster: Cluster) -> Reason:
     memory = max(t.memory_gb for t in suits)
     if job.memory_gb > memory:
         return Unplaced.needs(job.memory_gb, "GB of accelerator memory", of_at_most=memory)
+    if not any(cluster.hosts_a_worker(t.name, job.cpus, job.host_memory_gb) for t in suits):
+        wanted = f"{job.cpus:g} CPUs and {job.host_memory_gb:g} GB for a worker"
+        return Unplaced.unsuitable(f"no node has {wanted}")
     return Unplaced.unsuitable(f"no throughput above 0 for {job.kind!r} with {job.workers} workers")
 
 
 def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
-    """Jobs inside their minimum run stay selected, whatever the policy thought; the last in its order give way."""
+    """Jobs inside their minimum run stay as they are, whatever the policy thought; the last in its order give way."""
     protected = view.protected
-    if protected is None:
+    if protected is None or not protected.any():
         return selection
-    missing: Bools = protected & ~np.isin(view.jobs.number, selection.jobs)
-    if not missing.any():
-        return replace(selection, holds_until=_sooner(selection.holds_until, view.protection_ends))
-    if selection.combination is not None or selection.pinned:
-        raise InvalidPlan("a policy that combines or pins jobs must itself keep those inside their minimum run")
-    jobs = np.concatenate((view.jobs.number[missing], selection.jobs))
-    types = np.concatenate((view.jobs.type[missing], selection.types))
-    workers = np.concatenate((view.jobs.held[missing], selection.workers))
+    jobs = view.jobs.only(protected)
+    if _unchanged(selection, jobs).all():
+        return selection.until(view.protection_ends)
+    rest = ~np.isin(selection.jobs, jobs.number)
+    numbers = np.concatenate((jobs.number, selection.jobs[rest]))
+    types = np.concatenate((jobs.type, selection.types[rest]))
+    workers = np.concatenate((jobs.held, selection.workers[rest]))
+    combination = np.arange(len(numbers))
+    if selection.combination is not None:  # who shares an accelerator now goes on sharing it
+        together = -1 - np.array([view.holdings.of(number)[0] for number in jobs.number.tolist()], dtype=np.int64)
+        combination = np.concatenate((together, selection.combination[rest]))
+    stay = _that_fit(types, workers, combination, view)
+    sizes = selection.batch_sizes
+    return replace(
+        selection,
+        jobs=numbers[stay],
+        types=types[stay],
+        workers=workers[stay],
+        combination=None if selection.combination is None else combination[stay],
+        batch_sizes=None if sizes is None else np.concatenate((np.zeros(len(jobs), np.int64), sizes[rest]))[stay],
+        pinned={job: place for job, place in selection.pinned.items() if job not in jobs.number},
+        holds_until=None,
+    )
+
+
+def _unchanged(selection: Selection, jobs: JobColumns) -> Bools:
+    """Which of these running jobs a selection leaves as they are."""
+    if not len(selection):
+        return np.zeros(len(jobs), dtype=np.bool_)
+    order = selection.jobs.argsort()
+    at = order[np.minimum(selection.jobs[order].searchsorted(jobs.number), len(order) - 1)]
+    same: Bools = selection.jobs[at] == jobs.number
+    same &= (selection.types[at] == jobs.type) & (selection.workers[at] == jobs.held)
+    if selection.batch_sizes is not None:
+        same &= (selection.batch_sizes[at] == 0) | (selection.batch_sizes[at] == jobs.batch_size)
+    return same
+
+
+def _that_fit(types: Ints, workers: Ints, combination: Ints, view: Snapshot) -> list[int]:
+    """The entries, in their order, for which there are accelerators; a combination takes its own once."""
     free = view.capacity.tolist()
+    seen: set[int] = set()
     stay = []
-    for index, (kind, want) in enumerate(zip(types.tolist(), workers.tolist())):
-        if free[kind] >= want:
-            free[kind] -= want
+    for index, (kind, want, group) in enumerate(zip(types.tolist(), workers.tolist(), combination.tolist())):
+        if group in seen:
             stay.append(index)
-    return replace(selection, jobs=jobs[stay], types=types[stay], workers=workers[stay], holds_until=None)
-
-
-def _sooner(holds_until: float | None, second: float) -> float | None:
-    return None if holds_until is None else min(holds_until, second)
+        elif free[kind] >= want:
+            free[kind] -= want
+            seen.add(group)
+            stay.append(index)
+    return stay
 
 
 def _suspended(placed: Placed, view: Snapshot) -> Ints:

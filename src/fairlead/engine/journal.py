@@ -5,6 +5,7 @@ never acknowledged and is left out; damage anywhere else is an error that names 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
@@ -22,6 +23,10 @@ class Journal(Protocol):
 
     def append(self, event: Event) -> None: ...
 
+    def commit(self) -> None:
+        """What was appended is kept from now on, as safely as this journal keeps anything."""
+        ...
+
     def __iter__(self) -> Iterator[Event]: ...
 
     def close(self) -> None: ...
@@ -31,6 +36,9 @@ class NoJournal:
     """Forgets everything: for studies that only want the result."""
 
     def append(self, event: Event) -> None:
+        pass
+
+    def commit(self) -> None:
         pass
 
     def __iter__(self) -> Iterator[Event]:
@@ -49,6 +57,9 @@ class MemoryJournal:
     def append(self, event: Event) -> None:
         self.events.append(event)
 
+    def commit(self) -> None:
+        pass
+
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self.events))
 
@@ -57,10 +68,14 @@ class MemoryJournal:
 
 
 class JsonlJournal:
-    """One JSON object a line. `fresh=True` starts the file anew; otherwise events are appended to what is there."""
+    """One JSON object a line. `fresh=True` starts the file anew; otherwise events are appended to what is there.
 
-    def __init__(self, path: Path | str, *, fresh: bool = False) -> None:
-        self.path = Path(path)
+    With `durable`, `commit()` returns when the events are on the disk; without it they are there when the journal is closed,
+    which is enough for a simulation.
+    """
+
+    def __init__(self, path: Path | str, *, fresh: bool = False, durable: bool = False) -> None:
+        self.path, self._durable = Path(path), durable
         self._file: IO[bytes] | None = None
         try:
             if not fresh and self.path.exists():
@@ -76,6 +91,11 @@ class JsonlJournal:
             self._file.write(encode(event) + b"\n")
         except OSError as error:
             raise JournalError(f"{self.path}: cannot write the journal: {error.strerror or error}") from error
+
+    def commit(self) -> None:
+        if self._durable and self._file is not None:
+            self.flush()
+            os.fsync(self._file.fileno())
 
     def flush(self) -> None:
         if self._file is not None:

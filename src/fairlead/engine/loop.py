@@ -47,33 +47,38 @@ class Loop:
     decide_s: float = 0.0
     plan: RoundPlan | None = None  # the last one
     _last_round: float | None = None
+    _wake_s: float = -math.inf  # when a decision is due, whatever happens or not; at first, at the first boundary
+    _idle: int = 0
 
     def run(self, until: float = math.inf, stop: Callable[[State], bool] | None = None) -> None:
-        idle = 0
-        wake = boundary_at(self.backend.now, self.stages.round_s)
+        """Until nothing is left to do, or up to a second, or until `stop` says so; it can go on later from there."""
+        if self._wake_s == -math.inf:
+            self._wake_s = boundary_at(self.backend.now, self.stages.round_s)
         while self.state.busy or not self.backend.exhausted:
             # 1. What happened: up to the next decision that is due in any case, or, after an event, to the next round.
-            happened = self.backend.wait(min(wake, until), self.stages.round_s)
+            happened = self.backend.wait(min(self._wake_s, until), self.stages.round_s)
             for event in happened:
                 self.record(event)
-            if (stop is not None and stop(self.state)) or not self._due(bool(happened), wake):
+            if stop is not None and stop(self.state):
                 return
+            now = self.backend.now
+            if happened:  # whatever happened is decided on at the next boundary, which may be now
+                self._wake_s = min(self._wake_s, boundary_at(now, self.stages.round_s))
+            if now < self._wake_s:
+                if now >= until or (self.backend.exhausted and self._wake_s == math.inf):
+                    return
+                continue
             # 2. Decide, 3. record, 4. carry out.
             plan = self.step()
-            if self.backend.now >= until:
-                return
             # 5. When to look again at the latest.
-            idle = 0 if happened or plan.changes else idle + 1
-            wake = self._wake(plan)
-            if self.backend.exhausted and not plan.changes and (wake == math.inf or idle > STALLED_AFTER):
-                if wake < math.inf:
-                    raise Stalled(f"{len(self.state.live)} jobs wait, and nobody starts them after {idle} decisions")
+            self._wake_s = self._next_look(plan)
+            self._idle = 0 if happened or plan.changes else self._idle + 1
+            if self.backend.exhausted and not plan.changes and self._idle > STALLED_AFTER:
+                raise Stalled(f"{len(self.state.live)} jobs wait, and nobody starts them after {self._idle} decisions")
+            if self.backend.exhausted and not plan.changes and self._wake_s == math.inf:
                 return
-
-    def _due(self, happened: bool, wake: float) -> bool:
-        """Whether a decision is due now; it is not where the end of the run came before the next round or event."""
-        now = self.backend.now
-        return boundary_at(now, self.stages.round_s) == now and (happened or now >= wake)
+            if now >= until:
+                return
 
     def step(self) -> RoundPlan:
         """One decision at the backend's present moment."""
@@ -87,7 +92,9 @@ class Loop:
             self.record(MemoChanged(plan.time, memo))
         if plan.changes:
             self.record(RoundPlanned(plan))
-            self.backend.submit(plan)
+            self.journal.commit()  # nothing acts on a plan that could be forgotten
+            for event in self.backend.submit(plan):
+                self.record(event)
         self.plan = plan
         if self.on_decision is not None:
             self.on_decision(plan)
@@ -101,6 +108,7 @@ class Loop:
             if self.compose is None:
                 raise FairleadError("a scheduler switch needs a way to compose the new one; give the loop `compose`")
             self.stages = self.compose(event.scheduler)
+            self._wake_s = boundary_at(self.backend.now, self.stages.round_s)
 
     def _count_rounds(self) -> None:
         length = self.stages.round_s
@@ -110,11 +118,12 @@ class Loop:
             self.rounds += round((self.backend.now - self._last_round) / length)
         self._last_round = self.backend.now
 
-    def _wake(self, plan: RoundPlan) -> float:
+    def _next_look(self, plan: RoundPlan) -> float:
         now, length = self.backend.now, self.stages.round_s
         holds = plan.holds_until
         if length == 0:  # at every event; in between only where the policy names a second, and then just behind it
-            return math.inf if holds is None else max(holds + 1e-6, now + LEAST_STEP_S)
+            second = plan.revisit if holds is None else holds
+            return math.inf if second == math.inf else max(second + 1e-6, now + LEAST_STEP_S)
         following = boundary_after(now, length)
         if holds is None or not self.skip_quiet_rounds:
             return following

@@ -27,6 +27,7 @@ from fairlead.core.job import LEGAL, Job, Phase, check_transition
 from fairlead.core.plan import Launches
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Names, Snapshot
+from fairlead.engine.codec import encode_memo
 
 # Looked up often, and an enum's members are slow to reach.
 QUEUED, WAITING, RUNNING = int(Phase.QUEUED), int(Phase.WAITING), int(Phase.RUNNING)
@@ -60,7 +61,7 @@ class State:
         self._codes: dict[str, dict[str, int]] = {name: {} for name in ("kind", "user", "entity", "group")}
         self._names = Names((), (), (), ())
         self._new_ints, self._new_floats = list(INT_COLUMNS.values()), list(FLOAT_COLUMNS.values())
-        self._fits: dict[tuple[tuple[str, ...], float, int], int] = {}
+        self._fits: dict[tuple[tuple[str, ...], float, int, float, float], int] = {}
         self._history: Floats = np.zeros(256)
         self._finished_count = 0
 
@@ -146,11 +147,13 @@ class State:
         for metric in sorted(self.store.metrics):
             digest.update(metric.encode() + self.store.metrics[metric][: self.next_number].tobytes())
         first = self.holdings.first[: self.next_number]
-        parts = (self.up, self.capacity, self.holdings.occupancy, first, self.live, self.queue)
+        history, services = self._history[: self._finished_count], self.service_by_type
+        parts = (self.up, self.capacity, self.holdings.occupancy, first, self.live, self.queue, history, services)
         for part in parts:
             digest.update(np.ascontiguousarray(part).tobytes())
         gangs = [(number, self.holdings.of(number).tolist()) for number in (self.holdings.size > 1).nonzero()[0].tolist()]
-        digest.update(repr((gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
+        digest.update(repr((float(self.time), gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
+        digest.update(encode_memo(self.memo) + encode_memo(self.scheduler))
         return digest.hexdigest()
 
     # What events do.
@@ -192,6 +195,8 @@ class State:
     def _cancelled(self, event: ev.JobCancelled) -> None:
         if event.number not in self.job_of:
             raise InvalidPlan(f"there is no job number {event.number} to cancel")
+        if self.store.arrays["phase"][event.number] > RUNNING:
+            return  # it ended before the cancellation arrived
         self._end(np.array([event.number], dtype=np.int64), event.time, CANCELLED)
 
     def _node_lost(self, event: ev.NodeLost) -> None:
@@ -221,6 +226,7 @@ class State:
             self.live = _merged(self.live, plan.admitted)
         if len(plan.ended):
             self._end(plan.ended, plan.time, FINISHED)
+            self._remember(self.store.arrays["settled_accelerator_s"][plan.ended])
         if len(plan.suspended):
             self._go(plan.suspended, WAITING)
             self._settle(plan.suspended, plan.time)
@@ -250,7 +256,7 @@ class State:
     def _progress(self, event: ev.ProgressReported) -> None:
         a = self.store.arrays
         a["base_steps"][event.jobs] = event.steps
-        a["rate"][event.jobs] = event.rates
+        a["rate"][event.jobs] = np.where(a["held"][event.jobs] > 0, event.rates, 0.0)  # a late report moves nobody
         a["since_s"][event.jobs] = event.since
 
     def _finished(self, event: ev.JobsFinished) -> None:
@@ -263,12 +269,14 @@ class State:
         self._end(event.jobs, event.at, FAILED)
 
     def _interrupted(self, event: ev.JobsInterrupted) -> None:
-        self._go(event.jobs, WAITING)
-        self._settle(event.jobs, event.time)
         a = self.store.arrays
-        a["base_steps"][event.jobs] = event.steps
+        hit = a["held"][event.jobs] > 0  # who was suspended or ended meanwhile is not concerned
+        jobs = event.jobs[hit]
+        self._go(jobs, WAITING)
+        self._settle(jobs, event.time)
+        a["base_steps"][jobs] = event.steps[hit]
         if event.own_fault:
-            a["failures"][event.jobs] += 1
+            a["failures"][jobs] += 1
 
     # What the above are made of.
 
@@ -338,13 +346,14 @@ class State:
         return codes[name]
 
     def _types_that_fit(self, job: Job) -> int:
-        needs = (job.allowed_types, job.memory_gb, job.workers)
+        needs = (job.allowed_types, job.memory_gb, job.workers, job.cpus, job.host_memory_gb)
         mask = self._fits.get(needs)
         if mask is None:
             mask = 0
             for code, kind in enumerate(self.cluster.types):
                 allowed = not job.allowed_types or kind.name in job.allowed_types
-                if allowed and job.memory_gb <= kind.memory_gb and job.workers <= self.cluster.size_of_type[code]:
+                large = job.memory_gb <= kind.memory_gb and job.workers <= self.cluster.size_of_type[code]
+                if allowed and large and self.cluster.hosts_a_worker(kind.name, job.cpus, job.host_memory_gb):
                     mask |= 1 << code
             self._fits[needs] = mask
         return mask

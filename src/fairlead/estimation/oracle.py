@@ -30,6 +30,7 @@ class Oracle:
 
     table: RateTable
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _kinds: list[tuple[str, ...]] = field(default_factory=lambda: [()], init=False, repr=False, compare=False)
     _map: list[Ints] = field(default_factory=lambda: [np.full((1, 1), -1)], init=False, repr=False, compare=False)
 
     def rates(self, view: Snapshot) -> Rates:
@@ -41,9 +42,15 @@ class Oracle:
         return Rates(rows, table.alone, table.spread, table.paired, **self._kept)
 
     def _lookup(self, kind: Ints, workers: Ints, view: Snapshot) -> Ints:
-        """(kind, workers) → row of the table, through a small matrix that grows with what was seen: a cache, no state."""
+        """(kind, workers) → row of the table, through a small matrix that grows with what was seen. It is a cache: codes of
+        kinds belong to a state, so it is begun anew for a state that names them otherwise."""
         if not len(kind):
             return kind
+        kinds = view.names.kinds
+        if self._kinds[0] is not kinds:
+            if kinds[: len(self._kinds[0])] != self._kinds[0]:
+                self._map[0] = np.full((1, 1), -1)
+            self._kinds[0] = kinds
         known = self._map[0]
         try:
             rows = known[kind, workers]

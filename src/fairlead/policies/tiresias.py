@@ -7,7 +7,7 @@ queue: who started earlier goes first, then who was submitted earlier (so a newc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -65,15 +65,18 @@ class Gittins:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs
-        memo, attained, _ = _promoted(view, memo, self.promote_after, self.thresholds)
+        memo, attained, run_s = _promoted(view, memo, self.promote_after, self.thresholds)
         queue = _queue(attained, self.thresholds)
-        start = np.fmin(jobs.first_started_s, _EPOCH - 1)  # who never started comes last
+        start = np.where(np.isnan(jobs.first_started_s), _EPOCH - 1, jobs.first_started_s)
         index = np.zeros(len(jobs))
         if len(view.history) >= self.least_history:
             index = gittins_index(attained, np.sort(view.history))
         rank = np.empty(len(jobs))
         rank[np.lexsort((start, -index, queue))] = np.arange(len(jobs))
-        return in_order(view, rank, backfill=self.backfill), memo
+        selection = in_order(view, rank, backfill=self.backfill)  # an index may turn at any time: no promise
+        demotion = _next_demotion(view, selection, attained, queue, self.thresholds)
+        promotion = _next_promotion(view, selection, queue, run_s, self.promote_after)
+        return replace(selection, revisit=min(demotion, promotion)), memo
 
 
 def gittins_index(age: Floats, services: Floats) -> Floats:

@@ -24,10 +24,10 @@ class JobBuilder:
 
     def lasting(self, seconds: float) -> JobBuilder:
         """So long on any type: a job of kind TIMED."""
-        return self.with_(steps=seconds, kind=TIMED)
+        return self.with_(steps=float(seconds), kind=TIMED)
 
     def of_kind(self, kind: str, steps: float) -> JobBuilder:
-        return self.with_(kind=kind, steps=steps)
+        return self.with_(kind=kind, steps=float(steps))
 
     def at(self, second: float) -> JobBuilder:
         return self.with_(submitted_s=float(second))

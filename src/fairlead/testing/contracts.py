@@ -229,8 +229,8 @@ class BackendContract:
 
     def test_what_is_launched_makes_progress_and_ends(self) -> None:
         backend, number = self._backend()
-        backend.submit(self._launch(backend.now, number))
-        told = self._until(backend, (ev.JobsFinished,))
+        told = [*backend.submit(self._launch(backend.now, number))]
+        told += self._until(backend, (ev.JobsFinished,))
         assert any(isinstance(e, ev.ProgressReported) and number in e.jobs for e in told)
         finished = [e for e in told if isinstance(e, ev.JobsFinished)]
         assert number in finished[-1].jobs
