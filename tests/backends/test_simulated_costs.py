@@ -186,12 +186,12 @@ def test_a_backend_carries_out_a_plan_and_tells_what_came_of_it():
     assert [type(event) for event in told] == [ev.JobSubmitted]
     assert backend.now == 5.0
     one = np.array([0])
-    backend.submit(RoundPlan(5.0, launches=Launches(one, one, np.array([0, 1]), np.array([1]))))
-    (progress,) = backend.wait(25.0, 0.0)
+    (progress,) = backend.submit(RoundPlan(5.0, launches=Launches(one, one, np.array([0, 1]), np.array([1]))))
+    assert not backend.wait(25.0, 0.0)
     assert (progress.steps.tolist(), progress.rates.tolist(), progress.since.tolist()) == ([0.0], [1.0], [8.0])
     assert backend.now == 25.0
-    backend.submit(RoundPlan(25.0, suspended=one))
-    (progress,) = backend.wait(40.0, 0.0)
+    (progress,) = backend.submit(RoundPlan(25.0, suspended=one))
+    assert not backend.wait(40.0, 0.0)
     assert (progress.steps.tolist(), progress.rates.tolist()) == ([15.0], [0.0])
     backend.submit(RoundPlan(40.0, launches=Launches(one, one, np.array([0, 1]), np.array([0]))))
     told = backend.wait(1000.0, 0.0)

@@ -66,8 +66,8 @@ def test_a_plan_can_give_a_job_another_batch_size():
     backend = Simulated(Cluster.parse("1xfast:1"), table().for_types(("fast",)), [Job("a", 0.0, 100.0, "m")])
     backend.wait(0.0, 0.0)
     one = np.array([0])
-    backend.submit(RoundPlan(0.0, launches=Launches(one, one, np.array([0, 1]), one, np.array([64]))))
-    told = backend.wait(1000.0, 0.0)
+    told = [*backend.submit(RoundPlan(0.0, launches=Launches(one, one, np.array([0, 1]), one, np.array([64]))))]
+    told += backend.wait(1000.0, 0.0)
     assert [event.rates.tolist() for event in told if isinstance(event, ev.ProgressReported)] == [[8.0]]
     assert [event.at.tolist() for event in told if isinstance(event, ev.JobsFinished)] == [[12.5]]
 

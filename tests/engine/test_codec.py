@@ -24,6 +24,7 @@ moments = st.floats(0, 1e12)
 numbers = st.integers(0, 2**40)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 words = st.text(max_size=12).filter(lambda text: text.isprintable() or text in ("\n", "\t", ""))
+keys = words.filter(lambda word: not word.startswith("$"))  # those are the codec's own
 amounts = st.floats(0, 1e9) | st.just(math.inf)
 
 
@@ -87,10 +88,10 @@ def clusters(draw):
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | finite | words,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
     max_leaves=8,
 )
-mappings = st.dictionaries(words, plain, max_size=4)
+mappings = st.dictionaries(keys, plain, max_size=4)
 reasons = st.sampled_from(
     [
         Unplaced.needs(8, "accelerators", of_at_most=2),
@@ -206,9 +207,11 @@ def test_there_is_a_spelling_for_every_event_there_is():
     assert kinds == set(ev.Event.__args__) | set(ev.Exogenous.__args__)
 
 
-def test_an_array_in_a_memo_is_written_as_a_list():
-    event = ev.MemoChanged(1.0, {"share": np.array([0.5, 1.0]), "by": {3: np.int64(4)}, "pair": (1, 2)})
-    assert decode(encode(event)).memo == {"share": [0.5, 1.0], "by": {"3": 4}, "pair": [1, 2]}
+def test_an_array_in_a_memo_comes_back_as_an_array():
+    memo = decode(encode(ev.MemoChanged(1.0, {"share": np.array([0.5, 1.0]), "by": {"3": np.int64(4)}, "pair": (1, 2)}))).memo
+    assert isinstance(memo["share"], np.ndarray)
+    assert memo["share"].tolist() == [0.5, 1.0]
+    assert (memo["by"], memo["pair"]) == ({"3": 4}, [1, 2])
 
 
 def test_a_column_of_equal_values_is_written_once():

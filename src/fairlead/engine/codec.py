@@ -209,7 +209,7 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
         "cluster": _cluster(e.cluster),
         "scheduler": _plain(e.scheduler),
         "trace": e.trace,
-        "rates": _plain(e.rates),
+        "rates": None if e.rates is None else {key: list(rates) for key, rates in e.rates.items()},
     },
     ev.JobSubmitted: lambda e: {"e": "submitted", "t": e.time, "n": e.number, "job": _job(e.job)},
     ev.JobCancelled: lambda e: {"e": "cancelled", "t": e.time, "n": e.number},
