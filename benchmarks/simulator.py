@@ -100,9 +100,8 @@ def main() -> None:
     if chosen.json:
         print(json.dumps({"runs": rows}))
         return
-    print(
-        f"{'workload':44} {'policy':10} {'CPU s':>7} {'MB':>6} {'rounds':>7} {'µs each':>8} {'decided':>8} {'µs each':>8} {'log MB':>7}"
-    )
+    print(f"{'workload':44} {'policy':10} {'CPU s':>7} {'MB':>6} {'rounds':>7}", end="")
+    print(f" {'µs each':>8} {'decided':>8} {'µs each':>8} {'log MB':>7}")
     for row in rows:
         per_round, per_decision = (1e6 * row["wall_s"] / row[name] for name in ("rounds", "decisions"))
         mark = "" if row["good"] else "  above the limit"

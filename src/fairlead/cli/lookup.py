@@ -45,7 +45,7 @@ def _described(entry: Registered) -> dict[str, object]:
         for field in dataclasses.fields(found):
             if field.init and field.default is not dataclasses.MISSING:
                 parameters[field.name] = field.default
-    summary = entry.summary or str(getattr(found, "summary", ""))
+    summary = str(getattr(found, "summary", "")) or entry.summary  # formats carry a line for people of their own
     return {
         "kind": entry.what,
         "name": entry.name,

@@ -18,7 +18,7 @@ from fairlead.core.errors import FairleadError
 
 app = typer.Typer(
     name="fairlead",
-    help="A scheduler for deep-learning clusters: simulate it, compare it, explain it.",
+    help="A scheduler for deep-learning clusters: simulate it, compare it, look at what it did.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -41,7 +41,9 @@ def _version(wanted: bool) -> None:
 def main(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    """A scheduler for deep-learning clusters: simulate it, compare it, explain it.
+    """A scheduler for deep-learning clusters: simulate it, compare it, look at what it did.
+
+    Try: fairlead compare, then fairlead simulate --policy las --report las.html, then fairlead policies.
 
     Exit codes: 0 done, 1 found something wrong (trace check), 2 bad input, 130 interrupted.
     """

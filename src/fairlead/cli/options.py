@@ -28,7 +28,8 @@ DEFAULT_CLUSTER = "8xv100:4,16xp100:4,24xk80:4"
 TRACE = typer.Option("--trace", help="A trace file. Without it, jobs are generated from the bundled catalogue.")
 TraceOption: TypeAlias = Annotated[Path | None, TRACE]
 FormatOption: TypeAlias = Annotated[
-    str | None, typer.Option("--format", help="The trace's format; recognised by its look where it is not given.")
+    str | None,
+    typer.Option("--format", help="The trace's format ('fairlead policies format' lists them); else recognised by its look."),
 ]
 SkipBadOption: TypeAlias = Annotated[
     bool, typer.Option("--skip-bad", help="Leave bad lines of the trace out, count and list them, and go on.")
@@ -70,7 +71,11 @@ MtbfOption: TypeAlias = Annotated[
 MttrOption: TypeAlias = Annotated[float, typer.Option("--mttr", help="Mean seconds until a failed node is back.", min=0)]
 OutageOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--outage", help="A node that is gone for a while, as node:from:to in seconds ('3:3600:7200'); repeatable."),
+    typer.Option(
+        "--outage",
+        metavar="NODE:FROM:TO",
+        help="A node that is gone for a while, as node:from:to in seconds ('3:3600:7200'); repeatable.",
+    ),
 ]
 MeasureOption: TypeAlias = Annotated[
     str | None,

@@ -25,7 +25,11 @@ from fairlead.study.simulate import simulate as run_simulation
 def simulate(
     policy: Annotated[
         str | None,
-        typer.Option("--policy", help="A policy by name, with parameters if need be: 'tiresias:thresholds=[3250,7200]'."),
+        typer.Option(
+            "--policy",
+            help="A policy by name ('fairlead policies' lists them), with parameters if need be: "
+            "'tiresias:thresholds=[3250,7200]'. This or --config is needed.",
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", help="A scheduler file in YAML, in place of single options.")
@@ -99,13 +103,20 @@ def simulate(
     with progress(None, f"{scheduler.label} on {source.name}", quiet=json) as bar:
         run = run_simulation(given, journal=journal, gantt=pictures, on_progress=bar.show)
     summary = summarize(run.record, metrics)
+    refused = [{"name": run.state.job_of[n].name, "reason": str(why)} for n, why in sorted(run.state.refusals.items())]
     if json:
-        skipped = {"skipped_lines": len(source.skipped)} if source.skipped else {}
+        skipped: dict[str, object] = {"skipped_lines": len(source.skipped)} if source.skipped else {}
+        if refused:
+            skipped["refused_jobs"] = refused[:100]
         print_json(
             {"scheduler": scheduler.label, "trace": source.name, "cluster": str(machine), **summary.to_dict(), **skipped}
         )
     else:
         out.print(summary_table(f"{scheduler.label} on {source.name}, {machine}", summary))
+        for each in refused[:5]:
+            note(f"refused: {each['name']}: {each['reason']}")
+        if len(refused) > 5:
+            note(f"refused: … and {len(refused) - 5} more (--json lists them)")
     if report is not None:
         path = write_report([run.record], report, metrics, title=f"{scheduler.label} on {source.name}")
         note(f"report: {path}")

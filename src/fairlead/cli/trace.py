@@ -51,7 +51,12 @@ def generate(
     seed: opt.SeedOption = 0,
     json: opt.JsonOption = False,
 ) -> None:
-    """Generate a workload after Gavel §7.1 or Shockwave §8.1."""
+    """Generate a workload after Gavel §7.1 or Shockwave §8.1.
+
+    Example:
+
+      fairlead trace generate --jobs 500 --load 6 --workers multiple -o jobs.csv
+    """
     lengths = durations if durations in ("gavel", "shockwave") else tuple(_numbers("--durations", durations))
     generator = Generator(
         jobs=jobs,
@@ -80,7 +85,12 @@ def convert(
     skip_bad: opt.SkipBadOption = False,
     json: opt.JsonOption = False,
 ) -> None:
-    """Write a trace of any known format in the native one."""
+    """Write a trace of any known format in the native one.
+
+    Example:
+
+      fairlead trace convert philly.csv -o philly.parquet
+    """
     trace = TraceFile(source, format, skip_bad).read(read_table(throughputs))
     opt.tell_skipped(trace, quiet=json)
     _write(trace, output, json)
@@ -112,7 +122,12 @@ def transform(
     seed: opt.SeedOption = 0,
     json: opt.JsonOption = False,
 ) -> None:
-    """Change a trace. What is asked for is applied in the order in which the options are listed here."""
+    """Change a trace. What is asked for is applied in the order in which the options are listed here.
+
+    Example:
+
+      fairlead trace transform philly.csv --keep-workers 1,2,4,8 --load 8 --random-kinds -o blox.csv
+    """
     table = read_table(throughputs)
     trace = TraceFile(source, format, skip_bad).read(table)
     opt.tell_skipped(trace, quiet=json)
@@ -146,7 +161,12 @@ def stats(
     accelerators: Annotated[int | None, typer.Option("--accelerators", help="Tell the load on so many.", min=1)] = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Describe a trace: how many jobs, how large, how long, how much load."""
+    """Describe a trace: how many jobs, how large, how long, how much load.
+
+    Example:
+
+      fairlead trace stats philly.csv --accelerators 400
+    """
     trace = TraceFile(source, format, skip_bad).read(read_table(throughputs))
     found = trace_stats(trace, accelerators)
     if json:
@@ -164,6 +184,8 @@ def stats(
         table.add_row("accelerator-hours", f"{found.accelerator_hours:,.0f}")
     if found.offered_load is not None:
         table.add_row(f"load on {found.accelerators}", f"{100 * found.offered_load:.1f} %")
+    elif accelerators is not None:
+        table.add_row(f"load on {accelerators}", "– (jobs have kinds: how long they take depends on the type)")
     out.print(table)
 
 
@@ -174,7 +196,12 @@ def check(
     throughputs: opt.ThroughputsOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Read a trace to its end and list every bad line. Exit code 1 where there are any."""
+    """Read a trace to its end and list every bad line. Exit code 1 where there are any.
+
+    Example:
+
+      fairlead trace check jobs.csv
+    """
     trace = TraceFile(source, format, skip_bad=True).read(read_table(throughputs))
     if json:
         problems = [

@@ -124,6 +124,16 @@ def shown(value: float | int | None, shows: Shows) -> str:
             return f"{value:,.0f}"
 
 
+def shown_alike(values: Sequence[float | int | None], shows: Shows) -> list[str]:
+    """The values of one column. Durations are told in one unit, which the eye can compare, unless they are decades apart."""
+    known = [float(v) for v in values if v is not None and math.isfinite(v) and v > 0]
+    if shows != "duration" or not known or max(known) > 100 * min(known):
+        return [shown(value, shows) for value in values]
+    limit = sorted(known)[len(known) // 2]
+    unit, name = next(((unit, name) for top, unit, name in _UNITS if limit < top), (86400.0, "d"))
+    return ["–" if v is None or not math.isfinite(v) else f"{_digits(v / unit)} {name}" for v in values]
+
+
 _UNITS = ((60.0, 1.0, "s"), (3600.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
 
 

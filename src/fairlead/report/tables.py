@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.report.columns import COLUMNS, Column, Row, best, columns_for, principal, shown
+from fairlead.report.columns import COLUMNS, Column, Row, best, columns_for, principal, shown, shown_alike
 from fairlead.report.metrics import Summary
 
 _BEST = "bold green"
@@ -32,14 +32,16 @@ def comparison_table(
     columns: Sequence[Column] = columns_for(rows)
     if not every_figure:
         labels = max((len(label) for label, _ in summaries), default=0)
-        columns = _fitting(principal(columns), rows, (width or get_console().width) - max(labels, len(_RUN)) - 2)
+        columns = _fitting(principal(columns), rows, (width or get_console().width) - max(labels, len(_RUN)) - 4)
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", header_style="bold", collapse_padding=True)
     table.add_column(_RUN, style="cyan", no_wrap=True)
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
     leading = {column.key: best(column, rows) for column in columns}
-    for (label, _), row in zip(summaries, rows):
-        table.add_row(Text(label), *(_cell(column, row.get(column.key), leading[column.key]) for column in columns))
+    texts = {column.key: shown_alike([row.get(column.key) for row in rows], column.shows) for column in columns}
+    for index, ((label, _), row) in enumerate(zip(summaries, rows)):
+        cells = (_cell(texts[c.key][index], row.get(c.key), leading[c.key]) for c in columns)
+        table.add_row(Text(label), *cells)
     return table
 
 
@@ -56,16 +58,16 @@ def summary_table(label: str, summary: Summary) -> Table:
     return table
 
 
-def _cell(column: Column, value: float | int | None, leading: float | None) -> Text:
+def _cell(text: str, value: float | int | None, leading: float | None) -> Text:
     wins = leading is not None and value is not None and float(value) == leading
-    return Text(shown(value, column.shows), style=_BEST if wins else "", no_wrap=True)
+    return Text(text, style=_BEST if wins else "", no_wrap=True)
 
 
 def _fitting(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[Column]:
     """The leading columns that fit the width, in the order in which people are used to see them."""
     kept = []
     for column in columns:
-        cells = [column.heading, *(shown(row.get(column.key), column.shows) for row in rows)]
+        cells = [column.heading, *shown_alike([row.get(column.key) for row in rows], column.shows)]
         width -= max(map(len, cells)) + 2
         if width < 0:
             break
