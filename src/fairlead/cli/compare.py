@@ -82,6 +82,7 @@ def compare(
 
       fairlead compare --trace philly.csv --cluster 400xv100:8 --policies fifo,srtf --config mine.yaml
     """
+    opt.distinct([trace, throughputs, costs, *(config or ())], [report])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
     schedulers = [SchedulerConfig(parse_part(name)) for name in _split(policies)]
@@ -107,7 +108,15 @@ def compare(
         fill_workers,
     )
     if trace is not None:
-        opt.tell_skipped(given.workload.trace(None, 0), quiet=json)
+        read = given.workload.trace(None, 0)
+        opt.tell_skipped(read, quiet=json)
+        opt.check_measure(metrics, len(read))
+        if len(given.seeds) > 1 and not loads and not mtbf:
+            raise InputError(
+                "--seeds", "one seed: without --loads or --mtbf nothing about a trace is random", field="seeds", value=seeds
+            )
+    else:
+        opt.check_measure(metrics, jobs)
     pictures = report is not None or png is not None
     with progress(len(given.cases()), "simulating", quiet=json) as bar:
         outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
@@ -185,8 +194,10 @@ def _numbers(option: str, text: str) -> list[float | None]:
             values.append(float(part))
         except ValueError:
             raise InputError(option, "numbers separated by commas", field=option.strip("-"), value=part) from None
-        if not 0 < (values[-1] or 0) < float("inf"):
-            raise InputError(option, "numbers above 0", field=option.strip("-"), value=part)
+        if not 1e-6 <= (values[-1] or 0) <= 1e6:
+            raise InputError(option, "numbers from 0.000001 to 1,000,000", field=option.strip("-"), value=part)
+    if not values or len(set(values)) < len(values):
+        raise InputError(option, "at least one number, each once", field=option.strip("-"), value=text)
     return values
 
 
@@ -195,6 +206,8 @@ def _seeds(text: str) -> list[int]:
         seeds = list(range(int(text[:-1]))) if text.endswith("x") else [int(part) for part in _split(text)]
     except ValueError:
         seeds = []
-    if not seeds or min(seeds) < 0:
-        raise InputError("--seeds", "whole numbers separated by commas, or a count as in '3x'", field="seeds", value=text)
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise InputError(
+            "--seeds", "whole numbers separated by commas, each once, or a count as in '3x'", field="seeds", value=text
+        )
     return seeds

@@ -62,6 +62,10 @@ def run() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"fairlead: error: {place}{error.strerror or error}\n")
+        sys.exit(2)
     except MemoryError:
         sys.stderr.write("fairlead: error: out of memory\n")
         sys.exit(2)

@@ -14,7 +14,7 @@ from fairlead.backends.faults import Outage
 from fairlead.backends.world import Costs
 from fairlead.cli.output import note
 from fairlead.config import Part, SchedulerConfig, read_cluster, read_costs
-from fairlead.config.scheduler import parse_part
+from fairlead.config.scheduler import LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.report.metrics import MetricOptions, measure_from
@@ -108,6 +108,19 @@ WorkersOption: TypeAlias = Annotated[
 ]
 
 
+def distinct(inputs: Sequence[Path | None], outputs: Sequence[Path | None]) -> None:
+    """No output takes the place of an input or of another output, and each can be written: told before the work, not after."""
+    seen = {path.resolve() for path in inputs if path is not None}
+    for path in outputs:
+        if path is None:
+            continue
+        if not str(path) or str(path) == "." or path.is_dir():
+            raise InputError("command line", "a file to write; a folder stands there", field="output", value=str(path))
+        if path.resolve() in seen:
+            raise InputError("command line", "a file that is not read or written already", field="output", value=str(path))
+        seen.add(path.resolve())
+
+
 def cluster_of(text: str) -> Cluster:
     return read_cluster(text, accelerator_types())
 
@@ -119,6 +132,9 @@ def costs_of(launch: float, restart: float, checkpoint: float, every: float | No
         return read_costs(file)
     if every is not None and not every > 0:
         raise InputError("--checkpoint-every", "seconds above 0", field="checkpoint-every", value=every)
+    for name, value in (("launch-cost", launch), ("restart-cost", restart), ("checkpoint-cost", checkpoint)):
+        if not value <= LONGEST_ROUND_S:
+            raise InputError(f"--{name}", f"at most {LONGEST_ROUND_S:g} seconds", field=name, value=value)
     return Costs(launch, restart, checkpoint, math.inf if every is None else every)
 
 
@@ -143,6 +159,12 @@ def metrics_of(measure: str | None, makespan: str, jct: str, contention: str, un
     return MetricOptions(None if measure is None else measure_from(measure), makespan, jct, contention, unfair)  # type: ignore[arg-type]
 
 
+def check_measure(metrics: MetricOptions, jobs: int) -> None:
+    if metrics.measure is not None and metrics.measure[0] >= jobs:
+        wanted = f"a range within the {jobs:,} jobs that there are"
+        raise InputError("--measure", wanted, field="measure", value=":".join(map(str, metrics.measure)))
+
+
 def override(
     base: SchedulerConfig,
     round_s: float | None,
@@ -154,8 +176,9 @@ def override(
     """A scheduler with what the command line says instead of what its file says."""
     if event_driven and round_s is not None:
         raise InputError("--round", "either --round or --event-driven", field="round", value=round_s)
-    if round_s is not None and not 0 < round_s < math.inf:
-        raise InputError("--round", "seconds above 0 (or --event-driven)", field="round", value=round_s)
+    if round_s is not None and not SHORTEST_ROUND_S <= round_s <= LONGEST_ROUND_S:
+        wanted = f"{SHORTEST_ROUND_S:g} to {LONGEST_ROUND_S:g} seconds (or --event-driven)"
+        raise InputError("--round", wanted, field="round", value=round_s)
     parts: dict[str, Part] = {}
     if admission:
         parts["admission"] = parse_part(admission)

@@ -26,6 +26,8 @@ err = Console(stderr=True)
 
 def print_json(data: Mapping[str, Any]) -> None:
     """One JSON object on one line; what is not a finite number is null."""
+    if sys.stdout is None:
+        raise OSError("standard output is closed")
     sys.stdout.buffer.write(orjson.dumps(_finite(data), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
     sys.stdout.buffer.flush()
 

@@ -87,6 +87,7 @@ def simulate(
         raise InputError("command line", "either --policy NAME or --config FILE", field="policy", value=policy)
     scheduler = SchedulerConfig(parse_part(policy)) if policy is not None else SchedulerConfig.from_file(config or "")
     scheduler = opt.override(scheduler, round, event_driven, admission, placement, run_to_completion)
+    opt.distinct([trace, config, throughputs, costs], [events, report])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
     spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
@@ -97,6 +98,7 @@ def simulate(
         opt.generator_of(jobs, load, workers).trace(seed) if trace is None else TraceFile(trace, format, skip_bad).read(table)
     )
     opt.tell_skipped(source, quiet=json)
+    opt.check_measure(metrics, len(source))
     given = Simulation(source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds)
     pictures = report is not None or png is not None
     journal = None if events is None else JsonlJournal(events, fresh=True)

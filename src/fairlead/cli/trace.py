@@ -132,7 +132,10 @@ def transform(
     trace = TraceFile(source, format, skip_bad).read(table)
     opt.tell_skipped(trace, quiet=json)
     if keep_workers:
-        trace = change.keep_workers(trace, [int(size) for size in _numbers("--keep-workers", keep_workers)])
+        sizes = _numbers("--keep-workers", keep_workers)
+        if not all(size >= 1 and size == int(size) for size in sizes if size < float("inf")) or float("inf") in sizes:
+            raise InputError("--keep-workers", "whole numbers from 1 on", field="keep-workers", value=keep_workers)
+        trace = change.keep_workers(trace, [int(size) for size in sizes])
     if slice is not None:
         trace = change.slice_jobs(trace, *measure_from(slice))
     if window is not None:
@@ -227,7 +230,10 @@ def _write(trace: Trace, output: Path, json: bool) -> None:
 
 def _numbers(option: str, text: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",") if part.strip()]
+        found = [float(part) for part in text.split(",") if part.strip()]
+        if any(value != value for value in found):
+            raise ValueError
+        return found
     except ValueError:
         raise InputError(option, "numbers separated by commas", field=option.strip("-"), value=text) from None
 

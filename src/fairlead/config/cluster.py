@@ -9,9 +9,9 @@ nodes:
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from fairlead.config.source import Value, read_yaml
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
@@ -24,7 +24,7 @@ MOST_ACCELERATORS = 1_000_000
 
 def read_cluster(text: str, known: Sequence[AcceleratorType] = ()) -> Cluster:
     """A cluster from a short text such as `8xv100:4,16xp100:4`, or from the YAML file of that name."""
-    if text.endswith((".yaml", ".yml")) or Path(text).is_file():
+    if text.endswith((".yaml", ".yml")) or (len(text) < 1000 and os.path.isfile(text)):
         return cluster_from(read_yaml(text), known)
     return Cluster.parse(text, known)
 
@@ -34,12 +34,14 @@ def cluster_from(value: Value, known: Sequence[AcceleratorType] = ()) -> Cluster
     types = {kind.name: kind for kind in known}
     if "types" in fields:
         for name, entry in fields["types"].mapping().items():
-            types[name] = _type(name, entry, types.get(name))
+            types[name.lower()] = _type(name.lower(), entry, types.get(name.lower()))
     if "nodes" not in fields:
         raise InputError(value.source, "a list of nodes", field="nodes")
     nodes: list[Node] = []
     for entry in fields["nodes"].items():
         nodes.extend(_nodes(entry, len(nodes)))
+        if sum(node.accelerators for node in nodes) > MOST_ACCELERATORS:
+            raise entry.error(f"at most {MOST_ACCELERATORS:,} accelerators in all")
     if not nodes:
         raise fields["nodes"].error("at least one node")
     twice = [name for name, times in Counter(node.name for node in nodes).items() if times > 1]

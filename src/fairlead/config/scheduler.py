@@ -9,7 +9,6 @@ rounds: 300            # seconds, or: event-driven
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from fairlead.registry import Registry
 
 DEFAULT_ROUND_S = 300.0
 EVENT_DRIVEN = "event-driven"
+SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.01, 1e9
 
 _PARTS = ("admission", "estimation", "policy", "placement", "termination")
 _FIELDS = ("name", *_PARTS, "rounds", "run_to_completion")
@@ -168,7 +168,8 @@ def _part(value: Value) -> Part:
 def _rounds(value: Value) -> float:
     if value.data == EVENT_DRIVEN:
         return 0.0
-    length = value.number(f"seconds above 0, or {EVENT_DRIVEN}", 0.0, above=True)
-    if not math.isfinite(length):
-        raise value.error(f"seconds above 0, or {EVENT_DRIVEN}")
+    wanted = f"{SHORTEST_ROUND_S:g} to {LONGEST_ROUND_S:g} seconds, or {EVENT_DRIVEN}"
+    length = value.number(wanted, SHORTEST_ROUND_S)
+    if not length <= LONGEST_ROUND_S:
+        raise value.error(wanted)
     return length

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +50,7 @@ class Value:
 
     def number(self, expected: str, least: float = 0.0, *, above: bool = False) -> float:
         good = isinstance(self.data, (int, float)) and not isinstance(self.data, bool)
-        if not good or not (self.data > least if above else self.data >= least):
+        if not good or not (self.data > least if above else self.data >= least) or self.data == float("inf"):
             raise self.error(expected)
         return float(self.data)
 
@@ -79,9 +78,13 @@ def read_yaml(path: Path | str) -> Value:
     """The value in a YAML file, or the InputError that says what keeps it from being one."""
     path = Path(path)
     try:
-        if path.is_file() and os.path.getsize(path) > LARGEST:
+        if path.exists() and not path.is_file():
+            raise InputError(path, "a regular file")
+        with open(path, "rb") as file:
+            raw = file.read(LARGEST + 1)
+        if len(raw) > LARGEST:
             raise InputError(path, f"a file of at most {LARGEST >> 20} MiB")
-        text = path.read_text(encoding="utf-8")
+        text = raw.decode("utf-8")
     except OSError as error:
         raise InputError(path, f"a readable file ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
@@ -100,7 +103,7 @@ def parse_yaml(text: str, source: str) -> Value:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise InputError(source, f"YAML ({error.problem})", line=line) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
         raise InputError(source, f"YAML ({' '.join(str(error).split())[:120]})") from error
     if data is None:
         raise InputError(source, "some content; the file is empty")

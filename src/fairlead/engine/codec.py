@@ -39,7 +39,7 @@ def decode(line: bytes | str) -> ev.Event:
         raise JournalError(f"not an event: {bytes(line[:60], 'utf8') if isinstance(line, str) else line[:60]!r}") from error
     try:
         return decoder(record)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, MemoryError) as error:
         raise JournalError(f"a damaged {record['e']!r} event: {type(error).__name__} {error}") from error
 
 

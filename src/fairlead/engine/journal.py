@@ -6,6 +6,7 @@ never acknowledged and is left out; damage anywhere else is an error that names 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
@@ -132,6 +133,8 @@ class JsonlJournal:
 def read_events(path: Path | str) -> Iterator[Event]:
     """The events of a journal file, one after the other, without holding them all."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise JournalError(f"{path}: not a journal: not a regular file")
         file = open(path, "rb")  # noqa: SIM115 - closed below, when the iteration ends
     except OSError as error:
         raise JournalError(f"{path}: cannot read the journal: {error.strerror or error}") from error

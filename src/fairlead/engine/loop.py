@@ -17,16 +17,15 @@ from fairlead.engine.decide import decide
 from fairlead.engine.journal import Journal, NoJournal
 from fairlead.engine.state import State
 
-STALLED_AFTER = 100_000
-"""So many decisions in a row that change nothing, with nothing left to happen: the scheduler will never run what waits."""
-
+STALLED_AFTER = 20_000
+"""So many decisions without a step of progress: this run would not end."""
 
 LEAST_STEP_S = 1.0
 """Without rounds, decisions that no event asks for are at least so far apart; else two jobs that take turns would never end."""
 
 
 class Stalled(FairleadError):
-    """Jobs wait, nothing will happen any more, and the scheduler does not start them."""
+    """Decisions go on, and nobody gets any further."""
 
 
 @dataclass
@@ -48,7 +47,8 @@ class Loop:
     plan: RoundPlan | None = None  # the last one
     _last_round: float | None = None
     _wake_s: float = -math.inf  # when a decision is due, whatever happens or not; at first, at the first boundary
-    _idle: int = 0
+    _furthest: tuple[int, int, float] = (0, 0, -1.0)
+    _furthest_at: int = 0
 
     def run(self, until: float = math.inf, stop: Callable[[State], bool] | None = None) -> None:
         """Until nothing is left to do, or up to a second, or until `stop` says so; it can go on later from there."""
@@ -72,13 +72,25 @@ class Loop:
             plan = self.step()
             # 5. When to look again at the latest.
             self._wake_s = self._next_look(plan)
-            self._idle = 0 if happened or plan.changes else self._idle + 1
-            if self.backend.exhausted and not plan.changes and self._idle > STALLED_AFTER:
-                raise Stalled(f"{len(self.state.live)} jobs wait, and nobody starts them after {self._idle} decisions")
+            if self.decisions % 1000 == 0:
+                self._watch_progress()
             if self.backend.exhausted and not plan.changes and self._wake_s == math.inf:
                 return
             if now >= until:
                 return
+
+    def _watch_progress(self) -> None:
+        """Turns shorter than what a start costs, or faults faster than work, would go on for ever without progress."""
+        state = self.state
+        ended = state.next_number - len(state.live) - len(state.queue)
+        mark = (state.next_number, ended, float(state.snapshot(self.backend.now).jobs.steps_done.sum()))
+        if mark > self._furthest:
+            self._furthest, self._furthest_at = mark, self.decisions
+        elif self.decisions - self._furthest_at >= STALLED_AFTER:
+            raise Stalled(
+                f"no progress in {STALLED_AFTER:,} decisions up to second {self.backend.now:g}, {len(state.live)} jobs alive: "
+                "do starts cost more than a round, do nodes fail faster than jobs save, or does the policy start nobody?"
+            )
 
     def step(self) -> RoundPlan:
         """One decision at the backend's present moment."""

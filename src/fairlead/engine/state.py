@@ -166,6 +166,8 @@ class State:
         self.time = max(self.time, event.time)
 
     def _opened(self, event: ev.Opened) -> None:
+        if self.job_of:
+            raise InvalidPlan("a journal is opened once, before anything else")
         self.scheduler = event.scheduler
         self.time = event.time
 
@@ -240,6 +242,9 @@ class State:
 
     def _launch(self, launches: Launches, time: float) -> None:
         jobs, a = launches.jobs, self.store.arrays
+        places = launches.accelerators
+        if len(places) and not (places.min() >= 0 and places.max() < self.cluster.size):
+            raise InvalidPlan(f"a plan names an accelerator that is not there; they are 0 to {self.cluster.size - 1}")
         self._go(jobs, RUNNING)
         self.running = np.concatenate((self.running, jobs))
         self.running.sort()

@@ -62,6 +62,8 @@ class Gittins:
 
     def __post_init__(self) -> None:
         _check(self.thresholds, self.promote_after)
+        if self.least_history < 1:
+            raise InputError("policy gittins", "a whole number from 1 on", field="least_history", value=self.least_history)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs
@@ -94,7 +96,7 @@ def gittins_index(age: Floats, services: Floats) -> Floats:
 
 
 def _check(thresholds: tuple[float, ...], promote_after: float | None) -> None:
-    if any(t <= 0 for t in thresholds) or list(thresholds) != sorted(set(thresholds)):
+    if not all(0 < t < math.inf for t in thresholds) or list(thresholds) != sorted(set(thresholds)):
         raise InputError("policy tiresias", "ascending numbers above 0", field="thresholds", value=list(thresholds))
     if promote_after is not None and not promote_after > 0:
         raise InputError("policy tiresias", "a number above 0", field="promote_after", value=promote_after)

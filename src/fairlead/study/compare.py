@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -103,19 +104,24 @@ def compare(
         return done
     results: dict[Case, Outcome] = {}
     # spawn: a fork would copy threads' locks, such as a progress bar's
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        open_: set[Future[Outcome]] = {pool.submit(_run, given, case, keep_records) for case in cases}
-        try:
-            while open_:
-                finished, open_ = wait(open_, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    outcome = future.result()
-                    results[outcome.case] = outcome
-                    if on_done:
-                        on_done(outcome)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    open_: set[Future[Outcome]] = {pool.submit(_run, given, case, keep_records) for case in cases}
+    try:
+        while open_:
+            finished, open_ = wait(open_, return_when=FIRST_COMPLETED)
+            for future in finished:
+                outcome = future.result()
+                results[outcome.case] = outcome
+                if on_done:
+                    on_done(outcome)
+    except BaseException:  # an interrupt, or a case that failed: nobody waits for the rest
+        running = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in running:
+            process.terminate()
+        raise
+    pool.shutdown()
     return [results[case] for case in cases]
 
 

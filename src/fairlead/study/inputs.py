@@ -33,6 +33,8 @@ class TraceFile:
     skip_bad: bool = False
 
     def read(self, table: ThroughputTable | None = None, registry: Registry | None = None) -> Trace:
+        if self.path.exists() and not (self.path.is_file() or self.path.is_dir()):
+            raise InputError(self.path, "a regular file")
         formats = known_formats(registry, table)
         if self.skip_bad:
             return read_trace_skipping_bad(self.path, self.format, formats)

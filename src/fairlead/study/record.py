@@ -9,7 +9,7 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.errors import JournalError
+from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.holdings import NONE
 from fairlead.engine.journal import read_events
 from fairlead.engine.state import State
@@ -139,19 +139,25 @@ def record_from_journal(path: Path) -> RunRecord:
     opened: ev.Opened | None = None
     recorder = StretchRecorder()
     decisions = 0
-    for event in read_events(path):
-        if isinstance(event, ev.Opened):
+    for line, event in enumerate(read_events(path), 1):
+        if isinstance(event, ev.Opened) and state is None:
             opened, state = event, State(event.cluster)
         if state is None:
             raise JournalError(f"{path}:1: not a journal: expected an 'opened' event")
-        state.apply(event)
-        recorder.see(event)
+        try:
+            state.apply(event)
+            recorder.see(event)
+        except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+            raise JournalError(f"{path}:{line}: an event that cannot have happened: {error}") from error
         decisions += isinstance(event, ev.RoundPlanned)
     if state is None or opened is None:
         raise JournalError(f"{path}: the journal is empty")
     label = str(opened.scheduler.get("label") or opened.scheduler.get("name") or "run")
     facts = {"decisions_with_changes": float(decisions)}
-    jobs = outcomes(state, opened.rates)
+    try:
+        jobs = outcomes(state, opened.rates)
+    except (KeyError, ValueError, IndexError) as error:
+        raise JournalError(f"{path}:1: rates that do not match the jobs: {error}") from error
     stretches = recorder.stretches(state.time, _row_of(state))
     return RunRecord(label, opened.trace, state.cluster, jobs, stretches, service_by_type(state), facts)
 

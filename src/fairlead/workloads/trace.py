@@ -14,6 +14,11 @@ OnBad: TypeAlias = Callable[[InputError], None]
 """What a reader does with a bad line: raise it (the default), or note it and go on (`--skip-bad`)."""
 
 
+LONGEST_S = 1e11
+"""Three thousand years: beyond it a clock of 64 bits no longer tells milliseconds apart."""
+MOST_STEPS = 1e15
+
+
 def raise_it(problem: InputError) -> None:
     raise problem
 
@@ -54,8 +59,8 @@ def check_job(job: Job, source: object, line: int | None) -> InputError | None:
     """The first thing wrong with a job's numbers, whatever format they came from."""
     positive = "a number above 0"
     checks = (
-        ("submitted_s", job.submitted_s, math.isfinite(job.submitted_s) and job.submitted_s >= 0, "seconds from 0 on"),
-        ("steps", job.steps, math.isfinite(job.steps) and job.steps > 0, positive),
+        ("submitted_s", job.submitted_s, 0 <= job.submitted_s <= LONGEST_S, f"seconds from 0 to {LONGEST_S:g}"),
+        ("steps", job.steps, 0 < job.steps <= MOST_STEPS, f"a number above 0, at most {MOST_STEPS:g}"),
         ("workers", job.workers, job.workers >= 1, "a whole number of at least 1"),
         ("weight", job.weight, math.isfinite(job.weight) and job.weight > 0, positive),
         ("deadline_s", job.deadline_s, job.deadline_s > 0, positive),
