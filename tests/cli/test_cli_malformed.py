@@ -112,6 +112,20 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("report", "e.jsonl"),
         ("e.jsonl:2", "damaged 'lost' event"),
     ),
+    "a journal with an event that cannot have happened": (
+        {"e.jsonl": OPENED + '{"e":"finished","t":2.0,"jobs":[500],"at":[2.0]}\n'},
+        ("report", "e.jsonl"),
+        ("e.jsonl:2", "cannot have happened"),
+    ),
+    "a journal that launches a job on an accelerator that is not there": (
+        {
+            "e.jsonl": OPENED
+            + '{"e":"submitted","t":1.0,"n":0,"job":{"name":"a"}}\n'
+            + '{"e":"planned","t":2.0,"admitted":[0],"launched":[0],"types":[0],"workers":[1],"accelerators":[99]}\n'
+        },
+        ("report", "e.jsonl"),
+        ("e.jsonl:3", "accelerator that is not there"),
+    ),
     "a journal of another version": (
         {"e.jsonl": OPENED.replace('"version":1', '"version":99')},
         ("report", "e.jsonl"),
@@ -123,10 +137,15 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("no/e.jsonl", "cannot write"),
     ),
     # Options.
-    "a round of no length": ({}, (*SIMULATE, "--round", "0"), ("--round", "0", "above 0")),
+    "a round of no length": ({}, (*SIMULATE, "--round", "0"), ("--round", "0.0", "seconds")),
     "an outage of a node that is not there": ({}, (*SIMULATE, "--outage", "7:1:2"), ("--outage", "7:1:2")),
     "jobs to measure that are none": ({}, (*SIMULATE, "--measure", "ten"), ("--measure", "'ten'", "50:150")),
     "seeds that are none": ({}, ("compare", "--seeds", "one"), ("--seeds", "'one'")),
+    "half a gang to keep": (
+        {"jobs.csv": NATIVE},
+        ("trace", "transform", "jobs.csv", "-o", "out.csv", "--keep-workers", "1.5"),
+        ("--keep-workers", "'1.5'"),
+    ),
     "a trace to be written as something unknown": (
         {"jobs.csv": NATIVE},
         ("trace", "convert", "jobs.csv", "-o", "out.xlsx"),

@@ -47,6 +47,16 @@ def test_memory_that_no_type_has_is_a_reason(harness):
     assert harness.places("fit")[0] < 4
 
 
+def test_cpus_or_memory_that_no_node_has_for_a_worker_are_a_reason(harness):
+    node = Cluster((Node("a", "v100", 4, cpus=16.0, memory_gb=64.0),))
+    greedy, hungry = job("greedy").with_(cpus=17.0), job("hungry").with_(host_memory_gb=65.0)
+    plan = harness.cluster(node).submit(greedy, hungry, job("modest").with_(cpus=16.0, host_memory_gb=64.0)).round()
+    assert plan.refused == {"greedy", "hungry"}
+    assert plan.reason("greedy") == Unplaced.unsuitable("no node has 17 CPUs and 0 GB for a worker")
+    assert plan.reason("hungry") == Unplaced.unsuitable("no node has 0 CPUs and 65 GB for a worker")
+    assert plan.launched == {"modest"}
+
+
 def test_a_type_that_is_not_there_is_a_reason(harness):
     harness.cluster(MIXED).submit(job("fussy").with_(allowed_types=("h100", "h200")))
     plan = harness.round()
@@ -136,6 +146,15 @@ def test_whoever_arrives_after_a_decision_waits_for_the_next():
     assert why_waiting(plan, 1, view.job_of[1], view) == Unplaced.next_decision()
 
 
+def test_run_to_completion_leaves_whoever_runs_where_it_is():
+    table = table_of(("fast", "slow"), {("m", 1): (2.0, 1.0)})
+    scheduler = SchedulerConfig(Part("fifo"), round_s=100.0, run_to_completion=True)
+    made = Harness(scheduler, table=table).cluster(Cluster.parse("1xfast:1,1xslow:1"))
+    made.submit(Job("first", 0.0, 200.0, "m"), Job("second", 0.0, 1000.0, "m")).run()
+    assert made.ended_s("second") == 1000.0
+    assert made.state.everybody().starts.tolist() == [1, 1]
+
+
 # A decision is a function.
 
 
@@ -172,6 +191,14 @@ def test_a_job_inside_its_minimum_run_is_left_alone_whatever_the_policy_thinks(h
     assert harness.round().running == {"long"}
     harness.run()
     assert harness.ended_s("short") == 910.0
+
+
+def test_a_job_inside_its_minimum_run_is_not_moved_to_a_faster_type_either():
+    table = table_of(("fast", "slow"), {("m", 1): (2.0, 1.0)})
+    made = Harness(SchedulerConfig(Part("fifo"), round_s=100.0), table=table).cluster(Cluster.parse("1xfast:1,1xslow:1"))
+    made.submit(Job("first", 0.0, 200.0, "m"), Job("second", 0.0, 1000.0, "m", min_run_s=500.0)).run()
+    # second does 500 steps on the slow type, then moves up and does the rest at two a second
+    assert made.ended_s("second") == 750.0
 
 
 def test_a_policy_that_forgets_who_is_protected_is_corrected(harness):

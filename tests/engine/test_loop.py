@@ -10,6 +10,7 @@ import pytest
 
 from fairlead.backends.faults import Outage, listed
 from fairlead.backends.simulated import Simulated
+from fairlead.backends.world import Costs
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
@@ -274,8 +275,23 @@ def test_a_policy_that_promises_never_to_start_anybody_ends_the_loop():
 def test_a_policy_that_starts_nobody_for_ever_is_called_stalled(monkeypatch):
     monkeypatch.setattr("fairlead.engine.loop.STALLED_AFTER", 500)
     loop = loop_of([Job("a", 0.0, 10.0)], policy_object=Nobody(False))
-    with pytest.raises(Stalled, match="1 jobs wait, and nobody starts them"):
+    with pytest.raises(Stalled, match="no progress in 500 decisions"):
         loop.run()
+
+
+@pytest.mark.parametrize("round_s", [0.0, 20.0])
+def test_jobs_whose_turns_are_shorter_than_their_restarts_are_called_stalled(round_s, monkeypatch):
+    monkeypatch.setattr("fairlead.engine.loop.STALLED_AFTER", 500)
+    loop = loop_of([Job("a", 0.0, 100.0), Job("b", 0.0, 100.0)], "las", round_s=round_s, costs=Costs(30.0, 30.0))
+    with pytest.raises(Stalled, match="2 jobs alive: do starts cost more than a round"):
+        loop.run()
+
+
+def test_a_long_job_that_is_asked_about_every_round_is_not_stalled(monkeypatch):
+    monkeypatch.setattr("fairlead.engine.loop.STALLED_AFTER", 500)
+    loop = loop_of([Job("a", 0.0, 5000.0)], round_s=1.0, skip=False)
+    loop.run()
+    assert ends(loop) == {"a": 5000.0}
 
 
 def test_refused_jobs_do_not_keep_the_loop_waiting():

@@ -22,8 +22,8 @@ from fairlead.workloads.trace import Trace
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 NAME = TEXT.filter(bool)
 TYPE = st.text(st.characters(codec="utf-8", exclude_characters="\0|"), min_size=1, max_size=6)
-ABOVE_0 = st.floats(min_value=0, exclude_min=True, allow_infinity=False, allow_nan=False)
-FROM_0 = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
+ABOVE_0 = st.floats(min_value=0, max_value=1e15, exclude_min=True, allow_nan=False)
+FROM_0 = st.floats(min_value=0, max_value=1e11, allow_nan=False)
 WHOLE = st.integers(-(2**53), 2**53)
 
 JOB = st.builds(

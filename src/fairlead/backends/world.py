@@ -59,6 +59,8 @@ class World:
         self.jobs: dict[int, Job] = {}
         self.running: Ints = NONE
         self.shares = False  # whether any accelerator has more than one job on it
+        self._taken: Bools = np.zeros(cluster.size, dtype=np.bool_)  # by accelerator
+        self._held = 0  # accelerators held by all, a shared one counted for each holder
         # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit.
         self.costly, self._saving, self._limited = False, False, False
         self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
@@ -89,7 +91,9 @@ class World:
         self.spread[jobs] = False
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
-        self.shares = self.holdings.shared_among(self.running)
+        self._taken[launches.accelerators] = True
+        self._held += len(launches.accelerators)
+        self.shares = bool(np.count_nonzero(self._taken) < self._held)
         return self._set_rates(jobs, now)
 
     def stop(self, jobs: Ints, now: float, *, saved: bool) -> Ints:
@@ -151,10 +155,14 @@ class World:
         self.columns["rate"][jobs] = 0.0
         self.ends[jobs] = np.inf
         self._next_end = None
+        left = self.holdings.flat(jobs)
         self.holdings.release(jobs)
         self.running = self.running[self.ends[self.running] < np.inf]
-        if self.shares:
-            self.shares = self.holdings.shared_among(self.running)
+        self._taken[left] = False
+        self._held -= len(left)
+        if self.shares:  # somebody else may still be on what they left
+            self._taken[self.holdings.flat(self.running)] = True
+            self.shares = bool(np.count_nonzero(self._taken) < self._held)
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
     def _size_up(self, launches: Launches) -> None:

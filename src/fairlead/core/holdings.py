@@ -21,7 +21,7 @@ class Holdings:
         self.last: Ints = np.full(capacity, -1, dtype=np.int64)  # where it last began, for stickiness
         self.size: Ints = np.zeros(capacity, dtype=np.int64)  # how many each job holds
         self._start: Ints = np.zeros(capacity, dtype=np.int64)  # where in the pool
-        self._pool: Ints = np.empty(1024 + 16 * accelerators, dtype=np.int64)
+        self._pool: Ints = np.empty(4096 + 256 * accelerators, dtype=np.int64)
         self._end = 0  # of what is used of the pool
         self._occupancy: Ints | None = None  # as of the last change
 
@@ -40,13 +40,6 @@ class Holdings:
         if self._occupancy is None:
             self._occupancy = np.bincount(self.flat(self.size.nonzero()[0]), minlength=self.accelerators)
         return self._occupancy
-
-    def shared_among(self, numbers: Ints) -> bool:
-        """Whether two of these jobs have an accelerator in common."""
-        held = self.flat(numbers)
-        taken = np.zeros(self.accelerators, dtype=np.bool_)
-        taken[held] = True
-        return bool(np.count_nonzero(taken) < len(held))
 
     def of(self, number: int) -> Ints:
         start = self._start.item(number)

@@ -133,7 +133,8 @@ class JsonlJournal:
 def read_events(path: Path | str) -> Iterator[Event]:
     """The events of a journal file, one after the other, without holding them all."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        kind = os.stat(path).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a pipe would keep its reader waiting for ever
             raise JournalError(f"{path}: not a journal: not a regular file")
         file = open(path, "rb")  # noqa: SIM115 - closed below, when the iteration ends
     except OSError as error:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.errors import FairleadError, JournalError
+from fairlead.core.errors import FairleadError, InvalidPlan, JournalError
 from fairlead.core.holdings import NONE
 from fairlead.engine.journal import read_events
 from fairlead.engine.state import State
@@ -145,6 +145,8 @@ def record_from_journal(path: Path) -> RunRecord:
         if state is None:
             raise JournalError(f"{path}:1: not a journal: expected an 'opened' event")
         try:
+            if isinstance(event, ev.RoundPlanned):
+                _check_places(event.plan.launches.accelerators, state)
             state.apply(event)
             recorder.see(event)
         except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
@@ -160,6 +162,11 @@ def record_from_journal(path: Path) -> RunRecord:
         raise JournalError(f"{path}:1: rates that do not match the jobs: {error}") from error
     stretches = recorder.stretches(state.time, _row_of(state))
     return RunRecord(label, opened.trace, state.cluster, jobs, stretches, service_by_type(state), facts)
+
+
+def _check_places(places: Ints, state: State) -> None:
+    if len(places) and not (places.min() >= 0 and places.max() < state.cluster.size):
+        raise InvalidPlan(f"a plan names an accelerator that is not there; they are 0 to {state.cluster.size - 1}")
 
 
 def _row_of(state: State) -> dict[int, int]:
