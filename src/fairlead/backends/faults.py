@@ -21,12 +21,19 @@ class Outage:
 
 
 def listed(outages: Iterable[Outage]) -> Iterator[NodeLost | NodeRepaired]:
-    """The events of a list of outages, in order of time; at one moment repairs come first."""
+    """The events of a list of outages, in order of time; at one moment repairs come first. A node is back when the last of
+    the outages that overlap is over."""
     events: list[NodeLost | NodeRepaired] = []
-    for outage in outages:
-        events.append(NodeLost(outage.start_s, outage.node))
-        if outage.end_s < math.inf:
-            events.append(NodeRepaired(outage.end_s, outage.node))
+    until: dict[int, float] = {}
+    for outage in sorted(outages, key=lambda outage: outage.start_s):
+        if outage.start_s > until.get(outage.node, -math.inf):
+            if outage.node in until:
+                events.append(NodeRepaired(until[outage.node], outage.node))
+            events.append(NodeLost(outage.start_s, outage.node))
+            until[outage.node] = outage.end_s
+        else:
+            until[outage.node] = max(until[outage.node], outage.end_s)
+    events += [NodeRepaired(end_s, node) for node, end_s in until.items() if end_s < math.inf]
     events.sort(key=lambda e: (e.time, isinstance(e, NodeLost), e.node))
     return iter(events)
 

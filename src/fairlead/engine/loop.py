@@ -49,6 +49,8 @@ class Loop:
     _wake_s: float = -math.inf  # when a decision is due, whatever happens or not; at first, at the first boundary
     _furthest: tuple[int, int, float] = (0, 0, -1.0)
     _furthest_at: int = 0
+    _last_mark: tuple[int, int, float] = (0, 0, -1.0)
+    _progress_at: int = 0
 
     def run(self, until: float = math.inf, stop: Callable[[State], bool] | None = None) -> None:
         """Until nothing is left to do, or up to a second, or until `stop` says so; it can go on later from there."""
@@ -81,12 +83,15 @@ class Loop:
 
     def _watch_progress(self) -> None:
         """Turns shorter than what a start costs, or faults faster than work, would go on for ever without progress."""
-        state = self.state
+        state, now = self.state, self.decisions
         ended = state.next_number - len(state.live) - len(state.queue)
         mark = (state.next_number, ended, float(state.snapshot(self.backend.now).jobs.steps_done.sum()))
         if mark > self._furthest:
-            self._furthest, self._furthest_at = mark, self.decisions
-        elif self.decisions - self._furthest_at >= STALLED_AFTER:
+            self._furthest, self._furthest_at = mark, now
+        if mark > self._last_mark or not state.busy:  # work that is done again after a fault is progress too, for a while
+            self._progress_at = now
+        self._last_mark = mark
+        if now - self._progress_at >= STALLED_AFTER or (state.busy and now - self._furthest_at >= 50 * STALLED_AFTER):
             raise Stalled(
                 f"no progress in {STALLED_AFTER:,} decisions up to second {self.backend.now:g}, {len(state.live)} jobs alive: "
                 "do starts cost more than a round, do nodes fail faster than jobs save, or does the policy start nobody?"
