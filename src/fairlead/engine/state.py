@@ -49,6 +49,8 @@ class State:
         self.next_number = 0
         self.up: Bools = np.ones(cluster.size, dtype=np.bool_)
         self.capacity: Ints = cluster.size_of_type.copy()
+        for column in (self.up, self.capacity):  # snapshots hand them out as they are
+            column.setflags(write=False)
         self.live: Ints = NONE  # waiting or running, by number
         self.running: Ints = NONE  # those of them that run
         self._queue: Ints = NONE  # still at the door
@@ -339,6 +341,8 @@ class State:
         self.up = self.up.copy()
         self.up[self.cluster.node_of == node] = up
         self.capacity = np.bincount(self.cluster.type_of[self.up], minlength=len(self.cluster.types)).astype(np.int64)
+        for column in (self.up, self.capacity):  # snapshots hand them out as they are
+            column.setflags(write=False)
 
     def _code(self, column: str, name: str) -> int:
         codes = self._codes[column]
