@@ -14,6 +14,7 @@ from fairlead.core.errors import DuplicateName, FairleadError, UnknownName
 
 GROUPS = {
     "policy": "fairlead.policies",
+    "mechanism": "fairlead.mechanisms",
     "placement": "fairlead.placements",
     "admission": "fairlead.admissions",
     "estimation": "fairlead.estimations",

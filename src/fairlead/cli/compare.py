@@ -47,6 +47,8 @@ def compare(
     event_driven: opt.EventDrivenOption = False,
     admission: opt.AdmissionOption = None,
     placement: opt.PlacementOption = None,
+    mechanism: opt.MechanismOption = None,
+    estimation: opt.EstimationOption = None,
     run_to_completion: opt.RunToCompletionOption = False,
     launch_cost: opt.LaunchCostOption = 0.0,
     restart_cost: opt.RestartCostOption = 0.0,
@@ -87,7 +89,9 @@ def compare(
     machine = opt.cluster_of(cluster)
     schedulers = [SchedulerConfig(parse_part(name)) for name in _split(policies)]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
-    schedulers = [opt.override(s, round, event_driven, admission, placement, run_to_completion) for s in schedulers]
+    schedulers = [
+        opt.override(s, round, event_driven, admission, placement, run_to_completion, mechanism, estimation) for s in schedulers
+    ]
     if not schedulers:
         raise InputError("--policies", "at least one policy", field="policies", value=policies)
     for scheduler in schedulers:

@@ -87,6 +87,13 @@ AdmissionOption: TypeAlias = Annotated[
 PlacementOption: TypeAlias = Annotated[
     str | None, typer.Option("--placement", help="Placement: consolidated, spread or first-free. [default: consolidated]")
 ]
+MechanismOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--mechanism", help="What realises shares of time, as in 'turns:least_interval_s=1920'. [default: turns]"),
+]
+EstimationOption: TypeAlias = Annotated[
+    str | None, typer.Option("--estimation", help="What a policy may know of throughputs. [default: oracle]")
+]
 RunToCompletionOption: TypeAlias = Annotated[bool, typer.Option("--run-to-completion", help="Never suspend a job that runs.")]
 MakespanFromOption: TypeAlias = Annotated[
     str, typer.Option("--makespan-from", help="Makespan counts from 'first-submission' or from 'zero'.")
@@ -172,6 +179,8 @@ def override(
     admission: str | None,
     placement: str | None,
     run_to_completion: bool,
+    mechanism: str | None = None,
+    estimation: str | None = None,
 ) -> SchedulerConfig:
     """A scheduler with what the command line says instead of what its file says."""
     if event_driven and round_s is not None:
@@ -179,11 +188,8 @@ def override(
     if round_s is not None and not SHORTEST_ROUND_S <= round_s <= LONGEST_ROUND_S:
         wanted = f"{SHORTEST_ROUND_S:g} to {LONGEST_ROUND_S:g} seconds (or --event-driven)"
         raise InputError("--round", wanted, field="round", value=round_s)
-    parts: dict[str, Part] = {}
-    if admission:
-        parts["admission"] = parse_part(admission)
-    if placement:
-        parts["placement"] = parse_part(placement)
+    said = {"admission": admission, "estimation": estimation, "mechanism": mechanism, "placement": placement}
+    parts: dict[str, Part] = {what: parse_part(text) for what, text in said.items() if text}
     length = 0.0 if event_driven else base.round_s if round_s is None else round_s
     return replace(base, **parts, round_s=length, run_to_completion=base.run_to_completion or run_to_completion)  # type: ignore[arg-type]
 

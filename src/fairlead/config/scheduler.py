@@ -2,6 +2,7 @@
 
 policy: {name: tiresias, thresholds: [3250, 7200]}
 admission: {name: accept-up-to, factor: 1.5}
+mechanism: {name: turns, least_interval_s: 1920}     # where the policy gives shares of time
 placement: consolidated
 rounds: 300            # seconds, or: event-driven
 """
@@ -18,14 +19,14 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fairlead.config.source import Value, parse_yaml, read_yaml
 from fairlead.core.errors import InputError, UnknownName, near_or_all
-from fairlead.core.stages import Stages
+from fairlead.core.stages import Allocated, Allocator, Stages
 from fairlead.registry import Registry
 
 DEFAULT_ROUND_S = 300.0
 EVENT_DRIVEN = "event-driven"
 SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.01, 1e9
 
-_PARTS = ("admission", "estimation", "policy", "placement", "termination")
+_PARTS = ("admission", "estimation", "policy", "mechanism", "placement", "termination")
 _FIELDS = ("name", *_PARTS, "rounds", "run_to_completion")
 
 
@@ -52,6 +53,7 @@ class SchedulerConfig:
     policy: Part = Part("fifo")
     admission: Part = Part("accept-all")
     estimation: Part = Part("oracle")
+    mechanism: Part = Part("turns")  # used where the policy gives shares of time
     placement: Part = Part("consolidated")
     termination: Part = Part("by-steps")
     round_s: float = DEFAULT_ROUND_S
@@ -106,6 +108,9 @@ class SchedulerConfig:
         """The stages. `table` (a cluster's throughputs) goes to the parts that have a field of that name."""
         registry = registry or Registry.installed()
         made = {what: make(what, getattr(self, what), registry, {"table": table}) for what in _PARTS}
+        mechanism = made.pop("mechanism")
+        if isinstance(made["policy"], Allocator):
+            made["policy"] = Allocated(made["policy"], mechanism)
         return Stages(**made, round_s=self.round_s, run_to_completion=self.run_to_completion)
 
 

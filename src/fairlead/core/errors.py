@@ -56,6 +56,17 @@ class StaleSnapshot(FairleadError):
     """A column of a snapshot was first read after the state had moved on; read it earlier or `detach()` the snapshot."""
 
 
+class SolverError(FairleadError):
+    """A program was not solved to an optimum; the status says why. Nothing of it was used."""
+
+    def __init__(self, what: str, status: str) -> None:
+        self.what, self.status = what, status
+        super().__init__(f"{what}: the solver ended with {status!r}, not with an optimum")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (SolverError, (self.what, self.status))
+
+
 class JournalError(FairleadError):
     """A journal is damaged, of another version, or not a journal."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Ints
 from fairlead.core.events import Event, Memo
 from fairlead.core.plan import Admitted, Placed, Rates, RoundPlan, Selection
@@ -31,6 +32,32 @@ class Policy(Protocol):
     """Who should run. Pure: what it wants to remember goes into the memo and comes back with it."""
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]: ...
+
+
+@runtime_checkable
+class Allocator(Protocol):
+    """Who should have which fraction of time on which type. Pure as a policy is; asked only when something has changed. The
+    round mechanism makes a policy of it."""
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]: ...
+
+
+@runtime_checkable
+class Mechanism(Protocol):
+    """What turns the time fractions of an allocator into the selection of each round."""
+
+    def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]: ...
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """A policy made of an allocator and the mechanism that realises what it allocates."""
+
+    allocator: Allocator
+    mechanism: Mechanism
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        return self.mechanism.select(self.allocator, view, memo)
 
 
 @runtime_checkable

@@ -1,0 +1,73 @@
+"""What an allocation policy answers: the fraction of time that a job, or two jobs together, should spend on each type until
+the next recomputation (Gavel §3.1). It says nothing about rounds or places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.columns import JobColumns
+from fairlead.core.errors import InvalidPlan
+from fairlead.core.plan import Rates
+from fairlead.core.reasons import Reason
+
+NEGLIGIBLE = 1e-9
+"""Shares below this are a solver's dust, not time."""
+
+DIGITS = 9
+"""Shares are rounded to so many digits, so that an optimum reached along another way is the same number."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The matrix X as a list of its entries above 0.
+
+    Entry i gives job `first[i]` (together with job `second[i]`, unless that is -1) the fraction `share[i]` of time on type
+    `types[i]`. A job's shares sum to at most 1. `reasons` tells of jobs that the policy left out, or could not do justice to.
+    """
+
+    first: Ints
+    second: Ints
+    types: Ints
+    share: Floats
+    reasons: Mapping[int, Reason] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not len(self.first) == len(self.second) == len(self.types) == len(self.share):
+            raise InvalidPlan("an allocation's columns differ in length")
+
+    @classmethod
+    def alone(cls, numbers: Ints, matrix: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
+        """From X itself: jobs (by number) × types, nobody in company."""
+        share = np.minimum(matrix.round(DIGITS), 1.0)
+        row, types = (share > NEGLIGIBLE).nonzero()
+        return cls(numbers[row], np.full(len(row), -1, dtype=np.int64), types, share[row, types], reasons or {})
+
+    def __len__(self) -> int:
+        return len(self.share)
+
+    def matrix(self, numbers: Ints, types: int) -> Floats:
+        """Time by job and type, alone or in company; `numbers` ascend."""
+        time = np.zeros((len(numbers), types))
+        for members in (self.first, self.second):
+            there = members >= 0
+            np.add.at(time, (numbers.searchsorted(members[there]), self.types[there]), self.share[there])
+        return time
+
+    def throughputs(self, jobs: JobColumns, rates: Rates) -> Floats:
+        """Effective throughput of each job: Σ over types and company of rate × share."""
+        got = np.zeros(len(jobs))
+        for mine, other in ((self.first, self.second), (self.second, self.first)):
+            there = (mine >= 0).nonzero()[0]
+            at, kind = jobs.number.searchsorted(mine[there]), self.types[there]
+            row = rates.row[at]
+            rate = rates.alone[row, kind]
+            paired = (other[there] >= 0).nonzero()[0]
+            if len(paired):
+                beside = rates.row[jobs.number.searchsorted(other[there[paired]])]
+                rate[paired] = rates.paired[row[paired], beside, kind[paired]]
+            np.add.at(got, at, rate * self.share[there])
+        return got

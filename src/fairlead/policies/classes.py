@@ -1,0 +1,71 @@
+"""Jobs that no objective can tell apart form a class: the same rates, workers and weight, the same types to run on. A program
+over classes, with their multiplicities, is exact and does not grow with the number of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Columns by class. Job i of the view is of class `of[i]`; -1 where it can run nowhere at the moment."""
+
+    of: Ints
+    count: Ints
+    row: Ints  # in the view's rates
+    workers: Ints
+    weight: Floats
+    group: Ints  # whatever else a policy tells jobs apart by, such as the entity
+    rates: Floats  # classes × types, 0 where it may not or cannot run
+    keys: Sequence[tuple[int, ...]]  # what a class is known by from one moment to the next
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    def dealt(self, totals: Floats) -> Floats:
+        """Classes × types of total time → jobs × types: equal parts, so that members of a class fare alike."""
+        return self.each(totals / np.maximum(self.count, 1)[:, None])
+
+    def each(self, each: Floats) -> Floats:
+        """What a member of each class gets → jobs × types."""
+        x = np.zeros((len(self.of), each.shape[1]))
+        there = self.of >= 0
+        x[there] = each[self.of[there]]
+        return x
+
+
+def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False) -> Classes:
+    """The classes of a view's jobs, further apart by `group` where one is given. `alike`: of rates only whether they are
+    above 0 is looked at, which is what an agnostic policy may know."""
+    jobs, rates, capacity = view.jobs, view.rates, view.capacity
+    types = len(capacity)
+    usable = jobs.fits & rates.runs_on[rates.row]
+    large = (capacity[None, :] >= jobs.workers[:, None]) if (capacity.min(initial=0) < jobs.workers.max(initial=0)) else None
+    if large is not None:
+        usable = usable & (large @ (1 << np.arange(types)))
+    row = np.zeros(len(jobs), dtype=np.int64) if alike else rates.row
+    code = row * (1 << types) + (usable & ((1 << types) - 1))
+    code = code * (int(jobs.workers.max(initial=0)) + 1) + jobs.workers  # a kind of any size has one row
+    weights = jobs.weight
+    if np.count_nonzero(weights != 1.0):
+        kinds, which = np.unique(weights, return_inverse=True)
+        code = code * len(kinds) + which
+    if group is not None:
+        code = code * (int(group.max(initial=0)) + 1) + group
+    can = usable > 0
+    _, first, of = np.unique(code[can], return_index=True, return_inverse=True)
+    found = np.full(len(jobs), -1, dtype=np.int64)
+    found[can] = of
+    at = can.nonzero()[0][first]
+    row, mask, workers, weight = row[at], usable[at], jobs.workers[at], weights[at]
+    tag = np.zeros(len(at), dtype=np.int64) if group is None else group[at]
+    allowed = (mask[:, None] >> np.arange(types)) & 1
+    speed = np.ones((len(at), types)) if alike else rates.alone[row]
+    keys = list(zip(row.tolist(), mask.tolist(), workers.tolist(), weight.tolist(), tag.tolist()))
+    return Classes(found, np.bincount(of, minlength=len(at)), row, workers, weight, tag, speed * allowed, keys)

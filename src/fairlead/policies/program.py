@@ -1,0 +1,125 @@
+"""Linear programs as data, solved by HiGHS and kept, so that a small change is a few pivots and not a new model. The only place
+that knows the solver: its options, its words for a failure, and the check that an answer is an optimum."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import highspy
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import SolverError
+
+TOLERANCE = 1e-6
+"""A solution that violates a row, or a dual its sign, by more than this (as the solver measures it) is not used."""
+
+_PRIMAL_SIMPLEX, _ANY_SIMPLEX = 4, 0
+_OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "presolve": "off", "solver": "simplex"}
+
+
+@dataclass(frozen=True)
+class Solution:
+    """An optimum: the columns' values, the rows' duals, and what it is worth."""
+
+    values: Floats
+    duals: Floats
+    objective: float
+
+
+class Program:
+    """max cost·x subject to lower ≤ x ≤ upper and row_lower ≤ A x ≤ row_upper.
+
+    `entries` are (rows, columns, values) of A. Every change keeps the last basis, from which the next solve goes on. It is a
+    cache: throw it away and build it anew from the same data, and the optimal value is the same.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        cost: Floats,
+        lower: Floats,
+        upper: Floats,
+        row_lower: Floats,
+        row_upper: Floats,
+        entries: tuple[Ints, Ints, Floats],
+    ) -> None:
+        self.name = name
+        self.columns, self.rows = len(cost), len(row_lower)
+        self._highs = highspy.Highs()
+        for option, setting in _OPTIONS.items():
+            self._highs.setOptionValue(option, setting)
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = self.columns, self.rows
+        lp.sense_ = highspy.ObjSense.kMaximize
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper
+        lp.row_lower_, lp.row_upper_ = row_lower, row_upper
+        starts, index, value = _columnwise(entries, self.columns)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = starts, index, value
+        self._must(self._highs.passModel(lp))
+
+    # Changes.
+
+    def costs(self, columns: Ints, cost: Floats) -> None:
+        self._must(self._highs.changeColsCost(len(columns), columns.astype(np.int32), cost))
+
+    def column_bounds(self, columns: Ints, lower: Floats, upper: Floats) -> None:
+        self._must(self._highs.changeColsBounds(len(columns), columns.astype(np.int32), lower, upper))
+
+    def row_bounds(self, rows: Ints, lower: Floats, upper: Floats) -> None:
+        self._must(self._highs.changeRowsBounds(len(rows), rows.astype(np.int32), lower, upper))
+
+    def coefficient(self, row: int, column: int, value: float) -> None:
+        self._must(self._highs.changeCoeff(row, column, value))
+
+    def add_rows(self, lower: Floats, upper: Floats) -> Ints:
+        """New rows, empty as yet."""
+        nothing = np.zeros(0, dtype=np.int32)
+        count = len(lower)
+        self._must(self._highs.addRows(count, lower, upper, 0, np.zeros(count, dtype=np.int32), nothing, np.zeros(0)))
+        self.rows += count
+        return np.arange(self.rows - count, self.rows)
+
+    def add_columns(self, cost: Floats, lower: Floats, upper: Floats, entries: tuple[Ints, Ints, Floats]) -> Ints:
+        """New columns; the column numbers in `entries` count from the first of them."""
+        starts, index, value = _columnwise(entries, len(cost))
+        self._must(self._highs.addCols(len(cost), cost, lower, upper, len(value), starts[:-1], index, value))
+        self.columns += len(cost)
+        return np.arange(self.columns - len(cost), self.columns)
+
+    # Answers.
+
+    def solve(self, *, primal: bool = False) -> Solution:
+        """The optimum, or a `SolverError`. `primal` is the better way where the last point is still feasible."""
+        highs = self._highs
+        highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX if primal else _ANY_SIMPLEX)
+        highs.run()
+        status = highs.getModelStatus()
+        if status != highspy.HighsModelStatus.kOptimal:
+            if status == highspy.HighsModelStatus.kUnknown:  # a lost basis, rarely; from scratch it is found
+                highs.clearSolver()
+                highs.run()
+                status = highs.getModelStatus()
+            if status != highspy.HighsModelStatus.kOptimal:
+                raise SolverError(self.name, highs.modelStatusToString(status).lower())
+        info = highs.getInfo()
+        worst = max(info.max_primal_infeasibility, info.max_dual_infeasibility)
+        if not worst <= TOLERANCE or not math.isfinite(info.objective_function_value):
+            raise SolverError(self.name, f"optimal, yet off by {worst:g}")
+        found = highs.getSolution()
+        return Solution(np.array(found.col_value), np.array(found.row_dual), float(info.objective_function_value))
+
+    def _must(self, status: Any) -> None:
+        if status == highspy.HighsStatus.kError:
+            raise SolverError(self.name, "a model it refuses")
+
+
+def _columnwise(entries: tuple[Ints, Ints, Floats], columns: int) -> tuple[Any, Any, Floats]:
+    rows, cols, values = entries
+    order = cols.argsort(kind="stable")
+    starts = np.zeros(columns + 1, dtype=np.int32)
+    np.cumsum(np.bincount(cols, minlength=columns), out=starts[1:])
+    return starts, rows[order].astype(np.int32), np.asarray(values, dtype=np.float64)[order]

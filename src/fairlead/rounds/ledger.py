@@ -1,0 +1,186 @@
+"""What the round mechanism remembers: the allocation, when and for whom it was computed, how much of it has been received, and
+the deficits of before. A value that becomes a memo and comes back from one; it decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fairlead.core.allocation import DIGITS, Allocation
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.events import Memo
+from fairlead.core.holdings import NONE
+from fairlead.core.reasons import Code, Reason
+from fairlead.core.snapshot import Snapshot
+
+_NOTHING: Floats = np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Columns by entry of the allocation. `received` is as of `settled_s`; who has run since then adds to it."""
+
+    allocation: Allocation
+    computed_s: float
+    known: Ints  # the jobs it was computed for, by number
+    capacity: Ints
+    received: Floats  # seconds, by entry
+    deficit: Floats  # seconds, by entry, from before this allocation
+    running: Ints  # the entries that run since `settled_s`, in the order of their selection
+    settled_s: float
+    debt_keys: Ints  # deficits of job-type pairs that have no share now
+    debts: Floats
+    own: Memo  # what the allocator remembers
+
+    @classmethod
+    def opened(cls, view: Snapshot, allocation: Allocation, own: Memo) -> Ledger:
+        nothing = np.zeros(len(allocation))
+        known, capacity = view.jobs.number.copy(), view.capacity.copy()
+        return cls(allocation, view.time, known, capacity, nothing, nothing, NONE, view.time, NONE, _NOTHING, own)
+
+    def reopened(self, view: Snapshot, allocation: Allocation, own: Memo) -> Ledger:
+        """A new allocation; what the old one still owed is carried over."""
+        fresh = Ledger.opened(view, allocation, own)
+        owed = self.deficit + self.allocation.share * (view.time - self.computed_s) - self.received_by(view)
+        keys, debts = np.concatenate((_keys(self.allocation), self.debt_keys)), np.concatenate((owed, self.debts))
+        alive = np.isin(keys >> 35, view.jobs.number)
+        keys, debts = keys[alive], debts[alive].round(3)
+        order = keys.argsort(kind="stable")
+        keys, debts = keys[order], debts[order]
+        if not len(keys):
+            return fresh
+        at, found = _found(keys, _keys(allocation))
+        left = np.ones(len(keys), dtype=np.bool_)
+        left[at[found]] = False
+        left &= np.abs(debts) > 1e-3
+        return replace(fresh, deficit=np.where(found, debts[at], 0.0), debt_keys=keys[left], debts=debts[left])
+
+    def joined_by(self, view: Snapshot, numbers: Ints) -> Ledger:
+        """Jobs that came since get an equal part of the time on every type they can use, until the next recomputation."""
+        jobs, capacity = view.jobs.of(numbers), view.capacity
+        part = min(1.0, float(capacity.sum()) / max(1, int(view.jobs.workers.sum()))) * capacity / max(1, capacity.sum())
+        can = (
+            (jobs.fits & view.rates.runs_on[view.rates.row[view.jobs.position_of(numbers)]])[:, None] >> np.arange(len(part))
+        ) & 1
+        can = can * (capacity[None, :] >= jobs.workers[:, None])
+        return self._with(Allocation.alone(numbers, can * part[None, :]))
+
+    def with_guests(self, numbers: Ints, types: Ints) -> tuple[Ledger, Ints]:
+        """Jobs that use what is left over, as entries without a share; and where these entries stand."""
+        guests = Allocation(numbers, np.full(len(numbers), -1, dtype=np.int64), types, np.zeros(len(numbers)))
+        mine, wanted = _keys(self.allocation), _keys(guests)
+        where, known = _found(mine, wanted)
+        new = (~known).nonzero()[0]
+        where[new] = len(mine) + np.arange(len(new))
+        if not len(new):
+            return self, where
+        debts = self.debts_of(numbers[new], types[new])
+        return self._with(Allocation(guests.first[new], guests.second[new], types[new], guests.share[new]), debts), where
+
+    def _with(self, more: Allocation, deficit: Floats | None = None) -> Ledger:
+        x, nothing = self.allocation, np.zeros(len(more))
+        first, second, types = (
+            np.concatenate(c) for c in ((x.first, more.first), (x.second, more.second), (x.types, more.types))
+        )
+        return replace(
+            self,
+            allocation=Allocation(first, second, types, np.concatenate((x.share, more.share)), x.reasons),
+            received=np.concatenate((self.received, nothing)),
+            deficit=np.concatenate((self.deficit, nothing if deficit is None else deficit)),
+        )
+
+    # Looking.
+
+    def changed(self, view: Snapshot) -> bool:
+        """Whether somebody came or went, or a node did, since it was computed."""
+        return not (np.array_equal(view.jobs.number, self.known) and np.array_equal(view.capacity, self.capacity))
+
+    def newcomers(self, view: Snapshot) -> Ints:
+        """Who is here and has not been seen, neither by the allocation nor since."""
+        seen = np.concatenate((self.known, self.allocation.first))
+        return view.jobs.number[~np.isin(view.jobs.number, seen)]
+
+    def present(self, view: Snapshot) -> Bools:
+        """The entries whose jobs are still here, on types that are still up."""
+        x = self.allocation
+        here = np.isin(x.first, view.jobs.number)
+        paired = x.second >= 0
+        if paired.any():
+            here &= ~paired | np.isin(x.second, view.jobs.number)
+        return here
+
+    def received_by(self, view: Snapshot) -> Floats:
+        """Seconds received by each entry until now."""
+        if not len(self.running) or view.time <= self.settled_s:
+            return self.received
+        x, received = self.allocation, self.received.copy()
+        received[self.running] += _ran(view, x.first[self.running], x.types[self.running], self.settled_s)
+        return received
+
+    def debts_of(self, numbers: Ints, types: Ints) -> Floats:
+        """What job-type pairs without a share are owed from before (less than 0: they have used what was left over)."""
+        if not len(self.debt_keys):
+            return np.zeros(len(numbers))
+        wanted = (numbers << 35) | types
+        at = np.minimum(self.debt_keys.searchsorted(wanted), len(self.debt_keys) - 1)
+        return np.where(self.debt_keys[at] == wanted, self.debts[at], 0.0)
+
+    def after(self, view: Snapshot, received: Floats, chosen: Ints) -> Ledger:
+        """Settled now, with these entries running from here on."""
+        return replace(self, received=received, running=chosen, settled_s=view.time)
+
+    # As data.
+
+    def to_memo(self) -> Memo:
+        x = self.allocation
+        told = {str(number): [reason.by, str(reason.code), dict(reason.facts)] for number, reason in x.reasons.items()}
+        columns = {"first": x.first, "second": x.second, "types": x.types, "share": x.share, "reasons": told}
+        return {**columns, **{name: getattr(self, name) for name in _FIELDS}}
+
+    @classmethod
+    def from_memo(cls, memo: Memo) -> Ledger:
+        assert isinstance(memo, Mapping)
+        told = {
+            int(number): Reason(by, Code(code), tuple(facts.items())) for number, (by, code, facts) in memo["reasons"].items()
+        }
+        allocation = Allocation(memo["first"], memo["second"], memo["types"], memo["share"], told)
+        return cls(allocation, **{name: memo[name] for name in _FIELDS})
+
+
+_FIELDS = (
+    "computed_s",
+    "known",
+    "capacity",
+    "received",
+    "deficit",
+    "running",
+    "settled_s",
+    "debt_keys",
+    "debts",
+    "own",
+)
+
+
+def _keys(x: Allocation) -> Ints:
+    """Job, partner and type as one number."""
+    return (x.first << 35) | ((x.second + 1) << 7) | x.types
+
+
+def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
+    """Where the wanted keys stand, and whether they do."""
+    if not len(keys):
+        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=np.bool_)
+    order = keys.argsort(kind="stable")
+    at = order[np.minimum(keys[order].searchsorted(wanted), len(keys) - 1)]
+    return at, keys[at] == wanted
+
+
+def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float) -> Floats:
+    """Seconds that jobs have run on these types since then, as far as they still do."""
+    jobs = view.jobs
+    at = np.minimum(jobs.number.searchsorted(numbers), len(jobs) - 1)
+    there = (jobs.number[at] == numbers) & (jobs.type[at] == types) & (jobs.held[at] > 0)
+    ran: Floats = np.where(there, view.time - np.maximum(since_s, jobs.run_started_s[at]), 0.0)
+    return ran.round(DIGITS)

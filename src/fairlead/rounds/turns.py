@@ -1,0 +1,165 @@
+"""Gavel's round mechanism (§5): whoever has had least of the time it was allocated goes first.
+
+f_mj = t_mj / Σ_m' t_m'j is the share of the time on type j that job (or pair) m has had since the last recomputation, and
+X_mj / f_mj its priority. In every round entries go by priority, ties by deficit, then by share, then by submission; a job runs
+once a round, and a gang that does not fit is passed over. What nobody with a share can use goes to whoever waits, on its
+fastest free type.
+
+It must not know how shares are computed; all it remembers is in the memo."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fairlead.core.allocation import DIGITS, Allocation
+from fairlead.core.cluster import Bools, Ints
+from fairlead.core.errors import InputError
+from fairlead.core.events import Memo
+from fairlead.core.holdings import NONE
+from fairlead.core.plan import Selection
+from fairlead.core.rng import stream
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.stages import Allocator
+from fairlead.rounds.ledger import Ledger
+
+FIRST = 1e9
+"""The priority of a share of which nothing has been received yet, per unit of share: before all others."""
+
+REVISIT_S = 360.0
+"""Without rounds, turns are so long."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Shares realised round by round, by priority; recomputed when jobs come or go and when nodes do.
+
+    Recomputations are at least `least_interval_s` apart. `newcomers` of the meantime get an agnostic `share`, may use what is
+    left over (`leftovers`), or `wait`. `prior_s` counts as received by everybody on every type from the start (half a round of
+    six minutes): without it the smallest share of which nothing was received yet would go before all others. `types` are filled
+    `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round.
+
+    Gavel's simulator is `least_interval_s=1920, newcomers=wait` with `types=in-order` for policies that know types and
+    `types=shuffled` for those that do not.
+    """
+
+    least_interval_s: float = 0.0
+    newcomers: Literal["share", "leftovers", "wait"] = "share"
+    leftovers: bool = True
+    types: Literal["together", "in-order", "shuffled"] = "together"
+    prior_s: float = 180.0
+
+    def __post_init__(self) -> None:
+        for name in ("least_interval_s", "prior_s"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise InputError("mechanism turns", "seconds from 0 on", field=name, value=value)
+
+    def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        if not len(view.jobs):
+            return Selection.nobody(), memo
+        ledger, fresh = self._ledger(allocator, view, memo)
+        present = ledger.present(view)
+        chosen, free, busy = self._by_priority(ledger, view, present)
+        served = len(chosen) == np.count_nonzero(present & (ledger.allocation.share > 0))
+        ledger, guests = ledger.with_guests(*self._left_over(ledger, view, free, busy))
+        chosen = np.concatenate((chosen, guests))
+        holds: float | None = None
+        if served:  # every share: until something happens, or until what has happened may be reckoned with
+            pending = ledger.changed(view)
+            holds = max(view.time, ledger.computed_s + self.least_interval_s) if pending else math.inf
+        if fresh or not np.array_equal(np.sort(chosen), np.sort(ledger.running)):
+            memo = ledger.after(view, ledger.received_by(view), chosen).to_memo()
+        return _selection(view, ledger.allocation, chosen, holds), memo
+
+    def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Ledger, bool]:
+        """The present allocation, computed anew where something has changed and the interval has passed."""
+        if memo is None:
+            allocation, own = allocator.allocate(view, None)
+            return Ledger.opened(view, allocation, own), True
+        ledger = Ledger.from_memo(memo)
+        if ledger.changed(view) and view.time >= ledger.computed_s + self.least_interval_s:
+            allocation, own = allocator.allocate(view, ledger.own)
+            return ledger.reopened(view, allocation, own), True
+        if self.newcomers == "share" and len(new := ledger.newcomers(view)):
+            return ledger.joined_by(view, new), True
+        return ledger, False
+
+    def _by_priority(self, ledger: Ledger, view: Snapshot, present: Bools) -> tuple[Ints, list[int], set[int]]:
+        """Algorithm 1: the entries that run, what is free by type, and who is busy."""
+        x, received = ledger.allocation, ledger.received_by(view)
+        spent = np.bincount(x.types, received * present, minlength=len(view.capacity)).astype(np.float64)
+        if self.prior_s:
+            received = received + self.prior_s
+            spent = spent + self.prior_s * len(view.jobs)
+        total = spent[x.types]
+        fraction = np.divide(received, total, out=np.zeros(len(x)), where=total > 0)
+        priority = np.where(fraction > 0, x.share / np.where(fraction > 0, fraction, 1.0), x.share * FIRST)
+        keys = [-x.share, -ledger.deficit, -priority.round(DIGITS)]
+        if self.types != "together":
+            keys.append(self._type_order(view)[x.types])
+        order = np.lexsort(keys)
+        order = order[(present & (x.share > 0))[order]]
+        workers = view.jobs.workers[view.jobs.number.searchsorted(x.first[order])]
+        free, busy, chosen = view.capacity.tolist(), set[int](), list[int]()
+        left = sum(free)
+        columns = (order, x.first[order], x.second[order], x.types[order], workers)
+        for entry, one, two, kind, want in zip(*(column.tolist() for column in columns)):
+            if free[kind] < want or one in busy or two in busy:
+                continue
+            free[kind] -= want
+            left -= want
+            busy.add(one)
+            if two >= 0:
+                busy.add(two)
+            chosen.append(entry)
+            if not left:
+                break
+        return np.array(chosen, dtype=np.int64), free, busy
+
+    def _type_order(self, view: Snapshot) -> Ints:
+        """The place of each type in the order in which types are filled."""
+        count = len(view.capacity)
+        return stream(0, "turns", repr(view.time)).permutation(count) if self.types == "shuffled" else np.arange(count)
+
+    def _left_over(self, ledger: Ledger, view: Snapshot, free: list[int], busy: set[int]) -> tuple[Ints, Ints]:
+        """Jobs, and their types, that use what is left: who has had least of it first, on the fastest type that is free."""
+        if not self.leftovers or not any(free) or len(busy) == len(view.jobs):
+            return NONE, NONE
+        jobs, rates = view.jobs, view.rates
+        waits = ~np.isin(jobs.number, np.fromiter(busy, dtype=np.int64, count=len(busy)))
+        if self.newcomers == "wait":
+            waits &= np.isin(jobs.number, ledger.known)
+        at = waits.nonzero()[0]
+        rank, kinds = np.arange(len(free)), -rates.alone[rates.row[at]]
+        speed = kinds.argsort(axis=1, kind="stable")  # fastest first
+        one, place = at.repeat(len(free)), np.tile(rank, len(at))
+        kind = speed.ravel()
+        usable = (jobs.fits[one] >> kind & 1).astype(np.bool_) & (rates.alone[rates.row[one], kind] > 0)
+        one, place, kind = one[usable], place[usable], kind[usable]
+        order = np.lexsort((one, place, -ledger.debts_of(jobs.number[one], kind)))
+        numbers, types = list[int](), list[int]()
+        gone = set[int]()
+        columns = (jobs.number[one[order]], kind[order], jobs.workers[one[order]])
+        for number, on, want in zip(*(column.tolist() for column in columns)):
+            if number not in gone and free[on] >= want:
+                free[on] -= want
+                gone.add(number)
+                numbers.append(number)
+                types.append(on)
+        return np.array(numbers, dtype=np.int64), np.array(types, dtype=np.int64)
+
+
+def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None) -> Selection:
+    jobs, second, types = x.first[chosen], x.second[chosen], x.types[chosen]
+    combination = None
+    paired = (second >= 0).nonzero()[0]
+    if len(paired):
+        combination = np.concatenate((np.arange(len(jobs)), paired))
+        jobs, types = np.concatenate((jobs, second[paired])), np.concatenate((types, types[paired]))
+    workers = view.jobs.workers[view.jobs.number.searchsorted(jobs)]
+    told: dict[str, Any] = {"combination": combination, "holds_until": holds, "reasons": x.reasons}
+    return Selection(jobs, types, workers, revisit=view.time + REVISIT_S, **told)
