@@ -14,10 +14,10 @@ from fairlead.core.errors import InvalidPlan
 from fairlead.core.plan import Rates
 from fairlead.core.reasons import Reason
 
-NEGLIGIBLE = 1e-9
+NEGLIGIBLE = 1e-6
 """Shares below this are a solver's dust, not time."""
 
-DIGITS = 9
+DIGITS = 7
 """Shares are rounded to so many digits, so that an optimum reached along another way is the same number."""
 
 
@@ -42,9 +42,15 @@ class Allocation:
     @classmethod
     def alone(cls, numbers: Ints, matrix: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
         """From X itself: jobs (by number) × types, nobody in company."""
-        share = np.minimum(matrix.round(DIGITS), 1.0)
-        row, types = (share > NEGLIGIBLE).nonzero()
+        share = cls.tidy(matrix)
+        row, types = share.nonzero()
         return cls(numbers[row], np.full(len(row), -1, dtype=np.int64), types, share[row, types], reasons or {})
+
+    @staticmethod
+    def tidy(share: Floats) -> Floats:
+        """Shares as they are kept: rounded, at most 1, without dust."""
+        rounded: Floats = np.minimum(share.round(DIGITS), 1.0)
+        return np.where(rounded > NEGLIGIBLE, rounded, 0.0)
 
     def __len__(self) -> int:
         return len(self.share)

@@ -3,12 +3,14 @@ over classes, with their multiplicities, is exact and does not grow with the num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 
 
@@ -28,16 +30,19 @@ class Classes:
     def __len__(self) -> int:
         return len(self.count)
 
-    def dealt(self, totals: Floats) -> Floats:
-        """Classes × types of total time → jobs × types: equal parts, so that members of a class fare alike."""
-        return self.each(totals / np.maximum(self.count, 1)[:, None])
+    def dealt(self, view: Snapshot, totals: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
+        """Classes × types of total time, in equal parts to the members, so that they fare alike."""
+        return self.each(view, totals / self.count[:, None], reasons)
 
-    def each(self, each: Floats) -> Floats:
-        """What a member of each class gets → jobs × types."""
-        x = np.zeros((len(self.of), each.shape[1]))
-        there = self.of >= 0
-        x[there] = each[self.of[there]]
-        return x
+    def each(self, view: Snapshot, share: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
+        """What a member of each class gets, classes × types, as an allocation."""
+        number, of = view.jobs.number, self.of
+        if len(of) and of.min() < 0:
+            number, of = number[of >= 0], of[of >= 0]
+        share = Allocation.tidy(share)
+        row, types = (share > 0)[of].nonzero()
+        alone = np.full(len(row), -1, dtype=np.int64)
+        return Allocation(number[row], alone, types, share[of[row], types], reasons or {})
 
 
 def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False) -> Classes:
@@ -59,13 +64,32 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     if group is not None:
         code = code * (int(group.max(initial=0)) + 1) + group
     can = usable > 0
-    _, first, of = np.unique(code[can], return_index=True, return_inverse=True)
-    found = np.full(len(jobs), -1, dtype=np.int64)
-    found[can] = of
-    at = can.nonzero()[0][first]
+    if np.count_nonzero(can) == len(can):
+        first, of = _distinct(code)
+        at = first
+    else:
+        where = can.nonzero()[0]
+        first, mine = _distinct(code[where])
+        of = np.full(len(jobs), -1, dtype=np.int64)
+        of[where] = mine
+        at = where[first]
     row, mask, workers, weight = row[at], usable[at], jobs.workers[at], weights[at]
     tag = np.zeros(len(at), dtype=np.int64) if group is None else group[at]
     allowed = (mask[:, None] >> np.arange(types)) & 1
     speed = np.ones((len(at), types)) if alike else rates.alone[row]
     keys = list(zip(row.tolist(), mask.tolist(), workers.tolist(), weight.tolist(), tag.tolist()))
-    return Classes(found, np.bincount(of, minlength=len(at)), row, workers, weight, tag, speed * allowed, keys)
+    count = np.bincount(of if len(at) and of.min() >= 0 else of[of >= 0], minlength=len(at))
+    return Classes(of, count, row, workers, weight, tag, speed * allowed, keys)
+
+
+def _distinct(code: Ints) -> tuple[Ints, Ints]:
+    """Where each value first occurs, by ascending value; and which of them each entry is. Small values need no sorting."""
+    if not len(code) or int(code.max()) > 1 << 16:
+        _, first, of = np.unique(code, return_index=True, return_inverse=True)
+        return first, of
+    first_of = np.full(int(code.max()) + 1, -1, dtype=np.int64)
+    first_of[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # the last write counts: the first occurrence
+    known = (first_of >= 0).nonzero()[0]
+    place = np.empty(len(first_of), dtype=np.int64)
+    place[known] = np.arange(len(known))
+    return first_of[known], place[code]

@@ -18,6 +18,20 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.policies.classes import Classes
 from fairlead.policies.program import Program, Solution
 
+SECOND = 0.01
+PRECEDENCE = 1e5
+"""What is maximised in the second place counts SECOND; the level counts PRECEDENCE times as much for each job, more than giving
+it up could ever bring where rates differ by less than that."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Placement sensitivity: gangs may also run on more nodes than they need, at another gain; kept together, a member takes
+    the part `use` of a type's nodes (0 for who needs no room of its own)."""
+
+    gain: Floats  # classes × types
+    use: Floats  # classes × types
+
 
 @dataclass(frozen=True)
 class Filled:
@@ -37,6 +51,7 @@ class FairShares:
     def __init__(self, name: str) -> None:
         self.name = name
         self._program: Program | None = None
+        self._spread: Floats | None = None
         self._begin(np.zeros(0, dtype=np.int64))
 
     def solve(
@@ -48,19 +63,22 @@ class FairShares:
         base: Floats | None = None,
         paired: Floats | None = None,
         then: Floats | None = None,
+        spread: Spread | None = None,
         *,
         primal: bool = False,
     ) -> Filled:
         """`paired[g, h, j]` is the gain of g beside h on type j. `then` are worths of y_gj to be maximised in the second
-        place: among the optima, which one."""
-        slots = self._fit(classes, capacity, gain, paired)
+        place (company is worth the sum of both): among the optima, which one. A class's worths may not change."""
+        if spread is not None:
+            gain = np.concatenate((gain, spread.gain), axis=1)
+        self._spread = None if spread is None else spread.use
+        slots = self._fit(classes, capacity, gain, paired, then)
         self._members(slots, classes.count, want, base)
         program = self._program
         assert program is not None
-        first = program.solve(primal=primal)
-        level = float(first.values[0])
-        found = first if then is None else self._among_optima(first, slots, then, level)
-        return self._read(slots, found, first, level)
+        if then is not None:
+            program.costs(np.zeros(1, dtype=np.int64), np.array([PRECEDENCE * SECOND * float(want.sum())]))
+        return self._read(slots, program.solve(primal=primal))
 
     # The model.
 
@@ -68,37 +86,45 @@ class FairShares:
         self._capacity = capacity.copy()
         self._slot: dict[tuple[int, ...], int] = {}
         types = len(capacity)
-        self._gain = np.zeros((0, types))
+        apart = self._spread is not None
+        self._ways = 2 * types if apart else types
+        self._gain = np.zeros((0, self._ways))
         self._row = np.zeros((0,), dtype=np.int64)  # the fairness row of each slot; the next is its time row
         self._column = np.zeros((0,), dtype=np.int64)  # the first of its columns by type
         self._count = np.zeros(0)
         self._want, self._base = np.zeros(0), np.zeros(0)
         self._pairs: list[tuple[int, int, int]] = []  # slot, slot, type of each pair's column
         self._pair_column = np.zeros(0, dtype=np.int64)
+        self._met = np.zeros((0, 0), dtype=np.bool_)  # slots × slots: whose pairs have been looked at
         none = np.zeros(0, dtype=np.int64)
         self._program = None
         if types:
             one = np.ones(1)
-            free = np.full(types, -np.inf)
-            bounds = (one, -np.inf * one, np.inf * one, free, capacity.astype(np.float64))
+            room = capacity.astype(np.float64)
+            if apart:
+                room = np.concatenate((room, np.ones(types)))
+            bounds = (one, -np.inf * one, np.inf * one, np.full(len(room), -np.inf), room)
             self._program = Program(self.name, *bounds, (none, none, np.zeros(0)))
 
-    def _fit(self, classes: Classes, capacity: Ints, gain: Floats, paired: Floats | None) -> Ints:
+    def _fit(self, classes: Classes, capacity: Ints, gain: Floats, paired: Floats | None, then: Floats | None) -> Ints:
         """Where each class stands in the model; new ones come in, and a model that no longer fits is begun anew."""
         slots = [self._slot.get(key, -1) for key in classes.keys]
         known = np.array(slots, dtype=np.int64)
         here = known >= 0
-        fits = np.array_equal(capacity, self._capacity) and np.array_equal(self._gain[known[here]], gain[here])
+        fits = np.array_equal(capacity, self._capacity) and self._ways == gain.shape[1]
+        fits = fits and np.array_equal(self._gain[known[here]], gain[here])
         if not fits or len(self._slot) + np.count_nonzero(~here) > 4 * len(classes) + 64:
             self._begin(capacity)
             here[:] = False
         new = (~here).nonzero()[0]
         if len(new):
-            known[new] = self._enter(classes, new, gain, paired, slots=known)
+            known[new] = self._enter(classes, new, gain, then)
+        if paired is not None:
+            self._enter_pairs(classes, known, gain, paired, then)
         return known
 
-    def _enter(self, classes: Classes, new: Ints, gain: Floats, paired: Floats | None, slots: Ints) -> Ints:
-        program, types = self._program, len(self._capacity)
+    def _enter(self, classes: Classes, new: Ints, gain: Floats, then: Floats | None) -> Ints:
+        program, ways = self._program, self._ways
         assert program is not None
         begin, count = len(self._slot), len(new)
         mine = np.arange(begin, begin + count)
@@ -107,33 +133,45 @@ class FairShares:
         rows = program.add_rows(np.tile([0.0, -np.inf], count), np.tile([np.inf, 0.0], count))
         fair, time = rows[0::2], rows[1::2]
         speed = gain[new]
-        width = count * types
+        width = count * ways
         column = np.arange(width)
-        at = np.concatenate((fair.repeat(types), time.repeat(types), np.tile(np.arange(types), count)))
-        value = np.concatenate((speed.ravel(), np.ones(width), classes.workers[new].repeat(types).astype(np.float64)))
+        kind = np.tile(np.arange(ways) % len(self._capacity), count)
+        at = [fair.repeat(ways), time.repeat(ways), kind]
+        value = [speed.ravel(), np.ones(width), classes.workers[new].repeat(ways).astype(np.float64)]
+        cols = [column, column, column]
+        if self._spread is not None:
+            together = (np.tile(np.arange(ways), count) < len(self._capacity)).nonzero()[0]
+            at.append(kind[together] + len(self._capacity))
+            value.append(self._spread[new].ravel())
+            cols.append(together)
         upper = np.where(speed.ravel() > 0, np.inf, 0.0)
-        columns = program.add_columns(np.zeros(width), np.zeros(width), upper, (at, np.tile(column, 3), value))
+        cost = np.zeros(width) if then is None else SECOND * then[new].ravel()
+        entries = (np.concatenate(at), np.concatenate(cols), np.concatenate(value))
+        columns = program.add_columns(cost, np.zeros(width), upper, entries)
         self._gain = np.concatenate((self._gain, speed))
         self._row = np.concatenate((self._row, fair))
-        self._column = np.concatenate((self._column, columns[::types]))
+        self._column = np.concatenate((self._column, columns[::ways]))
         nothing = np.zeros(count)
         self._count, self._want, self._base = (np.concatenate((c, nothing)) for c in (self._count, self._want, self._base))
-        if paired is not None:
-            slots = slots.copy()
-            slots[new] = mine
-            self._enter_pairs(classes, new, slots, gain, paired)
         return mine
 
-    def _enter_pairs(self, classes: Classes, new: Ints, slots: Ints, gain: Floats, paired: Floats) -> None:
-        """Columns for the new classes with all that are present. A pair that does no better than taking turns is left out."""
+    def _enter_pairs(self, classes: Classes, slots: Ints, gain: Floats, paired: Floats, then: Floats | None) -> None:
+        """Columns for classes that meet for the first time. A pair that does no better than taking turns is left out."""
         program = self._program
         assert program is not None
-        fresh = np.zeros(len(classes), dtype=np.bool_)
-        fresh[new] = True
+        if len(self._met) < len(self._slot):
+            larger = np.zeros((2 * len(self._slot), 2 * len(self._slot)), dtype=np.bool_)
+            larger[: len(self._met), : len(self._met)] = self._met
+            self._met = larger
+        here = np.ix_(slots, slots)
+        fresh = ~self._met[here]
+        if not fresh.any():
+            return
+        self._met[here] = True
         together = np.divide(paired, gain[:, None, :], out=np.zeros_like(paired), where=gain[:, None, :] > 0)
         pays = (together > 0) & (together.transpose(1, 0, 2) > 0) & (together + together.transpose(1, 0, 2) > 1.0 + 1e-9)
         pays &= (classes.workers[:, None] == classes.workers[None, :])[:, :, None]
-        pays &= (fresh[:, None] | fresh[None, :])[:, :, None]
+        pays &= fresh[:, :, None]
         j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()
         if not len(g):
             return
@@ -151,7 +189,13 @@ class FairShares:
             drop[len(g) : 2 * len(g)] = drop[3 * len(g) : 4 * len(g)] = same
             at, column, value = at[~drop], column[~drop], value[~drop]
         nothing = np.zeros(len(g))
-        made = program.add_columns(nothing, nothing, np.full(len(g), np.inf), (at, column, value))
+        cost = nothing
+        if then is not None:  # a member's worth falls with its progress
+            worth = np.divide(then, gain, out=np.zeros_like(gain), where=gain > 0)
+            keys, places = classes.keys, zip(g.tolist(), h.tolist(), j.tolist())
+            place = np.array([hash((keys[one], keys[two], kind)) % 9973 for one, two, kind in places]) / 9973
+            cost = SECOND * (paired[g, h, j] * worth[g, j] + paired[h, g, j] * worth[h, j]) * (1.0 - 1e-3 * place)
+        made = program.add_columns(cost, nothing, np.full(len(g), np.inf), (at, column, value))
         self._pairs += list(zip(slots[g].tolist(), slots[h].tolist(), j.tolist()))
         self._pair_column = np.concatenate((self._pair_column, made))
 
@@ -182,26 +226,10 @@ class FairShares:
 
     # The answer.
 
-    def _among_optima(self, first: Solution, slots: Ints, then: Floats, level: float) -> Solution:
-        """Hold the level and maximise something else; the model is left as it was."""
-        program, types = self._program, len(self._capacity)
-        assert program is not None
-        held = np.array([level - 1e-9 * max(1.0, abs(level))])
-        columns = (self._column[slots][:, None] + np.arange(types)).ravel()
-        zero = np.zeros(1, dtype=np.int64)
-        program.costs(zero, np.zeros(1))
-        program.column_bounds(zero, held, held)
-        program.costs(columns, then.ravel())
-        try:
-            return program.solve(primal=True)
-        finally:
-            program.costs(columns, np.zeros(len(columns)))
-            program.costs(zero, np.ones(1))
-            program.column_bounds(zero, np.full(1, -np.inf), np.full(1, np.inf))
-
-    def _read(self, slots: Ints, found: Solution, first: Solution, level: float) -> Filled:
-        types = len(self._capacity)
-        totals = found.values[self._column[slots][:, None] + np.arange(types)].clip(min=0.0)
+    def _read(self, slots: Ints, found: Solution) -> Filled:
+        totals = found.values[self._column[slots][:, None] + np.arange(self._ways)].clip(min=0.0)
+        if self._spread is not None:  # together or apart: the time counts
+            totals = totals[:, : len(self._capacity)] + totals[:, len(self._capacity) :]
         pairs, kinds, time = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
         if len(self._pair_column):
             amount = found.values[self._pair_column]
@@ -211,4 +239,4 @@ class FairShares:
             pairs = np.array([(position[g], position[h]) for g, h, _ in chosen], dtype=np.int64).reshape(-1, 2)
             kinds = np.array([j for _, _, j in chosen], dtype=np.int64)
             time = amount[some]
-        return Filled(level, totals, -first.duals[self._row[slots]], pairs, kinds, time)
+        return Filled(float(found.values[0]), totals, -found.duals[self._row[slots]], pairs, kinds, time)

@@ -14,11 +14,16 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.centre import centre
 from fairlead.policies.classes import Classes, classes_of
+from fairlead.policies.company import apart, company, dealt
 from fairlead.policies.fair_shares import FairShares
+
+SLIGHT = 1e-3
+"""By how much the last class's progress counts less than the first's where nothing else decides between them."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class MaxMinFairness:
         else:
             mix = even_mix(classes, view.capacity)
             each = mix * level_out(classes, mix, view.capacity)[:, None]
-        return Allocation.alone(view.jobs.number, classes.each(each)), memo
+        return classes.each(view, each), memo
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,20 @@ class MaxMinFairnessPerf:
     """Equal, weighted progress for all, each on the types where its time is worth most: heterogeneity-aware max-min fairness.
 
     `among` the optima: `most` makes the most progress in all, `centre` is where an interior-point solver ends (as Gavel's).
+    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
+    room together (Gavel §3.1).
     """
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
     among: Literal["most", "centre"] = "most"
+    space_sharing: bool = False
+    placement_sensitive: bool = False
     _shares: FairShares = field(default_factory=lambda: FairShares("max-min fairness"), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.among == "centre" and (self.space_sharing or self.placement_sensitive):
+            wanted = "'most' together with space_sharing or placement_sensitive"
+            raise InputError("policy max-min-fairness-perf", wanted, field="among", value=self.among)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
@@ -60,9 +74,14 @@ class MaxMinFairnessPerf:
             return nothing(view), memo
         gain = normalised(classes, view.capacity)
         if self.among == "centre":
-            return Allocation.alone(view.jobs.number, classes.each(centre(classes, view.capacity, gain))), memo
-        filled = self._shares.solve(classes, view.capacity, gain, classes.count * classes.weight, then=gain)
-        return Allocation.alone(view.jobs.number, classes.dealt(filled.totals)), memo
+            return classes.each(view, centre(classes, view.capacity, gain)), memo
+        paired = company(classes, view, gain) if self.space_sharing else None
+        spread = apart(classes, view, gain) if self.placement_sensitive else None
+        worth = gain if spread is None else np.concatenate((gain, spread.gain), axis=1)
+        want = classes.count * classes.weight
+        then = in_class_order(worth, classes)
+        filled = self._shares.solve(classes, view.capacity, gain, want, paired=paired, then=then, spread=spread)
+        return dealt(classes, view, filled), memo
 
 
 def nothing(view: Snapshot) -> Allocation:
@@ -75,6 +94,15 @@ def normalised(classes: Classes, capacity: Ints) -> Floats:
     equal = classes.rates @ (capacity / capacity.sum())
     gain: Floats = classes.rates / equal[:, None] * classes.workers[:, None]
     return gain
+
+
+def in_class_order(worth: Floats, classes: Classes) -> Floats:
+    """The same worths, a little less by a number that follows from what the class is, and from type to type: what would be
+    equally good is so no longer, and the optimum is one point, whichever way the solver came to it."""
+    place = np.array([hash(key) % 9973 for key in classes.keys]) / 9973  # the keys are numbers: their hash is always the same
+    types = worth.shape[1]
+    ordered: Floats = worth * (1.0 - SLIGHT * (place[:, None] + np.arange(types)[None, :] / types))
+    return ordered
 
 
 def even_mix(classes: Classes, capacity: Ints) -> Floats:

@@ -1,0 +1,183 @@
+"""The round mechanism: what it realises of an allocation, who goes first, what it remembers, what is left over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.cluster import Floats
+from fairlead.core.errors import InputError
+from fairlead.core.events import Memo, RoundPlanned
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.stages import Allocated
+from fairlead.engine.codec import decode, encode
+from fairlead.rounds.turns import Turns
+from fairlead.testing.builders import job, random_table
+from fairlead.testing.harness import Harness
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same shares whatever happens, for the jobs that are there; and how often it was asked."""
+
+    x: Floats
+    asked: list[float] = field(default_factory=list)
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        self.asked.append(view.time)
+        here = view.jobs.number[view.jobs.number < len(self.x)]
+        return Allocation.alone(here, self.x[here]), memo
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Jobs 0 and 1 always together, job 2 alone, half of the time each."""
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        return Allocation(np.array([0, 2]), np.array([1, -1]), np.array([0, 0]), np.array([0.5, 0.5])), memo
+
+
+def received(harness: Harness, rounds: int, jobs: int, types: int) -> Floats:
+    """The fraction of rounds that each job spent on each type."""
+    time = np.zeros((jobs, types))
+    for _ in range(rounds):
+        harness.round()
+        view = harness.state.snapshot()
+        running = view.jobs.runners
+        time[running.number, running.type] += 1
+    harness.check()
+    return time / rounds
+
+
+X_EXAMPLE = np.array([[0.6, 0.4, 0.0], [0.2, 0.6, 0.2], [0.2, 0.0, 0.8]])
+
+
+@pytest.mark.parametrize("turns", [Turns(), Turns(prior_s=0.0)], ids=["default", "no prior"])
+def test_the_papers_example_is_realised_within_a_percent_in_a_hundred_rounds(turns: Turns) -> None:
+    types = ("v100", "p100", "k80")
+    harness = Harness(table=random_table(0, types)).cluster("v100:1,p100:1,k80:1").policy(Allocated(Fixed(X_EXAMPLE), turns))
+    harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
+    got = received(harness, 100, 3, 3)
+    assert np.abs(got - X_EXAMPLE).max() <= 0.01
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_shares_of_single_workers_are_realised(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.dirichlet(np.ones(3), 8) * 0.9
+    x *= np.minimum(1.0, 2 / x.sum(axis=0))[None, :]
+    harness = Harness(table=random_table(0, ("v100", "p100", "k80"))).cluster("v100:2,p100:2,k80:2")
+    harness.policy(Allocated(Fixed(x), Turns(leftovers=False)))
+    harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(8)))
+    got = received(harness, 300, 8, 3)
+    assert (got >= x - 0.05).all(), "everybody gets its share at least"
+
+
+def test_a_job_runs_once_a_round_and_gangs_are_whole() -> None:
+    x = np.array([[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]])
+    table = random_table(0, ("v100", "k80"))
+    harness = Harness(table=table).cluster("v100:4,k80:4").policy(Allocated(Fixed(x), Turns()))
+    harness.submit(job("wide").of_kind("kind-0", 1e9).workers(4), *(job(f"j{i}").of_kind("kind-1", 1e9) for i in range(2)))
+    for _ in range(20):
+        harness.round()
+    harness.check()
+
+
+def test_a_pair_conflicts_with_its_members_and_both_run_together() -> None:
+    table = random_table(0, ("v100",))
+    harness = Harness(table=table, residents=2).cluster("v100:1").policy(Allocated(Pairs(), Turns(leftovers=False)))
+    harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
+    seen = [harness.round().running for _ in range(10)]
+    harness.check()
+    assert set(seen) == {frozenset({"j0", "j1"}), frozenset({"j2"})}
+    assert seen.count(frozenset({"j2"})) == 5
+
+
+def test_whoever_has_no_share_uses_what_is_left_over() -> None:
+    x = np.array([[1.0], [0.0]])
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), Turns()))
+    harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
+    assert harness.round().running == {"j0", "j1"}
+    strict = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), Turns(leftovers=False)))
+    strict.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
+    assert strict.round().running == {"j0"}
+
+
+def test_what_is_left_over_goes_round() -> None:
+    """Two without a share on one accelerator that is free: after a recomputation it is the other's turn."""
+    x = np.array([[1.0], [0.0], [0.0], [0.0]])
+    policy = Allocated(Fixed(x), Turns())
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(policy)
+    harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
+    assert harness.round().running == {"j0", "j1"}
+    assert harness.round().running == {"j0", "j1"}
+    harness.submit(job("j3").of_kind("kind-0", 1e9))  # makes it compute anew
+    assert harness.round().running == {"j0", "j2"}
+
+
+@pytest.mark.parametrize(("newcomers", "runs"), [("share", True), ("leftovers", True), ("wait", False)])
+def test_newcomers_before_the_next_recomputation(newcomers: str, runs: bool) -> None:
+    fixed = Fixed(np.array([[1.0], [1.0]]))
+    turns = Turns(least_interval_s=10_000.0, newcomers=newcomers)  # type: ignore[arg-type]
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(fixed, turns))
+    harness.submit(job("j0").of_kind("kind-0", 1e9))
+    harness.round()
+    harness.submit(job("j1").of_kind("kind-0", 1e9))
+    assert ("j1" in harness.round().running) == runs
+    assert len(fixed.asked) == 1
+
+
+def test_it_computes_anew_when_jobs_come_or_go_and_no_sooner_than_it_may() -> None:
+    fixed = Fixed(np.ones((4, 1)))
+    harness = (
+        Harness(table=random_table(0, ("v100",))).cluster("v100:4").policy(Allocated(fixed, Turns(least_interval_s=700.0)))
+    )
+    harness.submit(job("j0").of_kind("kind-0", 1e9))
+    for _ in range(5):
+        harness.round()
+    assert len(fixed.asked) == 1
+    harness.submit(job("j1").of_kind("kind-0", 1e9))
+    harness.round()
+    assert len(fixed.asked) == 2
+    harness.submit(job("j2").of_kind("kind-0", 1e9))
+    for expected in (2, 2, 2, 3, 3):  # at once, after 300 and 600 seconds, then after 900
+        harness.round()
+        assert len(fixed.asked) == expected
+
+
+def test_a_served_allocation_holds_and_an_open_one_is_asked_every_round() -> None:
+    served = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(np.ones((2, 1))), Turns()))
+    served.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
+    assert served.round().plan.holds_until == np.inf
+    shared = Harness(table=random_table(0, ("v100",))).cluster("v100:1")
+    shared.policy(Allocated(Fixed(np.full((2, 1), 0.5)), Turns()))
+    shared.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
+    assert shared.round().plan.holds_until is None
+
+
+def test_what_it_remembers_survives_the_journal() -> None:
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1")
+    harness.policy(Allocated(Fixed(np.full((3, 1), 1 / 3)), Turns()))
+    harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
+    for _ in range(6):
+        harness.round()
+    for event in harness.journal.events:
+        assert encode(decode(encode(event))) == encode(event)
+    assert any(isinstance(event, RoundPlanned) for event in harness.journal.events)
+
+
+def test_a_node_that_is_lost_takes_no_share_with_it() -> None:
+    fixed = Fixed(np.ones((2, 1)))
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1,v100:1").policy(Allocated(fixed, Turns()))
+    harness.outage(0, 100.0, 1000.0).submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
+    running = [len(harness.round().running) for _ in range(6)]
+    assert running == [2, 1, 1, 1, 2, 2]
+    harness.check()
+
+
+def test_wrong_seconds_are_refused() -> None:
+    with pytest.raises(InputError, match="prior_s"):
+        Turns(prior_s=-1.0)
