@@ -45,7 +45,7 @@ class Ledger:
         fresh = Ledger.opened(view, allocation, own)
         owed = self.deficit + self.allocation.share * (view.time - self.computed_s) - self.received_by(view)
         keys, debts = np.concatenate((_keys(self.allocation), self.debt_keys)), np.concatenate((owed, self.debts))
-        alive = np.isin(keys >> 35, view.jobs.number)
+        alive = among(view.jobs.number, keys >> 35)
         keys, debts = keys[alive], debts[alive].round(3)
         order = keys.argsort(kind="stable")
         keys, debts = keys[order], debts[order]
@@ -99,17 +99,16 @@ class Ledger:
 
     def newcomers(self, view: Snapshot) -> Ints:
         """Who is here and has not been seen, neither by the allocation nor since."""
-        seen = np.concatenate((self.known, self.allocation.first))
-        return view.jobs.number[~np.isin(view.jobs.number, seen)]
+        seen = np.sort(np.concatenate((self.known, self.allocation.first)))
+        return view.jobs.number[~among(seen, view.jobs.number)]
 
-    def present(self, view: Snapshot) -> Bools:
-        """The entries whose jobs are still here, on types that are still up."""
+    def standing(self, view: Snapshot, changed: bool) -> Ints:
+        """The entries with a share whose jobs are still here."""
         x = self.allocation
-        here = np.isin(x.first, view.jobs.number)
-        paired = x.second >= 0
-        if paired.any():
-            here &= ~paired | np.isin(x.second, view.jobs.number)
-        return here
+        stands: Bools = x.share > 0
+        if changed:
+            stands &= among(view.jobs.number, x.first) & ((x.second < 0) | among(view.jobs.number, x.second))
+        return stands.nonzero()[0]
 
     def received_by(self, view: Snapshot) -> Floats:
         """Seconds received by each entry until now."""
@@ -126,6 +125,14 @@ class Ledger:
         wanted = (numbers << 35) | types
         at = np.minimum(self.debt_keys.searchsorted(wanted), len(self.debt_keys) - 1)
         return np.where(self.debt_keys[at] == wanted, self.debts[at], 0.0)
+
+    def runs(self, entries: Ints) -> bool:
+        """Whether just these run already."""
+        if len(entries) != len(self.running):
+            return False
+        mine = np.zeros(len(self.received), dtype=np.bool_)
+        mine[self.running] = True
+        return bool(mine[entries].all())
 
     def after(self, view: Snapshot, received: Floats, chosen: Ints) -> Ledger:
         """Settled now, with these entries running from here on."""
@@ -161,6 +168,14 @@ _FIELDS = (
     "debts",
     "own",
 )
+
+
+def among(numbers: Ints, wanted: Ints) -> Bools:
+    """Which of the wanted are among these numbers, which ascend."""
+    if not len(numbers):
+        return np.zeros(len(wanted), dtype=np.bool_)
+    there: Bools = numbers[np.minimum(numbers.searchsorted(wanted), len(numbers) - 1)] == wanted
+    return there
 
 
 def _keys(x: Allocation) -> Ints:

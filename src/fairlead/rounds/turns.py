@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fairlead.core.allocation import DIGITS, Allocation
-from fairlead.core.cluster import Bools, Ints
+from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
@@ -24,7 +24,7 @@ from fairlead.core.plan import Selection
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocator
-from fairlead.rounds.ledger import Ledger
+from fairlead.rounds.ledger import Ledger, among
 
 FIRST = 1e9
 """The priority of a share of which nothing has been received yet, per unit of share: before all others."""
@@ -62,17 +62,20 @@ class Turns:
         if not len(view.jobs):
             return Selection.nobody(), memo
         ledger, fresh = self._ledger(allocator, view, memo)
-        present = ledger.present(view)
-        chosen, free, busy = self._by_priority(ledger, view, present)
-        served = len(chosen) == np.count_nonzero(present & (ledger.allocation.share > 0))
-        ledger, guests = ledger.with_guests(*self._left_over(ledger, view, free, busy))
-        chosen = np.concatenate((chosen, guests))
+        pending = ledger.changed(view)
+        received = ledger.received_by(view)
+        standing = ledger.standing(view, pending)
+        chosen, free, busy = self._by_priority(ledger, view, standing, received)
         holds: float | None = None
-        if served:  # every share: until something happens, or until what has happened may be reckoned with
-            pending = ledger.changed(view)
+        if len(chosen) == len(standing):  # every share: until something happens, or what has happened may be reckoned with
             holds = max(view.time, ledger.computed_s + self.least_interval_s) if pending else math.inf
-        if fresh or not np.array_equal(np.sort(chosen), np.sort(ledger.running)):
-            memo = ledger.after(view, ledger.received_by(view), chosen).to_memo()
+        numbers, types = self._left_over(ledger, view, free, busy)
+        if len(numbers):
+            ledger, guests = ledger.with_guests(numbers, types)
+            chosen = np.concatenate((chosen, guests))
+            received = np.concatenate((received, np.zeros(len(ledger.received) - len(received))))
+        if fresh or not ledger.runs(chosen):
+            memo = ledger.after(view, received, chosen).to_memo()
         return _selection(view, ledger.allocation, chosen, holds), memo
 
     def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Ledger, bool]:
@@ -81,32 +84,36 @@ class Turns:
             allocation, own = allocator.allocate(view, None)
             return Ledger.opened(view, allocation, own), True
         ledger = Ledger.from_memo(memo)
-        if ledger.changed(view) and view.time >= ledger.computed_s + self.least_interval_s:
+        if not ledger.changed(view):
+            return ledger, False
+        if view.time >= ledger.computed_s + self.least_interval_s:
             allocation, own = allocator.allocate(view, ledger.own)
             return ledger.reopened(view, allocation, own), True
         if self.newcomers == "share" and len(new := ledger.newcomers(view)):
             return ledger.joined_by(view, new), True
         return ledger, False
 
-    def _by_priority(self, ledger: Ledger, view: Snapshot, present: Bools) -> tuple[Ints, list[int], set[int]]:
-        """Algorithm 1: the entries that run, what is free by type, and who is busy."""
-        x, received = ledger.allocation, ledger.received_by(view)
-        spent = np.bincount(x.types, received * present, minlength=len(view.capacity)).astype(np.float64)
+    def _by_priority(
+        self, ledger: Ledger, view: Snapshot, standing: Ints, received: Floats
+    ) -> tuple[Ints, list[int], set[int]]:
+        """Algorithm 1: the entries that run of those that stand, what is free by type, and who is busy."""
+        x = ledger.allocation
+        spent = np.bincount(x.types, received, minlength=len(view.capacity)).astype(np.float64)
+        share, types, received = x.share[standing], x.types[standing], received[standing]
         if self.prior_s:
             received = received + self.prior_s
-            spent = spent + self.prior_s * len(view.jobs)
-        total = spent[x.types]
-        fraction = np.divide(received, total, out=np.zeros(len(x)), where=total > 0)
-        priority = np.where(fraction > 0, x.share / np.where(fraction > 0, fraction, 1.0), x.share * FIRST)
-        keys = [-x.share, -ledger.deficit, -priority.round(DIGITS)]
+            spent += self.prior_s * len(view.jobs)
+        had = received > 0
+        priority = np.where(had, share * spent[types] / np.where(had, received, 1.0), share * FIRST)
+        keys = [-share, -ledger.deficit[standing], -priority.round(DIGITS)]
         if self.types != "together":
-            keys.append(self._type_order(view)[x.types])
-        order = np.lexsort(keys)
-        order = order[(present & (x.share > 0))[order]]
-        workers = view.jobs.workers[view.jobs.number.searchsorted(x.first[order])]
+            keys.append(self._type_order(view)[types])
+        order = standing[np.lexsort(keys)]
+        first = x.first[order]
+        workers = view.jobs.workers[view.jobs.number.searchsorted(first)]
         free, busy, chosen = view.capacity.tolist(), set[int](), list[int]()
         left = sum(free)
-        columns = (order, x.first[order], x.second[order], x.types[order], workers)
+        columns = (order, first, x.second[order], x.types[order], workers)
         for entry, one, two, kind, want in zip(*(column.tolist() for column in columns)):
             if free[kind] < want or one in busy or two in busy:
                 continue
@@ -130,15 +137,16 @@ class Turns:
         if not self.leftovers or not any(free) or len(busy) == len(view.jobs):
             return NONE, NONE
         jobs, rates = view.jobs, view.rates
-        waits = ~np.isin(jobs.number, np.fromiter(busy, dtype=np.int64, count=len(busy)))
-        if self.newcomers == "wait":
-            waits &= np.isin(jobs.number, ledger.known)
-        at = waits.nonzero()[0]
-        rank, kinds = np.arange(len(free)), -rates.alone[rates.row[at]]
-        speed = kinds.argsort(axis=1, kind="stable")  # fastest first
-        one, place = at.repeat(len(free)), np.tile(rank, len(at))
-        kind = speed.ravel()
-        usable = (jobs.fits[one] >> kind & 1).astype(np.bool_) & (rates.alone[rates.row[one], kind] > 0)
+        may = among(ledger.known, jobs.number).tolist() if self.newcomers == "wait" else [True] * len(jobs)
+        at = np.array([i for i, n in enumerate(jobs.number.tolist()) if n not in busy and may[i]], dtype=np.int64)
+        at = at[jobs.workers[at] <= max(free)]
+        if not len(at):
+            return NONE, NONE
+        row = rates.row[at]
+        speed = rates.alone[row]
+        kind = (-speed).argsort(axis=1, kind="stable").ravel()  # of each job, fastest first
+        one, place = at.repeat(len(free)), np.tile(np.arange(len(free)), len(at))
+        usable = (jobs.fits[one] >> kind & 1).astype(np.bool_) & (rates.alone[row.repeat(len(free)), kind] > 0)
         one, place, kind = one[usable], place[usable], kind[usable]
         order = np.lexsort((one, place, -ledger.debts_of(jobs.number[one], kind)))
         numbers, types = list[int](), list[int]()

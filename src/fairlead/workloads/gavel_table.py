@@ -51,6 +51,9 @@ def parse_gavel_table(path: Path, text: str) -> ThroughputTable:
                 if not is_spread:  # a table has room for pairs on as few nodes as possible only
                     draft.paired[key, other, name] = (mine, None)
                     others[other, key, name] = theirs
+    for (key, name), rate in draft.alone.items():  # who runs on few nodes runs on many: what is missing or 0 was not measured
+        if not draft.spread.get((key, name)):
+            draft.spread[key, name] = rate
     for pair, rate in others.items():  # a pair that is listed on one side only
         draft.paired.setdefault(pair, (rate, None))
     return draft.finish()
