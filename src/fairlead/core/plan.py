@@ -74,8 +74,9 @@ class Rates:
 class Selection:
     """An ordered list of entries: who should run, on which type, with how many workers.
 
-    Entries with the same `combination` share all of their accelerators: one type, one number of workers. `holds_until` is the policy's promise: if nothing happens,
-    it would answer the same before that second; None promises nothing, and the policy is asked again every round.
+    Entries with the same `combination` share all of their accelerators: one type, one number of workers. `holds_until` is the
+    policy's promise: if nothing happens, it would answer the same before that second; None promises nothing, and the policy is
+    asked again every round.
     """
 
     jobs: Ints
