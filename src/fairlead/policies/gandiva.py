@@ -5,8 +5,8 @@ A pair (a, b) on type j helps if  T_a(b)_j / T_a_j + T_b(a)_j / T_b_j > 1, the p
 is learnt by trying: only rates of pairs that have run are looked at. Pairs and the jobs that are left alone get equal, weighted
 shares of time, whatever the type, as max-min fairness does that knows no types.
 
-It must not know the rate of a pair that has not run, except whether there is one: a pair that does not fit into an accelerator's
-memory would fail at once."""
+It must not know the rate of a pair that has not run, except whether there is one: a pair that does not fit into the memory of
+an accelerator would fail at once."""
 
 from __future__ import annotations
 
@@ -45,32 +45,29 @@ class GandivaPacking:
             raise InputError("policy gandiva-packing", "a number from 0 to 2", field="least_gain", value=self.least_gain)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        known = Pairs.from_memo(memo).among(view)
-        known = known.judged(view, self.least_gain)
-        usable = _usable(view)
-        can = usable.any(axis=1)
-        jobs, paired = view.jobs, np.zeros(len(view.jobs), dtype=np.bool_)
-        load = int(jobs.workers[can].sum())
-        crowded = load > view.capacity.sum()
-        one = two = NONE
-        if crowded:
-            load -= int(jobs.workers[jobs.number.searchsorted(known.first)].sum())
-            known = self._explore(view, usable, known, load - int(view.capacity.sum()))
-            one, two = (jobs.number.searchsorted(side) for side in (known.first, known.second))
-            still = _together(view, usable, one, two).any(axis=1)  # a type may be down
-            one, two = one[still], two[still]
-            paired[one] = paired[two] = True
+        known = Pairs.from_memo(memo).among(view).judged(view, self.least_gain)
+        jobs, usable = view.jobs, _usable(view)
+        can, paired = usable.any(axis=1), np.zeros(len(jobs), dtype=np.bool_)
+        excess = int(jobs.workers[can].sum() - view.capacity.sum())
+        one, two = known.positions(view)
+        lasting: Bools = np.asarray(_together(view, usable, one, two).any(axis=1))  # a type may be down
+        known = known.only(lasting & (excess > 0))  # where all can run alone, nobody is in company
+        if excess > 0:
+            excess -= int(jobs.workers[one[lasting]].sum())
+            known = self._explore(view, usable, known, excess)
+        one, two = known.positions(view)
+        paired[one] = paired[two] = True
         alone = (~paired & can).nonzero()[0]
         none = np.full(len(alone), -1, dtype=np.int64)
         return _equal_shares(view, usable, np.concatenate((one, alone)), np.concatenate((two, none))), known.to_memo()
 
     def _explore(self, view: Snapshot, usable: Bools, known: Pairs, excess: int) -> Pairs:
-        """Put together who is alone, two of a size at a time and at random, while more accelerators are wanted than there are."""
+        """Put together who is alone, two of a size and at random, while so many more accelerators are wanted than there are."""
         if excess <= 0:
             return known
         jobs = view.jobs
-        free = usable.any(axis=1)
-        free[jobs.number.searchsorted(np.concatenate((known.first, known.second)))] = False
+        free: Bools = np.asarray(usable.any(axis=1))
+        free[np.concatenate(known.positions(view))] = False
         shuffled = stream(self.seed, "gandiva-packing", known.draws).permutation(free.nonzero()[0])
         shuffled = shuffled[jobs.workers[shuffled].argsort(kind="stable")]
         size = jobs.workers[shuffled]
@@ -115,11 +112,18 @@ class Pairs:
         columns = ("first", "second", "ran", "also_ran")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
+    def positions(self, view: Snapshot) -> tuple[Ints, Ints]:
+        """Where both stand in the view."""
+        return view.jobs.number.searchsorted(self.first), view.jobs.number.searchsorted(self.second)
+
     def judged(self, view: Snapshot, least_gain: float) -> Pairs:
         """Without pairs that have run and did not help."""
         jobs = view.jobs
-        one, two = jobs.number.searchsorted(self.first), jobs.number.searchsorted(self.second)
+        one, two = self.positions(view)
         tried = (jobs.run_s[one] > self.ran) & (jobs.run_s[two] > self.also_ran) & (jobs.type[one] == jobs.type[two])
+        # Who runs together stands on the same accelerators, and is suspended at the same second.
+        place = view.holdings.first
+        tried &= (place[self.first] == place[self.second]) & (jobs.running[one] | _same(jobs.waiting_since_s, one, two))
         helps = ~tried
         at = tried.nonzero()[0]
         helps[at] = gain(view, one[at], two[at], jobs.type[one[at]]) > least_gain
@@ -151,6 +155,11 @@ def gain(view: Snapshot, one: Ints, two: Ints, types: Ints) -> Floats:
     return together
 
 
+def _same(column: Floats, one: Ints, two: Ints) -> Bools:
+    equal: Bools = column[one] == column[two]
+    return equal
+
+
 def _usable(view: Snapshot) -> Bools:
     """Jobs × types: where each can run at the moment."""
     jobs, rates = view.jobs, view.rates
@@ -176,7 +185,8 @@ def _equal_shares(view: Snapshot, usable: Bools, one: Ints, two: Ints) -> Alloca
     kinds, of, count = np.unique(look, axis=0, return_inverse=True, return_counts=True)
     of, kind = of.reshape(-1), np.zeros(len(kinds), dtype=np.int64)
     workers = kinds[:, types].astype(np.int64)
-    classes = Classes(of, count, kind, workers, kinds[:, types + 1], kind, kinds[:, :types], ())
+    weights, rates = kinds[:, types + 1].astype(np.float64), kinds[:, :types].astype(np.float64)
+    classes = Classes(of, count, kind, workers, weights, kind, rates, ())
     share = np.zeros((0, types))
     if len(one):
         mix = even_mix(classes, view.capacity)

@@ -2,8 +2,9 @@
 
 Each user u has the part t_u / Σt of every type, as far as its jobs can use it; what they cannot goes to the others in the same
 proportion. For two types f and s, let r_u = mean over u's workers of throughput on f / throughput on s. Whoever gains most from
-f buys it from whoever gains least, and pays p of s for each of f, where p is the second highest r of those who have any s left
-to pay with (a second-price auction): r_seller ≤ p ≤ r_buyer, so nobody is worse off. Then the next pair, until no trade is left.
+f buys it from whoever gains least, and pays p of s for each of f, where p is the second highest r among those who have any s to
+pay with (a second-price auction). As r_seller ≤ p ≤ r_buyer, by their mean speed-ups nobody is worse off. Then the next two,
+until no trade is left; nobody takes more accelerators in payment than its jobs can use.
 
 What a user ends up with is dealt out to its jobs by their weights, as split stride scheduling does with tickets."""
 
@@ -115,18 +116,20 @@ def _trade(quota: Floats, gain: Floats, demand: Floats, fast: int, slow: int) ->
         b, s = ranked[buyer], ranked[seller]
         if gain[b] <= gain[s] * (1 + LEAST_GAP):
             break
-        if quota[b, slow] <= LEAST_TRADE:
-            buyer += 1
-            continue
-        room = demand[s] - quota[s].sum()
         bidders = [u for u in ranked[buyer + 1 : seller] if quota[u, slow] > LEAST_TRADE]
         price = float(gain[bidders[0]]) if bidders else float(gain[s])
-        amount = min(quota[b, slow] / price, quota[s, fast])
-        if price > 1:  # of what is slower the seller gets more, and can use only so much
-            amount = min(amount, room / (price - 1))
-        if amount <= LEAST_TRADE:
+        affords, offers = quota[b, slow] / price, quota[s, fast]
+        if price > 1:  # the seller ends up with more accelerators, and can use only so many
+            offers = min(offers, (demand[s] - quota[s].sum()) / (price - 1))
+        elif price < 1:
+            affords = min(affords, (demand[b] - quota[b].sum()) / (1 - price))
+        if affords <= LEAST_TRADE:
+            buyer += 1
+            continue
+        if offers <= LEAST_TRADE:
             seller -= 1
             continue
+        amount = min(affords, offers)
         quota[b, fast] += amount
         quota[s, fast] -= amount
         quota[b, slow] -= amount * price
