@@ -13,7 +13,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.core.stages import Allocated
-from fairlead.policies.allox import AlloX, assigned, first_in_line, total_completion
+from fairlead.policies.allox import AlloX, assigned, cheapest, first_in_line, total_completion
 from fairlead.rounds.turns import Turns
 from fairlead.testing import Harness, PolicyContract
 from scenes import state_of, table_of, view_of
@@ -47,6 +47,29 @@ def test_no_schedule_has_a_smaller_average_completion_time(seed):
     times[~np.isfinite(times).any(axis=1), 0] = 5.0
     line = assigned(times, np.array(free))
     assert total_completion(times, line, np.array(free)) == pytest.approx(by_trying_all(times, free), rel=1e-6)
+
+
+@pytest.mark.parametrize("free", [(1, 1, 1), (3, 0, 1), (9, 5, 2), (0, 0, 2), (30, 20, 40)])
+def test_long_lines_are_matched_as_by_the_assignment_of_all_jobs_to_all_places(free):
+    optimize = pytest.importorskip("scipy.optimize")
+    rng = stream(sum(free), "allox", "lines")
+    times = 10 ** rng.uniform(0.0, 2.5, (45, 1)) * rng.uniform(1.0, 8.0, (45, 3))
+    times[rng.random(times.shape) < 0.1] = np.inf
+    times[:, np.argmax(free)] = np.minimum(times[:, np.argmax(free)], 500.0)
+    places = [(kind, k) for kind, count in enumerate(free) for _ in range(count) for k in range(1, 46)]
+    costs = np.stack([times[:, kind] * k for kind, k in places], axis=1)
+    job, place = optimize.linear_sum_assignment(costs)
+    line = assigned(times, np.array(free))
+    assert total_completion(times, line, np.array(free)) == pytest.approx(costs[job, place].sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_cheapest_place_is_found_on_the_hull_of_the_prices(seed):
+    rng = stream(seed, "allox", "hull")
+    price, time = rng.normal(0.0, 5.0, int(rng.integers(1, 30))).round(1), rng.uniform(0.0, 4.0, 50)
+    cost = price[None, :] + time[:, None] * np.arange(1, len(price) + 1)
+    found = cheapest(price, time)
+    assert cost[np.arange(50), found - 1] == pytest.approx(cost.min(axis=1))
 
 
 @pytest.mark.parametrize("seed", range(8))

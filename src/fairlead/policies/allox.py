@@ -27,6 +27,12 @@ from fairlead.policies.program import Program
 TIE = 5e-7
 """Of the mean processing time: by so much staying on a type is cheaper, which decides between equals and nothing else."""
 
+BOX = 2.0
+"""No job is in more than one place; a bound beyond that holds no column, leaves prices true, and helps the dual simplex."""
+
+LEAST_WORTH = 1e-8
+"""Of the mean processing time: a column that would better the optimum by less per job is not missed."""
+
 
 @dataclass(frozen=True)
 class AlloX:
@@ -78,31 +84,127 @@ class AlloX:
 
 def assigned(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
     """The type of each job in an optimum. `times` are jobs × types, infinite where a job cannot run; `here` is where each runs
-    now (-1: nowhere)."""
+    now (-1: nowhere).
+
+    Jobs × places are far more columns than an optimum needs: the program begins with a few near a good guess, and takes in the
+    best for each job and type until, by the prices of the places, none is missing.
+    """
     count = len(times)
-    deep = np.where(free > 0, -(-count // np.maximum(free, 1)), 0)
-    kind = np.arange(len(free)).repeat(deep)  # the places in line, type after type
-    place = np.arange(len(kind)) - (deep.cumsum() - deep)[kind] + 1
-    cost = times[:, kind] * place
-    scale = float(np.mean(np.where(free > 0, times, np.inf).min(axis=1)))
-    if here is not None:
-        cost = cost - TIE * scale * (here[:, None] == kind)
-    row, column = np.isfinite(cost).nonzero()
-    entries = np.arange(len(row))
+    if np.count_nonzero(free) == 1:  # one line for all: nothing to match
+        return np.full(count, int(free.argmax()))
+    times = np.where(free > 0, times, np.inf)
+    scale = float(np.mean(times.min(axis=1)))
+    bonus = np.zeros_like(times) if here is None else TIE * (here[:, None] == np.arange(len(free)))
+    lines = _Lines(times / scale, bonus, free)
+    job, kind, place = lines.near_a_guess()
     program = Program(
         "allox",
-        -cost[row, column] / scale,
-        np.zeros(len(row)),
-        np.ones(len(row)),
-        np.concatenate((np.ones(count), np.zeros(len(kind)))),
-        np.concatenate((np.ones(count), free[kind].astype(np.float64))),
-        (np.concatenate((row, count + column)), np.concatenate((entries, entries)), np.ones(2 * len(row))),
+        lines.worth(job, kind, place),
+        np.zeros(len(job)),
+        np.full(len(job), BOX),
+        np.concatenate((np.ones(count), np.zeros(lines.places))),
+        np.concatenate((np.ones(count), free.repeat(lines.deep).astype(np.float64))),
+        lines.entries(job, kind, place),
     )
-    value = program.solve().values
+    solution = program.solve()
+    while True:
+        more = lines.missing(solution.duals)
+        if not len(more[0]):
+            break
+        worth = lines.worth(*more)
+        program.add_columns(worth, np.zeros(len(worth)), np.full(len(worth), BOX), lines.entries(*more))
+        job, kind = np.concatenate((job, more[0])), np.concatenate((kind, more[1]))
+        solution = program.solve(primal=True)
     found = np.full(count, -1, dtype=np.int64)
-    taken = value > 0.5
-    found[row[taken]] = kind[column[taken]]
+    taken = solution.values > 0.5
+    found[job[taken]] = kind[taken]
     return found
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The places in line of all types. A column is (job, type, place from the end)."""
+
+    times: Floats
+    bonus: Floats  # for staying
+    free: Ints
+
+    @property
+    def deep(self) -> Ints:
+        """How many places an accelerator of each type has."""
+        deep: Ints = np.where(self.free > 0, -(-len(self.times) // np.maximum(self.free, 1)), 0)
+        return deep
+
+    @property
+    def places(self) -> int:
+        return int(self.deep.sum())
+
+    def worth(self, job: Ints, kind: Ints, place: Ints) -> Floats:
+        worth: Floats = self.bonus[job, kind] - self.times[job, kind] * place
+        return worth
+
+    def entries(self, job: Ints, kind: Ints, place: Ints) -> tuple[Ints, Ints, Floats]:
+        column = np.arange(len(job))
+        row = len(self.times) + (self.deep.cumsum() - self.deep)[kind] + place - 1
+        return np.concatenate((job, row)), np.concatenate((column, column)), np.ones(2 * len(job))
+
+    def near_a_guess(self) -> tuple[Ints, Ints, Ints]:
+        """Shortest first, each where it would end soonest; and of every line, the places where each would stand in it."""
+        load = np.zeros(self.times.shape[1])
+        guess = np.empty(len(self.times), dtype=np.int64)
+        width, rows = np.maximum(self.free, 1), self.times
+        for job in rows.min(axis=1).argsort(kind="stable").tolist():
+            guess[job] = kind = int((load + rows[job]).argmin())
+            load[kind] += rows[job, kind] / width[kind]
+        found: list[tuple[Ints, Ints, Ints]] = []
+        for kind in range(len(self.free)):
+            can = np.isfinite(self.times[:, kind]).nonzero()[0]
+            inside = guess[can] == kind
+            time = self.times[can, kind]
+            order = can[inside][(-time[inside]).argsort(kind="stable")]
+            longer = (-self.times[order, kind]).searchsorted(-time)  # of those in line, so many are longer than each
+            at = longer // width[kind] + 1
+            own = np.full(len(self.times), 0, dtype=np.int64)
+            own[order] = np.arange(len(order)) // width[kind] + 1  # the guess itself, so that there is a solution
+            for place in (at - 1, at, at + 1, own[can]):
+                good = (place >= 1) & (place <= self.deep[kind])
+                found.append((can[good], np.full(np.count_nonzero(good), kind), place[good]))
+        columns = np.concatenate([np.stack(part) for part in found], axis=1)
+        job, kind_of, place = np.unique(columns, axis=1)
+        return job, kind_of, place
+
+    def missing(self, duals: Floats) -> tuple[Ints, Ints, Ints]:
+        """For each job and type the place with the greatest reduced worth, where that is above 0."""
+        count = len(self.times)
+        found: list[tuple[Ints, Ints, Ints]] = []
+        start = count
+        for kind, deep in enumerate(self.deep.tolist()):
+            if not deep:
+                continue
+            price, start = duals[start : start + deep], start + deep
+            can = np.isfinite(self.times[:, kind]).nonzero()[0]
+            place = cheapest(price, self.times[can, kind])
+            kinds = np.full(len(can), kind)
+            good = self.worth(can, kinds, place) - duals[can] - price[place - 1] > LEAST_WORTH
+            found.append((can[good], kinds[good], place[good]))
+        job, kinds, place = (np.concatenate(part) for part in zip(*found))
+        return job, kinds, place
+
+
+def cheapest(price: Floats, time: Floats) -> Ints:
+    """For each time t the place k = 1, 2, … with the least k · t + price[k - 1]: a corner of the prices' lower hull."""
+    hull: list[int] = []
+    values = price.tolist()
+    for k, value in enumerate(values):
+        while len(hull) > 1:
+            a, b = hull[-2], hull[-1]
+            if (values[b] - values[a]) * (k - a) < (value - values[a]) * (b - a):
+                break
+            hull.pop()
+        hull.append(k)
+    corners = np.array(hull)
+    slope = np.diff(price[corners]) / np.diff(corners)  # ascending: go on while a place more costs less than it saves
+    return np.asarray(corners[slope.searchsorted(-time)] + 1)
 
 
 def first_in_line(times: Floats, line: Ints, free: Ints, here: Ints) -> Bools:
