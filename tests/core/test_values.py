@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, InvalidPlan
 from fairlead.core.holdings import Holdings, ragged
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
+from fairlead.core.plan import Selection
 from fairlead.core.reasons import Code, Unplaced
 from fairlead.core.rng import stream
 from fairlead.core.rounds import boundary_after, boundary_at
@@ -204,3 +205,23 @@ def test_a_copy_of_holdings_goes_its_own_way():
     assert copy.of(0).tolist() == [0, 1]
     assert copy.occupancy.tolist() == [1, 1, 1, 0]
     assert holdings.occupancy.tolist() == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("types", "workers", "told"),
+    [
+        ([0, 0, 0], [1, 2, 1], "jobs 5 and 6 share accelerators with different numbers of workers: 1 and 2"),
+        ([0, 1, 0], [2, 2, 2], "jobs 5 and 6 share accelerators with different types: 0 and 1"),
+    ],
+)
+def test_a_combination_has_one_type_and_one_number_of_workers(types, workers, told):
+    columns = (np.array([5, 6, 7]), np.array(types), np.array(workers))
+    with pytest.raises(InvalidPlan, match=told):
+        Selection(*columns, combination=np.array([3, 3, 4]))
+    assert len(Selection(*columns, combination=np.array([3, 4, 5]))) == 3
+
+
+def test_a_combination_is_told_for_every_job():
+    one = np.array([0, 1])
+    with pytest.raises(InvalidPlan, match="differ in length"):
+        Selection(one, one * 0, one * 0 + 1, combination=np.array([0]))

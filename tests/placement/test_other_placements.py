@@ -216,3 +216,31 @@ def test_a_combination_without_room_is_told_member_by_member(placement):
     placed = placement.place(selection, view_of(state_of(Cluster.parse("3xv100:3"), jobs)))
     assert set(places_in(placed)) == {0}
     assert set(placed.unplaced) == {1, 2}
+
+
+@by_name
+def test_partners_that_are_to_run_alone_part_even_where_nobody_shares_any_more(placement):
+    state = state_of(Cluster.parse("4xv100:4"), [Job("a"), Job("b")], {0: [0], 1: [0]})
+    placed = placement.place(selection_of([0, 1], [0, 0], [1, 1]), view_of(state))
+    assert placed.kept.tolist() == [0]
+    assert places_in(placed)[1] != [0]
+
+
+@by_name
+def test_of_partners_that_part_the_one_that_must_be_left_alone_stays(placement):
+    jobs = [Job("a"), Job("b", min_run_s=500.0)]
+    state = state_of(Cluster.parse("4xv100:4"), jobs, {0: [0], 1: [0]})
+    placed = placement.place(selection_of([0, 1], [0, 0], [1, 1], combination=np.array([0, 1])), view_of(state, 10.0))
+    assert placed.kept.tolist() == [1]
+    assert set(places_in(placed)) == {0}
+
+
+@by_name
+def test_many_pairs_that_change_partners_end_two_by_two(placement):
+    jobs = [Job(f"j{i}", workers=2) for i in range(16)]
+    state = state_of(Cluster.parse("16xv100:4"), jobs, {i: [2 * (i // 2), 2 * (i // 2) + 1] for i in range(16)})
+    partners = np.array([(i + 1) // 2 % 8 for i in range(16)])
+    placed = placement.place(selection_of(range(16), [0] * 16, [2] * 16, combination=partners), view_of(state))
+    held = {**{n: [2 * (n // 2), 2 * (n // 2) + 1] for n in placed.kept.tolist()}, **places_in(placed)}
+    assert set(held) == set(range(16))
+    assert len({(int(partners[n]), tuple(place)) for n, place in held.items()}) == len({tuple(p) for p in held.values()}) == 8

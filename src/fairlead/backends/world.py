@@ -210,12 +210,7 @@ class World:
             alone[spread] = self.table.spread[row[spread], type_[spread]]
         neighbours = NONE
         if self.shares:
-            for index, number in enumerate(jobs.tolist()):
-                mates = [m for m in self._sharing(np.array([number])).tolist() if m != number]
-                for mate in mates:
-                    together = self.table.paired[row[index], self.row[mate], type_[index]]
-                    alone[index] *= together / max(self.table.alone[row[index], type_[index]], 1e-300)
-                neighbours = np.union1d(neighbours, np.array(mates, dtype=np.int64))
+            neighbours = self._slow_each_other(jobs, alone)
         if np.count_nonzero(alone <= 0):
             bad = int(jobs[int(alone.argmin())])
             where = self.cluster.type_names[int(self.type[bad])]
@@ -244,17 +239,44 @@ class World:
         natural = c["since"][jobs] + (c["steps"][jobs] - c["base"][jobs]) / c["rate"][jobs]
         return natural > self.ends[jobs]
 
+    def _slow_each_other(self, jobs: Ints, rate: Floats) -> Ints:
+        """Take from the rates of these jobs what their company costs them; return that company."""
+        of, mate = self._company(jobs)
+        if not len(of):
+            return NONE
+        row, type_ = self.row[jobs[of]], self.type[jobs[of]]
+        factor = self.table.paired[row, self.row[mate], type_] / np.maximum(self.table.alone[row, type_], 1e-300)
+        turn = np.arange(len(of)) - of.searchsorted(of)  # a job's first mate, its second, ...: each slows it in turn
+        for one in range(int(turn.max()) + 1):
+            now = (turn == one).nonzero()[0]
+            rate[of[now]] *= factor[now]
+        return np.unique(mate)
+
+    def _company(self, jobs: Ints) -> tuple[Ints, Ints]:
+        """Who runs beside whom: positions in `jobs`, ascending, and the number of a mate for each, ascending for one job."""
+        holder = self.running.repeat(self.holdings.size[self.running])
+        place = self.holdings.flat(self.running)
+        order = place.argsort(kind="stable")
+        holder, count = holder[order], np.bincount(place, minlength=self.cluster.size)
+        theirs = self.holdings.flat(jobs)
+        owner = np.arange(len(jobs)).repeat(self.holdings.size[jobs])
+        shared = count[theirs] > 1
+        theirs, owner = theirs[shared], owner[shared]
+        many = count[theirs]  # holders of each; in `holder`, those of an accelerator stand together
+        starts, ends = (count.cumsum() - count)[theirs], many.cumsum()
+        mate = holder[(starts - ends + many).repeat(many) + np.arange(int(many.sum()))]
+        of = owner.repeat(many)
+        other = mate != jobs[of]
+        span = len(self.row)
+        pairs = np.unique(of[other] * span + mate[other])  # gangs meet on several accelerators, and are mates once
+        return pairs // span, pairs % span
+
     def _sharing(self, jobs: Ints) -> Ints:
         """Who runs on an accelerator that one of these jobs holds, they themselves included; nobody where none is shared."""
         if not self.shares:
             return NONE
-        theirs = self.holdings.flat(jobs)
-        shared = theirs[self.holdings.occupancy[theirs] > 1]
-        if not len(shared):
-            return NONE
-        wanted = np.zeros(self.cluster.size, dtype=np.bool_)
-        wanted[shared] = True
-        return np.array([n for n in np.sort(self.running).tolist() if wanted[self.holdings.of(n)].any()], dtype=np.int64)
+        of, mate = self._company(jobs)
+        return np.unique(np.concatenate((jobs[of], mate)))
 
     def _reserve(self, size: int) -> None:
         old = len(self.row)

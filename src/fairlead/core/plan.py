@@ -74,8 +74,9 @@ class Rates:
 class Selection:
     """An ordered list of entries: who should run, on which type, with how many workers.
 
-    Entries with the same `combination` share their accelerators. `holds_until` is the policy's promise: if nothing happens,
-    it would answer the same before that second; None promises nothing, and the policy is asked again every round.
+    Entries with the same `combination` share all of their accelerators: one type, one number of workers. `holds_until` is the
+    policy's promise: if nothing happens, it would answer the same before that second; None promises nothing, and the policy is
+    asked again every round.
     """
 
     jobs: Ints
@@ -92,6 +93,21 @@ class Selection:
     def __post_init__(self) -> None:
         if not len(self.jobs) == len(self.types) == len(self.workers):
             raise InvalidPlan("a selection's columns differ in length")
+        if self.combination is not None:
+            self._check_combinations(self.combination)
+
+    def _check_combinations(self, combination: Ints) -> None:
+        """Who shares accelerators has as many of them, of one type; half a gang in company would have no rate."""
+        if len(combination) != len(self.jobs):
+            raise InvalidPlan("a selection's columns differ in length")
+        _, first, of = np.unique(combination, return_index=True, return_inverse=True)
+        head = first[of]
+        for what, column in (("numbers of workers", self.workers), ("types", self.types)):
+            differ = (column != column[head]).nonzero()[0]
+            if len(differ):
+                one, other = int(self.jobs[head[differ[0]]]), int(self.jobs[differ[0]])
+                values = f"{column[head[differ[0]]]} and {column[differ[0]]}"
+                raise InvalidPlan(f"jobs {one} and {other} share accelerators with different {what}: {values}")
 
     @classmethod
     def nobody(cls) -> Selection:

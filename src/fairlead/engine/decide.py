@@ -114,16 +114,17 @@ def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
     if protected is None or not protected.any():
         return selection
     jobs = view.jobs.only(protected)
-    if _unchanged(selection, jobs).all():
+    places = view.holdings.first[jobs.number]
+    apart = selection.combination is None
+    beside = not apart or len(np.unique(places)) < len(places)
+    if _unchanged(selection, jobs).all() and not (apart and beside):
         return selection.until(view.protection_ends)
     rest = ~np.isin(selection.jobs, jobs.number)
     numbers = np.concatenate((jobs.number, selection.jobs[rest]))
     types = np.concatenate((jobs.type, selection.types[rest]))
     workers = np.concatenate((jobs.held, selection.workers[rest]))
-    combination = np.arange(len(numbers))
-    if selection.combination is not None:  # who shares an accelerator now goes on sharing it
-        together = -1 - np.array([view.holdings.of(number)[0] for number in jobs.number.tolist()], dtype=np.int64)
-        combination = np.concatenate((together, selection.combination[rest]))
+    chosen = np.arange(len(selection)) if selection.combination is None else selection.combination
+    combination = np.concatenate((-1 - places, chosen[rest]))  # who shares an accelerator now goes on sharing it
     stay = _that_fit(types, workers, combination, view)
     sizes = selection.batch_sizes
     return replace(
@@ -131,7 +132,7 @@ def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
         jobs=numbers[stay],
         types=types[stay],
         workers=workers[stay],
-        combination=None if selection.combination is None else combination[stay],
+        combination=combination[stay] if beside else None,
         batch_sizes=None if sizes is None else np.concatenate((np.zeros(len(jobs), np.int64), sizes[rest]))[stay],
         pinned={job: place for job, place in selection.pinned.items() if job not in jobs.number},
         holds_until=None,

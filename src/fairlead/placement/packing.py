@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -126,6 +127,8 @@ def pack(selection: Selection, view: Snapshot, gang: ChooseGang, singles: OrderS
         return _pack_shared(selection, view, gang, singles)
     stays = _can_stay(selection, view)
     kept = selection.jobs[stays]
+    if _share(kept, view):  # who shares now and is selected alone does not stay together
+        return _pack_shared(replace(selection, combination=np.arange(len(selection))), view, gang, singles)
     if len(kept) == len(selection):
         return Placed(kept, NO_LAUNCHES, Room(view, kept).left())
     coming = (~stays).nonzero()[0]
@@ -247,40 +250,67 @@ def _launches(jobs: Ints, types: Ints, sizes: Ints | None, places: list[list[int
 def _pack_shared(selection: Selection, view: Snapshot, gang: ChooseGang, singles: OrderSingles) -> Placed:
     """Combinations: all members on the same accelerators. A member that can stay is the anchor of the others."""
     assert selection.combination is not None
-    stays = _can_stay(selection, view)
-    anchors: dict[int, Ints] = {}
+    groups = selection.combination.tolist()
+    staying = _can_stay(selection, view).nonzero()[0]
+    anchors: dict[int, tuple[int, ...]] = {}
     keep: list[int] = []
-    for index in np.flatnonzero(stays).tolist():
-        combination, place = int(selection.combination[index]), view.holdings.of(int(selection.jobs[index]))
-        if combination not in anchors:
-            anchors[combination] = np.sort(place)
-            keep.append(index)
-        elif np.array_equal(anchors[combination], np.sort(place)):
+    for index, place in zip(staying.tolist(), _places(selection.jobs[staying], view)):
+        if anchors.setdefault(groups[index], place) == place:
             keep.append(index)
     taken: set[int] = set()
-    for combination, place in list(anchors.items()):  # two combinations may not end on one accelerator
-        if taken & set(place.tolist()):
-            del anchors[combination]
-            keep = [index for index in keep if int(selection.combination[index]) != combination]
+    bound = _bound(selection, view)
+    for combination, place in sorted(anchors.items(), key=lambda one: one[0] not in bound):
+        # Two combinations may not end on one accelerator; who must be left alone does not give way.
+        if taken.isdisjoint(place):
+            taken.update(place)
         else:
-            taken |= set(place.tolist())
+            del anchors[combination]
+    keep = [index for index in keep if groups[index] in anchors]
     kept = selection.jobs[keep]
     room = Room(view, kept)
     _, heads = np.unique(selection.combination, return_index=True)
-    new = np.array([i for i in np.sort(heads).tolist() if int(selection.combination[i]) not in anchors], dtype=np.int64)
+    new = np.array([i for i in np.sort(heads).tolist() if groups[i] not in anchors], dtype=np.int64)
     unplaced: dict[int, Reason] = {}
     if len(new):
         jobs, types, workers = selection.jobs[new], selection.types[new], selection.workers[new]
         places, unplaced = _place_new(room, jobs, types, workers, selection, gang, singles, True)
         found = places if isinstance(places, list) else [[spot] for spot in places.tolist()]
-        anchors.update({int(selection.combination[new[i]]): np.array(place) for i, place in enumerate(found) if place})
-    rest = [i for i in range(len(selection)) if i not in set(keep)]
+        anchors.update({groups[new[i]]: tuple(place) for i, place in enumerate(found) if place})
     spots: list[list[int]] = [[]] * len(selection)
-    for index in rest:
-        anchor = anchors.get(int(selection.combination[index]))
+    staying_put = set(keep)
+    for index, job in enumerate(selection.jobs.tolist()):
+        if index in staying_put:
+            continue
+        anchor = anchors.get(groups[index])
         if anchor is not None:
-            spots[index] = anchor.tolist()
+            spots[index] = list(anchor)
         else:
-            unplaced.setdefault(int(selection.jobs[index]), Unplaced.no_place("its combination has no accelerators"))
+            unplaced.setdefault(job, Unplaced.no_place("its combination has no accelerators"))
     launches = _launches(selection.jobs, selection.types, selection.batch_sizes, spots)
     return Placed(kept, launches, room.left(), unplaced)
+
+
+def _bound(selection: Selection, view: Snapshot) -> set[int]:
+    """The combinations with a member that must be left alone for now."""
+    if view.protected is None or selection.combination is None:
+        return set()
+    kept = view.jobs.number[view.protected]
+    return set(selection.combination[np.isin(selection.jobs, kept)].tolist())
+
+
+def _share(jobs: Ints, view: Snapshot) -> bool:
+    """Whether two of these running jobs stand on one accelerator."""
+    taken = np.zeros(view.cluster.size, dtype=np.bool_)
+    held = view.holdings.flat(jobs)
+    taken[held] = True
+    return bool(np.count_nonzero(taken) < len(held))
+
+
+def _places(jobs: Ints, view: Snapshot) -> list[tuple[int, ...]]:
+    """What running jobs hold, each in ascending order."""
+    sizes, flat = view.holdings.size[jobs], view.holdings.flat(jobs)
+    if len(flat) == len(jobs):
+        return [(place,) for place in flat.tolist()]
+    held = flat[np.lexsort((flat, np.arange(len(jobs)).repeat(sizes)))].tolist()
+    ends = sizes.cumsum().tolist()
+    return [tuple(held[end - size : end]) for end, size in zip(ends, sizes.tolist())]

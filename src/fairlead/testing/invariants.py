@@ -27,9 +27,14 @@ def check_events(events: Iterable[ev.Event], *, residents: int = 1) -> State:
     if not isinstance(opened, ev.Opened):
         raise InvariantBroken("a journal begins with an Opened event")
     state, copy = State(opened.cluster), State(opened.cluster)
+    saved: Floats = np.zeros(0)
     for event in (opened, *stream):
-        before = state.everybody().steps_done.copy()
-        saved = state.everybody().base_steps.copy()
+        jobs = state.everybody()
+        before = jobs.steps_done.copy()
+        # In company progress is told anew when a neighbour comes or goes, which saves nothing: what counts there is where the
+        # job began to run.
+        begun = jobs.running if residents > 1 else np.zeros(len(jobs), dtype=np.bool_)
+        saved = np.where(begun, np.pad(saved, (0, len(jobs) - len(saved))), jobs.base_steps)
         state.apply(event)
         copy.apply(decode(encode(event)))
         check_state(state, residents=residents)
