@@ -29,15 +29,15 @@ FITS = 1e-9
 
 _ROUNDS = 60
 _STEPS = 200
+_CLOSE = 1e-9  # a last step so small leaves an error of its square
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Demands of jobs as parts of two neighbouring points of their class's grid, and their sum by class and point."""
+    """Demands of jobs, each as a part of a point of its class's grid and the rest of it one below."""
 
-    high: Ints  # by job, from 1 on: the point at or above the demand
-    part: Floats  # by job: how much of it counts at that point, the rest one below
-    weights: Floats  # classes × (types + 1)
+    at: Ints  # by job: class × points + the point (from 1 on) at or above the demand
+    part: Floats
 
 
 @dataclass(frozen=True)
@@ -56,29 +56,29 @@ class Demands:
         self.name, self.classes, self.capacity = name, classes, capacity
         self.there = (classes.of >= 0).nonzero()[0]  # rows of the view; all columns by job follow it
         self.of = classes.of[self.there]
-        self.order = classes.rates.argsort(axis=1, kind="stable")
-        self.sorted = np.take_along_axis(classes.rates, self.order, axis=1)
-        self.grid = np.concatenate((np.zeros((len(classes), 1)), self.sorted), axis=1)
-        self.fastest = self.grid[self.of, -1]
-        self.answers, self.valid = _answers(self.sorted, self.order)
+        order = classes.rates.argsort(axis=1, kind="stable")
+        rates = np.take_along_axis(classes.rates, order, axis=1)
+        self.grid = np.concatenate((np.zeros((len(classes), 1)), rates), axis=1)
+        self.fastest = rates[:, -1][self.of]
+        self.answers, self.valid = _answers(rates, order)
         self._plain = self.answers.shape[1] // 2  # behind these are the answers that lift
         self._room = np.maximum(capacity, 1).astype(np.float64)
         self._scale = classes.workers[:, None, None] / self._room  # time of a class's members as a part of each type
+        # What a search looks at again and again: the inner points by job, and 1 / the step up to each point.
+        self._inner = [rates[:, k][self.of] for k in range(rates.shape[1] - 1)]
+        self._first = self.of * self.grid.shape[1] + 1
+        self._fitting: Program | None = None
+        steps = np.diff(self.grid, axis=1, prepend=0.0)
+        self._inverse = np.divide(1.0, steps, out=np.zeros_like(steps), where=steps > 0)
 
     # Demands.
 
     def on_grid(self, demand: Floats) -> Grid:
-        grid = self.grid[self.of]
-        high = np.maximum((demand[:, None] > grid).sum(axis=1), 1)
-        high = np.minimum(high, grid.shape[1] - 1)
-        low_rate, high_rate = self.grid[self.of, high - 1], self.grid[self.of, high]
-        step = high_rate - low_rate
-        part = np.divide(demand - low_rate, step, out=np.ones(len(demand)), where=step > 0).clip(0.0, 1.0)
-        points = grid.shape[1]
-        at = self.of * points + high
-        size = len(self.classes) * points
-        weights = np.bincount(at, part, minlength=size) + np.bincount(at - 1, 1.0 - part, minlength=size)
-        return Grid(high, part, weights.reshape(-1, points))
+        at = self._first.copy()
+        for point in self._inner:
+            at += demand > point
+        part = (demand - self.grid.ravel()[at - 1]) * self._inverse.ravel()[at]
+        return Grid(at, part.clip(0.0, 1.0))
 
     def costs(self, prices: Floats) -> Floats:
         """What a job at each point of its class's grid costs at least: classes × (types + 1), convex."""
@@ -89,46 +89,45 @@ class Demands:
 
     def cost_of(self, grid: Grid, costs: Floats) -> Floats:
         """The same for each job with its demand."""
-        paid: Floats = costs[self.of, grid.high] * grid.part + costs[self.of, grid.high - 1] * (1.0 - grid.part)
+        flat = costs.ravel()
+        low = flat[grid.at - 1]
+        paid: Floats = low + (flat[grid.at] - low) * grid.part
         return paid
 
     # Programs.
 
     def fit(self, grid: Grid) -> Fit:
         """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it."""
-        valid = self.valid.copy()
-        valid[:, self._plain :] = False
-        g, f = valid.nonzero()
-        use = self._use(grid)[g, f]
+        g, f = self.valid[:, : self._plain].nonzero()
+        use = self._time(grid)[g, f] * self._scale[g, 0]
         types, columns = len(self.capacity), len(g)
         j = np.arange(types)
-        rows = (np.tile(j, columns), types + g, j)
-        cols = (np.arange(columns).repeat(types), np.arange(columns), np.full(types, columns))
-        values = (use.ravel(), np.ones(columns), -np.ones(types))
-        cost = np.zeros(columns + 1)
-        cost[-1] = -1.0
-        lower = np.append(np.zeros(columns), -np.inf)
-        one = np.ones(len(self.classes))
-        bounds = (np.concatenate((np.full(types, -np.inf), one)), np.concatenate((np.ones(types), one)))
-        found = _program(self.name, cost, lower, *bounds, rows, cols, values).solve()
-        mix = np.zeros(valid.shape)
-        mix[g, f] = found.values[:-1].clip(min=0.0)
+        entries = (
+            np.concatenate((np.tile(j, columns), types + g, j)),
+            np.concatenate((np.arange(columns).repeat(types), np.arange(columns), np.full(types, columns))),
+            np.concatenate((use.ravel(), np.ones(columns), -np.ones(types))),
+        )
+        if self._fitting is None:
+            lower = np.append(np.zeros(columns), -np.inf)
+            self._fitting = self._program(np.append(np.zeros(columns), -1.0), lower, np.ones(types), entries)
+        else:
+            self._fitting.refill(entries)
+        found = self._fitting.solve()
         prices = np.maximum(found.duals[:types], 0.0) / self._room
-        return Fit(float(found.values[-1]), prices / float(prices @ self.capacity), mix)
+        return Fit(float(found.values[-1]), prices / float(prices @ self.capacity), self._mix(g, f, found.values[:-1]))
 
     def most(self, grid: Grid, worth: Floats, over: float = 0.0) -> Floats:
         """The mix of answers that meets the demands and maximises Σ worth_gj × time of g on j. `over`: excess to put up with."""
         g, f = self.valid.nonzero()
         time = self._time(grid)[g, f]
         types, columns = len(self.capacity), len(g)
-        rows = (np.tile(np.arange(types), columns), types + g)
-        cols = (np.arange(columns).repeat(types), np.arange(columns))
-        values = ((time * self._scale[g, 0]).ravel(), np.ones(columns))
-        one = np.ones(len(self.classes))
+        entries = (
+            np.concatenate((np.tile(np.arange(types), columns), types + g)),
+            np.concatenate((np.arange(columns).repeat(types), np.arange(columns))),
+            np.concatenate(((time * self._scale[g, 0]).ravel(), np.ones(columns))),
+        )
         room = np.full(types, 1.0 + max(over, 0.0))
-        bounds = (np.concatenate((np.full(types, -np.inf), one)), np.concatenate((room, one)))
-        cost = (time * worth[g]).sum(axis=1)
-        found = _program(self.name, cost, np.zeros(columns), *bounds, rows, cols, values).solve()
+        found = self._program((time * worth[g]).sum(axis=1), np.zeros(columns), room, entries).solve()
         return self._mix(g, f, found.values)
 
     def best_ratio(self, grid: Grid, worth: Floats, price: Floats, over: float = 0.0) -> Floats:
@@ -158,7 +157,9 @@ class Demands:
         free = np.full(types, -np.inf)
         lower = np.concatenate((free, np.zeros(groups), [1.0, -np.inf]))
         upper = np.concatenate((np.zeros(types + groups), [1.0, np.inf]))
-        program = _program(self.name, np.append(gain, 0.0), np.zeros(columns + 1), lower, upper, rows, cols, values)
+        entries = (np.concatenate(rows), np.concatenate(cols), np.concatenate(values))
+        unbounded = np.full(columns + 1, np.inf)
+        program = Program(self.name, np.append(gain, 0.0), np.zeros(columns + 1), unbounded, lower, upper, entries)
         first = program.solve()
         least = first.objective * (1.0 - FITS)
         program.row_bounds(np.array([gained]), np.array([least]), np.array([np.inf]))
@@ -168,19 +169,25 @@ class Demands:
 
     def shares(self, grid: Grid, mix: Floats) -> Floats:
         """The time of each job by type: rows of the view × types."""
-        points = (self.answers * mix[:, :, None, None]).sum(axis=1)  # classes × points × types
-        part = grid.part[:, None]
-        x = np.zeros((len(self.classes.of), len(self.capacity)))
-        x[self.there] = points[self.of, grid.high] * part + points[self.of, grid.high - 1] * (1.0 - part)
+        types = len(self.capacity)
+        points = (self.answers * mix[:, :, None, None]).sum(axis=1).reshape(-1, types)  # classes · points × types
+        low = points[grid.at - 1]
+        x = np.zeros((len(self.classes.of), types))
+        x[self.there] = low + (points[grid.at] - low) * grid.part[:, None]
         return x
 
     def _time(self, grid: Grid) -> Floats:
         """classes × answers × types: what the members take together."""
-        time: Floats = np.matmul(grid.weights[:, None, None, :], self.answers)[:, :, 0, :]
+        size = self.grid.size
+        weights = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)
+        time: Floats = np.matmul(weights.reshape(self.grid.shape)[:, None, None, :], self.answers)[:, :, 0, :]
         return time
 
-    def _use(self, grid: Grid) -> Floats:
-        return self._time(grid) * self._scale
+    def _program(self, cost: Floats, lower: Floats, room: Floats, entries: tuple[Ints, Ints, Floats]) -> Program:
+        """Rows: what is used of each type, as a part of it, and the parts of each class's answers, which sum to 1."""
+        one = np.ones(len(self.classes))
+        row_lower, row_upper = np.concatenate((np.full(len(room), -np.inf), one)), np.concatenate((room, one))
+        return Program(self.name, cost, lower, np.full(len(cost), np.inf), row_lower, row_upper, entries)
 
     def _mix(self, g: Ints, f: Ints, values: Floats) -> Floats:
         mix = np.zeros(self.valid.shape)
@@ -192,69 +199,52 @@ class Demands:
     def least_level(self, demand: Callable[[float], tuple[Floats, Floats]], lowest: float, highest: float) -> tuple[float, Fit]:
         """The least level at which the demands fit the cluster, and how they do.
 
-        `demand(level)` gives r and its slope (not above 0, and 0 at most for finitely large levels). Below `lowest` nothing
-        changes any more; from `highest` on demands go to 0. Prices show how high the level must at least be: where the
-        demands cost what the cluster is worth. That level's program gives better prices, and so on; levels only rise."""
-        level, fit = lowest, self.fit(self.on_grid(demand(lowest)[0]))
+        `demand(level)` gives r and its slope. Below `lowest` demands do not grow any more, from `highest` on they are convex and
+        go to 0. Prices show how high the level must at least be: where the demands cost what the cluster is worth. That
+        level's program gives better prices, and so on; levels only rise."""
+        members = self.classes.count * self.classes.workers
+        worth = (members[:, None] * self.classes.rates / self.classes.rates.max(axis=1, keepdims=True)).sum(axis=0)
+        level = self._worth_level(demand, worth / float(worth @ self.capacity), lowest, highest)
         for _ in range(_ROUNDS):
+            fit = self.fit(self.on_grid(demand(level)[0]))
             if fit.excess <= FITS:
                 return level, fit
             raised = self._worth_level(demand, fit.prices, level, highest)
             if raised <= level:
-                raise SolverError(self.name, f"no progress at level {level:g}, {fit.excess:g} over the cluster")
+                break
             level = raised
-            fit = self.fit(self.on_grid(demand(level)[0]))
-        raise SolverError(self.name, f"no level found in {_ROUNDS} rounds")
+        raise SolverError(self.name, f"no better level than {level:g}, at which demands are {fit.excess:g} over the cluster")
 
     def _worth_level(
-        self, demand: Callable[[float], tuple[Floats, Floats]], prices: Floats, low: float, highest: float
+        self, demand: Callable[[float], tuple[Floats, Floats]], prices: Floats, level: float, highest: float
     ) -> float:
-        """The level at which demands cost exactly what the cluster is worth (1): Newton's method inside a bracket."""
+        """From `level` on the least at which demands cost no more than the cluster is worth (1): Newton's method in a bracket."""
         costs = self.costs(prices)
-        slopes = np.diff(costs, axis=1)
-        steps = np.diff(self.grid, axis=1)
-        slopes = np.divide(slopes, steps, out=np.zeros_like(slopes), where=steps > 0)
-
-        def surplus(level: float) -> tuple[float, float]:
+        slopes = (np.diff(costs, axis=1, prepend=0.0) * self._inverse).ravel()
+        low, high = level, np.inf
+        for _ in range(_STEPS):
             r, falls = demand(level)
             grid = self.on_grid(r)
-            return float((grid.weights * costs).sum()) - 1.0, float((slopes[self.of, grid.high - 1] * falls).sum())
-
-        high = max(highest, low)
-        value, slope = surplus(high)
-        while value > 0:
-            low = high
-            high = low - value / slope if slope < 0 else 2.0 * low
-            value, slope = surplus(high)
-        level = low
-        value, slope = surplus(level)
-        for _ in range(_STEPS):
-            if value > 0:
+            over = float(self.cost_of(grid, costs).sum()) - 1.0
+            if over > 0:
                 low = level
             else:
                 high = level
-            newton = level - value / slope if slope < 0 else high
-            close = abs(newton - level) <= 1e-14 * abs(level)
-            if close or high - low <= 1e-15 * abs(high):
+            if high <= low:
                 break
-            level = newton if low < newton < high else 0.5 * (low + high)
-            value, slope = surplus(level)
-        return level
-
-
-def _program(
-    name: str,
-    cost: Floats,
-    lower: Floats,
-    row_lower: Floats,
-    row_upper: Floats,
-    rows: tuple[Ints, ...],
-    columns: tuple[Ints, ...],
-    values: tuple[Floats, ...],
-) -> Program:
-    entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
-    return Program(name, cost, lower, np.full(len(cost), np.inf), row_lower, row_upper, entries)
-
+            slope = float(slopes[grid.at] @ falls)
+            newton = level - over / slope if slope < 0 else np.inf
+            if abs(newton - level) <= _CLOSE * abs(level):
+                return max(newton, low)
+            if low < newton < high:
+                level = newton
+            elif high < np.inf:
+                level = 0.5 * (low + high)
+            else:  # nobody's demand falls yet
+                level = max(highest, 2.0 * low)
+            if level in (low, high):
+                break
+        return high
 
 @lru_cache(maxsize=16)
 def _subsets(types: int) -> tuple[Bools, Ints, Ints]:
@@ -279,14 +269,12 @@ def _answers(rates: Floats, order: Ints) -> tuple[Floats, Bools]:
     grid = np.concatenate((np.zeros((len(rates), 1)), rates), axis=1)
     low, high, here = grid[:, below], grid[:, above], grid[:, None, :]
     part = np.divide(here - low, high - low, out=np.ones(low.shape), where=high > low)
-    unit = np.concatenate((np.zeros((1, types)), np.eye(types)))  # point → its type; the origin has none
-    plain = part[..., None] * unit[above] + (1.0 - part)[..., None] * unit[below]
+    unit = np.zeros((len(rates), types + 1, types))  # each class's points → their types; the origin has none
+    unit[np.arange(len(rates))[:, None], np.arange(1, types + 1), order] = 1.0
+    plain = part[..., None] * unit[:, above] + (1.0 - part)[..., None] * unit[:, below]
     plain[:, :, 0, :] = 0.0
     first = member.argmax(axis=1) + 1
     lifted = plain[:, np.arange(len(member))[:, None], np.maximum(np.arange(types + 1), first[:, None])]
-    by_type = np.zeros((len(rates), 2 * len(member), types + 1, types))
-    both = np.concatenate((plain, lifted), axis=1)
-    np.put_along_axis(by_type, np.broadcast_to(order[:, None, None, :], both.shape), both, axis=3)
 
     # A member that is as fast as the next is no hull's; and a hull ends in a type than which there is none faster.
     last = types - member[:, ::-1].argmax(axis=1)
@@ -298,6 +286,6 @@ def _answers(rates: Floats, order: Ints) -> tuple[Floats, Bools]:
         rising[:, checked] &= rates[:, position, None] > rates[:, before[checked]]
     usable = rates[:, first - 1] > 0
     valid = rising & usable & (rates[:, last - 1] == rates[:, -1:])
-    return by_type, np.concatenate((valid, valid), axis=1)
+    return np.concatenate((plain, lifted), axis=1), np.concatenate((valid, valid), axis=1)
 
 
