@@ -22,7 +22,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.policies.classes import Classes
-from fairlead.policies.program import Program
+from fairlead.policies.program import TOLERANCE, Program
 
 FITS = 1e-9
 """Demands that exceed the cluster by no more than this part of it fit."""
@@ -105,7 +105,7 @@ class Demands:
         entries = (
             np.concatenate((np.tile(j, columns), types + g, j)),
             np.concatenate((np.arange(columns).repeat(types), np.arange(columns), np.full(types, columns))),
-            np.concatenate((use.ravel(), np.ones(columns), -np.ones(types))),
+            np.concatenate((use.ravel(), np.ones(columns), -(self.capacity > 0).astype(np.float64))),
         )
         if self._fitting is None:
             lower = np.append(np.zeros(columns), -np.inf)
@@ -117,7 +117,7 @@ class Demands:
         return Fit(float(found.values[-1]), prices / float(prices @ self.capacity), self._mix(g, f, found.values[:-1]))
 
     def most(self, grid: Grid, worth: Floats, over: float = 0.0) -> Floats:
-        """The mix of answers that meets the demands and maximises Σ worth_gj × time of g on j. `over`: excess to put up with."""
+        """The mix of answers that meets the demands and maximises Σ worth_gj × time of g on j. `over`: an excess to bear."""
         g, f = self.valid.nonzero()
         time = self._time(grid)[g, f]
         types, columns = len(self.capacity), len(g)
@@ -192,16 +192,17 @@ class Demands:
     def _mix(self, g: Ints, f: Ints, values: Floats) -> Floats:
         mix = np.zeros(self.valid.shape)
         mix[g, f] = values.clip(min=0.0)
-        return mix / mix.sum(axis=1, keepdims=True)
+        mix /= mix.sum(axis=1, keepdims=True)
+        return mix
 
     # Demands that fall as a level rises.
 
     def least_level(self, demand: Callable[[float], tuple[Floats, Floats]], lowest: float, highest: float) -> tuple[float, Fit]:
         """The least level at which the demands fit the cluster, and how they do.
 
-        `demand(level)` gives r and its slope. Below `lowest` demands do not grow any more, from `highest` on they are convex and
-        go to 0. Prices show how high the level must at least be: where the demands cost what the cluster is worth. That
-        level's program gives better prices, and so on; levels only rise."""
+        `demand(level)` gives r and its slope. Below `lowest` demands grow no more; from `highest` on all fall, convex, to 0.
+        Prices show how high the level must at least be: where the demands cost what the cluster is worth. That level's
+        program gives better prices, and so on; levels only rise."""
         members = self.classes.count * self.classes.workers
         worth = (members[:, None] * self.classes.rates / self.classes.rates.max(axis=1, keepdims=True)).sum(axis=0)
         level = self._worth_level(demand, worth / float(worth @ self.capacity), lowest, highest)
@@ -210,7 +211,9 @@ class Demands:
             if fit.excess <= FITS:
                 return level, fit
             raised = self._worth_level(demand, fit.prices, level, highest)
-            if raised <= level:
+            if raised <= level:  # as near as numbers and the solver come
+                if fit.excess <= TOLERANCE:
+                    return level, fit
                 break
             level = raised
         raise SolverError(self.name, f"no better level than {level:g}, at which demands are {fit.excess:g} over the cluster")
@@ -218,7 +221,7 @@ class Demands:
     def _worth_level(
         self, demand: Callable[[float], tuple[Floats, Floats]], prices: Floats, level: float, highest: float
     ) -> float:
-        """From `level` on the least at which demands cost no more than the cluster is worth (1): Newton's method in a bracket."""
+        """The least, from `level` on, at which demands cost no more than the cluster is worth (1): Newton in a bracket."""
         costs = self.costs(prices)
         slopes = (np.diff(costs, axis=1, prepend=0.0) * self._inverse).ravel()
         low, high = level, np.inf
@@ -245,6 +248,7 @@ class Demands:
             if level in (low, high):
                 break
         return high
+
 
 @lru_cache(maxsize=16)
 def _subsets(types: int) -> tuple[Bools, Ints, Ints]:
@@ -287,5 +291,3 @@ def _answers(rates: Floats, order: Ints) -> tuple[Floats, Bools]:
     usable = rates[:, first - 1] > 0
     valid = rising & usable & (rates[:, last - 1] == rates[:, -1:])
     return np.concatenate((plain, lifted), axis=1), np.concatenate((valid, valid), axis=1)
-
-

@@ -75,7 +75,6 @@ def weighted_sum(classes: Classes, of: Ints, weight: Floats, capacity: Ints) -> 
     room = np.maximum(capacity, 1).astype(np.float64)
     load = classes.workers[of].astype(np.float64)
     g = np.arange(groups)
-    none = np.zeros(0, dtype=np.int64)
     ones = np.ones(groups)
     bounds = (np.concatenate((np.full(types, -np.inf), ones)), np.concatenate((np.ones(types), ones)))
     # Who gets nothing is the first column of every class.
@@ -90,7 +89,7 @@ def weighted_sum(classes: Classes, of: Ints, weight: Floats, capacity: Ints) -> 
 
     def enter(best: Ints, pays: Ints) -> None:
         runs = best < types
-        worth = np.bincount(of[runs], gain[runs, best[runs]], minlength=groups)[pays]
+        worth = np.bincount(of[runs], gain[runs, best[runs]], minlength=groups)[pays].astype(np.float64)
         flat = np.bincount(of[runs] * types + best[runs], load[runs], minlength=groups * types)
         use = flat.reshape(groups, types)[pays] / room
         new = np.arange(len(pays))

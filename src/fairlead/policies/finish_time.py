@@ -38,7 +38,7 @@ class FinishTimeFairness:
 
 @dataclass(frozen=True)
 class FinishTimeFairnessPerf:
-    """Nobody finishes later, relative to a 1/n share, than it must, each on the types that serve it: aware finish-time fairness."""
+    """Nobody finishes later, relative to a 1/n share, than it must, each on types that serve it: finish-time fairness."""
 
     paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
 
@@ -51,7 +51,7 @@ def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, 
     left = view.jobs.steps_left
     rate = isolated_rates(view, classes, alike=alike)
     spent = isolated_s(view, left, memo)
-    kept = {"number": view.jobs.number, "left": left, "rate": rate, "isolated_s": spent}
+    kept = {"number": view.jobs.number.copy(), "left": left, "rate": rate, "isolated_s": spent}
     if not len(classes):
         return nothing(view), kept
     alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
@@ -62,7 +62,7 @@ def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, 
 def isolated_rates(view: Snapshot, classes: Classes, *, alike: bool) -> Floats:
     """Each job's throughput with 1/n of the cluster to itself; 0 for who can run nowhere at the moment."""
     speed = np.where(classes.rates > 0, classes.rates.max(axis=1, keepdims=True), 0.0) if alike else classes.rates
-    share = (speed > 0) * (view.capacity / len(view.jobs)) / classes.workers[:, None]
+    share = (speed > 0) * (view.capacity / max(1, len(view.jobs))) / classes.workers[:, None]
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
     return classes.each((speed * share).sum(axis=1, keepdims=True))[:, 0]
 

@@ -1,5 +1,5 @@
-"""Jobs in a line, each of which takes a whole gang of its fastest type that still has one, for all of the time. No program: what
-the first ones have is out of the reach of the others."""
+"""Jobs in a line, each of which takes a whole gang of its fastest type that still has one, for all of the time. No program:
+what the first ones have is out of the reach of the others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fairlead.policies.classes import Classes
 
 
 def taken(view: Snapshot, classes: Classes, line: Ints, *, strict: bool, held: Mapping[int, int] | None = None) -> Ints:
-    """By row of the view: the type that the job takes, or -1. `line` are rows of the view. `held` (row → type) come first, where
-    there is still room. Strict: the line stops at the first that finds no room; who can run nowhere is passed over."""
+    """By row of the view: the type that the job takes, or -1. `line` are rows of the view; `held` (row → type) come first,
+    where there is room. Strict: the line stops at the first that finds no room; who can run nowhere is passed over."""
     room, kinds = view.capacity.tolist(), classes.of.tolist()
     workers = view.jobs.workers.tolist()
     wishes = [[j for j in order if rates[j] > 0] for order, rates in zip(_fastest_first(classes.rates), classes.rates.tolist())]

@@ -59,11 +59,12 @@ def _same_mix(classes: Classes, view: Snapshot, x: Floats) -> Floats:
     usable = classes.rates > 0
     total = x.sum(axis=1, keepdims=True)
     if usable.all():
-        return total * classes.each(even_mix(classes, view.capacity))
+        mixed: Floats = total * classes.each(even_mix(classes, view.capacity))
+        return mixed
     mask = classes.each(usable @ (1.0 * (1 << np.arange(usable.shape[1])))[:, None])[:, 0]
     _, pool = np.unique(mask, return_inverse=True)
     load = x * view.jobs.workers[:, None]
     used = np.zeros((int(pool.max()) + 1, x.shape[1]))
     np.add.at(used, pool, load)
-    mix = used / np.maximum(used.sum(axis=1, keepdims=True), 1e-300)
-    return total * mix[pool]
+    mixed = total * (used / np.maximum(used.sum(axis=1, keepdims=True), 1e-300))[pool]
+    return mixed

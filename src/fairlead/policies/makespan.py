@@ -20,7 +20,7 @@ from fairlead.policies.in_time import in_time
 
 @dataclass(frozen=True)
 class MinTotalDuration:
-    """All jobs done as soon as possible, whatever the accelerator (OSSP, open-shop scheduling): makespan that knows no types."""
+    """All jobs done as soon as possible, whatever the accelerator (OSSP, open shop): makespan that knows no types."""
 
     paper: ClassVar[str] = "Gonzalez and Sahni, JACM'76 (open shop); Gavel §4.2 (Narayanan et al., OSDI'20)"
 

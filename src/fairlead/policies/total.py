@@ -141,7 +141,8 @@ def _kept(demands: Demands, need: Floats, wanted: Bools) -> tuple[Bools, Fit]:
     if steps > 1:
         paid = demands.cost_of(demands.on_grid(need), demands.costs(fit.prices))
         back = _dearest(paid, wanted & ~kept)[::-1]
-        few, many = 0, len(back)  # how many can come back: `few` can, more than `many` cannot
+        room = 1.0 + FITS - float(paid[kept].sum())
+        few, many = 0, int((np.cumsum(paid[back]) <= room).sum())  # how many can come back: `few` can, more than `many` cannot
         while few < many:
             middle = (few + many + 1) // 2
             trial = kept.copy()
