@@ -141,28 +141,25 @@ class Demands:
         gain, pay = (time * worth[g]).sum(axis=1), (time * price[g]).sum(axis=1)
         unit_gain, unit_pay = max(float(gain.max()), 1e-300), max(float(pay.max()), 1e-300)
         gain, pay = gain / unit_gain, pay / unit_pay
-        groups = len(self.classes)
-        paid, gained = types + groups, types + groups + 1
-        column = np.arange(columns)
-        room = np.full(types, -1.0 - max(over, 0.0))
-        rows = (
-            np.tile(np.arange(types), columns),
-            types + g,
-            np.full(columns, paid),
-            np.full(columns, gained),
-            np.arange(types + groups),
+        groups, column = len(self.classes), np.arange(columns)
+        entries = (
+            np.concatenate(
+                (np.tile(np.arange(types), columns), types + g, np.full(columns, types + groups), np.arange(types + groups))
+            ),
+            np.concatenate((column.repeat(types), column, column, np.full(types + groups, columns))),
+            np.concatenate((use.ravel(), np.ones(columns), pay, np.full(types, -1.0 - max(over, 0.0)), -np.ones(groups))),
         )
-        cols = (column.repeat(types), column, column, column, np.full(types + groups, columns))
-        values = (use.ravel(), np.ones(columns), pay, gain, np.concatenate((room, -np.ones(groups))))
-        free = np.full(types, -np.inf)
-        lower = np.concatenate((free, np.zeros(groups), [1.0, -np.inf]))
-        upper = np.concatenate((np.zeros(types + groups), [1.0, np.inf]))
-        entries = (np.concatenate(rows), np.concatenate(cols), np.concatenate(values))
+        lower = np.concatenate((np.full(types, -np.inf), np.zeros(groups), [1.0]))
+        upper = np.append(np.zeros(types + groups), 1.0)
         unbounded = np.full(columns + 1, np.inf)
         program = Program(self.name, np.append(gain, 0.0), np.zeros(columns + 1), unbounded, lower, upper, entries)
-        first = program.solve()
-        least = first.objective * (1.0 - FITS)
-        program.row_bounds(np.array([gained]), np.array([least]), np.array([np.inf]))
+        dual = program.solve().duals
+        # All optima: nothing of a column that costs more than it gains, all of a type that has a price.
+        loses = gain - use @ dual[:types] - dual[types + g] - pay * dual[-1] < -FITS
+        scarce = (dual[:types] > FITS).nonzero()[0]
+        nothing = np.zeros(np.count_nonzero(loses))
+        program.column_bounds(column[loses], nothing, nothing)
+        program.row_bounds(scarce, np.zeros(len(scarce)), np.zeros(len(scarce)))
         program.costs(np.arange(columns + 1), np.append(np.zeros(columns), -1.0))
         found = program.solve(primal=True)
         return self._mix(g, f, found.values[:-1] / found.values[-1])
