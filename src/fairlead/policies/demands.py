@@ -203,14 +203,18 @@ class Demands:
         members = self.classes.count * self.classes.workers
         worth = (members[:, None] * self.classes.rates / self.classes.rates.max(axis=1, keepdims=True)).sum(axis=0)
         level = self._worth_level(demand, worth / float(worth @ self.capacity), lowest, highest)
+        nudge = 0.0
         for _ in range(_ROUNDS):
             fit = self.fit(self.on_grid(demand(level)[0]))
             if fit.excess <= FITS:
                 return level, fit
             raised = self._worth_level(demand, fit.prices, level, highest)
-            if raised <= level:  # as near as numbers and the solver come
+            if raised <= level:  # as near as numbers come
                 if fit.excess <= TOLERANCE:
                     return level, fit
+                nudge = max(2.0 * nudge, float(np.spacing(level)))
+                raised = level + nudge
+            if not raised > level:
                 break
             level = raised
         raise SolverError(self.name, f"no better level than {level:g}, at which demands are {fit.excess:g} over the cluster")
