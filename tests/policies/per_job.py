@@ -20,6 +20,7 @@ from scenes import table_of, view_of
 
 cp = pytest.importorskip("cvxpy")
 
+
 TYPES = ("v100", "p100", "k80", "a100", "t4")
 
 

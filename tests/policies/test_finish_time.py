@@ -46,6 +46,7 @@ def rho(made: Moment, rates: np.ndarray, throughput: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("policy", [FinishTimeFairnessPerf, FinishTimeFairness])
+@pytest.mark.usefixtures("all_digits")
 def test_the_worst_rho_is_the_least_possible(seed, policy):
     made = moment(seed)
     rates = made.rates

@@ -28,6 +28,7 @@ class TestAgnostic(PolicyContract):
 
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("policy", [MinTotalDurationPerf, MinTotalDuration])
+@pytest.mark.usefixtures("all_digits")
 def test_the_longest_duration_is_the_least_possible(seed, policy):
     made = moment(seed)
     rates, left = made.rates, made.view.jobs.steps_left

@@ -37,6 +37,7 @@ class TestShortest(PolicyContract):
 
 
 @pytest.mark.parametrize("seed", range(30))
+@pytest.mark.usefixtures("all_digits")
 def test_the_sum_weighted_by_arrival_is_the_largest_possible(seed):
     made = moment(seed, jobs=60)
     x, _ = FifoPerf().allocate(made.view, None)
@@ -95,6 +96,7 @@ def test_a_gang_that_finds_no_room_does_not_stop_the_line():
 
 
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.usefixtures("all_digits")
 def test_no_allocation_ends_a_job_before_the_shortest_ends_here(seed):
     made = moment(seed)
     x, _ = ShortestJobFirstPerf().allocate(made.view, None)

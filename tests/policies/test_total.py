@@ -57,8 +57,9 @@ def best_ratio(made: Moment, worth: np.ndarray, price: np.ndarray, floor: np.nda
     raise AssertionError("no ratio found")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.usefixtures("all_digits")
 def test_total_throughput_is_the_largest_possible(seed, normalized):
     made = moment(seed)
     x, _ = MaxSumThroughputPerf(normalized=normalized).allocate(made.view, None)
@@ -69,8 +70,9 @@ def test_total_throughput_is_the_largest_possible(seed, normalized):
     assert (made.throughputs(x) / unit).sum() == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.usefixtures("all_digits")
 def test_the_throughput_per_cost_is_the_largest_possible(seed, normalized):
     made = moment(seed)
     x, _ = MinCost(normalized=normalized).allocate(made.view, None)
@@ -81,8 +83,9 @@ def test_the_throughput_per_cost_is_the_largest_possible(seed, normalized):
     assert (time * worth).sum() / (time * price).sum() == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.usefixtures("all_digits")
 def test_with_deadlines_kept_the_throughput_per_cost_is_the_largest_possible(seed, normalized):
     made = moment(seed, deadlines=True)
     x, _ = MinCostSlo(normalized=normalized).allocate(made.view, None)
@@ -97,7 +100,8 @@ def test_with_deadlines_kept_the_throughput_per_cost_is_the_largest_possible(see
     assert (time * worth).sum() / (time * price).sum() == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.usefixtures("all_digits")
 def test_hardly_more_deadlines_are_given_up_than_must_be(seed):
     """Against an exact choice by integers. The rule gives up the fewest as far as one set of prices tells; seldom one more."""
     made = moment(seed, deadlines=True, tight=0.35)

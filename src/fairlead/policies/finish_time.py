@@ -64,7 +64,7 @@ def isolated_rates(view: Snapshot, classes: Classes, *, alike: bool) -> Floats:
     speed = np.where(classes.rates > 0, classes.rates.max(axis=1, keepdims=True), 0.0) if alike else classes.rates
     share = (speed > 0) * (view.capacity / max(1, len(view.jobs))) / classes.workers[:, None]
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    return classes.each((speed * share).sum(axis=1, keepdims=True))[:, 0]
+    return classes.by_job((speed * share).sum(axis=1))
 
 
 def isolated_s(view: Snapshot, left: Floats, memo: Memo) -> Floats:

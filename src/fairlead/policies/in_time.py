@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from fairlead.core.allocation import NEGLIGIBLE
 from fairlead.core.cluster import Floats
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
 from fairlead.policies.demands import Demands
 from fairlead.policies.max_min import even_mix
+
+LEAST = 10 * NEGLIGIBLE
+"""Of the time on its fastest type everybody gets so much, however little it needs: less would be lost as dust."""
 
 _SPARE = 1e-9
 
@@ -35,12 +39,15 @@ def in_time(name: str, view: Snapshot, left: Floats, unit: Floats, spent: Floats
     unit, spent, fastest = unit[at], spent[at], demands.fastest
     unit = np.maximum(unit, 1e-9)  # of who has nothing left and has spent no time
 
+    crowd = 100.0 * float(view.jobs.workers[at].sum())
+    least = fastest * min(LEAST, float(view.capacity[view.capacity > 0].min()) / crowd)
+
     def demand(level: float) -> tuple[Floats, Floats]:
         time = level * unit - spent
         can = time * fastest > left
         time = np.where(can, time, 1.0)
-        r = np.where(can, left / time, fastest)
-        return r, np.where(can, -r * unit / time, 0.0)
+        r = np.maximum(np.where(can, left / time, fastest), least)
+        return r, np.where(can & (r > least), -r * unit / time, 0.0)
 
     alone = (spent + left / fastest) / unit  # the least ρ of each
     level, fit = demands.least_level(demand, float(alone.min()), float(alone.max()))
@@ -59,9 +66,9 @@ def _same_mix(classes: Classes, view: Snapshot, x: Floats) -> Floats:
     usable = classes.rates > 0
     total = x.sum(axis=1, keepdims=True)
     if usable.all():
-        mixed: Floats = total * classes.each(even_mix(classes, view.capacity))
+        mixed: Floats = total * classes.by_job(even_mix(classes, view.capacity))
         return mixed
-    mask = classes.each(usable @ (1.0 * (1 << np.arange(usable.shape[1])))[:, None])[:, 0]
+    mask = classes.by_job(usable @ (1.0 * (1 << np.arange(usable.shape[1]))))
     _, pool = np.unique(mask, return_inverse=True)
     load = x * view.jobs.workers[:, None]
     used = np.zeros((int(pool.max()) + 1, x.shape[1]))

@@ -27,7 +27,7 @@ class ShortestJobFirstPerf:
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
-        fastest = classes.each(classes.rates.max(axis=1, keepdims=True))[:, 0]
+        fastest = classes.by_job(classes.rates.max(axis=1))
         lasts = np.divide(view.jobs.steps_left, fastest, out=np.full(len(view.jobs), np.inf), where=fastest > 0)
         got = taken(view, classes, lasts.argsort(kind="stable"), strict=False)
         return Allocation.alone(view.jobs.number, whole_shares(got, len(view.capacity))), memo
