@@ -15,6 +15,7 @@ class Code(enum.StrEnum):
     NODES_DOWN = "nodes-down"
     NO_PLACE = "no-place"
     NEXT_DECISION = "next-decision"
+    SLO_INFEASIBLE = "slo-infeasible"
 
 
 _TEXT = {
@@ -26,6 +27,7 @@ _TEXT = {
     Code.NODES_DOWN: "needs {needed:g} accelerators, only {at_most:g} are up where it may run",
     Code.NO_PLACE: "selected, but without a place: {what}",
     Code.NEXT_DECISION: "waits for the next decision",
+    Code.SLO_INFEASIBLE: "its deadline in {left_s:g} s is given up: {what} ({needed_s:g} s of work on its fastest type)",
 }
 
 
@@ -78,3 +80,7 @@ class Unplaced:
     @staticmethod
     def next_decision() -> Reason:
         return Reason("loop", Code.NEXT_DECISION)
+
+    @staticmethod
+    def late(what: str, *, left_s: float, needed_s: float) -> Reason:
+        return Reason("policy", Code.SLO_INFEASIBLE, (("what", what), ("left_s", left_s), ("needed_s", needed_s)))

@@ -44,6 +44,13 @@ class Classes:
         alone = np.full(len(row), -1, dtype=np.int64)
         return Allocation(number[row], alone, types, share[of[row], types], reasons or {})
 
+    def by_job(self, column: Floats) -> Floats:
+        """A column by class, or classes × something, → the same by job of the view; 0 for who can run nowhere."""
+        spread = np.zeros((len(self.of), *column.shape[1:]))
+        there = self.of >= 0
+        spread[there] = column[self.of[there]]
+        return spread
+
 
 def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False) -> Classes:
     """The classes of a view's jobs, further apart by `group` where one is given. `alike`: of rates only whether they are

@@ -1,0 +1,83 @@
+"""Finish-time fairness, the objective of Themis (Gavel §4.2):
+
+    min_X max_m ρ_m,   ρ_m = (t_m + left_m / throughput(m, X)) / (t_m^isolated + left_m / throughput(m, X^isolated))
+
+X^isolated is 1/n of the cluster for each of n jobs: N_j / (n·s_m) of the time on type j, scaled to sum to 1 at most. t_m is the
+time since submission, t_m^isolated the time in which a 1/n share would have done the steps that were done: steps since the last
+allocation / the isolated throughput of then, summed up in the memo.
+
+ρ_m ≤ ρ is a demand, throughput ≥ left_m / (ρ·isolated_m − t_m). A job that cannot reach ρ even alone on its fastest type gets
+that, and does not hold the others back: they go on to the least ρ at which the demands fit the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.events import Memo
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.classes import Classes, classes_of
+from fairlead.policies.in_time import in_time
+from fairlead.policies.max_min import nothing
+
+
+@dataclass(frozen=True)
+class FinishTimeFairness:
+    """Nobody finishes later, relative to a 1/n share, than it must: finish-time fairness (Themis) that knows no types."""
+
+    paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        return _allocated(view, memo, alike=True)
+
+
+@dataclass(frozen=True)
+class FinishTimeFairnessPerf:
+    """Nobody finishes later, relative to a 1/n share, than it must, each on types that serve it: finish-time fairness."""
+
+    paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        return _allocated(view, memo, alike=False)
+
+
+def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, Memo]:
+    classes = classes_of(view)
+    left = view.jobs.steps_left
+    rate = isolated_rates(view, classes, alike=alike)
+    spent = isolated_s(view, left, memo)
+    kept = {"number": view.jobs.number.copy(), "left": left, "rate": rate, "isolated_s": spent}
+    if not len(classes):
+        return nothing(view), kept
+    alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
+    x = in_time("finish-time fairness", view, left, alone, view.time - view.jobs.submitted_s, alike=alike)
+    return Allocation.alone(view.jobs.number, x), kept
+
+
+def isolated_rates(view: Snapshot, classes: Classes, *, alike: bool) -> Floats:
+    """Each job's throughput with 1/n of the cluster to itself; 0 for who can run nowhere at the moment."""
+    speed = np.where(classes.rates > 0, classes.rates.max(axis=1, keepdims=True), 0.0) if alike else classes.rates
+    share = (speed > 0) * (view.capacity / max(1, len(view.jobs))) / classes.workers[:, None]
+    share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
+    return classes.by_job((speed * share).sum(axis=1))
+
+
+def isolated_s(view: Snapshot, left: Floats, memo: Memo) -> Floats:
+    """How long a 1/n share would have taken for what each job has done so far."""
+    spent = np.zeros(len(left))
+    if memo is None or not len(left):
+        return spent
+    assert isinstance(memo, Mapping)
+    known: Ints = memo["number"]
+    if not len(known):
+        return spent
+    at = np.minimum(known.searchsorted(view.jobs.number), len(known) - 1)
+    same = known[at] == view.jobs.number
+    rate, done = memo["rate"][at], memo["left"][at] - left
+    grown = memo["isolated_s"][at] + np.divide(done, rate, out=np.zeros(len(left)), where=rate > 0)
+    return np.where(same, np.maximum(grown, 0.0), 0.0)

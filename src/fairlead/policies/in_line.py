@@ -1,0 +1,47 @@
+"""Jobs in a line, each of which takes a whole gang of its fastest type that still has one, for all of the time. No program:
+what the first ones have is out of the reach of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.classes import Classes
+
+
+def taken(view: Snapshot, classes: Classes, line: Ints, *, strict: bool, held: Mapping[int, int] | None = None) -> Ints:
+    """By row of the view: the type that the job takes, or -1. `line` are rows of the view; `held` (row → type) come first,
+    where there is room. Strict: the line stops at the first that finds no room; who can run nowhere is passed over."""
+    room, kinds = view.capacity.tolist(), classes.of.tolist()
+    workers = view.jobs.workers.tolist()
+    wishes = [[j for j in order if rates[j] > 0] for order, rates in zip(_fastest_first(classes.rates), classes.rates.tolist())]
+    got = np.full(len(view.jobs), -1, dtype=np.int64)
+    for row, kind in (held or {}).items():
+        if kinds[row] >= 0 and kind in wishes[kinds[row]] and room[kind] >= workers[row]:
+            room[kind] -= workers[row]
+            got[row] = kind
+    for row in line.tolist():
+        if kinds[row] < 0 or got[row] >= 0:
+            continue
+        want = workers[row]
+        found = next((j for j in wishes[kinds[row]] if room[j] >= want), -1)
+        if found >= 0:
+            room[found] -= want
+            got[row] = found
+        elif strict:
+            break
+    return got
+
+
+def whole_shares(got: Ints, types: int) -> Floats:
+    """All of the time on the type taken: rows × types."""
+    shares: Floats = (got[:, None] == np.arange(types)).astype(np.float64)
+    return shares
+
+
+def _fastest_first(rates: Floats) -> list[list[int]]:
+    order: list[list[int]] = np.argsort(-rates, axis=1, kind="stable").tolist()
+    return order

@@ -1,0 +1,77 @@
+"""Shares such that everybody is done in time, for the tightest measure of time that the cluster can keep:
+
+    min ρ   s.t.   throughput(m, X) ≥ min(fastest_m, left_m / (ρ·unit_m − spent_m))   for every job m
+
+What is left over then makes the most of the accelerators. With unit 1 and nothing spent ρ is the makespan; with the time of a
+fair share as the unit it is finish-time fairness (Gavel §4.2). Agnostic (`alike`), a job is on every type as fast as on its
+fastest, and jobs that may use the same types have the same mix of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairlead.core.allocation import NEGLIGIBLE
+from fairlead.core.cluster import Floats
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.classes import Classes, classes_of
+from fairlead.policies.demands import Demands
+from fairlead.policies.max_min import even_mix
+
+LEAST = 10 * NEGLIGIBLE
+"""Of the time on its fastest type everybody gets so much, however little it needs: less would be lost as dust."""
+
+_SPARE = 1e-9
+
+
+def in_time(name: str, view: Snapshot, left: Floats, unit: Floats, spent: Floats, *, alike: bool) -> Floats:
+    """jobs × types of time; columns by job of the view."""
+    classes = classes_of(view, alike=alike)
+    x = np.zeros((len(view.jobs), len(view.capacity)))
+    if not len(classes):
+        return x
+    demands = Demands(name, classes, view.capacity)
+    at = demands.there
+    if alike:
+        allowed = classes.rates[demands.of] > 0
+        left = left[at] / (view.rates.of_jobs[at] * allowed).max(axis=1)
+    else:
+        left = left[at]
+    unit, spent, fastest = unit[at], spent[at], demands.fastest
+    unit = np.maximum(unit, 1e-9)  # of who has nothing left and has spent no time
+
+    crowd = 100.0 * float(view.jobs.workers[at].sum())
+    least = fastest * min(LEAST, float(view.capacity[view.capacity > 0].min()) / crowd)
+
+    def demand(level: float) -> tuple[Floats, Floats]:
+        time = level * unit - spent
+        can = time * fastest > left
+        time = np.where(can, time, 1.0)
+        r = np.maximum(np.where(can, left / time, fastest), least)
+        return r, np.where(can & (r > least), -r * unit / time, 0.0)
+
+    alone = (spent + left / fastest) / unit  # the least ρ of each
+    level, fit = demands.least_level(demand, float(alone.min()), float(alone.max()))
+    grid, mix = demands.on_grid(demand(level)[0]), fit.mix
+    # Where every type has a price, all are full and every job gets just what it needs: nothing is left to deal out.
+    usable = view.capacity > 0
+    if (fit.prices * view.capacity)[usable].min() <= _SPARE:
+        worth = classes.rates / classes.rates.max(axis=1, keepdims=True) * classes.workers[:, None]
+        mix = demands.most(grid, worth, fit.excess)
+    x = demands.shares(grid, mix)
+    return _same_mix(classes, view, x) if alike else x
+
+
+def _same_mix(classes: Classes, view: Snapshot, x: Floats) -> Floats:
+    """The same time in all for each job, in the same mix for all that may use the same types."""
+    usable = classes.rates > 0
+    total = x.sum(axis=1, keepdims=True)
+    if usable.all():
+        mixed: Floats = total * classes.by_job(even_mix(classes, view.capacity))
+        return mixed
+    mask = classes.by_job(usable @ (1.0 * (1 << np.arange(usable.shape[1]))))
+    _, pool = np.unique(mask, return_inverse=True)
+    load = x * view.jobs.workers[:, None]
+    used = np.zeros((int(pool.max()) + 1, x.shape[1]))
+    np.add.at(used, pool, load)
+    mixed = total * (used / np.maximum(used.sum(axis=1, keepdims=True), 1e-300))[pool]
+    return mixed

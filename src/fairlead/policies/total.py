@@ -1,0 +1,163 @@
+"""Objectives over the sum of all jobs (Gavel §4.2): total throughput, throughput per cost, and the latter with deadlines kept:
+
+    max_X Σ_m throughput(m, X)            max_X Σ_m throughput(m, X) / Σ_m Σ_j s_m·price_j·X_mj
+                                          s.t. throughput(m, X) ≥ left_m / (time to the deadline of m)
+
+Per cost, a job's throughput counts in units of its best throughput per cost: then each job does best on the types that are
+cheapest for it, and none is starved because its steps are dear (`normalized: false` adds plain steps per second up, as the
+paper's formula does, and serves but the jobs with the most steps for the money). Among allocations of the best ratio the one
+that does the most is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.events import Memo
+from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.classes import classes_of
+from fairlead.policies.demands import FITS, Demands, Fit
+from fairlead.policies.max_min import nothing
+
+_FREE = 1e-3
+"""A type without a price, among others that have one, counts as so much of the cheapest of them."""
+
+
+@dataclass(frozen=True)
+class MaxSumThroughputPerf:
+    """The most steps per second in all, whoever does them; `normalized`: each in units of its fastest type's."""
+
+    paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
+    normalized: bool = False
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        classes = classes_of(view)
+        if not len(classes):
+            return nothing(view), memo
+        demands = Demands("total throughput", classes, view.capacity)
+        worth = classes.rates / classes.rates.max(axis=1, keepdims=True) if self.normalized else classes.rates
+        grid = demands.on_grid(np.zeros(len(demands.of)))
+        return Allocation.alone(view.jobs.number, demands.shares(grid, demands.most(grid, worth))), memo
+
+
+@dataclass(frozen=True)
+class MinCost:
+    """The most throughput for the money, at each type's price per hour; where no type has a price, all cost the same."""
+
+    paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
+    normalized: bool = True
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        classes = classes_of(view)
+        if not len(classes):
+            return nothing(view), memo
+        demands = Demands("cost", classes, view.capacity)
+        return _cheapest(view, demands, np.zeros(len(demands.of)), {}, 0.0, normalized=self.normalized), memo
+
+
+@dataclass(frozen=True)
+class MinCostSlo:
+    """The most throughput for the money such that deadlines are kept.
+
+    Deadlines that are out of reach do not bind. Where those that remain are too much for the cluster together, the jobs whose
+    deadlines take the most of it, at the prices of its bottlenecks, lose theirs first: so the fewest do. Each is told so.
+    """
+
+    paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
+    normalized: bool = True
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        classes = classes_of(view)
+        if not len(classes):
+            return nothing(view), memo
+        demands = Demands("cost with deadlines", classes, view.capacity)
+        jobs = view.jobs.only(demands.there)
+        left_s = jobs.submitted_s + jobs.deadline_s - view.time
+        wanted = np.isfinite(left_s) & (jobs.steps_left > 0)
+        need = np.divide(jobs.steps_left, left_s, out=np.full(len(jobs), np.inf), where=left_s > 0)
+        reachable = wanted & (need <= demands.fastest * (1.0 + FITS))
+        need = np.where(reachable, np.minimum(need, demands.fastest), 0.0)
+        kept, fit = _kept(demands, need, reachable)
+        told = {
+            "it is out of reach": wanted & ~reachable,
+            "others' deadlines need the accelerators": reachable & ~kept,
+        }
+        reasons = {
+            int(jobs.number[i]): Unplaced.late(
+                what, left_s=float(left_s[i]), needed_s=float(jobs.steps_left[i] / demands.fastest[i])
+            )
+            for what, late in told.items()
+            for i in late.nonzero()[0].tolist()
+        }
+        floor = np.where(kept, need, 0.0)
+        return _cheapest(view, demands, floor, reasons, fit.excess, normalized=self.normalized), memo
+
+
+def _cheapest(
+    view: Snapshot, demands: Demands, floor: Floats, reasons: dict[int, Reason], over: float, *, normalized: bool
+) -> Allocation:
+    classes = demands.classes
+    price = prices(view)[None, :] * classes.workers[:, None]
+    worth = classes.rates
+    if normalized:
+        worth = worth / (classes.rates / price).max(axis=1, keepdims=True)
+    grid = demands.on_grid(floor)
+    x = demands.shares(grid, demands.best_ratio(grid, worth, price, over))
+    return Allocation.alone(view.jobs.number, x, reasons)
+
+
+def prices(view: Snapshot) -> Floats:
+    """What an accelerator of each type costs; never 0, so that a ratio to it means something."""
+    listed = np.array([kind.price_per_hour for kind in view.cluster.types])
+    dear = listed > 0
+    if not dear.any():
+        return np.ones(len(listed))
+    return np.where(dear, listed, _FREE * listed[dear].min())
+
+
+def _kept(demands: Demands, need: Floats, wanted: Bools) -> tuple[Bools, Fit]:
+    """Which of the wanted deadlines are kept, and how their demands fit.
+
+    At the prices p of a program that finds demands too large, no set of jobs fits that costs more than the cluster is worth.
+    So to leave out the dearest until the rest costs no more is the fewest that must be left out as far as p tells. If it takes
+    more than one such step, whoever was left out too early comes back, cheapest first, as far as they fit."""
+    kept = wanted
+    fit = demands.fit(demands.on_grid(np.where(kept, need, 0.0)))
+    steps = 0
+    while fit.excess > FITS:
+        paid = demands.cost_of(demands.on_grid(np.where(kept, need, 0.0)), demands.costs(fit.prices))
+        order = _dearest(paid, kept)
+        rest = paid.sum() - np.cumsum(paid[order])
+        enough = int((rest > 1.0).sum()) + 1
+        kept = kept.copy()
+        kept[order[:enough]] = False
+        fit = demands.fit(demands.on_grid(np.where(kept, need, 0.0)))
+        steps += 1
+    if steps > 1:
+        paid = demands.cost_of(demands.on_grid(need), demands.costs(fit.prices))
+        back = _dearest(paid, wanted & ~kept)[::-1]
+        room = 1.0 + FITS - float(paid[kept].sum())
+        few, many = 0, int((np.cumsum(paid[back]) <= room).sum())  # how many can come back: `few` can, more than `many` cannot
+        while few < many:
+            middle = (few + many + 1) // 2
+            trial = kept.copy()
+            trial[back[:middle]] = True
+            found = demands.fit(demands.on_grid(np.where(trial, need, 0.0)))
+            if found.excess <= FITS:
+                few, fit = middle, found
+            else:
+                many = middle - 1
+        kept = kept.copy()
+        kept[back[:few]] = True
+    return kept, fit
+
+
+def _dearest(paid: Floats, among: Bools) -> Ints:
+    """Positions, dearest first; of two that cost the same, the later job."""
+    at = among.nonzero()[0]
+    return at[np.lexsort((-at, -paid[at]))]

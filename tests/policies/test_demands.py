@@ -1,0 +1,82 @@
+"""The shared method for jobs that differ in demand, against a program with a variable for each job and type."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.core.errors import SolverError
+from fairlead.policies.classes import classes_of
+from fairlead.policies.demands import Demands
+from fairlead.policies.program import Program
+from policies.per_job import cp, moment, solved
+
+
+def demands_of(made):
+    return Demands("test", classes_of(made.view), made.capacity)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_how_far_demands_exceed_the_cluster_is_exact(seed):
+    made = moment(seed)
+    demands = demands_of(made)
+    demand = np.random.default_rng(seed).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
+    fit = demands.fit(demands.on_grid(demand))
+    x, throughput, (whole, _, nowhere) = made.program()
+    excess = cp.Variable()
+    room = made.workers @ x <= (1 + excess) * made.capacity
+    expected = solved(cp.Problem(cp.Minimize(excess), [whole, room, nowhere, throughput >= demand]))
+    assert fit.excess == pytest.approx(expected, abs=1e-7)
+    assert fit.prices @ made.capacity == pytest.approx(1.0)
+    paid = demands.cost_of(demands.on_grid(demand), demands.costs(fit.prices))
+    assert paid.sum() - 1.0 == pytest.approx(fit.excess, abs=1e-7)  # the prices prove it
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shares_give_everybody_what_they_demand_and_no_more_than_the_cheapest_way(seed):
+    made = moment(seed)
+    demands = demands_of(made)
+    demand = np.random.default_rng(seed).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
+    grid = demands.on_grid(demand)
+    fit = demands.fit(grid)
+    x = demands.shares(grid, fit.mix)
+    assert (x * made.rates).sum(axis=1) == pytest.approx(demand, abs=1e-9)
+    assert (x.sum(axis=1) <= 1 + 1e-9).all()
+    assert (made.workers @ x <= (1 + fit.excess) * made.capacity + 1e-7).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_most_worth_that_meets_demands_is_exact_whatever_the_worth(seed):
+    made = moment(seed)
+    demands, rng = demands_of(made), np.random.default_rng(seed)
+    demand = rng.uniform(0.0, 1.0, len(demands.of)) * demands.fastest
+    demand /= max(1.0, 1.01 * (1.0 + demands.fit(demands.on_grid(demand)).excess))
+    demand[rng.random(len(demand)) < 0.3] = 0.0
+    worth = rng.uniform(-1.0, 3.0, demands.classes.rates.shape)
+    grid = demands.on_grid(demand)
+    got = demands.shares(grid, demands.most(grid, worth))
+    x, throughput, allowed = made.program()
+    value = cp.sum(cp.multiply(worth[demands.of], x))
+    expected = solved(cp.Problem(cp.Maximize(value), [*allowed, throughput >= demand]))
+    assert (worth[demands.of] * got).sum() == pytest.approx(expected, rel=1e-6, abs=1e-7)
+    assert ((got * made.rates).sum(axis=1) >= demand - 1e-7).all()
+
+
+def test_other_entries_go_on_from_the_last_basis_to_their_own_optimum():
+    at, rows = np.array([0, 1]), np.array([0, 0])
+    program = Program(
+        "test", np.ones(2), np.zeros(2), np.full(2, np.inf), np.full(1, -np.inf), np.ones(1), (rows, at, np.ones(2))
+    )
+    assert program.solve().objective == pytest.approx(1.0)
+    program.refill((rows, at, np.array([2.0, 4.0])))
+    assert program.solve().objective == pytest.approx(0.5)
+
+
+def test_a_level_that_does_not_exist_is_an_error():
+    made = moment(3)
+    demands = demands_of(made)
+    full = demands.fastest * 1.0
+    if demands.fit(demands.on_grid(full)).excess <= 0:
+        pytest.fail("choose a seed whose cluster is too small")
+    with pytest.raises(SolverError):
+        demands.least_level(lambda level: (full, np.zeros(len(full))), 1.0, 2.0)

@@ -1,0 +1,124 @@
+"""FIFO and shortest job first over types."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fairlead.config import SchedulerConfig
+from fairlead.core.cluster import Cluster
+from fairlead.core.job import Job
+from fairlead.core.stages import Allocated
+from fairlead.policies.fifo_shares import FifoPerf
+from fairlead.policies.shortest_shares import ShortestJobFirstPerf
+from fairlead.rounds.turns import Turns
+from fairlead.study.inputs import TraceFile, read_table
+from fairlead.study.simulate import Simulation, simulate
+from fairlead.testing.contracts import PolicyContract
+from policies.per_job import cp, moment, solved
+from scenes import state_of, table_of, view_of
+
+TWO = Cluster.parse("1xv100:1,1xk80:1")
+TABLE = table_of(("v100", "k80"), {("fast", 1): (4.0, 1.0), ("even", 1): (2.0, 2.0), ("fast", 2): (8.0, 2.0)})
+
+
+class TestFifo(PolicyContract):
+    make = lambda: Allocated(FifoPerf(), Turns())  # noqa: E731
+
+
+class TestSticky(PolicyContract):
+    make = lambda: Allocated(FifoPerf(sticky=True), Turns())  # noqa: E731
+
+
+class TestShortest(PolicyContract):
+    make = lambda: Allocated(ShortestJobFirstPerf(), Turns())  # noqa: E731
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.usefixtures("all_digits")
+def test_the_sum_weighted_by_arrival_is_the_largest_possible(seed):
+    made = moment(seed, jobs=60)
+    x, _ = FifoPerf().allocate(made.view, None)
+    made.check(x)
+    count = len(made.view.jobs)
+    weight = (count - np.arange(count)) / made.rates.max(axis=1)
+    _, throughput, allowed = made.program()
+    expected = solved(cp.Problem(cp.Maximize(weight @ throughput), allowed))
+    assert weight @ made.throughputs(x) == pytest.approx(expected, rel=1e-6)
+
+
+def time_of(policy, jobs, cluster=TWO, memo=None):
+    view = view_of(state_of(cluster, jobs), 0.0, TABLE)
+    x, memo = policy.allocate(view, memo)
+    return x.matrix(view.jobs.number, 2).tolist(), memo
+
+
+def test_the_first_has_the_fastest_type():
+    jobs = [Job("a", 0.0, 400.0, "fast"), Job("b", 0.0, 400.0, "fast"), Job("c", 0.0, 400.0, "fast")]
+    for policy in (FifoPerf(), FifoPerf(sticky=True)):
+        assert time_of(policy, jobs)[0] == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+
+
+def test_the_program_moves_the_first_aside_where_all_gain_and_the_line_does_not():
+    jobs = [Job("a", 0.0, 400.0, "even"), Job("b", 0.0, 400.0, "fast")]
+    assert time_of(FifoPerf(), jobs)[0] == [[0.0, 1.0], [1.0, 0.0]]
+    assert time_of(FifoPerf(sticky=True), jobs)[0] == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_a_sticky_job_keeps_its_type_when_a_faster_one_falls_free():
+    three = [Job("a", 0.0, 400.0, "fast"), Job("b", 0.0, 400.0, "fast"), Job("c", 0.0, 400.0, "fast")]
+    _, memo = time_of(FifoPerf(sticky=True), three)
+    state = state_of(TWO, three, waiting=[1, 2])  # a has gone
+    view = view_of(state, 0.0, TABLE)
+    x, _ = FifoPerf(sticky=True).allocate(view, memo)
+    assert x.matrix(view.jobs.number, 2).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    x, _ = FifoPerf().allocate(view, None)
+    assert x.matrix(view.jobs.number, 2).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_the_sticky_line_stops_at_the_first_that_finds_no_room():
+    cluster = Cluster.parse("2xv100:2,1xk80:1")
+    jobs = [Job("a", 0.0, 400.0, "fast"), Job("wide", 0.0, 400.0, "fast", workers=2), Job("c", 0.0, 400.0, "fast")]
+    assert time_of(FifoPerf(sticky=True), jobs, cluster)[0] == [[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+def test_the_shortest_comes_first_then_the_next():
+    jobs = [Job("long", 0.0, 800.0, "fast"), Job("short", 0.0, 40.0, "fast"), Job("middle", 0.0, 400.0, "fast")]
+    assert time_of(ShortestJobFirstPerf(), jobs)[0] == [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+
+
+def test_a_gang_that_finds_no_room_does_not_stop_the_line():
+    cluster = Cluster.parse("2xv100:2,1xk80:1")
+    jobs = [Job("a", 0.0, 40.0, "fast"), Job("wide", 0.0, 200.0, "fast", workers=2), Job("c", 0.0, 400.0, "fast")]
+    assert time_of(ShortestJobFirstPerf(), jobs, cluster)[0] == [[1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.usefixtures("all_digits")
+def test_no_allocation_ends_a_job_before_the_shortest_ends_here(seed):
+    made = moment(seed)
+    x, _ = ShortestJobFirstPerf().allocate(made.view, None)
+    made.check(x)
+    left = made.view.jobs.steps_left
+    with np.errstate(divide="ignore"):
+        got = (left / made.throughputs(x)).min()
+    _, throughput, allowed = made.program()
+    best = max(solved(cp.Problem(cp.Maximize(1e3 / left[m] * throughput[m]), allowed)) for m in range(len(left)))
+    assert got == pytest.approx(1e3 / best, rel=1e-6)
+
+
+def test_sticky_fifo_gives_the_completion_times_of_gavel_s_simulator(public_data, expected_results):
+    """The published run: 36 of each type, jobs 50 to 150 measured."""
+    folder = public_data / "gavel"
+    expected = json.loads((expected_results / "gavel" / "a_single__fifo_perf.json").read_text())["average_jct_s"]
+    turns = {"name": "turns", "least_interval_s": 1920, "newcomers": "wait", "leftovers": False, "types": "in-order"}
+    policy = {"name": "fifo-perf", "sticky": True}
+    scheduler = SchedulerConfig.from_data({"policy": policy, "mechanism": turns, "rounds": 360})
+    table = read_table(folder / "simulation_throughputs.json")
+    trace = TraceFile(folder / "continuous_single_seed0_lam900.trace").read(table)
+    cluster = Cluster.parse("36xv100:1,36xp100:1,36xk80:1")
+    record = simulate(Simulation(trace, cluster, scheduler, table, measure=(50, 150))).record
+    times = (record.jobs.ended_s - record.jobs.submitted_s)[50:150]
+    assert times.mean() == pytest.approx(expected, rel=0.03)
