@@ -24,9 +24,6 @@ from fairlead.policies.program import Program
 TIGHT = 1e-11
 """Levels that take so much more than there is, relatively, have room."""
 
-FREE = 1e-9
-"""A type whose price for all of its time is below this part of the price of all types is free."""
-
 _STUCK = 1e-7
 
 
@@ -93,9 +90,9 @@ class Room:
         cheapest: Floats = cost[np.arange(len(cost)), total.argmin(axis=1)]
         return cheapest
 
-    def free_level(self, prices: Floats) -> Floats:
-        """By kind, the level up to which a job pays nothing."""
-        pays = (self.use[..., prices > 0] > 0).any(axis=3) | ~self.is_way[:, :, None]
+    def free_level(self, priced: Bools) -> Floats:
+        """By kind, the level up to which a job pays nothing where some types have a price."""
+        pays = (self.use[..., priced] > 0).any(axis=3) | ~self.is_way[:, :, None]
         level: Floats = np.where(pays, 0.0, self.points[:, None, :]).max(axis=(1, 2))
         return level
 
@@ -117,16 +114,15 @@ class Room:
             np.concatenate((np.full(types, -np.inf), np.ones(kinds))),
             np.concatenate((self.capacity, np.ones(kinds))),
             (rows, at, values),
+            tolerance=1e-10,  # with the usual one θ itself is no better than 1e-7
         )
         found = program.solve()
         prices = found.duals[:types].clip(min=0.0)
         if abs(float(prices @ self.capacity) - 1.0) > 1e-6:
             raise SolverError(self.name, "optimal, with prices that do not add up")
-        prices = np.where(prices * self.capacity > FREE, prices, 0.0)
-        prices /= float(prices @ self.capacity)
         parts = np.zeros(self.is_way.shape)
         parts[owner, way] = found.values[1:].clip(min=0.0)
-        return Fit(float(found.values[0]), prices, parts)
+        return Fit(float(found.values[0]), prices / float(prices @ self.capacity), parts)
 
     def time(self, fit: Fit, kind: Ints, level: Floats, workers: Ints) -> Floats:
         """Jobs × types: the fractions of time that lift each to its level."""

@@ -26,6 +26,9 @@ from fairlead.policies.classes import classes_of
 from fairlead.policies.max_min import even_mix, normalised, nothing
 from fairlead.policies.room import Fit, Room
 
+DUST = 1e-9
+"""A type has a price if all of its time costs more than this part of what all types cost."""
+
 _HALVINGS = 200
 
 
@@ -91,14 +94,24 @@ def filled(view: Snapshot, parties: Parties, *, aware: bool) -> Allocation:
 
 def fill(room: Room, kind: Ints, weight: Floats, parties: Parties) -> tuple[Floats, Fit]:
     """The level of each job, and how they all fit."""
-    cap, level = room.top[kind], np.zeros(len(kind))
+    top = room.top[kind]
+    cap, level, priced = top, np.zeros(len(kind)), np.zeros(len(room.capacity), dtype=np.bool_)
     for _ in range(len(room.capacity) + 1):
         rise = _Rise.begin(level, cap, weight, parties)
         level, fit, full_at = _until_full(room, kind, rise)
         if full_at is None:
             return level, fit
-        cap = np.minimum(cap, np.maximum(level, room.free_level(full_at)[kind]))
+        priced = _joined(priced, full_at * room.capacity)  # full at these prices and at earlier ones is full at their sum
+        cap = np.minimum(cap, np.maximum(level, room.free_level(priced)[kind]))
+        if not (cap - level > 1e-12 * top).any():
+            return level, fit
     raise SolverError(room.name, "prices that do not grow")
+
+
+def _joined(priced: Bools, cost: Floats) -> Bools:
+    """The types that have a price now. There is always a new one, however small its price."""
+    rest = np.where(priced, 0.0, cost)
+    return priced | (rest > min(DUST, float(rest.max()) / 2))
 
 
 def _until_full(room: Room, kind: Ints, rise: _Rise) -> tuple[Floats, Fit, Floats | None]:
@@ -106,18 +119,19 @@ def _until_full(room: Room, kind: Ints, rise: _Rise) -> tuple[Floats, Fit, Float
 
     From above: levels too high give prices, at which levels that are not too high are affordable; they may still be too high.
     """
-    clock, prices = rise.end, None
+    clock, prices, trace = rise.end, None, 0.0 * room.capacity
     while True:
         level = rise.levels(clock)
         fit = room.fit(room.demand(kind, level))
         if fit.has_room:
             return level, fit, prices
+        trace = 1e-15 * (trace + fit.prices)  # so that a price too small for the solver is not lost
         earlier = _affordable(room, kind, rise, fit.prices, clock)
         if not earlier < clock:  # no number lies between
             if not fit.has_nearly_room:
                 raise SolverError(room.name, f"levels that are too high by {fit.excess:g} and cannot be lowered")
-            return level, fit, fit.prices
-        clock, prices = earlier, fit.prices
+            return level, fit, fit.prices + trace
+        clock, prices = earlier, fit.prices + trace
 
 
 def _affordable(room: Room, kind: Ints, rise: _Rise, prices: Floats, late: float) -> float:
