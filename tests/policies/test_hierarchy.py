@@ -120,6 +120,12 @@ def test_levels_are_those_of_the_textbook(seed, fifo):
     assert levels == pytest.approx(expected, abs=1e-6)
 
 
+def test_prices_that_are_flat_where_the_cluster_is_full_do_not_stop_the_search_early():
+    view = random_view(143, jobs=13, types=4)
+    levels, expected = second_opinion(view, HierarchicalPerf(WEIGHTS, "fifo"), tuple(WEIGHTS))
+    assert levels == pytest.approx(expected, abs=1e-7)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_one_entity_is_water_filling(seed):
     view = random_view(seed, jobs=20, entities=1)

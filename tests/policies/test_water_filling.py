@@ -11,7 +11,7 @@ from fairlead.core.stages import Allocated
 from fairlead.policies.classes import classes_of
 from fairlead.policies.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
 from fairlead.policies.room import Room
-from fairlead.policies.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
+from fairlead.policies.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf, Parties, fill
 from fairlead.rounds.turns import Turns
 from fairlead.testing.contracts import PolicyContract
 from lifting import Textbook, fairly, gains_of, random_view
@@ -144,3 +144,21 @@ def test_room_takes_the_least_time_there_is(seed):
     time = room.time(fit, kind, level, view.jobs.workers[here])
     assert (time * gain[kind]).sum(axis=1) * max(1.0, 1.0 + fit.excess) == pytest.approx(level)
     assert float((room.demand(kind, level) * room.hull(fit.prices)).sum()) == pytest.approx(1.0 + fit.excess)
+
+
+@pytest.mark.parametrize("seed", [0, 20, 67, 237, 307, 672, 877, 1117])
+def test_gains_and_weights_of_many_orders_of_magnitude(seed):
+    """Prices of types then differ as much, and some are smaller than what a solver takes for 0."""
+    rng = np.random.default_rng(seed)
+    gain, workers = np.exp(rng.normal(0.0, 3.0, (30, 5))), rng.choice([1, 1, 2, 4], 30)
+    kind, weight = rng.integers(0, 30, 600), np.exp(rng.normal(0.0, 2.0, 600))
+    parties = Parties(rng.integers(0, 6, 600), rng.uniform(0.5, 3.0, 6), rng.random(6) < 0.5)
+    capacity = rng.integers(5, 100, 5)
+    room = Room.at_will("test", gain, workers, capacity)
+    level, fit = fill(room, kind, weight, parties)
+    time = room.time(fit, kind, level, workers[kind])
+    assert (time * gain[kind]).sum(axis=1) == pytest.approx(level)
+    assert (time.sum(axis=1) <= 1 + 1e-9).all()
+    used = workers[kind] @ time
+    assert (used <= capacity * (1 + 1e-9)).all()
+    assert used == pytest.approx(capacity, rel=1e-6)  # everybody can use every type

@@ -29,7 +29,7 @@ from fairlead.policies.room import Fit, Room
 DUST = 1e-9
 """A type has a price if all of its time costs more than this part of what all types cost."""
 
-_HALVINGS = 200
+_STEPS = 300
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _until_full(room: Room, kind: Ints, rise: _Rise) -> tuple[Floats, Fit, Float
 
 def _affordable(room: Room, kind: Ints, rise: _Rise, prices: Floats, late: float) -> float:
     """The moment, before the `late` one, at which the levels cost all there is: a monotone function's root, by false position
-    with the value at an end that stays halved (Illinois)."""
+    with the value at an end that stays halved (Illinois), and every fourth time by halves, as the function may be flat."""
     hull = room.hull(prices)
 
     def over(clock: float) -> float:
@@ -148,14 +148,14 @@ def _affordable(room: Room, kind: Ints, rise: _Rise, prices: Floats, late: float
     if above <= 0:
         return late
     side = 0
-    for _ in range(_HALVINGS):
+    for step in range(1, _STEPS):
         clock = (early * above - late * below) / (above - below)
-        if not early < clock < late:
+        if step % 4 == 0 or not early < clock < late:
             clock = (early + late) / 2
             if not early < clock < late:
                 break
         cost = over(clock)
-        if abs(cost) <= 2e-15:
+        if abs(cost) <= 1e-14:
             return clock
         if cost > 0:
             late, above = clock, cost
