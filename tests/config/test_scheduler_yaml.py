@@ -255,6 +255,7 @@ def test_an_unknown_part_is_answered_with_the_near_ones(tmp_path, text, expected
         ("tiresias:thresholds=[3250,7200]:promote_after=2", Part("tiresias", {"thresholds": [3250, 7200], "promote_after": 2})),
         ("fifo: backfill = true ", Part("fifo", {"backfill": True})),
         ("x:empty=", Part("x", {"empty": ""})),
+        ("x:weights={a: 3, b: 1}:inside=fifo", Part("x", {"weights": {"a": 3, "b": 1}, "inside": "fifo"})),
     ],
 )
 def test_a_part_on_a_command_line_is_a_name_and_parameters(text, part):

@@ -45,6 +45,8 @@ def _described(entry: Registered) -> dict[str, object]:
         for field in dataclasses.fields(found):
             if field.init and field.default is not dataclasses.MISSING:
                 parameters[field.name] = field.default
+            elif field.init and field.default_factory is not dataclasses.MISSING:
+                parameters[field.name] = field.default_factory()
     summary = str(getattr(found, "summary", "")) or entry.summary  # formats carry a line for people of their own
     return {
         "kind": entry.what,

@@ -139,8 +139,9 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
 
 
 def parse_part(text: str) -> Part:
-    """`"tiresias"` or `"tiresias:thresholds=[3250,7200]:promote_after=2"`, as on a command line."""
-    name, *settings = text.split(":")
+    """`"tiresias"` or `"tiresias:thresholds=[3250,7200]:promote_after=2"`, as on a command line. Colons in brackets are part of
+    a value: `"hierarchical-perf:weights={a: 3, b: 1}"`."""
+    name, *settings = _outside_brackets(text)
     parameters: dict[str, Any] = {}
     for setting in settings:
         key, equals, written = setting.partition("=")
@@ -148,6 +149,18 @@ def parse_part(text: str) -> Part:
             raise InputError("command line", "name or name:parameter=value", field="scheduler part", value=text)
         parameters[key.strip()] = parse_yaml(written or "''", f"parameter {key.strip()!r}").data
     return Part(name.strip(), parameters)
+
+
+def _outside_brackets(text: str) -> list[str]:
+    """Split at the colons that stand in no brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[({") - (letter in "])}")
+        if letter == ":" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def _checked(source: str, name: str, value: Any, hint: Any) -> Any:

@@ -52,9 +52,9 @@ class Classes:
         return spread
 
 
-def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False) -> Classes:
+def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False, by_weight: bool = True) -> Classes:
     """The classes of a view's jobs, further apart by `group` where one is given. `alike`: of rates only whether they are
-    above 0 is looked at, which is what an agnostic policy may know."""
+    above 0 is looked at, which is what an agnostic policy may know. Not `by_weight`: every weight is taken for 1."""
     jobs, rates, capacity = view.jobs, view.rates, view.capacity
     types = len(capacity)
     usable = jobs.fits & rates.runs_on[rates.row]
@@ -64,7 +64,7 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     row = np.zeros(len(jobs), dtype=np.int64) if alike else rates.row
     code = row * (1 << types) + (usable & ((1 << types) - 1))
     code = code * (int(jobs.workers.max(initial=0)) + 1) + jobs.workers  # a kind of any size has one row
-    weights = jobs.weight
+    weights = jobs.weight if by_weight else np.ones(len(jobs))
     if np.count_nonzero(weights != 1.0):
         kinds, which = np.unique(weights, return_inverse=True)
         code = code * len(kinds) + which

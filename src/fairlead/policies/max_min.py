@@ -105,7 +105,7 @@ def in_class_order(worth: Floats, classes: Classes) -> Floats:
     return ordered
 
 
-def even_mix(classes: Classes, capacity: Ints) -> Floats:
+def even_mix(classes: Classes, capacity: Ints | Floats) -> Floats:
     """Classes × types: the types that a class may use in equal parts, as far as there are enough of each."""
     usable = (classes.rates > 0) & (capacity > 0)
     load = float((classes.count * classes.workers).sum())
@@ -130,7 +130,7 @@ def _poured(amount: float, room: Floats) -> Floats:
     return part
 
 
-def level_out(classes: Classes, mix: Floats, capacity: Ints) -> Floats:
+def level_out(classes: Classes, mix: Floats, capacity: Ints | Floats) -> Floats:
     """The fraction of time of each class's members, by water filling: levels s·x/w rise together until a member runs always, or
     one of the types it uses is full."""
     speed = classes.weight / classes.workers  # how fast x rises with the level

@@ -45,12 +45,16 @@ class Program:
         row_lower: Floats,
         row_upper: Floats,
         entries: tuple[Ints, Ints, Floats],
+        tolerance: float = 1e-7,
     ) -> None:
+        """`tolerance` is how far the solver may miss a bound or an optimality condition, at least 1e-10."""
         self.name = name
         self.columns, self.rows = len(cost), len(row_lower)
         self._highs = highspy.Highs()
         for option, setting in _OPTIONS.items():
             self._highs.setOptionValue(option, setting)
+        for option in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
+            self._highs.setOptionValue(option, tolerance)
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = self.columns, self.rows
         lp.sense_ = highspy.ObjSense.kMaximize

@@ -1,0 +1,151 @@
+"""Hierarchical fairness: how weights pass from who can use no more to whom the entity's own policy says, and the textbook way
+as a second opinion on random instances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.config import Part, SchedulerConfig
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InputError
+from fairlead.core.job import Job
+from fairlead.core.stages import Allocated
+from fairlead.policies.hierarchy import Hierarchical, HierarchicalPerf
+from fairlead.policies.water_filling import MaxMinFairnessWaterFillingPerf
+from fairlead.rounds.turns import Turns
+from fairlead.testing import Harness, job
+from fairlead.testing.contracts import PolicyContract
+from lifting import Textbook, fairly, gains_of, in_order, random_view
+from scenes import state_of, table_of, view_of
+
+WEIGHTS = {"entity-0": 1.0, "entity-1": 2.0, "entity-2": 3.0}
+
+
+class TestFifoContract(PolicyContract):
+    make = lambda: Allocated(HierarchicalPerf(inside="fifo"), Turns())  # noqa: E731
+
+
+class TestAgnosticContract(PolicyContract):
+    make = lambda: Allocated(Hierarchical(inside="fifo"), Turns())  # noqa: E731
+
+
+BOTH = pytest.mark.parametrize("make", [Hierarchical, HierarchicalPerf])
+
+
+def time_of(policy, view):
+    allocation, memo = policy.allocate(view, None)
+    assert memo is None
+    time = allocation.matrix(view.jobs.number, len(view.capacity))
+    assert (time.sum(axis=1) <= 1 + 1e-8).all()
+    assert (view.jobs.workers @ time <= view.capacity * (1 + 1e-8)).all()
+    return time
+
+
+def teams(accelerators, weights=(1.0, 1.0, 1.0)):
+    """Figure 6: jobs 1, 2, 3 of the product team, jobs 4 and 5 of the research team."""
+    jobs = [Job(f"job {i + 1}", steps=1e6, entity="product", weight=w) for i, w in enumerate(weights)]
+    jobs += [Job(f"job {i}", steps=1e6, entity="research") for i in (4, 5)]
+    return view_of(state_of(Cluster.parse(f"{accelerators}xv100:{accelerators}"), jobs))
+
+
+@BOTH
+def test_under_fifo_the_first_one_has_all_the_weight_of_its_entity(make):
+    time = time_of(make(but={"research": "fifo"}), teams(2))[:, 0]
+    assert time == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0, 0.0])
+
+
+@BOTH
+def test_under_fifo_the_next_one_inherits_from_who_can_use_no_more(make):
+    time = time_of(make(but={"research": "fifo"}), teams(3))[:, 0]
+    assert time == pytest.approx([0.5, 0.5, 0.5, 1.0, 0.5])  # an accelerator each, and then the third one halved
+
+
+@BOTH
+def test_under_fairness_all_others_of_the_entity_inherit(make):
+    policy = make(weights={"product": 2.0}, but={"research": "fifo"})
+    time = time_of(policy, teams(4, (1.0, 2.0, 1.0)))[:, 0]
+    # Jobs 2 and 4 are full when 1 and 3 have a half; what is left goes 1 : 1 : 1 to jobs 1, 3 (two in all) and 5.
+    assert time == pytest.approx([5 / 6, 1.0, 5 / 6, 1.0, 1 / 3])
+
+
+@BOTH
+def test_four_identical_jobs_of_weights_3_1_1_1_end_with_an_accelerator_each(make):
+    jobs = [Job(f"j{i}", steps=1e6, entity=f"e{i}") for i in range(4)]
+    view = view_of(state_of(Cluster.parse("4xv100:4"), jobs))
+    assert time_of(make(weights={"e0": 3.0}), view)[:, 0].tolist() == [1.0] * 4
+
+
+@BOTH
+@pytest.mark.parametrize("inside", ["fairness", "fifo"])
+def test_entities_share_by_weight_however_many_jobs_they_have(make, inside):
+    """As in figure 12: 18 jobs of three entities with weights 1, 2, 3 on 3 accelerators of each type, types alike."""
+    jobs = [Job(f"j{i}", steps=1e6, entity=f"entity-{i // 6}") for i in range(18)]
+    view = view_of(state_of(Cluster.parse("3xv100:3,3xp100:3,3xk80:3"), jobs))
+    time = time_of(make(weights=WEIGHTS, inside=inside), view).sum(axis=1).reshape(3, 6)
+    assert time.sum(axis=1) == pytest.approx([1.5, 3.0, 4.5])
+    if inside == "fifo":
+        assert time == pytest.approx(np.array([[1, 0.5, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0.5, 0]]))
+    else:
+        assert time == pytest.approx(np.array([[0.25], [0.5], [0.75]]).repeat(6, axis=1))
+
+
+def test_the_queue_goes_on_behind_a_kind_that_is_stuck():
+    """The second in line cannot use the type that is left, the third can."""
+    table = table_of(("fast", "slow"), {("bound", 1): (1.0, 0.0), ("free", 1): (2.0, 1.0)})
+    jobs = [Job(f"j{i}", steps=1e6, kind=kind) for i, kind in enumerate(("bound", "bound", "free"))]
+    view = view_of(state_of(Cluster.parse("1xfast:1,1xslow:1"), jobs), 0.0, table)
+    assert time_of(HierarchicalPerf(inside="fifo"), view).tolist() == [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
+
+
+def second_opinion(view, policy, fifo):
+    gain = gains_of(view)
+    here = gain.max(axis=1) > 0
+    levels = (time_of(policy, view) * gain).sum(axis=1)[here]
+    book = Textbook(gain[here], view.jobs.workers[here].astype(float), view.capacity.astype(float))
+    share = fairly(view.jobs.weight[here].tolist())
+    entities = []
+    for code, name in enumerate(view.names.entities):
+        members = (view.jobs.entity[here] == code).nonzero()[0].tolist()
+        entities.append((policy.weights.get(name, 1.0), members, in_order() if name in fifo else share))
+    book.check_pareto(levels)
+    return levels, book.fill(entities)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("fifo", [(), ("entity-0", "entity-1", "entity-2"), ("entity-1",)], ids=["fair", "fifo", "mixed"])
+def test_levels_are_those_of_the_textbook(seed, fifo):
+    view = random_view(seed, jobs=5 + seed % 6, types=1 + seed % 4)
+    levels, expected = second_opinion(view, HierarchicalPerf(WEIGHTS, but=dict.fromkeys(fifo, "fifo")), fifo)
+    assert levels == pytest.approx(expected, abs=1e-6)
+
+
+def test_prices_that_are_flat_where_the_cluster_is_full_do_not_stop_the_search_early():
+    view = random_view(143, jobs=13, types=4)
+    levels, expected = second_opinion(view, HierarchicalPerf(WEIGHTS, "fifo"), tuple(WEIGHTS))
+    assert levels == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_entity_is_water_filling(seed):
+    view = random_view(seed, jobs=20, entities=1)
+    assert time_of(HierarchicalPerf({"entity-0": 7.0}), view) == pytest.approx(
+        time_of(MaxMinFairnessWaterFillingPerf(), view), abs=1e-6
+    )
+
+
+def test_a_weight_is_above_0():
+    for make in (Hierarchical, HierarchicalPerf):
+        with pytest.raises(InputError, match=r"weights\.a"):
+            make(weights={"a": 0.0})
+
+
+def test_it_is_composed_from_a_scheduler_file():
+    part = Part("hierarchical-perf", {"weights": {"a": 3}, "inside": "fifo", "but": {"b": "fairness"}})
+    harness = Harness(SchedulerConfig(part)).cluster("v100:1")
+    harness.submit(*(job(f"{e}{i}").lasting(1e6).with_(entity=e) for e in "ab" for i in range(2)))
+    harness.loop.run(until=36_000.0)
+    run_s = harness.state.snapshot(36_000.0).jobs.run_s / 36_000.0
+    assert run_s == pytest.approx([0.75, 0.0, 0.125, 0.125], abs=0.03)
+    with pytest.raises(InputError, match="inside"):
+        SchedulerConfig(Part("hierarchical", {"inside": "random"})).build(None)
