@@ -282,6 +282,7 @@ def every_event() -> list[ev.Event]:
         ev.JobSubmitted(1.5, 1, Job("b", 1.5, workers=8)),
         ev.RoundPlanned(plan),
         ev.MemoChanged(2.0, {"queues": [1, 2], "share": np.array([0.5])}),
+        ev.FactsLearned(2.0, {"kind-0|1@v100": [[0, 0.5, 1.25]]}),
         ev.ProgressReported(2.0, one, np.array([0.0]), np.array([1.25]), np.array([2.5])),
         ev.MetricsReported(3.0, "loss", one, np.array([0.125])),
         ev.NodeLost(4.0, 0),
