@@ -42,7 +42,7 @@ def _regressed(given: Floats, weight: Floats, factor: Floats, penalty: float) ->
     squares: Floats = factor[:, :, None] * factor[:, None, :]
     left = np.tensordot(weight, squares, axes=1) + penalty * np.eye(factor.shape[1])
     right: Floats = given @ factor
-    found: Floats = np.linalg.solve(left, right[:, :, None])[:, :, 0]
+    found: Floats = np.linalg.solve(left, right[:, :, None])[:, :, 0].astype(np.float64, copy=False)
     return found
 
 
