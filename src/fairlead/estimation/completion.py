@@ -5,7 +5,8 @@ Given M where known (W_ij = 1), factors U and V of rank k minimise
     Σ_ij W_ij (M_ij − u_i·v_j)² + μ (Σ_i |u_i|² + Σ_j |v_j|²)
 
 by alternating least squares: with V fixed each u_i is a small ridge regression, and the other way round. What is not known is
-then u_i·v_j. It knows nothing of jobs."""
+then u_i·v_j. The problem is not convex: with μ far below 1e-2 (for entries in 0..1) a start may end in a poor local optimum.
+It knows nothing of jobs."""
 
 from __future__ import annotations
 
