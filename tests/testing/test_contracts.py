@@ -11,6 +11,9 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Backend
 from fairlead.engine.journal import Journal, JsonlJournal, MemoryJournal
+from fairlead.estimation.online import Online
+from fairlead.estimation.oracle import Oracle
+from fairlead.estimation.profiled import Profiled
 from fairlead.placement.consolidated import Consolidated
 from fairlead.placement.first_free import FirstFree
 from fairlead.placement.spread import Spread
@@ -18,7 +21,7 @@ from fairlead.policies.fifo import Fifo, FifoPriority
 from fairlead.policies.las import LeastAttainedService
 from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
 from fairlead.policies.tiresias import Gittins, Tiresias
-from fairlead.testing import BackendContract, JournalContract, PlacementContract, PolicyContract
+from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
 from fairlead.workloads.profiles import ThroughputTable
 
 
@@ -92,6 +95,30 @@ class TestConsolidatedWaiting(PlacementContract):
 
 class TestSpread(PlacementContract):
     make = Spread
+
+
+class TestOracle(EstimationContract):
+    make = Oracle
+
+
+class TestOnline(EstimationContract):
+    make = Online
+
+
+class TestOnlineNoisy(EstimationContract):
+    make = staticmethod(lambda table: Online(table, noise=0.1, measurements=3, speeds={"v100": 2.0}, company=0.55))
+
+
+class TestProfiled(EstimationContract):
+    make = Profiled
+
+
+class TestProfiledAlone(EstimationContract):
+    make = staticmethod(
+        lambda table: Profiled(
+            table, alone="profiled", leave_out=True, share=0.4, noise=0.05, measurements=2, profile_s=500.0, references=0.7
+        )
+    )
 
 
 class TestMemoryJournal(JournalContract):

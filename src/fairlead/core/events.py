@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.job import Job
-from fairlead.core.plan import RoundPlan
+from fairlead.core.plan import Facts, RoundPlan
 
 Memo: TypeAlias = Mapping[str, Any] | None
 """What a policy remembers, as data: numbers, strings, lists, mappings and numpy arrays."""
@@ -89,6 +89,14 @@ class MemoChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class FactsLearned:
+    """What estimation found out, by names of its own. It is added to what was known; a fact known before is replaced."""
+
+    time: float
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True)
 class ProgressReported:
     """From second `since` on, each job is at `steps` and goes on at `rate` steps per second."""
 
@@ -129,7 +137,7 @@ class JobsInterrupted:
 
 
 Exogenous: TypeAlias = Opened | JobSubmitted | JobCancelled | NodeLost | NodeRepaired | MetricsReported | SchedulerSwitched
-Derived: TypeAlias = RoundPlanned | MemoChanged | ProgressReported | JobsFinished | JobsFailed | JobsInterrupted
+Derived: TypeAlias = RoundPlanned | MemoChanged | FactsLearned | ProgressReported | JobsFinished | JobsFailed | JobsInterrupted
 Event: TypeAlias = Exogenous | Derived
 
 EXOGENOUS = (Opened, JobSubmitted, JobCancelled, NodeLost, NodeRepaired, MetricsReported, SchedulerSwitched)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,10 @@ from fairlead.core.holdings import NONE
 from fairlead.core.reasons import Reason
 
 NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
+
+Facts: TypeAlias = Mapping[str, Any]
+"""What estimation has learned, by names of its own; each a number, string, list or mapping of such."""
+NO_FACTS: Facts = {}
 
 
 @dataclass(frozen=True)
@@ -27,18 +32,29 @@ class Admitted:
 
 
 @dataclass(frozen=True)
+class Lesson:
+    """What an estimation learned at one moment: the facts that are new, and the promise that, if nothing happens, there is
+    nothing more to learn before a second."""
+
+    facts: Facts = field(default_factory=lambda: NO_FACTS)
+    holds_until: float = math.inf
+
+
+@dataclass(frozen=True)
 class Rates:
     """Throughputs as a policy may see them, by class: jobs of one class cannot be told apart by their rates.
 
     Job i of the view (row i of its columns) is of class `row[i]`; `alone[row, type]` is in steps per second, 0 where it
-    cannot run. `uncertainty` is a relative standard deviation of the same shape.
+    cannot run. `uncertainty` is a relative standard deviation of the same shape, and `paired_uncertainty` one of `paired`.
+    Who wants pairs that pay needs `alone` and `paired` from the same estimate: their quotient is what company leaves of a rate.
     """
 
     row: Ints
     alone: Floats  # classes × types, on as few nodes as possible
     spread: Floats  # classes × types, on more nodes than necessary
     paired: Floats  # classes × classes × types: the first's rate beside the second
-    uncertainty: Floats | None = None
+    uncertainty: Floats | None = None  # None: there is none
+    paired_uncertainty: Floats | None = None
     best: Floats | None = None  # `alone.max(axis=1)`, where an estimation keeps it
     mask: Ints | None = None  # `runs_on`, likewise
     ranked: Sequence[tuple[int, ...]] | None = None  # `wishes`, likewise
@@ -184,6 +200,7 @@ class RoundPlan:
     head: int | None = field(default=None, compare=False)
     reasons: Mapping[int, Reason] = field(default_factory=dict, compare=False)
     not_admitted: Reason | None = field(default=None, compare=False)
+    learned: Facts = field(default_factory=lambda: NO_FACTS, compare=False)  # an event of its own
 
     @property
     def changes(self) -> bool:

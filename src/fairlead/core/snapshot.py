@@ -13,7 +13,7 @@ from fairlead.core.columns import JobColumns
 from fairlead.core.errors import FairleadError
 from fairlead.core.holdings import Holdings
 from fairlead.core.job import Job
-from fairlead.core.plan import Rates
+from fairlead.core.plan import NO_FACTS, Facts, Rates
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Snapshot:
     run_to_completion: bool = False  # who runs is left alone until it ends
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
+    learned: Facts = field(default_factory=lambda: NO_FACTS)  # by estimation, so far
 
     @property
     def rates(self) -> Rates:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Ints
 from fairlead.core.events import Event, Memo
-from fairlead.core.plan import Admitted, Placed, Rates, RoundPlan, Selection
+from fairlead.core.plan import Admitted, Lesson, Placed, Rates, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
 
 
@@ -25,6 +25,17 @@ class Estimation(Protocol):
     """The throughputs that a policy may see."""
 
     def rates(self, view: Snapshot) -> Rates: ...
+
+
+@runtime_checkable
+class Learning(Estimation, Protocol):
+    """An estimation that finds something out as time goes on. Pure as a policy is: what is known is `view.learned`, which
+    `rates` sees too; what is new goes out, is journaled, and is part of `view.learned` from then on."""
+
+    def learn(self, view: Snapshot) -> Lesson:
+        """Asked first in every decision, before anybody is refused or admitted. It looks at who is there, who runs where and
+        how fast; where it looks at the clock, it names the second in the lesson."""
+        ...
 
 
 @runtime_checkable

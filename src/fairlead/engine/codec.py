@@ -225,6 +225,7 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
     ev.SchedulerSwitched: lambda e: {"e": "switched", "t": e.time, "scheduler": _plain(e.scheduler), "why": e.why},
     ev.RoundPlanned: _planned,
     ev.MemoChanged: lambda e: {"e": "memo", "t": e.time, "memo": _plain(e.memo)},
+    ev.FactsLearned: lambda e: {"e": "learned", "t": e.time, "facts": _plain(e.facts)},
     ev.ProgressReported: _progress,
     ev.JobsFinished: lambda e: {"e": "finished", "t": e.time, "jobs": e.jobs, "at": _column(e.at)},
     ev.JobsFailed: lambda e: {"e": "failed", "t": e.time, "jobs": e.jobs, "at": _column(e.at), "why": e.why},
@@ -236,6 +237,12 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
         "own_fault": e.own_fault,
     },
 }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("facts are a mapping")
+    return value
 
 
 def _to_opened(r: Mapping[str, Any]) -> ev.Opened:
@@ -253,6 +260,7 @@ _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
     "switched": lambda r: ev.SchedulerSwitched(float(r["t"]), _from_plain(r["scheduler"]), r["why"]),
     "planned": _to_planned,
     "memo": lambda r: ev.MemoChanged(float(r["t"]), _from_plain(r["memo"])),
+    "learned": lambda r: ev.FactsLearned(float(r["t"]), _mapping(_from_plain(r["facts"]))),
     "progress": lambda r: ev.ProgressReported(
         float(r["t"]), _ints(r["jobs"]), _floats(r["steps"]), _floats(r["rates"]), _floats(r["since"])
     ),

@@ -3,6 +3,7 @@ that is not in the arguments; what it returns depends on nothing else."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,14 +13,19 @@ from fairlead.core.columns import JobColumns
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
 from fairlead.core.job import Job
-from fairlead.core.plan import Placed, RoundPlan, Selection
+from fairlead.core.plan import NO_FACTS, Lesson, Placed, RoundPlan, Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages
 
 
 def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]:
-    """The stages in their order: door, admission, estimation, termination, policy, placement."""
+    """The stages in their order: learning, door, admission, estimation, termination, policy, placement."""
+    # 0. What there is to learn from who came and how fast who runs. It must be known before anybody asks for rates.
+    lesson = _lesson(view, stages)
+    if lesson is not None and lesson.facts:
+        view = view.but(learned={**view.learned, **lesson.facts})
+
     # 1. Whoever can never run here is refused with the reason, so that it cannot hold up a queue or an optimum.
     refused = _refused(view, stages)
     if refused:
@@ -42,6 +48,13 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     # 5. Where. What was running and is neither kept nor ended is suspended.
     placed = stages.placement.place(selection, leaving)
     suspended = _suspended(placed, leaving)
+    holds_until, revisit = selection.holds_until, selection.revisit
+    if lesson is not None:
+        # Whoever starts, and whoever's neighbours change, runs at a speed that is there to be seen from the next look on.
+        moves = len(placed.launches) or len(suspended) or len(ended)
+        again = view.time if moves else lesson.holds_until
+        holds_until = None if holds_until is None else min(holds_until, again)
+        revisit = min(revisit, again)
     plan = RoundPlan(
         time=view.time,
         refused=refused,
@@ -49,15 +62,22 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         ended=ended,
         suspended=suspended,
         launches=placed.launches,
-        holds_until=selection.holds_until,
-        revisit=selection.revisit,
+        holds_until=holds_until,
+        revisit=revisit,
         free=placed.free,
         up=tuple(view.capacity.tolist()),
         head=selection.head,
         reasons={**selection.reasons, **placed.unplaced, **admitted.reasons},
         not_admitted=admitted.others,
+        learned=NO_FACTS if lesson is None else lesson.facts,
     )
     return plan, memo
+
+
+def _lesson(view: Snapshot, stages: Stages) -> Lesson | None:
+    """What estimation learns at this moment, where it is a `Learning` one (asked by name: `isinstance` would be slow)."""
+    learn: Callable[[Snapshot], Lesson] | None = getattr(stages.estimation, "learn", None)
+    return None if learn is None else learn(view)
 
 
 def why_waiting(plan: RoundPlan, number: int, job: Job, view: Snapshot) -> Reason:

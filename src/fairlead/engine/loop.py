@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.core.errors import FairleadError
-from fairlead.core.events import Event, MemoChanged, RoundPlanned, SchedulerSwitched
+from fairlead.core.events import Event, FactsLearned, MemoChanged, RoundPlanned, SchedulerSwitched
 from fairlead.core.plan import RoundPlan
 from fairlead.core.rounds import boundary_after, boundary_at
 from fairlead.core.stages import Backend, Stages
@@ -105,6 +105,8 @@ class Loop:
         self.decide_s += self.stopwatch() - began
         self.decisions += 1
         self._count_rounds()
+        if plan.learned:
+            self.record(FactsLearned(plan.time, plan.learned))
         if memo is not self.state.memo:
             self.record(MemoChanged(plan.time, memo))
         if plan.changes:

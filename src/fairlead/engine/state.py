@@ -24,7 +24,7 @@ from fairlead.core.columns import (
 from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
 from fairlead.core.job import LEGAL, Job, Phase, check_transition
-from fairlead.core.plan import Launches
+from fairlead.core.plan import NO_FACTS, Facts, Launches
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Names, Snapshot
 from fairlead.engine.codec import encode_memo
@@ -57,6 +57,7 @@ class State:
         self.service_by_type: Floats = np.zeros(len(cluster.types))  # accelerator-seconds of stretches that are over
         self._arrived: list[int] = []  # the youngest of them, not yet in the array
         self.memo: ev.Memo = None
+        self.learned: Facts = NO_FACTS  # by estimation; another mapping whenever something is learned
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
         self.any_min_run = False
@@ -84,7 +85,7 @@ class State:
         """A state that goes on from a moment of another: the same live jobs by the same numbers; those that ended are gone."""
         state = cls(view.cluster)
         state.time, state.memo, state.any_min_run = view.time, memo, view.any_min_run
-        state.up, state.capacity = view.up.copy(), view.capacity.copy()
+        state.up, state.capacity, state.learned = view.up.copy(), view.capacity.copy(), view.learned
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
         state.store.reserve(state.next_number)
@@ -123,6 +124,7 @@ class State:
             history=self._history[: self._finished_count],
             run_to_completion=run_to_completion,
             any_min_run=self.any_min_run,
+            learned=self.learned,
         )
 
     def everybody(self) -> JobColumns:
@@ -156,6 +158,8 @@ class State:
         gangs = [(number, self.holdings.of(number).tolist()) for number in (self.holdings.size > 1).nonzero()[0].tolist()]
         digest.update(repr((float(self.time), gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
         digest.update(encode_memo(self.memo) + encode_memo(self.scheduler))
+        if self.learned:
+            digest.update(encode_memo(self.learned))
         return digest.hexdigest()
 
     # What events do.
@@ -213,11 +217,16 @@ class State:
         self.store.metric(event.name)[event.jobs] = event.values
 
     def _switched(self, event: ev.SchedulerSwitched) -> None:
+        if event.scheduler.get("estimation") != self.scheduler.get("estimation"):
+            self.learned = NO_FACTS  # another estimation would not understand it; the same one goes on from there
         self.scheduler = event.scheduler
         self.memo = None
 
     def _memo(self, event: ev.MemoChanged) -> None:
         self.memo = event.memo
+
+    def _learned(self, event: ev.FactsLearned) -> None:
+        self.learned = {**self.learned, **event.facts}
 
     def _planned(self, event: ev.RoundPlanned) -> None:
         plan = event.plan
@@ -381,6 +390,7 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     ev.MetricsReported: State._metrics,
     ev.SchedulerSwitched: State._switched,
     ev.MemoChanged: State._memo,
+    ev.FactsLearned: State._learned,
     ev.RoundPlanned: State._planned,
     ev.ProgressReported: State._progress,
     ev.JobsFinished: State._finished,

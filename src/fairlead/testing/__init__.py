@@ -1,5 +1,5 @@
 """For authors of plug-ins and for Fairlead's own tests: builders, a harness, invariants, and the contracts that every policy,
-placement, backend and journal passes.
+placement, estimation, backend and journal passes.
 
     from fairlead.testing import PolicyContract
 
@@ -8,12 +8,13 @@ placement, backend and journal passes.
 """
 
 from fairlead.testing.builders import cluster, job, random_jobs, random_table
-from fairlead.testing.contracts import BackendContract, JournalContract, PlacementContract, PolicyContract
+from fairlead.testing.contracts import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
 from fairlead.testing.harness import Harness, Round
 from fairlead.testing.invariants import InvariantBroken, check_events, check_state
 
 __all__ = [
     "BackendContract",
+    "EstimationContract",
     "Harness",
     "InvariantBroken",
     "JournalContract",

@@ -38,7 +38,8 @@ def check_events(events: Iterable[ev.Event], *, residents: int = 1) -> State:
         state.apply(event)
         copy.apply(decode(encode(event)))
         check_state(state, residents=residents)
-        _check_progress(state, event, before, saved)
+        # In company, progress is also told when a neighbour comes or goes, and nothing is saved by that.
+        _check_progress(state, event, before, saved if residents == 1 else np.zeros(len(saved)))
     if state.digest() != copy.digest():
         raise InvariantBroken("events that were written down and read again give another state")
     return state
