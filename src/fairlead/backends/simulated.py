@@ -163,8 +163,12 @@ class Simulated:
 
     def _arrive(self, until: float, happened: list[ev.Event], *, before: bool = False) -> None:
         """Jobs submitted up to a second, or strictly before it."""
-        while (when := self._next_arrival()) < until or (when == until and not before and until < math.inf):
-            job = self._arrivals[self._next_job]
+        coming, last = self._arrivals, len(self._arrivals)
+        while self._next_job < last:
+            job = coming[self._next_job]
+            when = job.submitted_s
+            if when >= until and (before or when > until or until == math.inf):
+                break
             happened.append(ev.JobSubmitted(when, self._number, job))
             self.world.arrive(self._number, job)
             self._next_job += 1

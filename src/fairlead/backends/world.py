@@ -33,6 +33,8 @@ class Costs:
 
     def of(self, kind: str) -> Costs:
         """The costs of a kind: its own, or those given for its model, or those for all."""
+        if not self.by_kind:
+            return self
         return self.by_kind.get(kind) or self.by_kind.get(model_of(kind), self)
 
 

@@ -57,16 +57,13 @@ FLOAT_COLUMNS: dict[str, float] = {
 }
 ALL_COLUMNS = (*INT_COLUMNS, *FLOAT_COLUMNS)
 
-INT_PLACE = {name: place for place, name in enumerate(INT_COLUMNS)}
-FLOAT_PLACE = {name: place for place, name in enumerate(FLOAT_COLUMNS)}
-
 T = TypeVar("T", bound=np.generic)
 
 
 class ColumnStore:
     """Columns by name, all of one length that doubles as needed. `version` changes with every write by the state.
 
-    Columns of one type are the rows of one block, so that a new job is written with two assignments.
+    Columns of one type are the rows of one block. A row that nobody has used holds every column's default.
     """
 
     def __init__(self, capacity: int = 256, *, by_number: bool = True) -> None:

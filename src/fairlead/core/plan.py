@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -129,7 +130,7 @@ class Launches:
     def none(cls) -> Launches:
         return NO_LAUNCHES
 
-    @property
+    @cached_property
     def workers(self) -> Ints:
         return self.offsets[1:] - self.offsets[:-1]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, ne
 from typing import Any
 
 import numpy as np
@@ -111,9 +112,9 @@ def _from_plain(value: Any) -> Any:
 
 def _job(job: Job) -> dict[str, Any]:
     record: dict[str, Any] = {"name": job.name}
-    for name, value, default in zip(_JOB_FIELDS, _JOB_VALUES(job), _JOB_DEFAULTS):
-        if value != default:
-            record[name] = _number(value) if isinstance(value, float) else value
+    values = _JOB_VALUES(job)
+    for name, value in compress(zip(_JOB_FIELDS, values), map(ne, values, _JOB_DEFAULTS)):
+        record[name] = _number(value) if isinstance(value, float) else value
     return record
 
 

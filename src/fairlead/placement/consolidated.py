@@ -24,6 +24,7 @@ class Consolidated:
         return pack(selection, view, self._gang, _fullest_node_first)
 
     def _gang(self, room: Room, job: int, kind: int, workers: int) -> list[int]:
+        room.open_to_gangs()
         home = room.last_node(job, kind)
         if home >= 0 and room.counts[home] >= workers:
             return room.take_on_node(home, workers)

@@ -4,12 +4,14 @@ job gets is the one thing the placements differ in."""
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 
 from fairlead.core.cluster import Bools, Ints
+from fairlead.core.holdings import ragged
 from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
@@ -24,8 +26,8 @@ class Room:
     """The accelerators that are free while a placement works.
 
     Gangs look for nodes by how many accelerators they have free. Those counts are kept in buckets, so that a gang's search
-    depends on the size of a node and not on the number of nodes. While gangs are placed, what is free lives in plain lists
-    by node (a gang touches a handful of accelerators, too few for numpy); `free` is up to date after `settle()`.
+    depends on the size of a node and not on the number of nodes. Between `open_to_gangs()` and `close_to_gangs()`, what is
+    free lives in plain lists by node (a gang touches a handful of accelerators, too few for numpy) and not in `free`.
     """
 
     def __init__(self, view: Snapshot, kept: Ints) -> None:
@@ -36,21 +38,21 @@ class Room:
         self.counts: list[int] = []  # free accelerators by node; empty until `open_to_gangs`
         self._slots: dict[int, list[int]] = {}  # which they are
         self._buckets: list[list[list[int]]] = []  # by type and count: a heap of nodes; stale entries are skipped
-        self._taken: list[int] = []
 
     # For gangs.
 
     def open_to_gangs(self) -> None:
-        if self.counts:
+        if self.counts:  # by the gang before
             return
         self.counts = self.free_per_node().tolist()
-        self._buckets = [[[] for _ in range(most + 1)] for most in self.cluster.largest_node_of_type.tolist()]
-        places, end = self.free.nonzero()[0].tolist(), 0
+        buckets: list[list[list[int]]] = [[[] for _ in range(most + 1)] for most in self.cluster.largest_node_of_type.tolist()]
+        places, end, slots = self.free.nonzero()[0].tolist(), 0, self._slots
         for node, (count, kind) in enumerate(zip(self.counts, self.cluster.kind_of_node)):
             if count:
                 start, end = end, end + count
-                self._slots[node] = places[start:end]
-                self._buckets[kind][count].append(node)  # ascending, hence a heap already
+                slots[node] = places[start:end]
+                buckets[kind][count].append(node)  # ascending, hence a heap already
+        self._buckets = buckets
 
     def fullest_with(self, kind: int, least: int) -> int:
         """The node of a type with the fewest, but at least so many, free accelerators; the first of equals; -1: none."""
@@ -68,25 +70,25 @@ class Room:
         left = self.counts[node] = len(slots)
         if left:
             heapq.heappush(self._buckets[self.cluster.kind_of_node[node]][left], node)
-        self._taken += taken
         return taken
 
     def take(self, accelerators: list[int]) -> list[int]:
         """Take exactly these, which are free."""
-        self.settle()
         self.free[accelerators] = False
         return accelerators
 
     def give_back(self, accelerators: list[int]) -> None:
-        """Undo: a gang found less than it would accept."""
-        self.settle()
-        self.free[accelerators] = True
-        self.open_to_gangs()
+        """Undo `take_on_node`: a gang found less than it would accept."""
+        for place in accelerators:
+            node = self.cluster.node_of_accelerator[place]
+            insort(self._slots[node], place)
+            self.counts[node] += 1
+            heapq.heappush(self._buckets[self.cluster.kind_of_node[node]][self.counts[node]], node)
 
-    def settle(self) -> None:
-        if self._taken:
-            self.free[self._taken] = False
-        self._taken, self.counts, self._slots, self._buckets = [], [], {}, []
+    def close_to_gangs(self, taken: Ints) -> None:
+        """All gangs are placed; this is what they took."""
+        self.free[taken] = False
+        self.counts, self._slots, self._buckets = [], {}, []
 
     def last_node(self, job: int, kind: int) -> int:
         """The node of a type on which a job last ran; -1 where it did not."""
@@ -99,14 +101,18 @@ class Room:
     # For all.
 
     def free_of_type(self, kind: int) -> Ints:
-        mine = self.free if len(self.cluster.types) == 1 else self.free & (self.cluster.type_of == kind)
-        return np.asarray(mine.nonzero()[0])
+        if len(self.cluster.types) == 1:
+            return np.asarray(self.free.nonzero()[0])
+        mine = self.cluster.accelerators_of_type[kind]
+        return mine[self.free[mine]]
 
     def free_per_node(self) -> Ints:
         return np.bincount(self.cluster.node_of[self.free], minlength=len(self.cluster.nodes))
 
     def left(self) -> tuple[int, ...]:
-        return tuple(np.bincount(self.cluster.type_of[self.free], minlength=len(self.cluster.types)).tolist())
+        if len(self.cluster.types) == 1:
+            return (int(np.count_nonzero(self.free)),)
+        return tuple(int(np.count_nonzero(self.free[mine])) for mine in self.cluster.accelerators_of_type)
 
     def _first_with(self, kind: int, tries: range) -> int:
         """The first node of a type with one of these counts, tried in this order; -1: none."""
@@ -132,14 +138,19 @@ def pack(selection: Selection, view: Snapshot, gang: ChooseGang, singles: OrderS
     jobs, types, workers = selection.jobs[coming], selection.types[coming], selection.workers[coming]
     sizes = None if selection.batch_sizes is None else selection.batch_sizes[coming]
     room = Room(view, kept)
-    places, unplaced = _place_new(room, jobs, types, workers, selection, gang, singles, sticky)
-    return Placed(kept, _launches(jobs, types, sizes, places), room.left(), unplaced)
+    placed, places, unplaced = _place_new(room, jobs, types, workers, selection, gang, singles, sticky)
+    if len(placed) < len(jobs):
+        jobs, types, workers = jobs[placed], types[placed], workers[placed]
+        sizes = None if sizes is None else sizes[placed]
+    return Placed(kept, _launches(jobs, types, workers, places, sizes), room.left(), unplaced)
 
 
 def _can_stay(selection: Selection, view: Snapshot) -> Bools:
     """Runs already, with the same type, size and (where it is given) batch size and place."""
     jobs = view.jobs.of(selection.jobs)
-    stays: Bools = (jobs.held == selection.workers) & (jobs.type == selection.types)
+    stays: Bools = jobs.held == selection.workers
+    if len(view.cluster.types) > 1:
+        stays &= jobs.type == selection.types
     if selection.batch_sizes is not None:
         stays &= (selection.batch_sizes == 0) | (jobs.batch_size == selection.batch_sizes)
     for job, place in selection.pinned.items():
@@ -158,47 +169,61 @@ def _place_new(
     gang: ChooseGang,
     singles: OrderSingles,
     sticky: bool,
-) -> tuple[list[list[int]] | Ints, dict[int, Reason]]:
-    """Places by position in `jobs`: an array where all are single workers, else a list, empty for who found none."""
+) -> tuple[Ints, Ints, dict[int, Reason]]:
+    """The positions in `jobs` of those who found a place, their accelerators one after the other, and why others did not."""
     unplaced: dict[int, Reason] = {}
-    places: list[list[int]] = [[]] * len(jobs)
+    given: dict[int, list[int]] = {}  # by position: those who are placed one by one
     for index, job in enumerate(jobs.tolist()) if selection.pinned else ():
         if job in selection.pinned:
             wanted = selection.pinned[job]
             if room.free[wanted].all():
-                places[index] = room.take(wanted.tolist())
+                given[index] = room.take(wanted.tolist())
             else:
                 unplaced[job] = Unplaced.no_place("its pinned accelerators are not free")
     large = (workers > 1).nonzero()[0]
     if len(large):
         order = large[(-workers[large]).argsort(kind="stable")]
-        room.open_to_gangs()
-        for index, job, kind, want in zip(*(c.tolist() for c in (order, jobs[order], types[order], workers[order]))):
-            if places[index] or job in unplaced:
+        for index, job, kind, want in zip(order.tolist(), jobs[order].tolist(), types[order].tolist(), workers[order].tolist()):
+            if index in given or job in unplaced:
                 continue
             found = gang(room, job, kind, want)
             if found:
-                places[index] = found
+                given[index] = found
             else:
                 name = room.cluster.type_names[kind]
                 unplaced[job] = Unplaced.no_place(f"{want} accelerators of type {name} as it needs them")
-        room.settle()
+    ahead = sorted(given)
+    theirs = np.array([place for index in ahead for place in given[index]], dtype=np.int64)
+    room.close_to_gangs(theirs)
     if len(large) == len(jobs):
-        return places, unplaced
+        return np.array(ahead, dtype=np.int64), theirs, unplaced
     small = workers == 1
     if selection.pinned:
-        small[[bool(place) for place in places]] = False
+        small[ahead] = False
         small &= ~np.isin(jobs, list(unplaced))
     single = small.nonzero()[0]
     spots = _singles(room, jobs[single], types[single], singles, sticky)
-    if len(single) == len(jobs) and spots.min(initial=0) >= 0:
-        return spots, unplaced
-    for index, spot in zip(single.tolist(), spots.tolist()):
-        if spot < 0:
-            unplaced[int(jobs[index])] = Unplaced.no_place("every accelerator of its type is taken")
-        else:
-            places[index] = [spot]
-    return places, unplaced
+    if len(spots) and spots[spots.argmin()] < 0:
+        unlucky = spots < 0
+        for job in jobs[single[unlucky]].tolist():
+            unplaced[job] = Unplaced.no_place("every accelerator of its type is taken")
+        single, spots = single[~unlucky], spots[~unlucky]
+    if not ahead:
+        return single, spots, unplaced
+    return *_interleaved(np.array(ahead, dtype=np.int64), theirs, single, spots, workers), unplaced
+
+
+def _interleaved(ahead: Ints, theirs: Ints, single: Ints, spots: Ints, workers: Ints) -> tuple[Ints, Ints]:
+    """Two groups with their accelerators, as one in the order of the positions."""
+    one_by_one = np.zeros(len(workers), dtype=np.bool_)
+    one_by_one[ahead] = True
+    placed = np.concatenate((ahead, single))
+    placed.sort()
+    from_theirs = one_by_one[placed].repeat(workers[placed])
+    places = np.empty(len(from_theirs), dtype=np.int64)
+    places[from_theirs] = theirs
+    places[~from_theirs] = spots
+    return placed, places
 
 
 def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: bool) -> Ints:
@@ -223,25 +248,14 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
     return spots
 
 
-def _launches(jobs: Ints, types: Ints, sizes: Ints | None, places: list[list[int]] | Ints) -> Launches:
-    if not isinstance(places, list):
-        return Launches(jobs, types, np.arange(len(jobs) + 1), places, sizes)
-    placed = [index for index, place in enumerate(places) if place]
-    if not placed:
+def _launches(jobs: Ints, types: Ints, workers: Ints, places: Ints, sizes: Ints | None) -> Launches:
+    if not len(jobs):
         return NO_LAUNCHES
-    bounds = [0]
-    flat: list[int] = []
-    for index in placed:
-        flat += places[index]
-        bounds.append(len(flat))
-    at = slice(None) if len(placed) == len(jobs) else placed
-    return Launches(
-        jobs[at],
-        types[at],
-        np.array(bounds, dtype=np.int64),
-        np.array(flat, dtype=np.int64),
-        None if sizes is None else sizes[at],
-    )
+    if len(places) == len(jobs):
+        return Launches(jobs, types, np.arange(len(jobs) + 1), places, sizes)
+    offsets = np.zeros(len(jobs) + 1, dtype=np.int64)
+    workers.cumsum(out=offsets[1:])
+    return Launches(jobs, types, offsets, places, sizes)
 
 
 def _pack_shared(selection: Selection, view: Snapshot, gang: ChooseGang, singles: OrderSingles) -> Placed:
@@ -271,16 +285,20 @@ def _pack_shared(selection: Selection, view: Snapshot, gang: ChooseGang, singles
     unplaced: dict[int, Reason] = {}
     if len(new):
         jobs, types, workers = selection.jobs[new], selection.types[new], selection.workers[new]
-        places, unplaced = _place_new(room, jobs, types, workers, selection, gang, singles, True)
-        found = places if isinstance(places, list) else [[spot] for spot in places.tolist()]
-        anchors.update({int(selection.combination[new[i]]): np.array(place) for i, place in enumerate(found) if place})
+        placed, places, unplaced = _place_new(room, jobs, types, workers, selection, gang, singles, True)
+        groups, ends = selection.combination[new[placed]].tolist(), workers[placed].cumsum()
+        anchors.update(zip(groups, np.split(places, ends[:-1])))
     rest = [i for i in range(len(selection)) if i not in set(keep)]
-    spots: list[list[int]] = [[]] * len(selection)
+    start: list[int] = []
+    spots: list[Ints] = []
     for index in rest:
         anchor = anchors.get(int(selection.combination[index]))
         if anchor is not None:
-            spots[index] = anchor.tolist()
+            start.append(index)
+            spots.append(anchor)
         else:
             unplaced.setdefault(int(selection.jobs[index]), Unplaced.no_place("its combination has no accelerators"))
-    launches = _launches(selection.jobs, selection.types, selection.batch_sizes, spots)
+    sizes = None if selection.batch_sizes is None else selection.batch_sizes[start]
+    offsets, places = ragged(spots)
+    launches = Launches(selection.jobs[start], selection.types[start], offsets, places, sizes) if start else NO_LAUNCHES
     return Placed(kept, launches, room.left(), unplaced)
