@@ -60,12 +60,14 @@ class World:
         self.started: Bools = np.zeros(capacity, dtype=np.bool_)
         self.jobs: dict[int, Job] = {}
         self.running: Ints = NONE
-        self.shares = False  # whether any accelerator has more than one job on it
-        self._taken: Bools = np.zeros(cluster.size, dtype=np.bool_)  # by accelerator
-        self._held = 0  # accelerators held by all, a shared one counted for each holder
         # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit.
         self.costly, self._saving, self._limited = False, False, False
         self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
+
+    @property
+    def shares(self) -> bool:
+        """Whether any accelerator has more than one job on it."""
+        return self.holdings.shared
 
     def arrive(self, number: int, job: Job) -> None:
         self._reserve(number + 1)
@@ -93,9 +95,6 @@ class World:
         self.spread[jobs] = False
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
-        self._taken[launches.accelerators] = True
-        self._held += len(launches.accelerators)
-        self.shares = bool(np.count_nonzero(self._taken) < self._held)
         return self._set_rates(jobs, now)
 
     def stop(self, jobs: Ints, now: float, *, saved: bool) -> Ints:
@@ -135,7 +134,8 @@ class World:
 
     def next_end(self) -> float:
         if self._next_end is None:
-            self._next_end = float(self.ends[self.running].min()) if len(self.running) else math.inf
+            ends = self.ends[self.running]
+            self._next_end = ends.item(ends.argmin()) if len(ends) else math.inf  # a third of what `min` takes
         return self._next_end
 
     def ending_by(self, when: float) -> Ints:
@@ -157,14 +157,8 @@ class World:
         self.columns["rate"][jobs] = 0.0
         self.ends[jobs] = np.inf
         self._next_end = None
-        left = self.holdings.flat(jobs)
         self.holdings.release(jobs)
         self.running = self.running[self.ends[self.running] < np.inf]
-        self._taken[left] = False
-        self._held -= len(left)
-        if self.shares:  # somebody else may still be on what they left
-            self._taken[self.holdings.flat(self.running)] = True
-            self.shares = bool(np.count_nonzero(self._taken) < self._held)
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
     def _size_up(self, launches: Launches) -> None:
@@ -250,12 +244,9 @@ class World:
         """Who runs on an accelerator that one of these jobs holds, they themselves included; nobody where none is shared."""
         if not self.shares:
             return NONE
-        theirs = self.holdings.flat(jobs)
-        shared = theirs[self.holdings.occupancy[theirs] > 1]
-        if not len(shared):
+        wanted = self.holdings.held_by(jobs) & (self.holdings.occupancy > 1)
+        if not wanted.any():
             return NONE
-        wanted = np.zeros(self.cluster.size, dtype=np.bool_)
-        wanted[shared] = True
         return np.array([n for n in np.sort(self.running).tolist() if wanted[self.holdings.of(n)].any()], dtype=np.int64)
 
     def _reserve(self, size: int) -> None:

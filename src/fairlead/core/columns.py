@@ -280,11 +280,12 @@ class JobColumns:
 
     def of(self, numbers: Ints) -> JobColumns:
         """Jobs known by number, in this order."""
-        at = self.position_of(numbers)
-        if np.count_nonzero(at < len(self)) == len(at):
-            there = self.only(at)
+        try:
+            there = self.only(self.position_of(numbers))
             if not np.count_nonzero(there.number != numbers):
                 return there
+        except IndexError:  # higher than all that are here
+            pass
         raise InvalidPlan("a selection names a job that is not among the admitted ones")
 
     def detached(self) -> JobColumns:

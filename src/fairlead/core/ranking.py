@@ -15,6 +15,8 @@ from fairlead.core.columns import JobColumns
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 
+_NEVER: Floats = np.array([math.inf])
+
 
 def in_order(
     view: Snapshot,
@@ -52,15 +54,12 @@ def in_order(
 def crossing(now: float, key: Floats, growth: Floats) -> float:
     """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late."""
     grows = growth > 0
-    standing, moving = key[~grows], key[grows]
-    if not len(standing) or not len(moving):
+    standing, moving = np.concatenate((key[~grows], _NEVER)), key[grows]
+    if not len(moving):
         return math.inf
     standing.sort()
-    at = standing.searchsorted(moving)
-    ahead = (at < len(standing)).nonzero()[0]
-    if not len(ahead):
-        return math.inf
-    wait = float(((standing[at[ahead]] - moving[ahead]) / growth[grows][ahead]).min())
+    waits = (standing[standing.searchsorted(moving)] - moving) / growth[grows]
+    wait: float = waits.item(waits.argmin())
     return now + wait * (1 - 1e-13) - 1e-9
 
 
@@ -111,7 +110,7 @@ def take(workers: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None
     parts: list[Ints] = []
     at, free, count = 0, capacity, len(workers)
     while at < count and free > 0:
-        reach = workers[at : at + free].cumsum()  # every job takes at least one: no more than `free` can follow
+        reach = np.add.accumulate(workers[at : at + free])  # every job takes at least one: no more than `free` can follow
         fits = int(reach.searchsorted(free, side="right"))
         if fits:
             parts.append(np.arange(at, at + fits))

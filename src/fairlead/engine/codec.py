@@ -50,7 +50,7 @@ def decode(line: bytes | str) -> ev.Event:
 def _column(values: Ints | Floats) -> object:
     if len(values) > 1:
         first = values.item(0)
-        if values.item(-1) == first and np.count_nonzero(values == first) == len(values):
+        if values.item(values.argmax()) == first == values.item(values.argmin()):
             return {"n": len(values), "all": first}
     return np.ascontiguousarray(values)
 

@@ -34,7 +34,7 @@ class Room:
         self.view, self.cluster = view, view.cluster
         self.free: Bools = view.up.copy()
         if len(kept):
-            self.free[view.holdings.flat(kept)] = False
+            self.free[view.holdings.held_by(kept)] = False
         self.counts: list[int] = []  # free accelerators by node; empty until `open_to_gangs`
         self._slots: dict[int, list[int]] = {}  # which they are
         self._buckets: list[list[list[int]]] = []  # by type and count: a heap of nodes; stale entries are skipped
