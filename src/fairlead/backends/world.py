@@ -201,8 +201,7 @@ class World:
     def _set_rates(self, jobs: Ints, now: float) -> Ints:
         c, row, type_ = self.columns, self.row[jobs], self.type[jobs]
         alone = self.table.alone[row, type_]
-        spread = self.spread[jobs]
-        if np.count_nonzero(spread):
+        if self._spread_tells and np.count_nonzero(spread := self.spread[jobs]):
             alone[spread] = self.table.spread[row[spread], type_[spread]]
         neighbours = NONE
         if self.shares:
@@ -212,7 +211,7 @@ class World:
                     together = self.table.paired[row[index], self.row[mate], type_[index]]
                     alone[index] *= together / max(self.table.alone[row[index], type_[index]], 1e-300)
                 neighbours = np.union1d(neighbours, np.array(mates, dtype=np.int64))
-        if np.count_nonzero(alone <= 0):
+        if alone.item(alone.argmin()) <= 0:
             bad = int(jobs[int(alone.argmin())])
             where = self.cluster.type_names[int(self.type[bad])]
             raise InvalidPlan(f"job {self.jobs[bad].name!r} was put on {where}, where it has no throughput")

@@ -51,14 +51,16 @@ def in_order(
     return _one_type(None, jobs, key, capacity, backfill, holds_until)
 
 
-def crossing(now: float, key: Floats, growth: Floats) -> float:
-    """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late."""
-    grows = growth > 0
-    standing, moving = np.concatenate((key[~grows], _NEVER)), key[grows]
-    if not len(moving):
+def crossing(now: float, key: Floats, who: Ints, growth: Floats) -> float:
+    """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late. `who`
+    are the positions of keys that grow, `growth` is how much in a second."""
+    if not len(who):
         return math.inf
+    stands = np.ones(len(key), dtype=np.bool_)
+    stands[who] = False
+    standing, moving = np.concatenate((key[stands], _NEVER)), key[who]
     standing.sort()
-    waits = (standing[standing.searchsorted(moving)] - moving) / growth[grows]
+    waits = (standing[standing.searchsorted(moving)] - moving) / growth
     wait: float = waits.item(waits.argmin())
     return now + wait * (1 - 1e-13) - 1e-9
 

@@ -25,6 +25,7 @@ _DEFAULTS = {f.name: f.default for f in fields(Job)}
 _JOB_FIELDS = tuple(name for name in _DEFAULTS if name not in ("name", "submitted_s"))
 _JOB_DEFAULTS = tuple(_DEFAULTS[name] for name in _JOB_FIELDS)
 _JOB_VALUES = attrgetter(*_JOB_FIELDS)
+_USUAL = _JOB_FIELDS.index("deadline_s")  # most jobs say nothing about this and what follows
 
 
 def encode(event: ev.Event) -> bytes:
@@ -113,6 +114,8 @@ def _from_plain(value: Any) -> Any:
 def _job(job: Job) -> dict[str, Any]:
     record: dict[str, Any] = {"name": job.name}
     values = _JOB_VALUES(job)
+    if values[_USUAL:] == _JOB_DEFAULTS[_USUAL:]:
+        values = values[:_USUAL]
     for name, value in compress(zip(_JOB_FIELDS, values), map(ne, values, _JOB_DEFAULTS)):
         record[name] = _number(value) if isinstance(value, float) else value
     return record

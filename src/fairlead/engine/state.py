@@ -159,7 +159,8 @@ class State:
             raise FairleadError(f"{type(event).__name__} at second {event.time:g} comes after second {self.time:g}")
         self.store.version += 1
         _APPLY[type(event)](self, event)
-        self.time = max(self.time, event.time)
+        if event.time > self.time:
+            self.time = event.time
 
     def _opened(self, event: ev.Opened) -> None:
         if self.job_of:
@@ -308,7 +309,7 @@ class State:
         a["held"][jobs] = 0
         a["waiting_since_s"][jobs] = time
         self.holdings.release(jobs)
-        self.running = without(self.running, jobs)
+        self.running = self.running[a["held"][self.running].nonzero()[0]]
 
     def _end(self, jobs: Ints, time: float | Floats, phase: int, *, done: bool = False) -> None:
         """Jobs leave, whether they ran or not; `done` where all their steps are."""

@@ -4,19 +4,18 @@ job gets is the one thing the placements differ in."""
 from __future__ import annotations
 
 import heapq
-from bisect import insort
 from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 
 from fairlead.core.cluster import Bools, Ints
-from fairlead.core.holdings import ragged
+from fairlead.core.holdings import NONE, ragged
 from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 
-ChooseGang: TypeAlias = Callable[["Room", int, int, int], list[int]]
+ChooseGang: TypeAlias = Callable[["Room", int, int, int], Ints]
 """(room, job, type, workers) → accelerators taken from the room: as many as workers, or none at all."""
 OrderSingles: TypeAlias = Callable[["Room", int], Ints]
 """(room, type) → the type's free accelerators, the one to give away first in front."""
@@ -27,7 +26,8 @@ class Room:
 
     Gangs look for nodes by how many accelerators they have free. Those counts are kept in buckets, so that a gang's search
     depends on the size of a node and not on the number of nodes. Between `open_to_gangs()` and `close_to_gangs()`, what is
-    free lives in plain lists by node (a gang touches a handful of accelerators, too few for numpy) and not in `free`.
+    free is counted by node in plain lists (a gang touches a handful of nodes, too few for numpy) and not in `free`: of a
+    node's free accelerators the first ones go first, so that those left are a stretch of one column.
     """
 
     def __init__(self, view: Snapshot, kept: Ints) -> None:
@@ -36,7 +36,8 @@ class Room:
         if len(kept):
             self.free[view.holdings.held_by(kept)] = False
         self.counts: list[int] = []  # free accelerators by node; empty until `open_to_gangs`
-        self._slots: dict[int, list[int]] = {}  # which they are
+        self._places: Ints = NONE  # which they are, node after node
+        self._starts: list[int] = []  # by node: where the first that is left stands among them
         self._buckets: list[list[list[int]]] = []  # by type and count: a heap of nodes; stale entries are skipped
 
     # For gangs.
@@ -44,13 +45,12 @@ class Room:
     def open_to_gangs(self) -> None:
         if self.counts:  # by the gang before
             return
-        self.counts = self.free_per_node().tolist()
+        counts = self.free_per_node()
+        self.counts = counts.tolist()
+        self._places, self._starts = self.free.nonzero()[0], (np.add.accumulate(counts) - counts).tolist()
         buckets: list[list[list[int]]] = [[[] for _ in range(most + 1)] for most in self.cluster.largest_node_of_type.tolist()]
-        places, end, slots = self.free.nonzero()[0].tolist(), 0, self._slots
         for node, (count, kind) in enumerate(zip(self.counts, self.cluster.kind_of_node)):
             if count:
-                start, end = end, end + count
-                slots[node] = places[start:end]
                 buckets[kind][count].append(node)  # ascending, hence a heap already
         self._buckets = buckets
 
@@ -62,33 +62,28 @@ class Room:
         """The node of a type with the most free accelerators; -1 where all are taken."""
         return self._first_with(kind, range(len(self._buckets[kind]) - 1, 0, -1))
 
-    def take_on_node(self, node: int, count: int) -> list[int]:
+    def take_on_node(self, node: int, count: int) -> Ints:
         """Take the first `count` free accelerators of a node, or all it has."""
-        slots = self._slots[node]
-        taken = slots[:count]
-        del slots[:count]
-        left = self.counts[node] = len(slots)
-        if left:
-            heapq.heappush(self._buckets[self.cluster.kind_of_node[node]][left], node)
-        return taken
+        start, had = self._starts[node], self.counts[node]
+        end = start + min(count, had)
+        self._starts[node] = end
+        self._count(node, start + had - end)
+        return self._places[start:end]
 
-    def take(self, accelerators: list[int]) -> list[int]:
+    def take(self, accelerators: Ints) -> Ints:
         """Take exactly these, which are free."""
         self.free[accelerators] = False
         return accelerators
 
-    def give_back(self, accelerators: list[int]) -> None:
-        """Undo `take_on_node`: a gang found less than it would accept."""
-        for place in accelerators:
-            node = self.cluster.node_of_accelerator[place]
-            insort(self._slots[node], place)
-            self.counts[node] += 1
-            heapq.heappush(self._buckets[self.cluster.kind_of_node[node]][self.counts[node]], node)
+    def give_back(self, node: int, count: int) -> None:
+        """Undo the last `take_on_node`: a gang found less than it would accept."""
+        self._starts[node] -= count
+        self._count(node, self.counts[node] + count)
 
     def close_to_gangs(self, taken: Ints) -> None:
         """All gangs are placed; this is what they took."""
         self.free[taken] = False
-        self.counts, self._slots, self._buckets = [], {}, []
+        self.counts = []
 
     def last_node(self, job: int, kind: int) -> int:
         """The node of a type on which a job last ran; -1 where it did not."""
@@ -113,6 +108,11 @@ class Room:
         if len(self.cluster.types) == 1:
             return (int(np.count_nonzero(self.free)),)
         return tuple(int(np.count_nonzero(self.free[mine])) for mine in self.cluster.accelerators_of_type)
+
+    def _count(self, node: int, free: int) -> None:
+        self.counts[node] = free
+        if free:
+            heapq.heappush(self._buckets[self.cluster.kind_of_node[node]][free], node)
 
     def _first_with(self, kind: int, tries: range) -> int:
         """The first node of a type with one of these counts, tried in this order; -1: none."""
@@ -172,12 +172,12 @@ def _place_new(
 ) -> tuple[Ints, Ints, dict[int, Reason]]:
     """The positions in `jobs` of those who found a place, their accelerators one after the other, and why others did not."""
     unplaced: dict[int, Reason] = {}
-    given: dict[int, list[int]] = {}  # by position: those who are placed one by one
+    given: dict[int, Ints] = {}  # by position: those who are placed one by one
     for index, job in enumerate(jobs.tolist()) if selection.pinned else ():
         if job in selection.pinned:
             wanted = selection.pinned[job]
             if room.free[wanted].all():
-                given[index] = room.take(wanted.tolist())
+                given[index] = room.take(wanted)
             else:
                 unplaced[job] = Unplaced.no_place("its pinned accelerators are not free")
     large = (workers > 1).nonzero()[0]
@@ -187,13 +187,13 @@ def _place_new(
             if index in given or job in unplaced:
                 continue
             found = gang(room, job, kind, want)
-            if found:
+            if len(found):
                 given[index] = found
             else:
                 name = room.cluster.type_names[kind]
                 unplaced[job] = Unplaced.no_place(f"{want} accelerators of type {name} as it needs them")
     ahead = sorted(given)
-    theirs = np.array([place for index in ahead for place in given[index]], dtype=np.int64)
+    theirs = np.concatenate([given[index] for index in ahead]) if ahead else NONE
     room.close_to_gangs(theirs)
     if len(large) == len(jobs):
         return np.array(ahead, dtype=np.int64), theirs, unplaced
@@ -239,8 +239,9 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
             first = claim[wanted] == wish
             spots[wish[first]] = wanted[first]
             room.free[wanted] = False
-    for kind in range(len(room.cluster.types)):
-        mine = ((spots < 0) & (types == kind)).nonzero()[0]
+    kinds = len(room.cluster.types)
+    for kind in range(kinds):
+        mine = (spots < 0 if kinds == 1 else (spots < 0) & (types == kind)).nonzero()[0]
         if len(mine):
             given = order(room, kind)[: len(mine)]
             spots[mine[: len(given)]] = given
@@ -254,7 +255,7 @@ def _launches(jobs: Ints, types: Ints, workers: Ints, places: Ints, sizes: Ints 
     if len(places) == len(jobs):
         return Launches(jobs, types, np.arange(len(jobs) + 1), places, sizes)
     offsets = np.zeros(len(jobs) + 1, dtype=np.int64)
-    workers.cumsum(out=offsets[1:])
+    np.add.accumulate(workers, out=offsets[1:])
     return Launches(jobs, types, offsets, places, sizes)
 
 
