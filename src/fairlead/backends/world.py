@@ -92,7 +92,6 @@ class World:
             c["since"][jobs] += np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
         c["kept"][jobs], c["kept_at"][jobs] = c["base"][jobs], c["since"][jobs]
         self.started[jobs] = True
-        self.spread[jobs] = False
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
         return self._set_rates(jobs, now)
@@ -163,10 +162,13 @@ class World:
 
     def _size_up(self, launches: Launches) -> None:
         """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
-        sizes = launches.workers
+        sizes = self.holdings.size[launches.jobs]
         if launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
             self._resize(launches)
-        if len(launches.accelerators) == len(launches.jobs) or not self._spread_tells:
+        if not self._spread_tells:
+            return
+        self.spread[launches.jobs] = False
+        if len(launches.accelerators) == len(launches.jobs):
             return
         node = self.cluster.node_of[launches.accelerators]
         cuts = launches.offsets[:-1]
@@ -231,13 +233,14 @@ class World:
             rate[regular] *= every[regular] / (every + self.columns["save"][jobs])[regular]
         return rate
 
-    def over_limit(self, jobs: Ints) -> Bools:
-        """Of jobs that end now: whose time limit ended them, with steps left to do."""
+    def over_limit(self, jobs: Ints) -> Bools | None:
+        """Of jobs that end now: whose time limit ended them, with steps left to do. None where nobody has a limit."""
         if not self._limited:
-            return np.zeros(len(jobs), dtype=np.bool_)
+            return None
         c = self.columns
         natural = c["since"][jobs] + (c["steps"][jobs] - c["base"][jobs]) / c["rate"][jobs]
-        return natural > self.ends[jobs]
+        late: Bools = natural > self.ends[jobs]
+        return late
 
     def _sharing(self, jobs: Ints) -> Ints:
         """Who runs on an accelerator that one of these jobs holds, they themselves included; nobody where none is shared."""

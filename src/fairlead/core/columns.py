@@ -6,7 +6,6 @@ has moved on raises `StaleSnapshot` instead of answering wrongly."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -123,7 +122,30 @@ class _Column(Generic[T]):
     def __get__(self, view: JobColumns | None, owner: type) -> _Column[T] | npt.NDArray[T]:
         if view is None:
             return self
-        return view._gather(self.name)
+        store, name = view._store, self.name
+        if store.version != view._version:
+            raise StaleSnapshot(f"column {name!r} was first read after the state had moved on from second {view.now:g}")
+        known = name == "number" and store.by_number
+        column: npt.NDArray[Any] = view._rows if known else store.arrays[name][view._rows]
+        column.setflags(write=False)
+        view.__dict__[name] = column
+        return column
+
+
+class _Part:
+    """Some of the jobs of `JobColumns`: found at the first read, kept in the instance afterwards. As `cached_property`, less
+    its lock, which a round would feel."""
+
+    def __init__(self, find: Callable[[JobColumns], JobColumns]) -> None:
+        self.find, self.__doc__ = find, find.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, view: JobColumns, owner: type) -> JobColumns:
+        part = self.find(view)
+        view.__dict__[self.name] = part
+        return part
 
 
 class _Derived(Generic[T]):
@@ -197,15 +219,6 @@ class JobColumns:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _gather(self, name: str) -> npt.NDArray[Any]:
-        if self._store.version != self._version:
-            raise StaleSnapshot(f"column {name!r} was first read after the state had moved on from second {self.now:g}")
-        known = name == "number" and self._store.by_number
-        column = self._rows if known else self._store.arrays[name][self._rows]
-        column.setflags(write=False)
-        self.__dict__[name] = column
-        return column
-
     def metric(self, name: str) -> Floats:
         """What jobs reported under a name of their own, such as "loss"; NaN for who did not."""
         if self._store.version != self._version:
@@ -255,12 +268,12 @@ class JobColumns:
     def with_rows(self, rows: Ints, running: Ints | None = None) -> JobColumns:
         return JobColumns(self._store, rows, self.now, running)
 
-    @cached_property
+    @_Part
     def runners(self) -> JobColumns:
         """Those who run."""
         return self.with_rows(self._rows[self.running] if self._running is None else self._running)
 
-    @cached_property
+    @_Part
     def waiters(self) -> JobColumns:
         """Those who wait."""
         if self._running is None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -130,7 +129,7 @@ class Launches:
     def none(cls) -> Launches:
         return NO_LAUNCHES
 
-    @cached_property
+    @property
     def workers(self) -> Ints:
         return self.offsets[1:] - self.offsets[:-1]
 

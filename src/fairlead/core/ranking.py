@@ -134,7 +134,7 @@ def take(workers: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None
 
 def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None) -> Selection:
     jobs, rates = view.jobs, view.rates
-    order = np.arange(len(jobs)) if key is None else np.argsort(key, kind="stable")
+    order = np.arange(len(jobs)) if key is None else key.argsort(kind="stable")
     wishes = rates.wishes
     free = view.capacity.tolist()
     rows, fits, workers = rates.row[order].tolist(), jobs.fits[order].tolist(), jobs.workers[order].tolist()

@@ -243,7 +243,7 @@ class State:
         self.running = np.concatenate((self.running, jobs))
         self.running.sort()
         self.holdings.take(jobs, launches.offsets, launches.accelerators)
-        a["held"][jobs] = launches.workers
+        a["held"][jobs] = self.holdings.size[jobs]
         a["type"][jobs] = launches.types
         a["batch_size"][jobs] = 0 if launches.batch_sizes is None else launches.batch_sizes
         a["run_started_s"][jobs] = time

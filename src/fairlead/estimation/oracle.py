@@ -38,8 +38,13 @@ class Oracle:
         rows = self._lookup(jobs.kind, jobs.workers, view)
         if not self._kept:  # what follows from the table alone
             plain = Rates(rows, table.alone, table.spread, table.paired)
-            self._kept.update(best=table.alone.max(axis=1), mask=plain.runs_on, ranked=plain.wishes)
-        return Rates(rows, table.alone, table.spread, table.paired, **self._kept)
+            kept = Rates(
+                rows, table.alone, table.spread, table.paired, None, table.alone.max(axis=1), plain.runs_on, plain.wishes
+            )
+            self._kept.update(kept.__dict__)
+        rates = object.__new__(Rates)  # as `dataclasses.replace`, whose cost a round would feel
+        rates.__dict__.update(self._kept, row=rows)
+        return rates
 
     def _lookup(self, kind: Ints, workers: Ints, view: Snapshot) -> Ints:
         """(kind, workers) → row of the table, through a small matrix that grows with what was seen. It is a cache: codes of

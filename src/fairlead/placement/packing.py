@@ -64,10 +64,13 @@ class Room:
 
     def take_on_node(self, node: int, count: int) -> Ints:
         """Take the first `count` free accelerators of a node, or all it has."""
-        start, had = self._starts[node], self.counts[node]
-        end = start + min(count, had)
-        self._starts[node] = end
-        self._count(node, start + had - end)
+        start, left = self._starts[node], self.counts[node] - count
+        end = start + count
+        if left > 0:
+            heapq.heappush(self._buckets[self.cluster.kind_of_node[node]][left], node)
+        elif left < 0:
+            end, left = end + left, 0
+        self._starts[node], self.counts[node] = end, left
         return self._places[start:end]
 
     def take(self, accelerators: Ints) -> Ints:
@@ -78,7 +81,8 @@ class Room:
     def give_back(self, node: int, count: int) -> None:
         """Undo the last `take_on_node`: a gang found less than it would accept."""
         self._starts[node] -= count
-        self._count(node, self.counts[node] + count)
+        self.counts[node] += count
+        heapq.heappush(self._buckets[self.cluster.kind_of_node[node]][self.counts[node]], node)
 
     def close_to_gangs(self, taken: Ints) -> None:
         """All gangs are placed; this is what they took."""
@@ -108,11 +112,6 @@ class Room:
         if len(self.cluster.types) == 1:
             return (int(np.count_nonzero(self.free)),)
         return tuple(int(np.count_nonzero(self.free[mine])) for mine in self.cluster.accelerators_of_type)
-
-    def _count(self, node: int, free: int) -> None:
-        self.counts[node] = free
-        if free:
-            heapq.heappush(self._buckets[self.cluster.kind_of_node[node]][free], node)
 
     def _first_with(self, kind: int, tries: range) -> int:
         """The first node of a type with one of these counts, tried in this order; -1: none."""
@@ -239,13 +238,13 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
             first = claim[wanted] == wish
             spots[wish[first]] = wanted[first]
             room.free[wanted] = False
-    kinds = len(room.cluster.types)
-    for kind in range(kinds):
-        mine = (spots < 0 if kinds == 1 else (spots < 0) & (types == kind)).nonzero()[0]
-        if len(mine):
-            given = order(room, kind)[: len(mine)]
-            spots[mine[: len(given)]] = given
-            room.free[given] = False
+    rest = (spots < 0).nonzero()[0]
+    wanted_types = types[rest]
+    for kind in sorted(set(wanted_types.tolist())):
+        mine = rest[wanted_types == kind]
+        given = order(room, kind)[: len(mine)]
+        spots[mine[: len(given)]] = given
+        room.free[given] = False
     return spots
 
 
