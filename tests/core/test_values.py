@@ -194,7 +194,8 @@ def test_holdings_know_who_holds_what_after_any_taking_and_letting_go(turns, sha
         for job in range(8):
             assert holdings.of(job).tolist() == plain.get(job, [])
         here = np.array(sorted(plain), dtype=np.int64)
-        assert sorted(holdings.flat(here).tolist()) == sorted(p for held in plain.values() for p in held)
+        assert holdings.held_by(here).tolist() == (occupied > 0).tolist()
+        assert holdings.shared == bool((occupied > 1).any())
 
 
 def test_a_copy_of_holdings_goes_its_own_way():

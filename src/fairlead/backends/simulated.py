@@ -96,13 +96,14 @@ class Simulated:
         happened, self._untold = self._untold, []
         limit, awaited = until, True
         while True:
-            when = min(self.world.next_end(), self._next_arrival(), self._fault_time(), self._other_time())
+            outside = min(self._fault_time(), self._other_time())
+            when = min(self.world.next_end(), self._next_arrival(), outside)
             if when > limit or when == math.inf:
                 break
             if awaited:  # the first event fixes where this wait ends
                 limit, awaited = min(until, boundary_at(when, grain)), False
             # Where no job's end touches another's speed, all up to the next fault can be told at once.
-            stretch = when if self.world.shares else max(when, min(limit, self._fault_time(), self._other_time()))
+            stretch = when if self.world.shares else max(when, min(limit, outside))
             self._happen(stretch, happened)
         if limit < math.inf:
             self.now = limit
@@ -146,7 +147,7 @@ class Simulated:
             late = self.world.over_limit(ending)
             touched = self.world.end(ending)
             told = float(at[-1])
-            if np.count_nonzero(late):
+            if late is not None and late.any():
                 happened.append(ev.JobsFailed(told, ending[late], at[late], "time limit"))
                 ending, at = ending[~late], at[~late]
             if len(ending):
@@ -163,8 +164,12 @@ class Simulated:
 
     def _arrive(self, until: float, happened: list[ev.Event], *, before: bool = False) -> None:
         """Jobs submitted up to a second, or strictly before it."""
-        while (when := self._next_arrival()) < until or (when == until and not before and until < math.inf):
-            job = self._arrivals[self._next_job]
+        coming, last = self._arrivals, len(self._arrivals)
+        while self._next_job < last:
+            job = coming[self._next_job]
+            when = job.submitted_s
+            if when >= until and (before or when > until or until == math.inf):
+                break
             happened.append(ev.JobSubmitted(when, self._number, job))
             self.world.arrive(self._number, job)
             self._next_job += 1

@@ -33,6 +33,8 @@ class Costs:
 
     def of(self, kind: str) -> Costs:
         """The costs of a kind: its own, or those given for its model, or those for all."""
+        if not self.by_kind:
+            return self
         return self.by_kind.get(kind) or self.by_kind.get(model_of(kind), self)
 
 
@@ -58,12 +60,14 @@ class World:
         self.started: Bools = np.zeros(capacity, dtype=np.bool_)
         self.jobs: dict[int, Job] = {}
         self.running: Ints = NONE
-        self.shares = False  # whether any accelerator has more than one job on it
-        self._taken: Bools = np.zeros(cluster.size, dtype=np.bool_)  # by accelerator
-        self._held = 0  # accelerators held by all, a shared one counted for each holder
         # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit.
         self.costly, self._saving, self._limited = False, False, False
         self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
+
+    @property
+    def shares(self) -> bool:
+        """Whether any accelerator has more than one job on it."""
+        return self.holdings.shared
 
     def arrive(self, number: int, job: Job) -> None:
         self._reserve(number + 1)
@@ -88,12 +92,8 @@ class World:
             c["since"][jobs] += np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
         c["kept"][jobs], c["kept_at"][jobs] = c["base"][jobs], c["since"][jobs]
         self.started[jobs] = True
-        self.spread[jobs] = False
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
-        self._taken[launches.accelerators] = True
-        self._held += len(launches.accelerators)
-        self.shares = bool(np.count_nonzero(self._taken) < self._held)
         return self._set_rates(jobs, now)
 
     def stop(self, jobs: Ints, now: float, *, saved: bool) -> Ints:
@@ -133,7 +133,8 @@ class World:
 
     def next_end(self) -> float:
         if self._next_end is None:
-            self._next_end = float(self.ends[self.running].min()) if len(self.running) else math.inf
+            ends = self.ends[self.running]
+            self._next_end = ends.item(ends.argmin()) if len(ends) else math.inf  # a third of what `min` takes
         return self._next_end
 
     def ending_by(self, when: float) -> Ints:
@@ -155,22 +156,19 @@ class World:
         self.columns["rate"][jobs] = 0.0
         self.ends[jobs] = np.inf
         self._next_end = None
-        left = self.holdings.flat(jobs)
         self.holdings.release(jobs)
         self.running = self.running[self.ends[self.running] < np.inf]
-        self._taken[left] = False
-        self._held -= len(left)
-        if self.shares:  # somebody else may still be on what they left
-            self._taken[self.holdings.flat(self.running)] = True
-            self.shares = bool(np.count_nonzero(self._taken) < self._held)
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
     def _size_up(self, launches: Launches) -> None:
         """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
-        sizes = launches.workers
+        sizes = self.holdings.size[launches.jobs]
         if launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
             self._resize(launches)
-        if len(launches.accelerators) == len(launches.jobs) or not self._spread_tells:
+        if not self._spread_tells:
+            return
+        self.spread[launches.jobs] = False
+        if len(launches.accelerators) == len(launches.jobs):
             return
         node = self.cluster.node_of[launches.accelerators]
         cuts = launches.offsets[:-1]
@@ -205,13 +203,12 @@ class World:
     def _set_rates(self, jobs: Ints, now: float) -> Ints:
         c, row, type_ = self.columns, self.row[jobs], self.type[jobs]
         alone = self.table.alone[row, type_]
-        spread = self.spread[jobs]
-        if np.count_nonzero(spread):
+        if self._spread_tells and np.count_nonzero(spread := self.spread[jobs]):
             alone[spread] = self.table.spread[row[spread], type_[spread]]
         neighbours = NONE
         if self.shares:
             neighbours = self._slow_each_other(jobs, alone)
-        if np.count_nonzero(alone <= 0):
+        if alone.item(alone.argmin()) <= 0:
             bad = int(jobs[int(alone.argmin())])
             where = self.cluster.type_names[int(self.type[bad])]
             raise InvalidPlan(f"job {self.jobs[bad].name!r} was put on {where}, where it has no throughput")
@@ -231,13 +228,14 @@ class World:
             rate[regular] *= every[regular] / (every + self.columns["save"][jobs])[regular]
         return rate
 
-    def over_limit(self, jobs: Ints) -> Bools:
-        """Of jobs that end now: whose time limit ended them, with steps left to do."""
+    def over_limit(self, jobs: Ints) -> Bools | None:
+        """Of jobs that end now: whose time limit ended them, with steps left to do. None where nobody has a limit."""
         if not self._limited:
-            return np.zeros(len(jobs), dtype=np.bool_)
+            return None
         c = self.columns
         natural = c["since"][jobs] + (c["steps"][jobs] - c["base"][jobs]) / c["rate"][jobs]
-        return natural > self.ends[jobs]
+        late: Bools = natural > self.ends[jobs]
+        return late
 
     def _slow_each_other(self, jobs: Ints, rate: Floats) -> Ints:
         """Take from the rates of these jobs what their company costs them; return that company."""
@@ -254,12 +252,13 @@ class World:
 
     def _company(self, jobs: Ints) -> tuple[Ints, Ints]:
         """Who runs beside whom: positions in `jobs`, ascending, and the number of a mate for each, ascending for one job."""
-        holder = self.running.repeat(self.holdings.size[self.running])
-        place = self.holdings.flat(self.running)
+        holder, place = self.holdings.places(self.running)
         order = place.argsort(kind="stable")
         holder, count = holder[order], np.bincount(place, minlength=self.cluster.size)
-        theirs = self.holdings.flat(jobs)
-        owner = np.arange(len(jobs)).repeat(self.holdings.size[jobs])
+        number, theirs = self.holdings.places(jobs)
+        position = np.empty(len(self.row), dtype=np.int64)
+        position[jobs] = np.arange(len(jobs))
+        owner = position[number]
         shared = count[theirs] > 1
         theirs, owner = theirs[shared], owner[shared]
         many = count[theirs]  # holders of each; in `holder`, those of an accelerator stand together

@@ -102,6 +102,11 @@ class Cluster:
         """The number of each node's first accelerator."""
         return _fixed(np.concatenate(([0], np.cumsum(self.node_size)[:-1])).astype(np.int64))
 
+    @cached_property
+    def accelerators_of_type(self) -> tuple[Ints, ...]:
+        """By type, the numbers of its accelerators."""
+        return tuple(_fixed(np.flatnonzero(self.type_of == code)) for code in range(len(self.types)))
+
     # The same as Python values, for loops over single nodes, where a numpy scalar costs more than the work.
 
     @cached_property

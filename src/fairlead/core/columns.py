@@ -6,7 +6,6 @@ has moved on raises `StaleSnapshot` instead of answering wrongly."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -57,16 +56,13 @@ FLOAT_COLUMNS: dict[str, float] = {
 }
 ALL_COLUMNS = (*INT_COLUMNS, *FLOAT_COLUMNS)
 
-INT_PLACE = {name: place for place, name in enumerate(INT_COLUMNS)}
-FLOAT_PLACE = {name: place for place, name in enumerate(FLOAT_COLUMNS)}
-
 T = TypeVar("T", bound=np.generic)
 
 
 class ColumnStore:
     """Columns by name, all of one length that doubles as needed. `version` changes with every write by the state.
 
-    Columns of one type are the rows of one block, so that a new job is written with two assignments.
+    Columns of one type are the rows of one block. A row that nobody has used holds every column's default.
     """
 
     def __init__(self, capacity: int = 256, *, by_number: bool = True) -> None:
@@ -126,7 +122,30 @@ class _Column(Generic[T]):
     def __get__(self, view: JobColumns | None, owner: type) -> _Column[T] | npt.NDArray[T]:
         if view is None:
             return self
-        return view._gather(self.name)
+        store, name = view._store, self.name
+        if store.version != view._version:
+            raise StaleSnapshot(f"column {name!r} was first read after the state had moved on from second {view.now:g}")
+        known = name == "number" and store.by_number
+        column: npt.NDArray[Any] = view._rows if known else store.arrays[name][view._rows]
+        column.setflags(write=False)
+        view.__dict__[name] = column
+        return column
+
+
+class _Part:
+    """Some of the jobs of `JobColumns`: found at the first read, kept in the instance afterwards. As `cached_property`, less
+    its lock, which a round would feel."""
+
+    def __init__(self, find: Callable[[JobColumns], JobColumns]) -> None:
+        self.find, self.__doc__ = find, find.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, view: JobColumns, owner: type) -> JobColumns:
+        part = self.find(view)
+        view.__dict__[self.name] = part
+        return part
 
 
 class _Derived(Generic[T]):
@@ -200,15 +219,6 @@ class JobColumns:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _gather(self, name: str) -> npt.NDArray[Any]:
-        if self._store.version != self._version:
-            raise StaleSnapshot(f"column {name!r} was first read after the state had moved on from second {self.now:g}")
-        known = name == "number" and self._store.by_number
-        column = self._rows if known else self._store.arrays[name][self._rows]
-        column.setflags(write=False)
-        self.__dict__[name] = column
-        return column
-
     def metric(self, name: str) -> Floats:
         """What jobs reported under a name of their own, such as "loss"; NaN for who did not."""
         if self._store.version != self._version:
@@ -258,12 +268,12 @@ class JobColumns:
     def with_rows(self, rows: Ints, running: Ints | None = None) -> JobColumns:
         return JobColumns(self._store, rows, self.now, running)
 
-    @cached_property
+    @_Part
     def runners(self) -> JobColumns:
         """Those who run."""
         return self.with_rows(self._rows[self.running] if self._running is None else self._running)
 
-    @cached_property
+    @_Part
     def waiters(self) -> JobColumns:
         """Those who wait."""
         if self._running is None:
@@ -283,11 +293,12 @@ class JobColumns:
 
     def of(self, numbers: Ints) -> JobColumns:
         """Jobs known by number, in this order."""
-        at = self.position_of(numbers)
-        if np.count_nonzero(at < len(self)) == len(at):
-            there = self.only(at)
+        try:
+            there = self.only(self.position_of(numbers))
             if not np.count_nonzero(there.number != numbers):
                 return there
+        except IndexError:  # higher than all that are here
+            pass
         raise InvalidPlan("a selection names a job that is not among the admitted ones")
 
     def detached(self) -> JobColumns:

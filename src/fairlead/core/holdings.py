@@ -6,24 +6,23 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fairlead.core.cluster import Ints
+from fairlead.core.cluster import Bools, Ints
 
 NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 class Holdings:
-    """Accelerators by job. They lie in one pool, job after job: many jobs are looked up at once, and a gang costs no more
-    than a single worker. What is let go leaves a gap; when the pool's end is reached, it is packed anew."""
+    """Accelerators by job, kept as the job of each accelerator: many jobs are looked up at once, and a gang costs no more than
+    a single worker. Where jobs share, the later ones stand in further layers, and move down when there is room."""
 
     def __init__(self, accelerators: int, capacity: int = 256) -> None:
         self.accelerators = accelerators
         self.first: Ints = np.full(capacity, -1, dtype=np.int64)  # by job number; -1: holds nothing
         self.last: Ints = np.full(capacity, -1, dtype=np.int64)  # where it last began, for stickiness
         self.size: Ints = np.zeros(capacity, dtype=np.int64)  # how many each job holds
-        self._start: Ints = np.zeros(capacity, dtype=np.int64)  # where in the pool
-        self._pool: Ints = np.empty(4096 + 256 * accelerators, dtype=np.int64)
-        self._end = 0  # of what is used of the pool
-        self._occupancy: Ints | None = None  # as of the last change
+        self._layers: list[Ints] = [np.full(accelerators, -1, dtype=np.int64)]  # by accelerator: a job, or -1
+        self._taken = 0  # how many of the first layer have a job
+        self._marks: Bools = np.zeros(capacity + 1, dtype=np.bool_)  # for `held_by`; the last stands for nobody
 
     def reserve(self, size: int) -> None:
         old = len(self.first)
@@ -32,66 +31,103 @@ class Holdings:
             self.first = np.concatenate((self.first, np.full(grown, -1, dtype=np.int64)))
             self.last = np.concatenate((self.last, np.full(grown, -1, dtype=np.int64)))
             self.size = np.concatenate((self.size, np.zeros(grown, dtype=np.int64)))
-            self._start = np.concatenate((self._start, np.zeros(grown, dtype=np.int64)))
+            self._marks = np.zeros(old + grown + 1, dtype=np.bool_)
+
+    @property
+    def shared(self) -> bool:
+        """Whether any accelerator has more than one job on it."""
+        return len(self._layers) > 1
 
     @property
     def occupancy(self) -> Ints:
-        """How many jobs there are on each accelerator; counted when asked for."""
-        if self._occupancy is None:
-            self._occupancy = np.bincount(self.flat(self.size.nonzero()[0]), minlength=self.accelerators)
-        return self._occupancy
+        """How many jobs there are on each accelerator."""
+        jobs: Ints = np.add.reduce([layer >= 0 for layer in self._layers], dtype=np.int64)
+        return jobs
 
     def of(self, number: int) -> Ints:
-        start = self._start.item(number)
-        return self._pool[start : start + self.size.item(number)].copy()
+        """The accelerators of a job, in ascending order."""
+        return np.sort(np.concatenate([(layer == number).nonzero()[0] for layer in self._layers]))
 
-    def flat(self, numbers: Ints) -> Ints:
-        """All accelerators of these jobs, who all hold something, job after job."""
-        sizes = self.size[numbers]
-        ends = sizes.cumsum()
-        total = int(ends[-1]) if len(ends) else 0
-        if total == len(numbers):  # of these, nobody holds more than one
-            return self.first[numbers]
-        at = (self._start[numbers] - ends + sizes).repeat(sizes)
-        held: Ints = self._pool[at + np.arange(total)]
+    def held_by(self, numbers: Ints) -> Bools:
+        """By accelerator, whether one of these jobs holds it."""
+        marks = self._marks
+        marks[numbers] = True
+        held: Bools = marks[self._layers[0]]
+        for layer in self._layers[1:]:
+            held |= marks[layer]
+        marks[numbers] = False
         return held
+
+    def places(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """All that these jobs hold, as a job's number and an accelerator: by job, each in ascending order."""
+        marks = self._marks
+        marks[numbers] = True
+        owner: list[Ints] = []
+        place: list[Ints] = []
+        for layer in self._layers:
+            at = marks[layer].nonzero()[0]
+            owner.append(layer[at])
+            place.append(at)
+        marks[numbers] = False
+        owners, places = np.concatenate(owner), np.concatenate(place)
+        order = np.lexsort((places, owners))
+        return owners[order], places[order]
 
     def take(self, jobs: Ints, offsets: Ints, accelerators: Ints) -> None:
         """Job i takes `accelerators[offsets[i]:offsets[i+1]]`."""
-        if self._end + len(accelerators) > len(self._pool):
-            self._pack(len(accelerators))
-        firsts = accelerators[offsets[:-1]]
+        if not len(jobs):
+            return
+        firsts, sizes = accelerators[offsets[:-1]], offsets[1:] - offsets[:-1]
         self.first[jobs] = firsts
         self.last[jobs] = firsts
-        self.size[jobs] = offsets[1:] - offsets[:-1]
-        self._start[jobs] = offsets[:-1] + self._end
-        end = self._end + len(accelerators)
-        self._pool[self._end : end] = accelerators
-        self._end = end
-        self._occupancy = None
+        self.size[jobs] = sizes
+        takers, ground = jobs.repeat(sizes), self._layers[0]
+        before = ground[accelerators]
+        ground[accelerators] = takers
+        wanted, self._taken = self._taken + len(accelerators), self._count()
+        if self._taken < wanted:  # not all of it was free, or two took the same
+            ground[accelerators] = before
+            self._pile_up(takers.tolist(), accelerators.tolist())
 
     def release(self, jobs: Ints) -> None:
         """These jobs, which all hold something, let go."""
         self.first[jobs] = -1
         self.size[jobs] = 0
-        self._occupancy = None
+        marks = self._marks
+        marks[jobs] = True
+        for layer in self._layers:
+            layer[marks[layer]] = -1
+        marks[jobs] = False
+        if len(self._layers) > 1:
+            self._settle_down()
+        self._taken = self._count()
 
     def copy(self) -> Holdings:
         other = Holdings(self.accelerators, 0)
         other.first, other.last, other.size = self.first.copy(), self.last.copy(), self.size.copy()
-        other._start, other._pool, other._end = self._start.copy(), self._pool.copy(), self._end
+        other._layers, other._taken = [layer.copy() for layer in self._layers], self._taken
+        other._marks = self._marks.copy()
         return other
 
-    def _pack(self, more: int) -> None:
-        """Close the gaps, and see to it that `more` fits behind."""
-        holders = self.size.nonzero()[0]
-        held = self.flat(holders)
-        if 2 * (len(held) + more) > len(self._pool):
-            self._pool = np.empty(4 * (len(held) + more), dtype=np.int64)
-        self._pool[: len(held)] = held
-        sizes = self.size[holders]
-        self._start[holders] = sizes.cumsum() - sizes
-        self._end = len(held)
+    def _count(self) -> int:
+        return int(np.count_nonzero(self._layers[0] >= 0))
+
+    def _pile_up(self, takers: list[int], accelerators: list[int]) -> None:
+        for job, place in zip(takers, accelerators):
+            layer = next((layer for layer in self._layers if layer[place] < 0), None)
+            if layer is None:
+                layer = np.full(self.accelerators, -1, dtype=np.int64)
+                self._layers.append(layer)
+            layer[place] = job
+        self._taken = self._count()
+
+    def _settle_down(self) -> None:
+        for level, lower in enumerate(self._layers):
+            for upper in self._layers[level + 1 :]:
+                falls = (lower < 0) & (upper >= 0)
+                lower[falls] = upper[falls]
+                upper[falls] = -1
+        self._layers = [layer for level, layer in enumerate(self._layers) if level == 0 or layer.max(initial=-1) >= 0]
 
 
 def ragged(parts: Iterable[Ints]) -> tuple[Ints, Ints]:

@@ -15,6 +15,8 @@ from fairlead.core.columns import JobColumns
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 
+_NEVER: Floats = np.array([math.inf])
+
 
 def in_order(
     view: Snapshot,
@@ -49,18 +51,17 @@ def in_order(
     return _one_type(None, jobs, key, capacity, backfill, holds_until)
 
 
-def crossing(now: float, key: Floats, growth: Floats) -> float:
-    """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late."""
-    grows = growth > 0
-    standing, moving = key[~grows], key[grows]
-    if not len(standing) or not len(moving):
+def crossing(now: float, key: Floats, who: Ints, growth: Floats) -> float:
+    """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late. `who`
+    are the positions of keys that grow, `growth` is how much in a second."""
+    if not len(who):
         return math.inf
+    stands = np.ones(len(key), dtype=np.bool_)
+    stands[who] = False
+    standing, moving = np.concatenate((key[stands], _NEVER)), key[who]
     standing.sort()
-    at = standing.searchsorted(moving)
-    ahead = (at < len(standing)).nonzero()[0]
-    if not len(ahead):
-        return math.inf
-    wait = float(((standing[at[ahead]] - moving[ahead]) / growth[grows][ahead]).min())
+    waits = (standing[standing.searchsorted(moving)] - moving) / growth
+    wait: float = waits.item(waits.argmin())
     return now + wait * (1 - 1e-13) - 1e-9
 
 
@@ -111,7 +112,7 @@ def take(workers: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None
     parts: list[Ints] = []
     at, free, count = 0, capacity, len(workers)
     while at < count and free > 0:
-        reach = workers[at : at + free].cumsum()  # every job takes at least one: no more than `free` can follow
+        reach = np.add.accumulate(workers[at : at + free])  # every job takes at least one: no more than `free` can follow
         fits = int(reach.searchsorted(free, side="right"))
         if fits:
             parts.append(np.arange(at, at + fits))
@@ -133,7 +134,7 @@ def take(workers: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None
 
 def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None) -> Selection:
     jobs, rates = view.jobs, view.rates
-    order = np.arange(len(jobs)) if key is None else np.argsort(key, kind="stable")
+    order = np.arange(len(jobs)) if key is None else key.argsort(kind="stable")
     wishes = rates.wishes
     free = view.capacity.tolist()
     rows, fits, workers = rates.row[order].tolist(), jobs.fits[order].tolist(), jobs.workers[order].tolist()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, ne
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ _DEFAULTS = {f.name: f.default for f in fields(Job)}
 _JOB_FIELDS = tuple(name for name in _DEFAULTS if name not in ("name", "submitted_s"))
 _JOB_DEFAULTS = tuple(_DEFAULTS[name] for name in _JOB_FIELDS)
 _JOB_VALUES = attrgetter(*_JOB_FIELDS)
+_USUAL = _JOB_FIELDS.index("deadline_s")  # most jobs say nothing about this and what follows
 
 
 def encode(event: ev.Event) -> bytes:
@@ -49,7 +51,7 @@ def decode(line: bytes | str) -> ev.Event:
 def _column(values: Ints | Floats) -> object:
     if len(values) > 1:
         first = values.item(0)
-        if values.item(-1) == first and np.count_nonzero(values == first) == len(values):
+        if values.item(values.argmax()) == first == values.item(values.argmin()):
             return {"n": len(values), "all": first}
     return np.ascontiguousarray(values)
 
@@ -111,9 +113,11 @@ def _from_plain(value: Any) -> Any:
 
 def _job(job: Job) -> dict[str, Any]:
     record: dict[str, Any] = {"name": job.name}
-    for name, value, default in zip(_JOB_FIELDS, _JOB_VALUES(job), _JOB_DEFAULTS):
-        if value != default:
-            record[name] = _number(value) if isinstance(value, float) else value
+    values = _JOB_VALUES(job)
+    if values[_USUAL:] == _JOB_DEFAULTS[_USUAL:]:
+        values = values[:_USUAL]
+    for name, value in compress(zip(_JOB_FIELDS, values), map(ne, values, _JOB_DEFAULTS)):
+        record[name] = _number(value) if isinstance(value, float) else value
     return record
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from fairlead.core.cluster import Bools, Cluster, Ints
-from fairlead.core.columns import JobColumns
+from fairlead.core.columns import JobColumns, without
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
 from fairlead.core.job import Job
@@ -191,8 +191,4 @@ def _suspended(placed: Placed, view: Snapshot) -> Ints:
     running = view.jobs.runners.number
     if len(running) == len(placed.kept):
         return NONE
-    if not len(placed.kept):
-        return running
-    stays = np.zeros(int(running[-1]) + 1, dtype=np.bool_)
-    stays[placed.kept] = True
-    return running[~stays[running]]
+    return without(running, placed.kept)

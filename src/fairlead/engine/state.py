@@ -13,10 +13,6 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import (
     ALL_COLUMNS,
-    FLOAT_COLUMNS,
-    FLOAT_PLACE,
-    INT_COLUMNS,
-    INT_PLACE,
     ColumnStore,
     JobColumns,
     without,
@@ -33,7 +29,6 @@ from fairlead.engine.codec import encode_memo
 QUEUED, WAITING, RUNNING = int(Phase.QUEUED), int(Phase.WAITING), int(Phase.RUNNING)
 FINISHED, FAILED, CANCELLED, REFUSED = map(int, (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED, Phase.REFUSED))
 
-_I, _F = INT_PLACE, FLOAT_PLACE
 _MAY_GO_TO = {int(new): np.array([new in LEGAL[old] for old in Phase]) for new in Phase}
 
 
@@ -63,7 +58,6 @@ class State:
         self.any_min_run = False
         self._codes: dict[str, dict[str, int]] = {name: {} for name in ("kind", "user", "entity", "group")}
         self._names = Names((), (), (), ())
-        self._new_ints, self._new_floats = list(INT_COLUMNS.values()), list(FLOAT_COLUMNS.values())
         self._fits: dict[tuple[tuple[str, ...], float, int, float, float], int] = {}
         self._history: Floats = np.zeros(256)
         self._finished_count = 0
@@ -169,7 +163,8 @@ class State:
             raise FairleadError(f"{type(event).__name__} at second {event.time:g} comes after second {self.time:g}")
         self.store.version += 1
         _APPLY[type(event)](self, event)
-        self.time = max(self.time, event.time)
+        if event.time > self.time:
+            self.time = event.time
 
     def _opened(self, event: ev.Opened) -> None:
         if self.job_of:
@@ -185,18 +180,16 @@ class State:
         self.holdings.reserve(number + 1)
         self.next_number = number + 1
         self.job_of[number] = job
-        ints, floats = self._new_ints.copy(), self._new_floats.copy()
-        ints[_I["number"]], ints[_I["workers"]], ints[_I["priority"]] = number, job.workers, job.priority
-        ints[_I["kind"]], ints[_I["user"]] = self._code("kind", job.kind), self._code("user", job.user)
-        ints[_I["entity"]], ints[_I["group"]] = self._code("entity", job.entity), self._code("group", job.group)
-        ints[_I["group_order"]], ints[_I["fits"]] = job.group_order, self._types_that_fit(job)
-        floats[_F["submitted_s"]] = floats[_F["waiting_since_s"]] = event.time
-        floats[_F["steps"]], floats[_F["weight"]], floats[_F["deadline_s"]] = job.steps, job.weight, job.deadline_s
-        floats[_F["min_run_s"]], floats[_F["time_limit_s"]] = job.min_run_s, job.time_limit_s
-        floats[_F["memory_gb"]], floats[_F["cpus"]] = job.memory_gb, job.cpus
-        floats[_F["host_memory_gb"]] = job.host_memory_gb
-        self.store.ints[:, number] = ints
-        self.store.floats[:, number] = floats
+        a = self.store.arrays  # what is not written here has its default already
+        a["number"][number], a["workers"][number], a["priority"][number] = number, job.workers, job.priority
+        a["kind"][number], a["user"][number] = self._code("kind", job.kind), self._code("user", job.user)
+        a["entity"][number], a["group"][number] = self._code("entity", job.entity), self._code("group", job.group)
+        a["group_order"][number], a["fits"][number] = job.group_order, self._types_that_fit(job)
+        a["submitted_s"][number] = a["waiting_since_s"][number] = event.time
+        a["steps"][number], a["weight"][number], a["deadline_s"][number] = job.steps, job.weight, job.deadline_s
+        a["min_run_s"][number], a["time_limit_s"][number] = job.min_run_s, job.time_limit_s
+        a["memory_gb"][number], a["cpus"][number] = job.memory_gb, job.cpus
+        a["host_memory_gb"][number] = job.host_memory_gb
         self.any_min_run = self.any_min_run or job.min_run_s > 0
         self._arrived.append(number)
 
@@ -242,6 +235,7 @@ class State:
             self._remember(self.store.arrays["settled_accelerator_s"][plan.ended])
         if len(plan.suspended):
             self._go(plan.suspended, WAITING)
+            self._keep_progress(plan.suspended, plan.time)
             self._settle(plan.suspended, plan.time)
         if len(plan.launches):
             self._launch(plan.launches, plan.time)
@@ -249,7 +243,8 @@ class State:
             a = self.store.arrays
             preempted = a["phase"][plan.suspended] == WAITING
             a["preemptions"][plan.suspended] += preempted
-            a["moves"][plan.suspended] += ~preempted
+            if np.count_nonzero(preempted) < len(preempted):
+                a["moves"][plan.suspended] += ~preempted
 
     def _launch(self, launches: Launches, time: float) -> None:
         jobs, a = launches.jobs, self.store.arrays
@@ -257,7 +252,7 @@ class State:
         self.running = np.concatenate((self.running, jobs))
         self.running.sort()
         self.holdings.take(jobs, launches.offsets, launches.accelerators)
-        a["held"][jobs] = launches.workers
+        a["held"][jobs] = self.holdings.size[jobs]
         a["type"][jobs] = launches.types
         a["batch_size"][jobs] = 0 if launches.batch_sizes is None else launches.batch_sizes
         a["run_started_s"][jobs] = time
@@ -269,11 +264,13 @@ class State:
     def _progress(self, event: ev.ProgressReported) -> None:
         a = self.store.arrays
         a["base_steps"][event.jobs] = event.steps
-        a["rate"][event.jobs] = np.where(a["held"][event.jobs] > 0, event.rates, 0.0)  # a late report moves nobody
+        held = a["held"][event.jobs]
+        late = np.count_nonzero(held) < len(held)  # a late report moves nobody
+        a["rate"][event.jobs] = np.where(held > 0, event.rates, 0.0) if late else event.rates
         a["since_s"][event.jobs] = event.since
 
     def _finished(self, event: ev.JobsFinished) -> None:
-        self._end(event.jobs, event.at, FINISHED)
+        self._end(event.jobs, event.at, FINISHED, done=True)
         a = self.store.arrays
         a["base_steps"][event.jobs] = a["steps"][event.jobs]
         self._remember(a["settled_accelerator_s"][event.jobs])
@@ -301,8 +298,15 @@ class State:
             check_transition(self.job_of[wrong].name, Phase(int(phase[wrong])), Phase(new))
         phase[jobs] = new
 
+    def _keep_progress(self, jobs: Ints, time: float | Floats) -> None:
+        """What jobs have done up to a second is where they go on from."""
+        a = self.store.arrays
+        done: Floats = a["base_steps"][jobs] + a["rate"][jobs] * np.maximum(time - a["since_s"][jobs], 0.0)
+        a["base_steps"][jobs] = np.minimum(done, a["steps"][jobs])
+
     def _settle(self, jobs: Ints, time: float | Floats) -> None:
-        """Running jobs stop: their progress and service become part of the past, their accelerators free."""
+        """Running jobs stop: their service becomes part of the past, their accelerators free. Where their steps stand is said
+        by who calls this."""
         a = self.store.arrays
         ran = time - a["run_started_s"][jobs]
         a["settled_run_s"][jobs] += ran
@@ -310,25 +314,29 @@ class State:
         a["settled_accelerator_s"][jobs] += service
         if len(self.cluster.types) > 1:
             self.service_by_type += np.bincount(a["type"][jobs], service, minlength=len(self.cluster.types))
-        done: Floats = a["base_steps"][jobs] + a["rate"][jobs] * np.maximum(time - a["since_s"][jobs], 0.0)
-        a["base_steps"][jobs] = np.minimum(done, a["steps"][jobs])
         a["rate"][jobs] = 0.0
         a["held"][jobs] = 0
         a["waiting_since_s"][jobs] = time
         self.holdings.release(jobs)
-        self.running = without(self.running, jobs)
+        self.running = self.running[a["held"][self.running].nonzero()[0]]
 
-    def _end(self, jobs: Ints, time: float | Floats, phase: int) -> None:
+    def _end(self, jobs: Ints, time: float | Floats, phase: int, *, done: bool = False) -> None:
+        """Jobs leave, whether they ran or not; `done` where all their steps are."""
         a = self.store.arrays
-        running = a["held"][jobs] > 0
+        held = a["held"][jobs]
         self._go(jobs, phase)
-        if np.count_nonzero(running) == len(jobs):
+        if np.count_nonzero(held) == len(jobs):
+            if not done:
+                self._keep_progress(jobs, time)
             self._settle(jobs, time)
             self.live = without(self.live, jobs)
         else:
             self._still_queued()
+            running = held > 0
             if running.any():
-                self._settle(jobs[running], time if isinstance(time, float) else time[running])
+                stopping, when = jobs[running], time if isinstance(time, float) else time[running]
+                self._keep_progress(stopping, when)
+                self._settle(stopping, when)
             self.live = self.live[a["phase"][self.live] <= RUNNING]
         a["ended_s"][jobs] = time
 
@@ -355,10 +363,11 @@ class State:
 
     def _code(self, column: str, name: str) -> int:
         codes = self._codes[column]
-        if name not in codes:
-            codes[name] = len(codes)
+        code = codes.get(name)
+        if code is None:
+            code = codes[name] = len(codes)
             self._names = Names(*(tuple(known) for known in self._codes.values()))
-        return codes[name]
+        return code
 
     def _types_that_fit(self, job: Job) -> int:
         needs = (job.allowed_types, job.memory_gb, job.workers, job.cpus, job.host_memory_gb)

@@ -140,7 +140,7 @@ def _as_asked(jobs: JobColumns, view: Snapshot) -> Bools:
 def _company(jobs: JobColumns, view: Snapshot) -> Ints:
     """Who else is on each one's accelerators, by position: -1 for nobody, -2 for more than one other."""
     mate = np.full(len(jobs), -1, dtype=np.int64)
-    places = view.holdings.flat(jobs.number)
+    places = view.holdings.places(jobs.number)[1]
     on = np.bincount(places)
     if not len(on) or on.max() <= 1:
         return mate
@@ -160,7 +160,7 @@ def _spread(jobs: JobColumns, view: Snapshot) -> Bools:
     wide = np.zeros(len(jobs), dtype=np.bool_)
     gangs = (jobs.held > 1).nonzero()[0]
     if len(gangs):
-        node = view.cluster.node_of[view.holdings.flat(jobs.number[gangs])]
+        node = view.cluster.node_of[view.holdings.places(jobs.number[gangs])[1]]
         cuts = jobs.held[gangs].cumsum() - jobs.held[gangs]
         several = np.minimum.reduceat(node, cuts) < np.maximum.reduceat(node, cuts)  # most stand on one node
         for index, cut in zip(gangs[several].tolist(), cuts[several].tolist()):

@@ -25,5 +25,9 @@ class Oracle:
         rows = self._rows[0].of(view.jobs, view.names)
         if not self._kept:  # what follows from the table alone
             plain = Rates(rows, table.alone, table.spread, table.paired)
-            self._kept.update(best=table.alone.max(axis=1), mask=plain.runs_on, ranked=plain.wishes)
-        return Rates(rows, table.alone, table.spread, table.paired, **self._kept)
+            best, mask, ranked = table.alone.max(axis=1), plain.runs_on, plain.wishes
+            kept = Rates(rows, table.alone, table.spread, table.paired, best=best, mask=mask, ranked=ranked)
+            self._kept.update(kept.__dict__)
+        rates = object.__new__(Rates)  # as `dataclasses.replace`, whose cost a round would feel
+        rates.__dict__.update(self._kept, row=rows)
+        return rates

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlead.core.cluster import Ints
+from fairlead.core.holdings import NONE
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.placement.packing import Room, pack
@@ -17,6 +19,6 @@ class FirstFree:
         return pack(selection, view, _gang, Room.free_of_type, sticky=False)
 
 
-def _gang(room: Room, job: int, kind: int, workers: int) -> list[int]:
+def _gang(room: Room, job: int, kind: int, workers: int) -> Ints:
     free = room.free_of_type(kind)
-    return room.take(free[:workers].tolist()) if len(free) >= workers else []
+    return room.take(free[:workers]) if len(free) >= workers else NONE

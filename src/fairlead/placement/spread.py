@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.cluster import Ints
+from fairlead.core.holdings import NONE
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.placement.packing import Room, pack
@@ -20,9 +21,9 @@ class Spread:
         return pack(selection, view, _gang, _round_robin)
 
 
-def _gang(room: Room, job: int, kind: int, workers: int) -> list[int]:
+def _gang(room: Room, job: int, kind: int, workers: int) -> Ints:
     free = _round_robin(room, kind)
-    return room.take(free[:workers].tolist()) if len(free) >= workers else []
+    return room.take(free[:workers]) if len(free) >= workers else NONE
 
 
 def _round_robin(room: Room, kind: int) -> Ints:

@@ -34,6 +34,13 @@ class Classes:
         """Classes × types of total time, in equal parts to the members, so that they fare alike."""
         return self.each(view, totals / self.count[:, None], reasons)
 
+    def matrix(self, each: Floats) -> Floats:
+        """What a member of each class gets, as jobs × types; nothing for who is of no class."""
+        x = np.zeros((len(self.of), each.shape[1]))
+        there = self.of >= 0
+        x[there] = each[self.of[there]]
+        return x
+
     def each(self, view: Snapshot, share: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
         """What a member of each class gets, classes × types, as an allocation."""
         number, of = view.jobs.number, self.of

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fairlead.core.allocation import DIGITS, NEGLIGIBLE, Allocation
+from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
@@ -190,7 +190,7 @@ def _equal_shares(view: Snapshot, usable: Bools, one: Ints, two: Ints) -> Alloca
     share = np.zeros((0, types))
     if len(one):
         mix = even_mix(classes, view.capacity)
-        share = np.minimum(classes.each(mix * level_out(classes, mix, view.capacity)[:, None]).round(DIGITS), 1.0)
+        share = Allocation.tidy(classes.matrix(mix * level_out(classes, mix, view.capacity)[:, None]))
     row, on = (share > NEGLIGIBLE).nonzero()
     second = np.where(two >= 0, jobs.number[two], -1) if len(two) else NONE
     return Allocation(jobs.number[one[row]], second[row], on, share[row, on])

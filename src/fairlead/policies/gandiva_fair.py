@@ -63,7 +63,7 @@ class GandivaFair:
         if self.trade:
             quota = traded(quota, mean_rates(classes, of, len(users)), demand)
         each = _dealt(classes, of, quota, view.capacity)
-        return Allocation.alone(view.jobs.number, classes.each(each)), memo
+        return classes.each(view, each), memo
 
 
 def equal_parts(tickets: Floats, demand: Floats, capacity: Ints) -> Floats:

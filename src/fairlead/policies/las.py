@@ -9,8 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.ranking import crossing, in_order
@@ -31,6 +29,5 @@ class LeastAttainedService:
         key = (jobs.accelerator_s if by_accelerator else jobs.run_s) / jobs.weight
         selection = in_order(view, key, backfill=self.backfill, holds_until=math.inf)
         at = jobs.position_of(selection.jobs)
-        growth = np.zeros(len(jobs))
-        growth[at] = (jobs.workers[at] if by_accelerator else 1) / jobs.weight[at]
-        return selection.until(crossing(view.time, key, growth)), memo
+        growth = (jobs.workers[at] if by_accelerator else 1) / jobs.weight[at]
+        return selection.until(crossing(view.time, key, at, growth)), memo

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from fairlead.core.allocation import Allocation
-from fairlead.core.cluster import Bools, Floats
+from fairlead.core.cluster import Bools
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
@@ -74,13 +74,13 @@ class StaticPartition:
             own, room = _some(classes, mine), view.capacity * part[party]
             mix = even_mix(own, room)
             each[mine] = mix * level_out(own, mix, room)[:, None]
-        return Allocation.alone(view.jobs.number, classes.each(each)), memo
+        return classes.each(view, each), memo
 
 
 def _usable(view: Snapshot) -> Bools:
     """Jobs × types: where each can run at the moment."""
     classes = classes_of(view, alike=True, by_weight=False)
-    can: Floats = classes.each(classes.rates)
+    can = classes.matrix(classes.rates)
     return can > 0
 
 

@@ -44,7 +44,7 @@ class StrategyProofPerf:
         if not len(classes):
             return nothing(view), memo
         time, kept = partial(classes, view.capacity)
-        return Allocation.alone(view.jobs.number, classes.each(time * kept[:, None])), memo
+        return classes.each(view, time * kept[:, None]), memo
 
 
 def partial(classes: Classes, capacity: Ints) -> tuple[Floats, Floats]:

@@ -18,6 +18,11 @@ LONGEST_S = 1e11
 """Three thousand years: beyond it a clock of 64 bits no longer tells milliseconds apart."""
 MOST_STEPS = 1e15
 
+_WITHIN = f"seconds from 0 to {LONGEST_S:g}"
+_STEPS = f"a number above 0, at most {MOST_STEPS:g}"
+_POSITIVE = "a number above 0"
+_AMOUNT = "a number from 0 on"
+
 
 def raise_it(problem: InputError) -> None:
     raise problem
@@ -57,21 +62,20 @@ class Trace:
 
 def check_job(job: Job, source: object, line: int | None) -> InputError | None:
     """The first thing wrong with a job's numbers, whatever format they came from."""
-    positive = "a number above 0"
     checks = (
-        ("submitted_s", job.submitted_s, 0 <= job.submitted_s <= LONGEST_S, f"seconds from 0 to {LONGEST_S:g}"),
-        ("steps", job.steps, 0 < job.steps <= MOST_STEPS, f"a number above 0, at most {MOST_STEPS:g}"),
-        ("workers", job.workers, job.workers >= 1, "a whole number of at least 1"),
-        ("weight", job.weight, math.isfinite(job.weight) and job.weight > 0, positive),
-        ("deadline_s", job.deadline_s, job.deadline_s > 0, positive),
-        ("memory_gb", job.memory_gb, 0 <= job.memory_gb < math.inf, "a number from 0 on"),
-        ("cpus", job.cpus, 0 <= job.cpus < math.inf, "a number from 0 on"),
-        ("host_memory_gb", job.host_memory_gb, 0 <= job.host_memory_gb < math.inf, "a number from 0 on"),
-        ("time_limit_s", job.time_limit_s, job.time_limit_s > 0, positive),
-        ("retry_limit", job.retry_limit, job.retry_limit >= 0, "a whole number from 0 on"),
-        ("min_run_s", job.min_run_s, 0 <= job.min_run_s < math.inf, "a number from 0 on"),
+        ("submitted_s", 0 <= job.submitted_s <= LONGEST_S, _WITHIN),
+        ("steps", 0 < job.steps <= MOST_STEPS, _STEPS),
+        ("workers", job.workers >= 1, "a whole number of at least 1"),
+        ("weight", 0 < job.weight < math.inf, _POSITIVE),
+        ("deadline_s", job.deadline_s > 0, _POSITIVE),
+        ("memory_gb", 0 <= job.memory_gb < math.inf, _AMOUNT),
+        ("cpus", 0 <= job.cpus < math.inf, _AMOUNT),
+        ("host_memory_gb", 0 <= job.host_memory_gb < math.inf, _AMOUNT),
+        ("time_limit_s", job.time_limit_s > 0, _POSITIVE),
+        ("retry_limit", job.retry_limit >= 0, "a whole number from 0 on"),
+        ("min_run_s", 0 <= job.min_run_s < math.inf, _AMOUNT),
     )
-    for field, value, good, expected in checks:
+    for field, good, expected in checks:
         if not good:
-            return InputError(source, expected, line=line, field=field, value=value)
+            return InputError(source, expected, line=line, field=field, value=getattr(job, field))
     return None
