@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fairlead.core.cluster import AcceleratorType, Cluster
+from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.reasons import Code
 from fairlead.core.stages import Allocated
@@ -88,7 +89,7 @@ def test_the_throughput_per_cost_is_the_largest_possible(seed, normalized):
 @pytest.mark.usefixtures("all_digits")
 def test_with_deadlines_kept_the_throughput_per_cost_is_the_largest_possible(seed, normalized):
     made = moment(seed, deadlines=True)
-    x, _ = MinCostSlo(normalized=normalized).allocate(made.view, None)
+    x, _ = MinCostSlo(normalized=normalized, margin_s=0.0).allocate(made.view, None)
     made.check(x)
     jobs = made.view.jobs
     floor = jobs.steps_left / (jobs.submitted_s + jobs.deadline_s - made.view.time)
@@ -105,7 +106,7 @@ def test_with_deadlines_kept_the_throughput_per_cost_is_the_largest_possible(see
 def test_hardly_more_deadlines_are_given_up_than_must_be(seed):
     """Against an exact choice by integers. The rule gives up the fewest as far as one set of prices tells; seldom one more."""
     made = moment(seed, deadlines=True, tight=0.35)
-    x, _ = MinCostSlo().allocate(made.view, None)
+    x, _ = MinCostSlo(margin_s=0.0).allocate(made.view, None)
     made.check(x)
     jobs = made.view.jobs
     need = jobs.steps_left / (jobs.submitted_s + jobs.deadline_s - made.view.time)
@@ -128,7 +129,7 @@ def test_reasons_tell_which_deadlines_are_given_up():
         Job("fine", 0.0, 1000.0, "resnet", deadline_s=300.0),
         Job("without", 0.0, 1000.0, "resnet"),
     ]
-    x, _ = MinCostSlo().allocate(arrived(PRICED, jobs, 100.0, TABLE), None)
+    x, _ = MinCostSlo(margin_s=0.0).allocate(arrived(PRICED, jobs, 100.0, TABLE), None)
     assert {number: reason.code for number, reason in x.reasons.items()} == dict.fromkeys((0, 1), Code.SLO_INFEASIBLE)
     assert "deadline in -50 s is given up: it is out of reach (100 s of work on its fastest type)" in str(x.reasons[0])
 
@@ -141,7 +142,7 @@ def test_what_the_cluster_cannot_do_for_all_it_does_for_the_most():
         *(Job(f"j{i}", 0.0, 1000.0, "resnet", deadline_s=100.0) for i in range(3)),
         Job("small", 0.0, 1000.0, "resnet", deadline_s=300.0),
     ]
-    x, _ = MinCostSlo().allocate(arrived(cluster, jobs, 0.0, table), None)
+    x, _ = MinCostSlo(margin_s=0.0).allocate(arrived(cluster, jobs, 0.0, table), None)
     assert sorted(x.reasons) == [1, 2]  # the later of the dearest; one third stays for the small one
     time = x.matrix(np.arange(4), 1)[:, 0]
     assert time[0] == pytest.approx(1.0)
@@ -160,7 +161,7 @@ def test_each_job_runs_where_it_is_cheapest_for_it():
 def test_a_deadline_brings_a_job_to_the_dearer_type_as_far_as_it_must():
     jobs = [Job("a", 0.0, 1e5, "a3c", deadline_s=1e5 / 1.5)]
     view = view_of(state_of(PRICED, jobs), 0.0, TABLE)
-    x, _ = MinCostSlo().allocate(view, None)
+    x, _ = MinCostSlo(margin_s=0.0).allocate(view, None)
     assert x.matrix(view.jobs.number, 2)[0] == pytest.approx([0.5, 0.5])
 
 
@@ -186,3 +187,14 @@ def test_total_throughput_goes_to_whoever_does_most_steps_unless_normalized():
     assert MaxSumThroughputPerf().allocate(view, None)[0].matrix(view.jobs.number, 2).tolist() == [[1.0, 0.0], [0.0, 1.0]]
     fair = MaxSumThroughputPerf(normalized=True).allocate(view, None)[0]
     assert fair.matrix(view.jobs.number, 2).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_a_margin_is_kept_where_all_deadlines_can_be_and_is_refused_below_0():
+    table = table_of(("v100",), {("resnet", 1): (10.0,)})
+    jobs = [Job("a", 0.0, 1000.0, "resnet", deadline_s=400.0), Job("b", 0.0, 1000.0, "resnet", deadline_s=200.0)]
+    made = arrived(Cluster.parse("1xv100:1"), jobs, 0.0, table)
+    time = MinCostSlo(margin_s=50.0).allocate(made, None)[0].matrix(np.arange(2), 1)[:, 0]
+    assert time[1] >= 100.0 / 150.0 - 1e-6
+    assert not MinCostSlo(margin_s=150.0).allocate(made, None)[0].reasons  # too much together: the deadlines alone count
+    with pytest.raises(InputError, match="margin_s"):
+        MinCostSlo(margin_s=-1.0)

@@ -10,6 +10,7 @@ that does the most is taken."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
@@ -66,10 +68,16 @@ class MinCostSlo:
 
     Deadlines that are out of reach do not bind. Where those that remain are too much for the cluster together, the jobs whose
     deadlines take the most of it, at the prices of its bottlenecks, lose theirs first: so the fewest do. Each is told so.
+    Rounds realise shares only roughly, so jobs are to be done `margin_s` before their deadlines, where all can be.
     """
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     normalized: bool = True
+    margin_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.margin_s < math.inf:
+            raise InputError("policy min-cost-slo", "seconds from 0 on", field="margin_s", value=self.margin_s)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
@@ -79,9 +87,14 @@ class MinCostSlo:
         jobs = view.jobs.only(demands.there)
         left_s = jobs.submitted_s + jobs.deadline_s - view.time
         wanted = np.isfinite(left_s) & (jobs.steps_left > 0)
-        need = np.divide(jobs.steps_left, left_s, out=np.full(len(jobs), np.inf), where=left_s > 0)
-        reachable = wanted & (need <= demands.fastest * (1.0 + FITS))
-        need = np.where(reachable, np.minimum(need, demands.fastest), 0.0)
+        fastest = demands.fastest
+        exact = np.divide(jobs.steps_left, left_s, out=np.full(len(jobs), np.inf), where=left_s > 0)
+        reachable = wanted & (exact <= fastest * (1.0 + FITS))
+        early_s = left_s - self.margin_s
+        early = np.divide(jobs.steps_left, early_s, out=np.full(len(jobs), np.inf), where=early_s > 0)
+        need = np.where(reachable, np.minimum(early, fastest), 0.0)
+        if demands.fit(demands.on_grid(need)).excess > FITS:  # no deadline is given up for the sake of a margin
+            need = np.where(reachable, np.minimum(exact, fastest), 0.0)
         kept, fit = _kept(demands, need, reachable)
         told = {
             "it is out of reach": wanted & ~reachable,
