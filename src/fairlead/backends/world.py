@@ -208,7 +208,7 @@ class World:
         neighbours = NONE
         if self.shares:
             neighbours = self._slow_each_other(jobs, alone)
-        if alone.item(alone.argmin()) <= 0:
+        if len(alone) and alone.item(alone.argmin()) <= 0:
             bad = int(jobs[int(alone.argmin())])
             where = self.cluster.type_names[int(self.type[bad])]
             raise InvalidPlan(f"job {self.jobs[bad].name!r} was put on {where}, where it has no throughput")

@@ -18,7 +18,7 @@ NEGLIGIBLE = 1e-6
 """Shares below this are a solver's dust, not time."""
 
 DIGITS = 7
-"""Shares are rounded to so many digits, so that an optimum reached along another way is the same number."""
+"""Shares are kept to so many digits, so that an optimum reached along another way is the same number."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Allocation:
 
     @staticmethod
     def tidy(share: Floats) -> Floats:
-        """Shares as they are kept: rounded, at most 1, without dust."""
-        rounded: Floats = np.minimum(share.round(DIGITS), 1.0)
+        """Shares as they are kept: rounded down (all together must not become more than there is), at most 1, without dust."""
+        rounded: Floats = np.minimum(np.floor(share * 10.0**DIGITS + 0.01) / 10.0**DIGITS, 1.0)
         return np.where(rounded > NEGLIGIBLE, rounded, 0.0)
 
     def __len__(self) -> int:
