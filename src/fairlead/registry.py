@@ -67,6 +67,8 @@ class Registry:
 
     def find(self, what: str, name: str) -> Registered:
         known = self.entries.get(what, {})
+        if name not in known and name.replace("_", "-") in known:  # the papers' programs write max_min_fairness
+            name = name.replace("_", "-")
         if name not in known:
             raise UnknownName(what, name, known)
         claims = known[name]

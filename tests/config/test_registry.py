@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.errors import DuplicateName, FairleadError, UnknownName
-from fairlead.core.stages import Admission, Estimation, Placement, Policy, Termination
+from fairlead.core.stages import Admission, Allocator, Estimation, Mechanism, Placement, Policy, Termination
 from fairlead.policies.fifo import Fifo
 from fairlead.registry import GROUPS, Registered, Registry
 from fairlead.workloads.formats import BUILT_IN
@@ -29,7 +29,7 @@ class Mine:
 
 def test_what_is_built_in_comes_by_entry_points_like_everything_else():
     names = {entry.name for entry in INSTALLED.of("policy") if entry.origin == "fairlead"}
-    assert names == {"fifo", "fifo-priority", "sjf", "srtf", "largest-first", "las", "tiresias", "gittins"}
+    assert names >= {"fifo", "fifo-priority", "sjf", "srtf", "largest-first", "las", "tiresias", "gittins", "max-min-fairness"}
     assert {entry.name for entry in INSTALLED.of("placement")} >= {"first-free", "consolidated", "spread"}
     assert {entry.name for entry in INSTALLED.of("admission")} >= {"accept-all", "accept-up-to"}
     assert {entry.name for entry in INSTALLED.of("format")} >= set(BUILT_IN)
@@ -39,7 +39,8 @@ def test_what_is_built_in_comes_by_entry_points_like_everything_else():
 @pytest.mark.parametrize(
     ("what", "contract"),
     [
-        ("policy", Policy),
+        ("policy", (Policy, Allocator)),
+        ("mechanism", Mechanism),
         ("placement", Placement),
         ("admission", Admission),
         ("estimation", Estimation),

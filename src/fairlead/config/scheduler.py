@@ -53,12 +53,12 @@ class SchedulerConfig:
     policy: Part = Part("fifo")
     admission: Part = Part("accept-all")
     estimation: Part = Part("oracle")
-    mechanism: Part = Part("turns")  # used where the policy gives shares of time
     placement: Part = Part("consolidated")
     termination: Part = Part("by-steps")
     round_s: float = DEFAULT_ROUND_S
     run_to_completion: bool = False
     name: str = ""
+    mechanism: Part = Part("turns")  # used where the policy gives shares of time
 
     @property
     def label(self) -> str:

@@ -17,7 +17,7 @@ from fairlead.core.reasons import Reason
 NEGLIGIBLE = 1e-6
 """Shares below this are a solver's dust, not time."""
 
-DIGITS = 7
+DIGITS = 9
 """Shares are kept to so many digits, so that an optimum reached along another way is the same number."""
 
 
