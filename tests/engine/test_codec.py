@@ -150,6 +150,7 @@ events = st.one_of(
     st.builds(ev.SchedulerSwitched, moments, mappings, words),
     st.builds(ev.RoundPlanned, plans()),
     st.builds(ev.MemoChanged, moments, st.none() | mappings),
+    st.builds(ev.FactsLearned, moments, mappings),
     made(ev.ProgressReported, ints, finite, finite, finite),
     made(ev.JobsFinished, ints, finite),
     st.builds(

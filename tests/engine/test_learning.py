@@ -1,0 +1,126 @@
+"""What estimation learns: it is journaled, goes into forks, survives switches, and costs nothing where nobody learns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from fairlead.backends.simulated import Simulated
+from fairlead.config import SchedulerConfig
+from fairlead.core import events as ev
+from fairlead.core.errors import JournalError
+from fairlead.core.job import Job
+from fairlead.core.plan import Lesson, Rates
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.stages import Stages
+from fairlead.engine.codec import decode, encode
+from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.estimation.oracle import Oracle
+from fairlead.testing import cluster
+from fairlead.testing.builders import random_jobs, random_table
+
+MACHINE = cluster("v100:2,k80:2")
+TABLE = random_table(3, MACHINE.type_names)
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Counts the jobs it has met, and wants to be asked again at some seconds."""
+
+    oracle: Oracle
+    alarms: tuple[float, ...] = ()
+    asked: list[float] = field(default_factory=list)
+
+    def learn(self, view: Snapshot) -> Lesson:
+        self.asked.append(view.time)
+        new = [n for n in (*view.queued.number.tolist(), *view.jobs.number.tolist()) if f"job {n}" not in view.learned]
+        rung = [a for a in self.alarms if a <= view.time and f"alarm {a}" not in view.learned]
+        facts = {**{f"job {n}": [n] for n in new}, **{f"alarm {a}": view.time for a in rung}}
+        return Lesson(facts, min((a for a in self.alarms if a > view.time), default=np.inf))
+
+    def rates(self, view: Snapshot) -> Rates:
+        assert all(f"job {n}" in view.learned for n in view.jobs.number.tolist()), "rates asked for before the lesson"
+        return self.oracle.rates(view)
+
+
+def running(estimation, jobs, *, round_s: float = 300.0, scheduler=None, **others) -> Loop:
+    stages = SchedulerConfig(round_s=round_s).build(TABLE)
+    stages = Stages(**{**stages.__dict__, "estimation": estimation})
+    loop = Loop(State(MACHINE), Simulated(MACHINE, TABLE, jobs, **others), stages, journal=MemoryJournal())
+    loop.record(ev.Opened(0.0, MACHINE, scheduler or {}))
+    return loop
+
+
+def test_facts_are_recorded_before_the_plan_and_add_up():
+    loop = running(Counting(Oracle(TABLE)), random_jobs(1, 12, table=TABLE, largest=2))
+    loop.run()
+    events = loop.journal.events
+    told = [event for event in events if isinstance(event, ev.FactsLearned)]
+    assert {name for event in told for name in event.facts} == {f"job {n}" for n in range(12)}
+    assert sum(len(event.facts) for event in told) == 12
+    for place, event in enumerate(events):
+        if isinstance(event, ev.FactsLearned):
+            following = events[place + 1]
+            assert isinstance(following, (ev.RoundPlanned, ev.MemoChanged))
+            assert following.time == event.time
+    assert State.replay(events).learned == loop.state.learned
+    assert State.replay(events).digest() == loop.state.digest()
+
+
+@pytest.mark.parametrize("round_s", [300.0, 0.0])
+def test_a_lesson_is_asked_for_again_at_the_second_it_names(round_s):
+    counting = Counting(Oracle(TABLE), alarms=(4000.0, 7777.0))
+    loop = running(counting, [Job("long", 0.0, 20_000.0)], round_s=round_s)
+    loop.run()
+    for alarm in counting.alarms:
+        rung = loop.state.learned[f"alarm {alarm}"]
+        assert alarm <= rung <= alarm + (round_s or 1.0)
+    assert len(counting.asked) <= 8  # and not in every round
+
+
+def test_after_a_launch_there_is_one_more_look():
+    counting = Counting(Oracle(TABLE))
+    running(counting, [Job("long", 0.0, 20_000.0)]).run()
+    assert counting.asked[:2] == [0.0, 300.0]
+    assert len(counting.asked) <= 3
+
+
+def test_a_fork_carries_what_was_learned():
+    loop = running(Counting(Oracle(TABLE)), random_jobs(1, 12, table=TABLE, largest=2))
+    loop.run(until=9000.0)
+    assert loop.state.learned
+    view = loop.state.snapshot(loop.backend.now).detached()
+    assert view.learned == loop.state.learned
+    assert State.from_snapshot(view).learned == loop.state.learned
+
+
+def test_a_switch_forgets_what_another_estimation_learned():
+    state = State(MACHINE)
+    online = {"policy": "las", "estimation": "online"}
+    state.apply(ev.Opened(0.0, MACHINE, online))
+    state.apply(ev.FactsLearned(1.0, {"a": [1]}))
+    state.apply(ev.SchedulerSwitched(2.0, {**online, "policy": "srtf"}))
+    assert state.learned == {"a": [1]}
+    state.apply(ev.FactsLearned(3.0, {"b": 2, "a": [3]}))
+    assert state.learned == {"a": [3], "b": 2}
+    state.apply(ev.SchedulerSwitched(4.0, {"policy": "srtf", "estimation": "oracle"}))
+    assert state.learned == {}
+
+
+def test_a_snapshot_keeps_what_was_known_at_its_moment():
+    state = State(MACHINE)
+    state.apply(ev.FactsLearned(1.0, {"a": 1}))
+    view = state.snapshot()
+    state.apply(ev.FactsLearned(2.0, {"a": 2}))
+    assert view.learned == {"a": 1}
+
+
+def test_facts_that_are_not_a_mapping_are_damage():
+    line = encode(ev.FactsLearned(1.0, {"a": [1, 2.5, "x", {"b": None}]}))
+    assert decode(line) == ev.FactsLearned(1.0, {"a": [1, 2.5, "x", {"b": None}]})
+    with pytest.raises(JournalError, match="damaged"):
+        decode(line.replace(b'{"a":[1,2.5,"x",{"b":null}]}', b"[1]"))
