@@ -96,6 +96,7 @@ class FairShares:
         self._pairs: list[tuple[int, int, int]] = []  # slot, slot, type of each pair's column
         self._pair_column = np.zeros(0, dtype=np.int64)
         self._met = np.zeros((0, 0), dtype=np.bool_)  # slots × slots: whose pairs have been looked at
+        self._paired = np.zeros((0, 0, types))  # and what they gain
         none = np.zeros(0, dtype=np.int64)
         self._program = None
         if types:
@@ -120,8 +121,17 @@ class FairShares:
         if len(new):
             known[new] = self._enter(classes, new, gain, then)
         if paired is not None:
+            if not self._as_before(known, paired):  # what pairs are thought to gain has been learned anew
+                self._begin(capacity)
+                known = self._enter(classes, np.arange(len(classes)), gain, then)
             self._enter_pairs(classes, known, gain, paired, then)
         return known
+
+    def _as_before(self, slots: Ints, paired: Floats) -> bool:
+        """Whether the gains of pairs that have been looked at are what they were."""
+        old = (slots < len(self._met)).nonzero()[0]
+        here, given = np.ix_(slots[old], slots[old]), paired[np.ix_(old, old)]
+        return bool(np.array_equal(self._paired[here][self._met[here]], given[self._met[here]]))
 
     def _enter(self, classes: Classes, new: Ints, gain: Floats, then: Floats | None) -> Ints:
         program, ways = self._program, self._ways
@@ -162,12 +172,15 @@ class FairShares:
         if len(self._met) < len(self._slot):
             larger = np.zeros((2 * len(self._slot), 2 * len(self._slot)), dtype=np.bool_)
             larger[: len(self._met), : len(self._met)] = self._met
-            self._met = larger
+            gains = np.zeros((*larger.shape, len(self._capacity)))
+            gains[: len(self._met), : len(self._met)] = self._paired
+            self._met, self._paired = larger, gains
         here = np.ix_(slots, slots)
         fresh = ~self._met[here]
         if not fresh.any():
             return
         self._met[here] = True
+        self._paired[here] = paired
         together = np.divide(paired, gain[:, None, :], out=np.zeros_like(paired), where=gain[:, None, :] > 0)
         pays = (together > 0) & (together.transpose(1, 0, 2) > 0) & (together + together.transpose(1, 0, 2) > 1.0 + 1e-9)
         pays &= (classes.workers[:, None] == classes.workers[None, :])[:, :, None]

@@ -1,0 +1,183 @@
+"""How long allocation policies think: CPU milliseconds for one allocation, beside the textbook program in cvxpy.
+
+    python benchmarks/policies.py                # a table
+    python benchmarks/policies.py --json         # the same as one JSON object
+    python benchmarks/policies.py --no-textbook  # without cvxpy's side, which takes minutes
+
+The cluster grows with the jobs: half as many accelerators, of three types. Kinds are those of Gavel's table where it lies in
+`../shared/data`, else the bundled catalogue's: all of one worker ("single"), or of one to eight ("gangs"). *Cold* is a new
+policy's first answer; *warm* the answer after one more job has come. Memory is the process's peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlead.config.scheduler import make, parse_part
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster, Floats
+from fairlead.core.job import Job
+from fairlead.core.plan import RoundPlan
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.stages import Allocator
+from fairlead.engine.state import State
+from fairlead.estimation.oracle import Oracle
+from fairlead.registry import Registry
+from fairlead.study.simulate import peak_rss_mb
+from fairlead.workloads.catalogue import catalogue
+from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.tables import read_throughputs
+
+TABLE = Path(__file__).resolve().parents[1] / ".." / "shared" / "data" / "gavel" / "simulation_throughputs.json"
+TYPES = ("v100", "p100", "k80")
+
+CASES: tuple[tuple[str, str, int, dict[str, float]], ...] = (
+    ("max-min (LAS)", "max-min-fairness-perf", 2048, {"cold": 10, "warm": 1}),
+    ("max-min (LAS)", "max-min-fairness-perf", 32768, {"cold": 100}),
+    ("max-min, agnostic", "max-min-fairness", 2048, {}),
+    ("finish-time fairness", "finish-time-fairness-perf", 2048, {"cold": 20}),
+    ("makespan", "min-total-duration-perf", 2048, {"cold": 20}),
+    ("cost with SLOs", "min-cost-slo", 2048, {"cold": 20}),
+    ("water filling", "max-min-fairness-water-filling-perf", 2048, {"cold": 200}),
+    ("hierarchical, fair", "hierarchical-perf", 2048, {"cold": 400}),
+    ("hierarchical, FIFO", "hierarchical-perf:inside=fifo", 2048, {"cold": 400}),
+    ("space sharing", "max-min-fairness-perf:space_sharing=true", 2048, {"cold": 300}),
+    ("placement sensitive", "max-min-fairness-perf:placement_sensitive=true", 2048, {}),
+    ("FIFO", "fifo-perf", 2048, {}),
+    ("AlloX", "allox", 2048, {}),
+)
+"""What is measured: a name, the policy, how many jobs, and the limits in CPU milliseconds."""
+
+
+class Moment:
+    """A cluster full of waiting jobs; more can come."""
+
+    def __init__(self, table: ThroughputTable, jobs: int, gangs: bool, *, alike: bool = True) -> None:
+        self.rng = np.random.default_rng(0)
+        keys = [key for row, key in enumerate(table.keys) if row and (gangs or key[1] == 1) and table.alone[row].max() > 0]
+        self.table, self.keys, self.count, self.now = table, keys, 0, 0.0
+        if not alike:  # no two jobs with the same rates: each a kind of its own
+            picks = [keys[i] for i in self.rng.integers(len(keys), size=jobs)]
+            rows = [table.row(*key) for key in picks]
+            noise = self.rng.uniform(0.99, 1.01, (jobs + 1, len(TYPES)))
+            rates = table.alone[[0, *rows]] * noise
+            self.keys = [(f"own-{i}", key[1]) for i, key in enumerate(picks)]
+            nobody = np.zeros((1, 1, 1))
+            paired = np.broadcast_to(nobody, (jobs + 1, jobs + 1, len(TYPES)))
+            self.table = ThroughputTable(TYPES, (table.keys[0], *self.keys), rates, rates, paired, "perturbed")
+        per_type = 8 * max(1, round(jobs / 2 / len(TYPES) / 8))
+        self.cluster = Cluster.parse(",".join(f"{per_type}x{name}:8" for name in TYPES))
+        self.state = State(self.cluster)
+        self.state.apply(ev.Opened(0.0, self.cluster, {}, "benchmark", None))
+        self.estimation = Oracle(self.table)
+        self.more(jobs, in_order=not alike)
+
+    def more(self, jobs: int, *, in_order: bool = False) -> None:
+        for index in range(jobs):
+            kind, workers = self.keys[index if in_order else int(self.rng.integers(len(self.keys)))]
+            rate = float(self.table.alone[self.table.row(kind, workers)].max())
+            hours = float(self.rng.uniform(1, 48))
+            deadline = self.now + 3600 * hours * float(self.rng.choice([1.2, 2.0, 10.0])) * 8
+            entity = f"entity-{int(self.rng.integers(8))}"
+            job = Job(f"job-{self.count}", 0.0, rate * hours * 3600, kind, workers, entity=entity, deadline_s=deadline)
+            self.state.apply(ev.JobSubmitted(0.0, self.count, job))
+            self.count += 1
+        admitted = np.arange(self.count - jobs, self.count)
+        self.state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=admitted)))
+
+    def view(self) -> Snapshot:
+        view = self.state.snapshot(0.0).but(estimate=self.estimation.rates)
+        view.rates  # noqa: B018 - what a decision has looked up before it asks the policy
+        return view
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """CPU milliseconds."""
+    began = time.process_time()
+    work()
+    return (time.process_time() - began) * 1e3
+
+
+def measure(policy: str, table: ThroughputTable, jobs: int, gangs: bool, *, alike: bool = True) -> dict[str, float]:
+    part, registry = parse_part(policy), Registry.installed()
+    moment = Moment(table, jobs, gangs, alike=alike)
+    cold, warm = [], []
+    for _ in range(3):
+        allocator: Allocator = make("policy", part, registry)
+        view = moment.view()
+        memo = None
+        cold.append(timed(lambda a=allocator, v=view: a.allocate(v, None)))
+    _, memo = allocator.allocate(moment.view(), None)
+    for _ in range(9 if alike else 0):
+        moment.more(1)
+        view = moment.view()
+        warm.append(timed(lambda a=allocator, v=view, m=memo: a.allocate(v, m)))
+    return {"cold": float(np.median(cold)), "warm": float(np.median(warm)) if warm else float("nan"), "mb": peak_rss_mb()}
+
+
+def textbook(table: ThroughputTable, jobs: int, gangs: bool, *, alike: bool = True) -> float:
+    """Max-min fairness as the paper writes it, a variable for every job and type; CPU milliseconds, or NaN without cvxpy."""
+    try:
+        import cvxpy as cp
+    except ImportError:
+        return float("nan")
+    view = Moment(table, jobs, gangs, alike=alike).view()
+
+    def solve() -> None:
+        rates, workers = view.rates.of_jobs, view.jobs.workers.astype(np.float64)
+        capacity = view.capacity.astype(np.float64)
+        equal: Floats = rates @ (capacity / capacity.sum())
+        x = cp.Variable(rates.shape, nonneg=True)
+        gain = rates * (workers / equal)[:, None]
+        keeps = [cp.sum(x, axis=1) <= 1, workers @ x <= capacity]
+        cp.Problem(cp.Maximize(cp.min(cp.sum(cp.multiply(gain, x), axis=1))), keeps).solve(solver="CLARABEL")
+
+    return timed(solve)
+
+
+def rows(with_textbook: bool) -> Iterator[dict[str, Any]]:
+    table = (read_throughputs(TABLE.resolve()) if TABLE.is_file() else catalogue()).for_types(TYPES)
+    for name, policy, jobs, limits in CASES:
+        for gangs in (False, True):
+            found = measure(policy, table, jobs, gangs)
+            beside = (
+                textbook(table, jobs, gangs) if with_textbook and policy == "max-min-fairness-perf" and jobs <= 2048 else None
+            )
+            above = [f"{what} above {limit:g}" for what, limit in limits.items() if found[what] > limit]
+            yield {"name": name, "policy": policy, "jobs": jobs, "kinds": "gangs" if gangs else "single", **found,
+                   "limits": limits, "textbook": beside, "above": above}  # fmt: skip
+    for gangs in (False, True):
+        found = measure("max-min-fairness-perf", table, 2048, gangs, alike=False)
+        beside = textbook(table, 2048, gangs, alike=False) if with_textbook else None
+        above = ["cold above 1000"] if found["cold"] > 1000 else []
+        facts = {"policy": "max-min-fairness-perf", "jobs": 2048, "kinds": "gangs" if gangs else "single", **found}
+        yield {"name": "max-min, no two jobs alike", **facts, "limits": {"cold": 1000}, "textbook": beside, "above": above}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--no-textbook", action="store_true")
+    given = parser.parse_args()
+    found = []
+    if not given.json:
+        print(f"{'policy':<28}{'jobs':>7} {'kinds':<7}{'cold ms':>9}{'warm ms':>9}{'textbook ms':>13}{'MB':>6}")
+    for row in rows(not given.no_textbook):
+        found.append(row)
+        if not given.json:
+            beside = "" if row["textbook"] is None else f"{row['textbook']:.0f}"
+            times = f"{row['cold']:>9.2f}{row['warm']:>9.2f}{beside:>13}{row['mb']:>6.0f}"
+            print(f"{row['name']:<28}{row['jobs']:>7} {row['kinds']:<7}{times}", *row["above"], flush=True)
+    if given.json:
+        print(json.dumps({"table": TABLE.name if TABLE.is_file() else "catalogue", "rows": found}))
+
+
+if __name__ == "__main__":
+    main()
