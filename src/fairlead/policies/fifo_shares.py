@@ -23,7 +23,7 @@ from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
-from fairlead.policies.in_line import taken, whole_shares
+from fairlead.policies.in_line import beside, taken
 from fairlead.policies.max_min import nothing
 from fairlead.policies.program import Program
 
@@ -36,17 +36,19 @@ class FifoPerf:
     """Whoever came first has its fastest type, as far as the sum of all, weighted by arrival, gains from it.
 
     `sticky`: as Gavel's simulator, one by one; a job keeps the type it got, and nobody overtakes the first that finds no room.
+    `space_sharing` goes one by one too: who finds no room of its own goes beside whoever it does best with, if that pays.
     """
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     sticky: bool = False
+    space_sharing: bool = False
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
         if not len(classes):
             return nothing(view), memo
-        if self.sticky:
-            return _sticky(view, classes, memo)
+        if self.sticky or self.space_sharing:
+            return _one_by_one(view, classes, memo, self.space_sharing)
         there = (classes.of >= 0).nonzero()[0]
         weight = (len(view.jobs) - there) / len(view.jobs)
         x = np.zeros((len(view.jobs), len(view.capacity)))
@@ -54,17 +56,27 @@ class FifoPerf:
         return Allocation.alone(view.jobs.number, x), memo
 
 
-def _sticky(view: Snapshot, classes: Classes, memo: Memo) -> tuple[Allocation, Memo]:
+def _one_by_one(view: Snapshot, classes: Classes, memo: Memo, pairs: bool) -> tuple[Allocation, Memo]:
+    number, line = view.jobs.number, np.arange(len(view.jobs))
     held: dict[int, int] = {}
+    mates: dict[int, int] = {}
     if isinstance(memo, Mapping):
-        numbers, types = memo["number"], memo["type"]
-        here = np.isin(numbers, view.jobs.number)
-        rows = view.jobs.number.searchsorted(numbers[here])
-        held = dict(zip(rows.tolist(), types[here].tolist()))
-    got = taken(view, classes, np.arange(len(view.jobs)), strict=True, held=held)
-    has = got >= 0
-    kept = {"number": view.jobs.number[has], "type": got[has]}
-    return Allocation.alone(view.jobs.number, whole_shares(got, len(view.capacity))), kept
+        place = {one: row for row, one in enumerate(number.tolist())}
+        held = {place[one]: kind for one, kind in zip(memo["number"].tolist(), memo["type"].tolist()) if one in place}
+        known = zip(memo["guest"].tolist(), memo["host"].tolist())
+        mates = {place[guest]: place[host] for guest, host in known if guest in place and host in place}
+        held = {row: kind for row, kind in held.items() if row not in mates}
+    got = taken(view, classes, line, strict=True, held=held)
+    mates = beside(view, got, line, mates) if pairs else {}
+    guests, hosts = np.array([*mates], dtype=np.int64), np.array([*mates.values()], dtype=np.int64)
+    row = (got >= 0).nonzero()[0]
+    mate = np.full(len(view.jobs), -1, dtype=np.int64)
+    mate[hosts] = number[guests]
+    kept = {"number": number[row], "type": got[row], "guest": number[guests], "host": number[hosts]}
+    first, second = number[row], mate[row]
+    turned = (second >= 0) & (second < first)
+    first, second = np.where(turned, second, first), np.where(turned, first, second)
+    return Allocation(first, second, got[row], np.ones(len(row))), kept
 
 
 def weighted_sum(classes: Classes, of: Ints, weight: Floats, capacity: Ints) -> Floats:

@@ -36,6 +36,40 @@ def taken(view: Snapshot, classes: Classes, line: Ints, *, strict: bool, held: M
     return got
 
 
+def beside(view: Snapshot, got: Ints, line: Ints, mates: Mapping[int, int]) -> dict[int, int]:
+    """Who has no room of its own → beside whom, rows of the view. `mates` stay together where they can; then by the line, each
+    with the host with whom both together do best, in parts of what they do alone on that type, if they do more than one."""
+    rates, workers = view.rates, view.jobs.workers
+    free = got >= 0  # hosts that are alone yet
+    found: dict[int, int] = {}
+
+    def worth(guest: int, hosts: Ints) -> Floats:
+        kind, mine, theirs = got[hosts], rates.row[guest], rates.row[hosts]
+        alone = rates.alone[mine, kind] * rates.alone[theirs, kind]
+        together = rates.paired[mine, theirs, kind] * rates.alone[theirs, kind]
+        together = together + rates.paired[theirs, mine, kind] * rates.alone[mine, kind]
+        both = (
+            (rates.paired[mine, theirs, kind] > 0) & (rates.paired[theirs, mine, kind] > 0) & (workers[hosts] == workers[guest])
+        )
+        fits = (view.jobs.fits[guest] >> kind) & 1
+        return np.where(both & (fits > 0), together / np.maximum(alone, 1e-300), 0.0)
+
+    for guest, host in mates.items():
+        if got[guest] < 0 and free[host] and worth(guest, np.array([host]))[0] > 1.0:
+            found[guest], free[host] = host, False
+    for guest in line.tolist():
+        if got[guest] >= 0 or guest in found:
+            continue
+        hosts = free.nonzero()[0]
+        if not len(hosts):
+            break
+        value = worth(guest, hosts)
+        best = int(value.argmax())
+        if value[best] > 1.0:
+            found[guest], free[hosts[best]] = int(hosts[best]), False
+    return found
+
+
 def whole_shares(got: Ints, types: int) -> Floats:
     """All of the time on the type taken: rows × types."""
     shares: Floats = (got[:, None] == np.arange(types)).astype(np.float64)
