@@ -48,6 +48,8 @@ class Simulated:
         self._others = sorted(others, key=lambda event: event.time)
         self._next_other = 0
         self._untold: list[ev.Event] = []  # what is known before the first wait
+        self.world.foresee(self._arrivals, first_number)
+        self._foreseen = True  # numbers are as the world knows them, until somebody comes in between
 
     @classmethod
     def from_snapshot(
@@ -130,6 +132,7 @@ class Simulated:
     def add(self, job: Job) -> None:
         """One more job comes from outside, at its submission time, or now where that has passed."""
         late = job if job.submitted_s >= self.now else replace(job, submitted_s=self.now)
+        self._foreseen = False
         bisect.insort(self._arrivals, late, lo=self._next_job, key=lambda waiting: waiting.submitted_s)
 
     def reconcile(self, view: Snapshot) -> Sequence[ev.Event]:
@@ -171,7 +174,8 @@ class Simulated:
             if when >= until and (before or when > until or until == math.inf):
                 break
             happened.append(ev.JobSubmitted(when, self._number, job))
-            self.world.arrive(self._number, job)
+            if not self._foreseen:
+                self.world.arrive(self._number, job)
             self._next_job += 1
             self._number += 1
 

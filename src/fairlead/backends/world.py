@@ -4,7 +4,7 @@ saving cost it, when it will end. It knows no policy and no estimate."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,6 +80,27 @@ class World:
         self.costly = self.costly or cost.launch_s > 0 or cost.restart_s > 0 or cost.checkpoint_s > 0
         self._saving = self._saving or cost.checkpoint_every_s < math.inf
         self._limited = self._limited or job.time_limit_s < math.inf
+
+    def foresee(self, jobs: Sequence[Job], first: int) -> None:
+        """The same for many at once, with numbers from `first` on; they come into being when somebody launches them."""
+        if not jobs:
+            return
+        self._reserve(first + len(jobs))
+        mine = slice(first, first + len(jobs))
+        self.jobs.update(zip(range(first, first + len(jobs)), jobs))
+        looks = {(job.kind, job.workers): None for job in jobs}
+        place = {look: at for at, look in enumerate(looks)}
+        of = np.array([place[job.kind, job.workers] for job in jobs], dtype=np.int64)
+        self.row[mine] = np.array([self.table.row(kind, workers) for kind, workers in looks], dtype=np.int64)[of]
+        self.asked[mine] = np.array([workers for _, workers in looks], dtype=np.int64)[of]
+        spent = [self.costs.of(kind) for kind, _ in looks]
+        each = np.array([(c.launch_s, c.restart_s, c.checkpoint_s, c.checkpoint_every_s) for c in spent])
+        self._block[mine, 0] = [job.steps for job in jobs]
+        self._block[mine, 1] = [job.time_limit_s for job in jobs]
+        self._block[mine, 2:6] = each[of]
+        self.costly = self.costly or bool((each[:, :3] > 0).any())
+        self._saving = self._saving or bool((each[:, 3] < math.inf).any())
+        self._limited = self._limited or bool((self._block[mine, 1] < math.inf).any())
 
     def launch(self, launches: Launches, now: float) -> Ints:
         """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
