@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := out
 
-.PHONY: help setup demo test lint types imports unit browser bench clean
+.PHONY: help setup demo test lint types imports unit browser bench pictures clean
 
 help:
 	@echo "make demo    compare schedulers on a bundled workload, print the table, write the report"
 	@echo "make test    ruff, mypy --strict, import-linter, pytest"
 	@echo "make setup   only the virtual environment in $(VENV)"
 	@echo "make bench   the benchmarks (minutes)"
+	@echo "make pictures the pictures of docs/policies.md"
 	@echo "make clean   remove what the above made"
 
 setup: $(VENV)/.installed
@@ -30,8 +31,8 @@ demo: setup
 test: lint types imports unit
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples docs/make_policy_pictures.py
+	$(BIN)/ruff format --check src tests benchmarks examples docs/make_policy_pictures.py
 
 types: setup
 	$(BIN)/mypy
@@ -53,6 +54,9 @@ browser:
 
 bench: setup
 	$(BIN)/python benchmarks/simulator.py
+
+pictures: setup
+	$(BIN)/python docs/make_policy_pictures.py
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

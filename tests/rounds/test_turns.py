@@ -76,6 +76,13 @@ def test_random_shares_of_single_workers_are_realised(seed: int) -> None:
     assert (got >= x - 0.05).all(), "everybody gets its share at least"
 
 
+def test_a_job_that_is_alone_gets_its_share_of_every_type() -> None:
+    harness = Harness(table=random_table(0, ("v100", "p100", "k80"))).cluster("v100:1,p100:2,k80:3")
+    x = np.array([[1 / 6, 1 / 3, 1 / 2]])
+    harness.policy(Allocated(Fixed(x), Turns())).submit(job("j0").of_kind("kind-0", 1e9))
+    assert received(harness, 120, 1, 3) == pytest.approx(x, abs=0.02)
+
+
 def test_a_job_runs_once_a_round_and_gangs_are_whole() -> None:
     x = np.array([[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]])
     table = random_table(0, ("v100", "k80"))

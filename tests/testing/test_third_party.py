@@ -1,9 +1,10 @@
 """A policy in a package of its own: installed into a folder, found by its entry point, run by the command, and held to the
-shipped contract by its own tests."""
+shipped contract by its own tests; and the allocation policy of the examples, held to the same contract."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
 import shutil
@@ -11,10 +12,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from fairlead.core.stages import Allocated
+from fairlead.rounds.turns import Turns
+from fairlead.testing import Harness, PolicyContract, job
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "examples" / "third_party_policy"
+sys.path.insert(0, str(ROOT / "examples"))
+
+from custom_allocation import EqualUsers  # noqa: E402
 
 
 def run(*command: object, paths: tuple[Path, ...] = (), cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -84,3 +93,32 @@ def test_it_takes_under_thirty_lines_with_its_tests():
     assert set(counted) == {"fairlead_youngest.py", "test_youngest.py"}
     assert 0 < counted["fairlead_youngest.py"] < 30
     assert 0 < sum(counted.values()) < 30
+
+
+# An allocation policy: examples/custom_allocation.py, which docs/plugins.md prints.
+
+
+class TestEqualUsers(PolicyContract):
+    make = staticmethod(lambda: Allocated(EqualUsers(), Turns()))
+
+
+def test_users_have_equal_parts_however_many_jobs_they_have():
+    found = []
+
+    class Watched:
+        def allocate(self, view, memo):
+            allocation, memo = EqualUsers().allocate(view, memo)
+            found.append(allocation.matrix(view.jobs.number, 1)[:, 0])
+            return allocation, memo
+
+    harness = Harness().cluster("v100:2").policy(Allocated(Watched(), Turns()))
+    harness.submit(*(job(f"ann-{n}").with_(user="ann") for n in range(4)), job("bob").with_(user="bob"))
+    harness.round()
+    assert np.allclose(found[0], [0.25, 0.25, 0.25, 0.25, 1.0])
+    harness.run()
+
+
+def test_an_allocation_policy_takes_twenty_lines_and_the_guide_prints_it():
+    source = inspect.getsource(EqualUsers)
+    assert source.count("\n") <= 20
+    assert source in (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")

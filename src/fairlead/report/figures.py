@@ -19,7 +19,7 @@ from fairlead.report.series import Steps, in_use, waiting
 
 Runs: TypeAlias = Sequence[tuple[str, RunRecord]]
 
-_LOOK: dict[Any, Any] = {
+LOOK: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#9aa5b1",
     "axes.grid": True,
@@ -57,7 +57,7 @@ def write_figures(records: Sequence[RunRecord], folder: Path, options: MetricOpt
         "gantt.png": lambda: _gantts([run for run in runs if run[1].stretches is not None]),
     }
     written = []
-    with rc_context(_LOOK):
+    with rc_context(LOOK):
         for name, draw in figures.items():
             figure = draw()
             if figure is not None:

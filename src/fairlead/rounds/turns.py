@@ -1,9 +1,12 @@
 """Gavel's round mechanism (§5): whoever has had least of the time it was allocated goes first.
 
-f_mj = t_mj / Σ_m' t_m'j is the share of the time on type j that job (or pair) m has had since the last recomputation, and
-X_mj / f_mj its priority. In every round entries go by priority, ties by deficit, then by share, then by submission; a job runs
-once a round, and a gang that does not fit is passed over. What nobody with a share can use goes to whoever waits, on its
-fastest free type.
+f_mj is the fraction of the time since the last recomputation that job (or pair) m has spent on type j, and X_mj / f_mj its
+priority. In every round entries go by priority, ties by deficit, then by share, then by submission; a job runs once a round, and
+a gang that does not fit is passed over. What nobody with a share can use goes to whoever waits, on its fastest free type.
+
+The paper takes f_mj = t_mj / Σ_m' t_m'j. On one type that is the same order, since all have the same denominator. Between types it
+is not: a job that is alone on a type has f = 1 there whatever it has received, and would stay on its largest share for ever.
+Time since the recomputation is a denominator that all types share.
 
 It must not know how shares are computed; all it remembers is in the memo."""
 
@@ -98,13 +101,10 @@ class Turns:
     ) -> tuple[Ints, list[int], set[int]]:
         """Algorithm 1: the entries that run of those that stand, what is free by type, and who is busy."""
         x = ledger.allocation
-        spent = np.bincount(x.types, received, minlength=len(view.capacity)).astype(np.float64)
-        share, types, received = x.share[standing], x.types[standing], received[standing]
-        if self.prior_s:
-            received = received + self.prior_s
-            spent += self.prior_s * len(view.jobs)
+        share, types, received = x.share[standing], x.types[standing], received[standing] + self.prior_s
         had = received > 0
-        priority = np.where(had, share * spent[types] / np.where(had, received, 1.0), share * FIRST)
+        elapsed = view.time - ledger.computed_s + self.prior_s
+        priority = np.where(had, share * elapsed / np.where(had, received, 1.0), share * FIRST)
         keys = [-share, -ledger.deficit[standing], -priority.round(DIGITS)]
         if self.types != "together":
             keys.append(self._type_order(view)[types])
