@@ -1,5 +1,6 @@
-"""Cost with and without deadlines (Gavel §7.3): ResNet-50 and A3C jobs of half a day to eight days, each due within 1.2, 2 or 10
-times its duration. Only shares are realised (no leftovers): an accelerator that nobody was allocated costs nothing."""
+"""Cost with and without deadlines (Gavel §7.3): ResNet-50 and A3C jobs of half a day to eight days, each due within
+1.2, 2 or 10 times its duration. Only shares are realised (no leftovers): an accelerator that
+nobody was allocated costs nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Entities with weights (Gavel §7.3, Figures 12 and 13): on 3 + 3 + 3 accelerators a job comes every four rounds, six of each of
-three entities of weights 1, 2 and 3. No job ends, so shares change only when one comes: each of these moments is solved once.
+"""Entities with weights (Gavel §7.3, Figures 12 and 13): on 3 + 3 + 3 accelerators a job comes every four rounds, six of
+each of three entities of weights 1, 2 and 3. No job ends, so shares change only when one comes: each of these
+moments is solved once.
 
 A job's effective throughput counts in units of what an equal share of the cluster, the same time on every accelerator, would
 give it: steps of different models cannot be added up."""

@@ -24,7 +24,7 @@ def made(scale: Scale, arm: Arm, load: float, seed: int) -> Run:
 
 
 def sweep(scale: Scale) -> Sweep:
-    return Sweep((ORACLE, ESTIMATED, ALONE), scale.loads(HIGH["single"]), scale.seeds, partial(made, scale))
+    return Sweep((ORACLE, ESTIMATED, ALONE), scale.few_loads(HIGH["single"]), scale.seeds, partial(made, scale))
 
 
 def read(scale: Scale, answers: Answers) -> Findings:

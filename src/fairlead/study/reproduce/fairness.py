@@ -16,7 +16,7 @@ AWARE = Arm("Gavel", "finish-time-fairness-perf")
 
 
 def sweep(scale: Scale) -> Sweep:
-    loads = scale.loads(HIGH["multiple"])
+    loads = scale.few_loads(HIGH["multiple"])
     return Sweep((AGNOSTIC, AWARE), loads, scale.seeds, partial(continuous, scale, "multiple", 0.0))
 
 

@@ -21,7 +21,7 @@ IDEAL = Arm("ideal", GAVEL.policy, ideal=True)
 
 
 def sweep(scale: Scale) -> Sweep:
-    return Sweep((ROUNDS, IDEAL), scale.loads(HIGH["single"]), scale.seeds, partial(continuous, scale, "single", 0.0))
+    return Sweep((ROUNDS, IDEAL), scale.few_loads(HIGH["single"]), scale.seeds, partial(continuous, scale, "single", 0.0))
 
 
 def at_length(scale: Scale, length_s: float, load: float) -> list[Run]:
@@ -29,7 +29,7 @@ def at_length(scale: Scale, length_s: float, load: float) -> list[Run]:
 
 
 def lengths(scale: Scale) -> Iterable[Run]:
-    return (run for s in scale.rounds_s for load in scale.loads(HIGH["single"]) for run in at_length(scale, s, load))
+    return (run for s in scale.rounds_s for load in scale.few_loads(HIGH["single"]) for run in at_length(scale, s, load))
 
 
 def read_lengths(scale: Scale, answers: Answers) -> Findings:
@@ -52,7 +52,7 @@ def read_lengths(scale: Scale, answers: Answers) -> Findings:
     lines = []
     for length_s in scale.rounds_s:
         points = []
-        for load in scale.loads(high):
+        for load in scale.few_loads(high):
             try:
                 points.append((load, average(length_s, load) / HOUR))
             except CaseFailed:

@@ -18,7 +18,8 @@ HEADINGS = ("claim", "paper", "ours", "ours / paper", "verdict", "scale", "remar
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#22303c;max-width:70rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;width:100%;margin:.6rem 0}td,th{padding:.3rem .6rem;border-bottom:1px solid #dde3e8;text-align:left}
+table{border-collapse:collapse;width:100%;margin:.6rem 0}
+td,th{padding:.3rem .6rem;border-bottom:1px solid #dde3e8;text-align:left}
 td.n{text-align:right;white-space:nowrap}.pictures{display:flex;flex-wrap:wrap;gap:1rem}
 .pictures img{max-width:100%;width:33rem}
 .met{color:#00734f}.not-met,.failed{color:#b3261e}.in-part{color:#8a5a00}.not-built{color:#66717d}li{color:#55626f}
@@ -52,7 +53,7 @@ def introduction(scale: Scale, world: World) -> list[str]:
         f"Scale {scale.description}.",
         f"{world.rates_are[0].upper()}{world.rates_are[1:]}.",
         "Rounds of six minutes and no costs of preemption, unless a study says otherwise. Both sides of a comparison have the"
-        " same jobs and the same options. Loads are given as for the paper's 108 accelerators; a smaller cluster gets its part.",
+        " same jobs and the same options. Loads are those of the paper's 108 accelerators; a smaller cluster gets its part.",
         "A gain is met from nine tenths of the paper's factor on, and met in part where there is a gain at all; a value is met"
         " within a tenth.",
     ]

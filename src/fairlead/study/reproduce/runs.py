@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +25,9 @@ from fairlead.workloads.generate import Generator
 from fairlead.workloads.trace import Trace
 
 ROUND_S = 360.0
-GOING_ON = 12
-"""So many times the measured jobs are generated, so that the load goes on until they have ended."""
+GOING_ON_H = 3000.0
+"""Jobs are generated for so many hours beyond the measured ones, and for as many as these took: the load goes on until they have
+ended. How many are generated moves none of the others."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Jobs:
         if self.trace:
             return world.trace(self.trace)
         generator = Generator(
-            jobs=self.count or GOING_ON * (self.measure or (0, 1))[1],
+            jobs=self.count or self._enough(),
             jobs_per_hour=self.load,
             table=world.table,
             kinds=self.kinds,
@@ -56,6 +58,10 @@ class Jobs:
             slos=self.slos,
         )
         return generator.trace(seed)
+
+    def _enough(self) -> int:
+        last = (self.measure or (0, 1))[1]
+        return 2 * last + math.ceil((self.load or 0.0) * GOING_ON_H)
 
 
 @dataclass(frozen=True)
