@@ -80,13 +80,16 @@ def _entity_part(answers: Answers, policy: str, place: int) -> float:
 
 
 def read_fair(scale: Scale, answers: Answers) -> Findings:
-    def lower() -> float:
+    def lower(since: int) -> float:
         ours, theirs = totals(answers, FAIR, scale.orders), totals(answers, PARTITION, scale.orders)
-        return 100.0 * (1.0 - float(theirs.sum() / ours.sum()))
+        return 100.0 * (1.0 - float(theirs[since:].sum() / ours[since:].sum()))
 
+    draws = f"mean of {scale.orders} draws of kinds"
     rows = [
-        row("total throughput of static partitions lower by", 17.0, lower, "%", Wants.GAIN,
-            note=f"over time, mean of {scale.orders} draws of kinds"),
+        row("total throughput of static partitions lower by, once all jobs are there", 17.0, lambda: lower(-1), "%", Wants.NEAR,
+            note=draws),
+        row("the same, over all the time", None, lambda: lower(0), "%", Wants.NOTHING,
+            note=f"{draws}; a partition stands empty until its entity comes"),
         *_part_rows(answers, FAIR),
     ]  # fmt: skip
     try:

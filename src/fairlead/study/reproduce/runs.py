@@ -26,8 +26,8 @@ from fairlead.workloads.trace import Trace
 
 ROUND_S = 360.0
 GOING_ON_H = 3000.0
-"""Jobs are generated for so many hours beyond the measured ones, and for as many as these took: the load goes on until they have
-ended. How many are generated moves none of the others."""
+"""Jobs come for so many hours, and as many as are measured, beyond the measured ones: the load goes on until these have ended.
+How many are generated moves none of the others."""
 
 
 @dataclass(frozen=True)
