@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.testing import job
+from fairlead.policies.fifo_any import FifoAnyType
+from fairlead.testing import PolicyContract, job
+
+
+class TestFifoOnAnyType(PolicyContract):
+    make = FifoAnyType
 
 
 def test_jobs_run_in_the_order_of_their_submission(harness):
@@ -79,3 +84,24 @@ def test_strict_or_backfilling_is_a_choice_with_priorities_too(harness, backfill
     harness.cluster("v100:4").policy("fifo-priority", backfill=backfill)
     wide, narrow = job("wide").workers(3).with_(priority=1), job("narrow").workers(1)
     assert harness.submit(job("a").workers(2).with_(priority=2), wide, narrow).round().running == running
+
+
+# On any type.
+
+
+def test_on_any_type_the_draw_looks_at_no_throughput(harness):
+    harness.cluster("v100:40,k80:40").policy("fifo-any-type")
+    harness.submit(*(job(f"j{i}").lasting(100.0) for i in range(40)))
+    plan = harness.round()
+    assert len(plan.running) == 40
+    used = {harness.state.cluster.type_of[harness.state.holdings.of(n)[0]] for n in range(40)}
+    assert used == {0, 1}
+
+
+def test_on_any_type_the_line_is_strict_and_nobody_is_moved(harness):
+    harness.cluster("v100:2,k80:2").policy("fifo-any-type")
+    harness.submit(job("a").workers(2).lasting(1e4), job("b").workers(2).lasting(1e4), job("c"), job("d"))
+    assert harness.round().running == {"a", "b"}
+    later = harness.round()
+    assert later.running == {"a", "b"}
+    assert not later.suspended

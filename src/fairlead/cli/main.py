@@ -12,6 +12,7 @@ from fairlead import __version__
 from fairlead.cli.compare import compare
 from fairlead.cli.lookup import policies
 from fairlead.cli.report import report
+from fairlead.cli.reproduce import reproduce_app
 from fairlead.cli.simulate import simulate
 from fairlead.cli.trace import trace_app
 from fairlead.core.errors import FairleadError
@@ -28,6 +29,7 @@ app.command()(simulate)
 app.command()(compare)
 app.add_typer(trace_app, name="trace")
 app.command()(report)
+app.add_typer(reproduce_app, name="reproduce")
 app.command()(policies)
 
 

@@ -37,7 +37,7 @@ def contention_factor(record: RunRecord, contention: Contention = "average") -> 
         entered = int(np.count_nonzero(jobs.phase != Phase.REFUSED))
         return np.full(len(jobs), max(1.0, entered / size))
     asked = jobs.workers.astype(np.float64) if contention == "demand" else np.ones(len(jobs))
-    return np.maximum(1.0, _average_while_present(jobs, asked, last_seen_s(record)) / size)
+    return np.maximum(1.0, average_while_present(jobs, asked, last_seen_s(record)) / size)
 
 
 def last_seen_s(record: RunRecord) -> float:
@@ -57,7 +57,7 @@ def present(jobs: JobOutcomes, last_s: float) -> tuple[Floats, Floats]:
     return jobs.submitted_s, np.maximum(left, jobs.submitted_s)
 
 
-def _average_while_present(jobs: JobOutcomes, amount: Floats, last_s: float) -> Floats:
+def average_while_present(jobs: JobOutcomes, amount: Floats, last_s: float) -> Floats:
     """For each job the average, over its stay, of the amounts of all jobs present: one sort and one running integral.
 
     Every stay begins and ends at a moment of the sorted sequence, so the difference of the integral there is exact.

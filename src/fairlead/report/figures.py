@@ -66,7 +66,7 @@ def write_figures(records: Sequence[RunRecord], folder: Path, options: MetricOpt
     return written
 
 
-def _canvas(width: float, height: float, rows: int = 1) -> tuple[Any, Any]:
+def canvas(width: float, height: float, rows: int = 1) -> tuple[Any, Any]:
     """A figure with its axes, drawn by Agg whatever the machine has, and known to no window system."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -76,7 +76,7 @@ def _canvas(width: float, height: float, rows: int = 1) -> tuple[Any, Any]:
     return figure, figure.subplots(rows, 1, squeeze=False)[:, 0]
 
 
-def _style(number: int) -> dict[str, Any]:
+def line_style(number: int) -> dict[str, Any]:
     dash = [float(part) for part in dash_of(number).split()]
     return {"color": colour_of(number), "linewidth": 1.8, "linestyle": (0, tuple(dash)) if dash else "-"}
 
@@ -107,12 +107,12 @@ def _ftf_cdf(runs: Runs, options: MetricOptions) -> Any:
 
 
 def _distribution(runs: Runs, pick: Callable[[RunRecord], Floats], title: str, what: str) -> tuple[Any, Any]:
-    figure, (axes,) = _canvas(7, 4.2)
+    figure, (axes,) = canvas(7, 4.2)
     for number, (label, record) in enumerate(runs):
         values = np.sort(pick(record))
         values = np.maximum(values[np.isfinite(values)], 1e-3)
         if len(values):
-            axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", label=label, **_style(number))
+            axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", label=label, **line_style(number))
     axes.set(title=title, ylabel=what, ylim=(0, 1.01), xscale="log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     if axes.has_data():
@@ -123,10 +123,10 @@ def _distribution(runs: Runs, pick: Callable[[RunRecord], Floats], title: str, w
 def _over_time(runs: Runs, pick: Callable[[RunRecord], Steps], title: str, what: str) -> Any:
     lines = [pick(record).at_most(500) for _, record in runs]
     unit, name = _time_unit(max((float(line.edge_s[-1]) for line in lines if len(line.edge_s)), default=1.0))
-    figure, (axes,) = _canvas(9, 3.8)
+    figure, (axes,) = canvas(9, 3.8)
     for number, ((label, _), line) in enumerate(zip(runs, lines)):
         if len(line.value):
-            axes.stairs(line.value, line.edge_s / unit, baseline=None, label=label, **_style(number))
+            axes.stairs(line.value, line.edge_s / unit, baseline=None, label=label, **line_style(number))
     axes.set(title=title, xlabel=f"time, {name}", ylabel=what)
     axes.set_ylim(bottom=0)
     if lines and axes.has_data():
@@ -141,7 +141,7 @@ def _averages(runs: Runs, options: MetricOptions) -> Any:
     first = np.nan_to_num([s.average_responsiveness_s for s in summaries])
     unit, name = _time_unit(float(jct.max(initial=1.0)))
     place = np.arange(len(runs))
-    figure, (axes,) = _canvas(7, 1.4 + 0.55 * len(runs))
+    figure, (axes,) = canvas(7, 1.4 + 0.55 * len(runs))
     for offset, values, label, colour in ((-0.19, jct, "completion", "#0072B2"), (0.19, first, "first start", "#E69F00")):
         bars = axes.barh(place + offset, values / unit, 0.36, label=label, color=colour)
         axes.bar_label(bars, [duration(value) for value in values.tolist()], padding=4, fontsize=8.5, color="#33404d")
@@ -159,7 +159,7 @@ def _gantts(runs: Runs) -> Any:
         return None
     rows = max(record.cluster.size for _, record in runs)
     longest_s = max(last_seen_s(record) for _, record in runs)
-    figure, axes = _canvas(11, len(runs) * min(4.5, 1.2 + 0.045 * rows), len(runs))
+    figure, axes = canvas(11, len(runs) * min(4.5, 1.2 + 0.045 * rows), len(runs))
     for place, (label, record) in zip(axes, runs):
         _gantt(place, label, record, longest_s)
     low, high = zip(*(place.get_xlim() for place in axes))

@@ -1,0 +1,52 @@
+"""Estimated throughputs of jobs in company (Gavel §7.6, Figure 16), on 4 + 4 + 4 accelerators."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fairlead.study.reproduce.case import Answers
+from fairlead.study.reproduce.findings import Findings, Wants, row
+from fairlead.study.reproduce.las import GAVEL, GAVEL_SS, HIGH
+from fairlead.study.reproduce.runs import Jobs, Run
+from fairlead.study.reproduce.scale import PAPER_PER_TYPE, Scale, cluster_of
+from fairlead.study.reproduce.study import Study
+from fairlead.study.reproduce.sweep import Arm, Sweep, average_jct
+
+PER_TYPE = 4
+ORACLE = Arm("space sharing, true rates", GAVEL_SS.policy)
+ESTIMATED = Arm("space sharing, estimated rates", GAVEL_SS.policy, estimation="profiled")
+ALONE = Arm("no space sharing", GAVEL.policy)
+
+
+def made(scale: Scale, arm: Arm, load: float, seed: int) -> Run:
+    jobs = Jobs(load * PER_TYPE / PAPER_PER_TYPE, measure=scale.few_measure)
+    return Run(arm.policy, cluster_of(PER_TYPE), jobs, seed, estimation=arm.estimation)
+
+
+def sweep(scale: Scale) -> Sweep:
+    return Sweep((ORACLE, ESTIMATED, ALONE), scale.few_loads(HIGH["single"]), scale.seeds, partial(made, scale))
+
+
+def read(scale: Scale, answers: Answers) -> Findings:
+    given, high = sweep(scale), HIGH["single"]
+    rows = [
+        row(
+            "average JCT, estimated / true rates, at high load",
+            1.0,
+            lambda: given.gain(answers, ESTIMATED.label, ORACLE.label, high, average_jct),
+            wants=Wants.NEAR,
+            note="the paper: a very small difference",
+        ),
+        row(
+            "average JCT, no space sharing / estimated rates, at high load",
+            None,
+            lambda: given.gain(answers, ALONE.label, ESTIMATED.label, high, average_jct),
+        ),
+    ]
+    first, last = scale.few_measure
+    picture = given.against_load(answers, "fig16", "Estimated throughputs", "average JCT, hours", average_jct)
+    notes = [f"4 + 4 + 4 accelerators at every scale; jobs {first:,}–{last - 1:,} measured", *given.notes(answers)]
+    return Findings(rows, (picture,), notes)
+
+
+STUDIES = (Study("fig16", "Figure 16: estimated throughputs", lambda scale: sweep(scale).cases(), read),)

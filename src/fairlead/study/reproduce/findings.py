@@ -1,0 +1,121 @@
+"""What a study tells: rows that put the paper's figure beside ours, and pictures as data. It draws and prints nothing."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fairlead.study.reproduce.case import CaseFailed
+
+NEAR = 0.1
+"""A figure within so much of the paper's is near it; a gain so much smaller still counts as reached."""
+
+
+class Wants(enum.Enum):
+    """How a figure of ours is held against the paper's."""
+
+    GAIN = "gain"  # a factor: at least the paper's
+    NEAR = "near"  # a value: the paper's, more or less
+    MOST = "most"  # a bound: at most the paper's
+    NOTHING = "nothing"  # for information
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim and what became of it. `ours` is None where it could not be had; `note` says why, or how it was taken."""
+
+    what: str
+    paper: float | None
+    ours: float | None
+    unit: str = "x"
+    wants: Wants = Wants.GAIN
+    note: str = ""
+    scale: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.ours is None or not self.paper else self.ours / self.paper
+
+    @property
+    def verdict(self) -> str:
+        if self.ours is None:
+            return self.note.split(":")[0] if self.note.startswith("not built") else "failed"
+        if self.wants is Wants.NOTHING or self.paper is None:
+            return ""
+        if self.wants is Wants.GAIN:
+            if self.ours >= self.paper * (1 - NEAR):
+                return "met"
+            return "in part" if self.ours > 1 else "not met"
+        if self.wants is Wants.MOST:
+            return "met" if self.ours <= self.paper else "not met"
+        return "met" if abs(self.ours - self.paper) <= NEAR * abs(self.paper) else "not met"
+
+
+def row(
+    what: str, paper: float | None, ours: Callable[[], float], unit: str = "x", wants: Wants = Wants.GAIN, note: str = ""
+) -> Row:
+    """A row whose figure may be out of reach because a case failed: then it tells the error."""
+    try:
+        return Row(what, paper, ours(), unit, wants, note)
+    except CaseFailed as problem:
+        return Row(what, paper, None, unit, wants, str(problem))
+
+
+def not_built(what: str, paper: float | None, why: str, unit: str = "x") -> Row:
+    return Row(what, paper, None, unit, note=f"not built: {why}")
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points in order; `spread` is the standard deviation of each, where there are several seeds."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    spread: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Lines:
+    name: str
+    title: str
+    x: str
+    y: str
+    lines: Sequence[Line]
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The share of values up to each; a list of values for each label."""
+
+    name: str
+    title: str
+    x: str
+    values: Sequence[tuple[str, Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Layers upon each other, one for each job, coloured by group."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    edges: Sequence[float]  # one more than there are values in a layer
+    layers: Sequence[Sequence[float]]
+    groups: Sequence[str]  # of each layer
+
+
+Picture: TypeAlias = Lines | Distribution | Stack
+
+
+@dataclass(frozen=True)
+class Findings:
+    rows: Sequence[Row]
+    pictures: Sequence[Picture] = field(default_factory=tuple)
+    notes: Sequence[str] = field(default_factory=tuple)

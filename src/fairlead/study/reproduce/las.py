@@ -1,0 +1,97 @@
+"""Least attained service over loads (Gavel §7.3): Figure 9 with single workers, Figure 10 with gangs, and with priorities."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from fairlead.study.reproduce.case import Answer, Answers, CaseFailed
+from fairlead.study.reproduce.findings import Findings, row
+from fairlead.study.reproduce.runs import Jobs, Run
+from fairlead.study.reproduce.scale import Scale
+from fairlead.study.reproduce.study import Study
+from fairlead.study.reproduce.sweep import Arm, Sweep, average_jct
+
+LAS = Arm("LAS", "max-min-fairness")
+GAVEL = Arm("Gavel", "max-min-fairness-perf")
+GAVEL_SS = Arm("Gavel with space sharing", "max-min-fairness-perf:space_sharing=true")
+ALLOX = Arm("AlloX", "allox")
+GANDIVA = Arm("LAS with Gandiva packing", "gandiva-packing")
+ARMS = {"single": (LAS, GAVEL, GAVEL_SS, ALLOX, GANDIVA), "multiple": (LAS, GAVEL, GAVEL_SS, GANDIVA)}
+HIGH = {"single": 5.6, "multiple": 2.6}
+PAPER_GAIN = {"single": 3.5, "multiple": 2.2}
+HIGH_PRIORITY = 5.0
+
+
+def continuous(scale: Scale, workers: str, priorities: float, arm: Arm, load: float, seed: int) -> Run:
+    jobs = Jobs(scale.load(load), measure=scale.measure, workers=workers, priorities=priorities)
+    return Run(arm.policy, scale.cluster, jobs, seed, estimation=arm.estimation, ideal=arm.ideal)
+
+
+def sweep(scale: Scale, workers: str) -> Sweep:
+    return Sweep(ARMS[workers], scale.loads(HIGH[workers]), scale.seeds, partial(continuous, scale, workers, 0.0))
+
+
+def prioritised(scale: Scale) -> Sweep:
+    high = HIGH["multiple"]
+    return Sweep((LAS, GAVEL), (high,), scale.seeds, partial(continuous, scale, "multiple", 0.2))
+
+
+def read(workers: str, name: str, scale: Scale, answers: Answers) -> Findings:
+    given, high = sweep(scale, workers), HIGH[workers]
+
+    def gain(worse: Arm, better: Arm) -> float:
+        return given.gain(answers, worse.label, better.label, high, average_jct)
+
+    rows = [
+        row(f"average JCT, LAS / Gavel, at {high} jobs/hr", PAPER_GAIN[workers], lambda: gain(LAS, GAVEL)),
+        row(
+            f"average JCT, Gandiva packing / Gavel with space sharing, at {high} jobs/hr", 2.2, lambda: gain(GANDIVA, GAVEL_SS)
+        ),
+        row(f"average JCT, LAS / Gavel with space sharing, at {high} jobs/hr", None, lambda: gain(LAS, GAVEL_SS)),
+    ]
+    if ALLOX in given.arms:
+        rows.append(row(f"average JCT, AlloX / Gavel, at {high} jobs/hr", None, lambda: gain(ALLOX, GAVEL)))
+    pictures = (
+        given.against_load(answers, f"{name}-jct", "Average JCT against load", "average JCT, hours", average_jct),
+        given.distribution(answers, f"{name}-cdf", f"JCT at {high} jobs per hour", "job completion time, hours", "jct_s", high),
+    )
+    return Findings(rows, pictures, given.notes(answers))
+
+
+def read_priorities(scale: Scale, answers: Answers) -> Findings:
+    given = prioritised(scale)
+
+    def gain(high: bool) -> float:
+        return given.gain(answers, LAS.label, GAVEL.label, given.high, partial(_average_at, high=high))
+
+    at = f"average JCT of {{}}-priority jobs, LAS / Gavel, at {given.high} jobs/hr"
+    rows = [row(at.format("high"), 1.5, lambda: gain(True)), row(at.format("low"), 2.7, lambda: gain(False))]
+    notes = ["gangs as in Figure 10; 20 % of jobs have weight 5, the others 1", *given.notes(answers)]
+    return Findings(rows, (), notes)
+
+
+def _average_at(answer: Answer, *, high: bool) -> float:
+    jct, weight = np.array(answer["jct_s"]), np.array(answer["weight"])
+    chosen = jct[(weight >= HIGH_PRIORITY) == high]
+    if not len(chosen):
+        raise CaseFailed(f"no measured job has {'high' if high else 'low'} priority")
+    return float(chosen.mean())
+
+
+STUDIES = (
+    Study(
+        "fig9",
+        "Figure 9: least attained service, single workers",
+        lambda scale: sweep(scale, "single").cases(),
+        partial(read, "single", "fig9"),
+    ),
+    Study(
+        "fig10",
+        "Figure 10: least attained service, gangs",
+        lambda scale: sweep(scale, "multiple").cases(),
+        partial(read, "multiple", "fig10"),
+    ),
+    Study("priorities", "Least attained service with priorities", lambda scale: prioritised(scale).cases(), read_priorities),
+)

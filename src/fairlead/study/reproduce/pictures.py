@@ -1,0 +1,74 @@
+"""Draws a study's pictures as PNG, off screen."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+from fairlead.report.figures import LOOK, canvas, line_style
+from fairlead.report.palette import colour_of
+from fairlead.study.reproduce.findings import Distribution, Lines, Picture, Stack
+
+
+def png(picture: Picture) -> bytes:
+    from matplotlib import rc_context  # here, because it takes long to load
+
+    with rc_context(LOOK):
+        figure, (axes,) = canvas(7, 4.2)
+        if isinstance(picture, Lines):
+            _lines(axes, picture)
+        elif isinstance(picture, Distribution):
+            _distribution(axes, picture)
+        else:
+            _stack(axes, picture)
+        axes.set_title(picture.title)
+        axes.set_xlabel(picture.x)
+        if axes.has_data() and axes.get_legend_handles_labels()[1]:
+            axes.legend(loc="best", fontsize=9)
+        written = io.BytesIO()
+        figure.savefig(written, format="png", dpi=120, metadata={"Software": None})
+    return written.getvalue()
+
+
+def _lines(axes: Any, picture: Lines) -> None:
+    for number, line in enumerate(picture.lines):
+        x, y = np.array(line.x), np.array(line.y)
+        axes.plot(x, y, label=line.label, marker="o", markersize=4, **line_style(number))
+        if len(line.spread):
+            spread = np.array(line.spread)
+            axes.fill_between(x, y - spread, y + spread, color=colour_of(number), alpha=0.15, linewidth=0)
+    axes.set_ylabel(picture.y)
+    if picture.log_x:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if picture.log_y:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+
+
+def _distribution(axes: Any, picture: Distribution) -> None:
+    for number, (label, values) in enumerate(picture.values):
+        ordered = np.maximum(np.sort(np.array(values)), 1e-3)
+        if len(ordered):
+            axes.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), where="post", label=label, **line_style(number))
+    axes.set(ylabel="share of jobs", ylim=(0, 1.01), xscale="log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def _stack(axes: Any, picture: Stack) -> None:
+    edges, base = np.array(picture.edges), np.zeros(len(picture.edges) - 1)
+    groups = list(dict.fromkeys(picture.groups))
+    named: set[str] = set()
+    for layer, group in zip(picture.layers, picture.groups):
+        top = base + np.array(layer)
+        label = None if group in named else group
+        named.add(group)
+        look = {"facecolor": colour_of(groups.index(group)), "edgecolor": "white", "linewidth": 0.4}
+        axes.fill_between(edges, np.append(base, base[-1]), np.append(top, top[-1]), step="post", label=label, **look)
+        base = top
+    axes.set(ylabel=picture.y, xlim=(float(edges[0]), float(edges[-1])))
+    axes.set_ylim(bottom=0)

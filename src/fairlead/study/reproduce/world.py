@@ -1,0 +1,59 @@
+"""What all runs of a reproduction have in common: the true rates and the published traces. It travels to other processes as
+paths; what they hold is read there once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from fairlead.core.errors import InputError
+from fairlead.study.inputs import TraceFile
+from fairlead.workloads.catalogue import catalogue
+from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.tables import read_throughputs
+from fairlead.workloads.trace import Trace
+
+TABLE = "simulation_throughputs.json"
+
+
+@dataclass(frozen=True)
+class World:
+    """`throughputs` is a file, or None for the bundled catalogue. Traces are looked for beside it."""
+
+    throughputs: Path | None = None
+
+    @property
+    def table(self) -> ThroughputTable:
+        return catalogue() if self.throughputs is None else _table(self.throughputs)
+
+    @property
+    def mark(self) -> str:
+        """Tells one table from another, whatever the file is called."""
+        return "catalogue" if self.throughputs is None else _digest(self.throughputs)
+
+    @property
+    def rates_are(self) -> str:
+        if self.throughputs is None:
+            return "rates: the bundled catalogue, which is modelled, not Gavel's measurements"
+        return f"rates: {self.throughputs.name}"
+
+    def trace(self, name: str) -> Trace:
+        path = None if self.throughputs is None else self.throughputs.parent / name
+        if path is None or not path.is_file():
+            raise InputError(f"trace {name}", f"it beside the throughput table: pass --throughputs FILE (Gavel's {TABLE})")
+        return TraceFile(path, "gavel").read(self.table)
+
+
+@lru_cache(maxsize=4)
+def _table(path: Path) -> ThroughputTable:
+    return read_throughputs(path)
+
+
+@lru_cache(maxsize=4)
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError as problem:
+        raise InputError(path, f"a throughput table that can be read ({problem.strerror})") from None

@@ -1,0 +1,190 @@
+"""Gavel's evaluation, run again: every study end to end at a tiny size, resuming, damaged cases, failures, names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from cli.command import fairlead
+from fairlead.core.errors import InputError, UnknownName
+from fairlead.study.reproduce import SCALES, Reproduction, World, chosen, reproduce, scale_named
+from fairlead.study.reproduce.case import Answers, key_of
+from fairlead.study.reproduce.findings import Findings, Row, Wants, not_built
+from fairlead.study.reproduce.reproduce import STUDIES
+from fairlead.study.reproduce.runs import Jobs, Run
+from fairlead.study.reproduce.store import Store
+from fairlead.study.reproduce.study import Study
+from fairlead.study.reproduce.working import answer_all
+
+TINY = SCALES["tiny"]
+NAMES = {"fig9", "fig10", "fig11", "fig12", "fig13", "fig14", "fig15a", "fig15b", "fig16", "makespan", "fifo", "priorities"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """All studies once, with the bundled catalogue; the tests look at what came of it."""
+    folder = tmp_path_factory.mktemp("gavel")
+    given = Reproduction(TINY, World(), folder)
+    return given, reproduce(given, processes=1)
+
+
+def test_every_study_is_told_and_only_the_absent_traces_fail(finished):
+    given, outcome = finished
+    assert {study.name for study in given.studies} >= NAMES | {"cost", "table3", "table4"}
+    failed = {study.name for study, row in outcome.rows if row.verdict == "failed" and "no measured job" not in row.note}
+    assert failed == {"table3"}
+    told = next(row.note for study, row in outcome.rows if study.name == "table3")
+    assert "pass --throughputs FILE" in told
+
+
+def test_the_reports_tell_the_same_rows_and_carry_their_pictures(finished):
+    given, outcome = finished
+    text = (given.folder / "report.md").read_text()
+    page = (given.folder / "report.html").read_text()
+    for one in outcome.told:
+        assert one.study.title in text
+        for picture in one.findings.pictures:
+            assert (given.folder / f"{picture.name}.png").read_bytes().startswith(b"\x89PNG")
+            assert f"({picture.name}.png)" in text
+    assert page.count("data:image/png;base64,") == sum(len(one.findings.pictures) for one in outcome.told)
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "bundled catalogue" in text
+    assert "bundled catalogue" in page
+    assert "8 of each type" in text
+
+
+def test_what_is_finished_is_not_run_again_and_tells_the_same(finished):
+    given, outcome = finished
+    again = reproduce(given, processes=1)
+    missing = 4  # of Table 3: failures are not kept
+    assert again.ran == missing
+    assert again.rows == outcome.rows
+
+
+def test_a_damaged_case_is_run_again(finished):
+    given, _ = finished
+    small = replace(given, studies=chosen(["fig13"]))
+    (case,) = small.cases()
+    path = Store(given.folder / "cases", given.world).path(case)
+    whole = path.read_bytes()
+    for damaged in (whole[:-20], b"", b"[]", whole.replace(b'"throughput":[[', b'"throughput":[[9')):
+        path.write_bytes(damaged)
+        assert reproduce(small, processes=1).ran == 1
+        assert path.read_bytes() == whole
+    assert reproduce(small, processes=1).ran == 0
+
+
+def test_settings_and_rates_make_the_key(tmp_path):
+    run = Run("fifo", TINY.cluster, Jobs(1.0, measure=(0, 3)))
+    other = tmp_path / "rates.csv"
+    other.write_text("kind,workers,type,steps_per_s\nA,1,v100,2\n")
+    keys = {key_of(run, World()), key_of(replace(run, seed=1), World()), key_of(run, World(other))}
+    assert len(keys) == 3
+    assert key_of(replace(run), World()) == key_of(run, World())
+
+
+@dataclass(frozen=True)
+class Broken:
+    why: str
+
+    def run(self, world):
+        raise ValueError(self.why)
+
+
+def test_a_case_that_fails_is_told_and_the_rest_goes_on(tmp_path):
+    good = Run("fifo", TINY.cluster, Jobs(1.0, measure=(0, 3)))
+    store = Store(tmp_path, World())
+    answers = answer_all([Broken("out of\nluck"), good], store, processes=1)
+    assert answers.of(good)["figures"]["finished"] == 3
+    with pytest.raises(Exception, match="ValueError: out of luck"):
+        answers.of(Broken("out of\nluck"))
+    assert store.read(Broken("out of\nluck")) is None
+
+
+def test_a_study_that_cannot_be_read_is_a_row_with_the_error(tmp_path):
+    def read(scale, answers: Answers) -> Findings:
+        raise KeyError("gone")
+
+    given = Reproduction(TINY, World(), tmp_path, (Study("odd", "An odd study", lambda scale: [], read),))
+    ((_, row),) = reproduce(given, processes=1).rows
+    assert row.verdict == "failed"
+    assert "gone" in row.note
+
+
+def test_two_processes_give_what_one_gives(tmp_path, finished):
+    given, outcome = finished
+    some = replace(given, folder=tmp_path, studies=chosen(["fig12"]))
+    assert reproduce(some, processes=2).rows == [(study, row) for study, row in outcome.rows if study.name == "fig12"]
+
+
+def test_verdicts():
+    assert Row("a", 2.0, 1.81).verdict == "met"
+    assert Row("a", 2.0, 1.5).verdict == "in part"
+    assert Row("a", 2.0, 0.9).verdict == "not met"
+    assert Row("a", 2.0, None, note="ValueError: x").verdict == "failed"
+    assert not_built("a", 2.0, "not yet").verdict == "not built"
+    assert Row("a", 35.0, 40.0, "%", Wants.NEAR).verdict == "not met"
+    assert Row("a", 0.0, 0.0, "%", Wants.MOST).verdict == "met"
+    assert Row("a", None, 3.0).verdict == ""
+
+
+def test_loads_shrink_with_the_cluster_and_all_arms_see_the_same_jobs():
+    assert SCALES["small"].load(5.6) == pytest.approx(5.6 / 3)
+    assert SCALES["full"].load(5.6) == 5.6
+    cases = list(chosen(["fig9"])[0].cases(SCALES["full"]))
+    assert len(cases) == 5 * 7 * 3
+    by_arm: dict[str, set] = {}
+    for case in cases:
+        by_arm.setdefault(case.policy, set()).add((case.jobs, case.seed, case.cluster, case.round_s, case.mechanism))
+    assert len(set(map(frozenset, by_arm.values()))) == 1
+
+
+def test_the_load_goes_on_until_the_measured_jobs_have_ended():
+    answer = Run("max-min-fairness", TINY.cluster, Jobs(1.2, measure=(3, 9))).run(World())
+    assert not answer["load_ended_early"]
+    assert len(answer["jct_s"]) == 6
+    assert np.isfinite(answer["ftf"]).all()
+
+
+def test_names_that_nobody_has_bring_near_ones():
+    with pytest.raises(UnknownName, match="near: 'fig9'"):
+        chosen(["fig99"])
+    with pytest.raises(UnknownName, match="near: 'small'"):
+        scale_named("smal")
+    assert [study.name for study in chosen(["table4", "fig9"])] == ["fig9", "table4"]
+    assert len({study.name for study in STUDIES}) == len(STUDIES)
+
+
+def test_a_trace_that_is_absent_says_what_to_pass():
+    with pytest.raises(InputError, match="pass --throughputs FILE"):
+        World().trace("max_min_fairness.trace")
+
+
+def test_the_published_traces_come_out_as_the_paper_says(public_data, tmp_path):
+    world = World((public_data / "gavel" / "simulation_throughputs.json").resolve())
+    outcome = reproduce(Reproduction(TINY, world, tmp_path, chosen(["table3"])), processes=1)
+    assert {row.verdict for _, row in outcome.rows} == {"met"}
+
+
+def test_the_command_tells_its_sizes_and_its_studies(tmp_path):
+    told = fairlead("reproduce", "gavel", "--help")
+    assert told.returncode == 0
+    for word in ("36 of each type", "12 of each type", "3 seeds", "fig15b", "--throughputs", "--processes"):
+        assert word in " ".join(told.stdout.split())
+    wrong = fairlead("reproduce", "gavel", "--only", "fig99", "--out", tmp_path)
+    assert wrong.returncode == 2
+    assert "near: 'fig9'" in wrong.stderr
+    absent = fairlead("reproduce", "gavel", "--throughputs", tmp_path / "no.json", "--out", tmp_path)
+    assert absent.returncode == 2
+    assert "no.json" in absent.stderr
+
+
+def test_the_command_writes_the_report(tmp_path):
+    done = fairlead("reproduce", "gavel", "--scale", "tiny", "--only", "fig13", "--out", tmp_path, "--processes", 1)
+    assert done.returncode == 0, done.stderr
+    assert "fig13" in done.stdout
+    assert (tmp_path / "report.html").is_file()
+    assert "1 of 1 cases were run" in done.stderr
