@@ -3,8 +3,8 @@
     max_X Σ_m (M − m) · throughput(m, X) / throughput(m, X^fastest)
 
 Every job has a weight of its own, but at given prices its answer is plain: the type with the highest (M − m)·rate − price, or
-none. So columns are generated: each round adds, for every class, what its members answer at the present prices, summed up; the
-program over convex combinations of these columns gives the next prices. When no new column pays, the optimum is exact.
+none. So only jobs that are near to another answer at the last prices are in the program; the others keep theirs. The program
+gives new prices. When nobody outside of it would answer otherwise at these, the optimum is exact; who would, joins it.
 
 `sticky` is FIFO as Gavel's simulator has it, without a program: a job takes the fastest type with room for it and stays there
 until it ends, and the line stops at the first that finds none."""
@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from fairlead.core.allocation import Allocation
-from fairlead.core.cluster import Floats, Ints
+from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
@@ -29,6 +29,8 @@ from fairlead.policies.program import Program
 
 _GAP = 1e-9
 _ROUNDS = 500
+_FEW = 16  # jobs in the first program
+_PART = 4
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,13 @@ class FifoPerf:
         if self.sticky or self.space_sharing:
             return _one_by_one(view, classes, memo, self.space_sharing)
         there = (classes.of >= 0).nonzero()[0]
+        of = classes.of[there]
         weight = (len(view.jobs) - there) / len(view.jobs)
+        speed = classes.rates / classes.rates.max(axis=1, keepdims=True)
+        near = memo["prices"] if isinstance(memo, Mapping) else None
         x = np.zeros((len(view.jobs), len(view.capacity)))
-        x[there] = weighted_sum(classes, classes.of[there], weight, view.capacity)
-        return Allocation.alone(view.jobs.number, x), memo
+        x[there], prices = weighted_sum(speed[of], weight, classes.workers[of], view.capacity.astype(np.float64), near)
+        return Allocation.alone(view.jobs.number, x), {"prices": prices}
 
 
 def _one_by_one(view: Snapshot, classes: Classes, memo: Memo, pairs: bool) -> tuple[Allocation, Memo]:
@@ -79,56 +84,67 @@ def _one_by_one(view: Snapshot, classes: Classes, memo: Memo, pairs: bool) -> tu
     return Allocation(first, second, got[row], np.ones(len(row))), kept
 
 
-def weighted_sum(classes: Classes, of: Ints, weight: Floats, capacity: Ints) -> Floats:
-    """max Σ_m weight_m · throughput_m / fastest_m: jobs × types. `of` is the class of each job."""
-    groups, types, jobs = len(classes), len(capacity), np.arange(len(of))
-    speed = (classes.rates / classes.rates.max(axis=1, keepdims=True))[of]
-    gain = np.where(speed > 0, weight[:, None] * speed, -np.inf)
-    room = np.maximum(capacity, 1).astype(np.float64)
-    load = classes.workers[of].astype(np.float64)
-    g = np.arange(groups)
-    ones = np.ones(groups)
-    bounds = (np.concatenate((np.full(types, -np.inf), ones)), np.concatenate((np.ones(types), ones)))
-    # Who gets nothing is the first column of every class.
-    program = Program("FIFO", np.zeros(groups), np.zeros(groups), ones * np.inf, *bounds, (types + g, g, ones))
-    columns, owners, choices = [g], [g], [np.full(len(of), types)]
-
-    def answer(prices: Floats) -> tuple[Ints, Floats]:
-        """By job the type of its answer (`types`: none), and what it gains from it beyond the prices."""
-        net = np.column_stack((gain - load[:, None] * (prices / room), np.zeros(len(of))))
-        best = net.argmax(axis=1)
-        return best, net[jobs, best]
-
-    def enter(best: Ints, pays: Ints) -> None:
-        runs = best < types
-        worth = np.bincount(of[runs], gain[runs, best[runs]], minlength=groups)[pays].astype(np.float64)
-        flat = np.bincount(of[runs] * types + best[runs], load[runs], minlength=groups * types)
-        use = flat.reshape(groups, types)[pays] / room
-        new = np.arange(len(pays))
-        rows = np.concatenate((np.tile(np.arange(types), len(pays)), types + pays))
-        entries = (rows, np.concatenate((new.repeat(types), new)), np.concatenate((use.ravel(), np.ones(len(pays)))))
-        empty = np.zeros(len(pays))
-        columns.append(program.add_columns(worth, empty, empty + np.inf, entries))
-        owners.append(pays)
-        choices.append(best)
-
-    # Prices for a start: the same per unit of speed on every type, at several heights.
-    mean = speed.mean(axis=0) * room
-    for height in np.linspace(0.0, 1.0, 6):
-        enter(answer(height * mean)[0], g)
+def weighted_sum(
+    speed: Floats, weight: Floats, workers: Ints, capacity: Floats, near: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """max Σ_m weight_m · Σ_j speed_mj · x_mj: jobs × types, and the price of each type. `near` are prices to start from."""
+    count, types = speed.shape
+    if near is None:
+        near = np.zeros(types)
+        if count > _FEW:  # what a sample of the jobs would pay for a part of the cluster
+            near = weighted_sum(speed[::_PART], weight[::_PART], workers[::_PART], capacity / _PART)[1]
+    load = workers.astype(np.float64)
+    gain = np.column_stack((np.where(speed > 0, weight[:, None] * speed, -np.inf), np.zeros(count)))  # the last one: no type
+    rows, prices = np.arange(count), near
+    net = _net(gain, load, near)
+    answer = net.argmax(axis=1)
+    best = net[rows, answer]
+    net[rows, answer] = -np.inf
+    lead = best - net.max(axis=1)  # of the answer over the next best
+    open_ = np.zeros(count, dtype=np.bool_)
+    open_[lead.argsort(kind="stable")[:_FEW]] = True
     for _ in range(_ROUNDS):
-        found = program.solve(primal=True)
-        prices, level = np.maximum(found.duals[:types], 0.0), found.duals[types:]
-        best, net = answer(prices)
-        short = np.bincount(of, net, minlength=groups) - level
-        if short.clip(min=0.0).sum() <= _GAP * max(found.objective, 1e-300):
+        room = capacity - _used(answer, load, ~open_, types)
+        if room.min() < 0:  # the prices were too low: those who are there are to be moved
+            open_ |= (room < 0)[np.minimum(answer, types - 1)] & (answer < types)
+            continue
+        value, choice, prices = _assigned(gain, load, open_.nonzero()[0], room)
+        net = _net(gain, load, prices)
+        short = net.max(axis=1) - net[rows, answer]
+        short[open_] = 0.0
+        worth = value + float(gain[rows, answer][~open_].sum())
+        if short.sum() <= _GAP * max(worth, 1e-300):
             break
-        enter(best, (short > 0.01 * _GAP * found.objective / groups).nonzero()[0])
+        open_ |= short > 0.01 * _GAP * worth / count
     else:
-        raise SolverError("FIFO", f"no optimum in {_ROUNDS} rounds of columns")
-    x = np.zeros((len(of), types + 1))
-    for column, owner, choice in zip(columns, owners, choices):
-        part = np.zeros(groups)
-        part[owner] = found.values[column].clip(min=0.0)
-        x[jobs, choice] += part[of]
-    return x[:, :types]
+        raise SolverError("FIFO", f"no optimum in {_ROUNDS} rounds")
+    x = (answer[:, None] == np.arange(types)).astype(np.float64)
+    x[open_] = choice
+    return x, prices
+
+
+def _net(gain: Floats, load: Floats, prices: Floats) -> Floats:
+    """What a job has of each type beyond its price."""
+    net = gain.copy()
+    net[:, :-1] -= load[:, None] * prices
+    return net
+
+
+def _used(answer: Ints, load: Floats, who: Bools, types: int) -> Floats:
+    return np.bincount(answer[who], load[who], minlength=types + 1)[:types].astype(np.float64)
+
+
+def _assigned(gain: Floats, load: Floats, who: Ints, room: Floats) -> tuple[float, Floats, Floats]:
+    """The program for some jobs and what the others leave: its value, the jobs' time by type, and the prices."""
+    types = len(room)
+    job, kind = np.isfinite(gain[who, :types]).nonzero()
+    column = np.arange(len(job))
+    none, ones = np.full(types + len(who), -np.inf), np.ones(len(column))
+    entries = (np.concatenate((kind, types + job)), np.tile(column, 2), np.concatenate((load[who[job]], ones)))
+    program = Program(
+        "FIFO", gain[who[job], kind], 0.0 * ones, ones, none, np.concatenate((room, np.ones(len(who)))), entries
+    )
+    found = program.solve()
+    x = np.zeros((len(who), types))
+    x[job, kind] = found.values.clip(min=0.0)
+    return found.objective, x, np.maximum(found.duals[:types], 0.0)

@@ -19,6 +19,9 @@ TOLERANCE = 1e-6
 _PRIMAL_SIMPLEX, _ANY_SIMPLEX = 4, 0
 _OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "presolve": "off", "solver": "simplex"}
 
+_IDLE: list[Any] = []
+"""Solvers of programs that are gone, without a model: making one takes as long as solving a small program."""
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -50,9 +53,7 @@ class Program:
         """`tolerance` is how far the solver may miss a bound or an optimality condition, at least 1e-10."""
         self.name = name
         self.columns, self.rows = len(cost), len(row_lower)
-        self._highs = highspy.Highs()
-        for option, setting in _OPTIONS.items():
-            self._highs.setOptionValue(option, setting)
+        self._highs = _IDLE.pop() if _IDLE else _solver()
         for option in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
             self._highs.setOptionValue(option, tolerance)
         lp = highspy.HighsLp()
@@ -65,6 +66,12 @@ class Program:
         lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = starts, index, value
         self._lp = lp
         self._must(self._highs.passModel(lp))
+
+    def __del__(self) -> None:
+        highs = self.__dict__.get("_highs")
+        if highs is not None:
+            highs.clearModel()
+            _IDLE.append(highs)
 
     # Changes.
 
@@ -128,6 +135,13 @@ class Program:
     def _must(self, status: Any) -> None:
         if status == highspy.HighsStatus.kError:
             raise SolverError(self.name, "a model it refuses")
+
+
+def _solver() -> Any:
+    highs = highspy.Highs()
+    for option, setting in _OPTIONS.items():
+        highs.setOptionValue(option, setting)
+    return highs
 
 
 def _columnwise(entries: tuple[Ints, Ints, Floats], columns: int) -> tuple[Any, Any, Floats]:
