@@ -1,11 +1,11 @@
 """Gavel's round mechanism (§5): whoever has had least of the time it was allocated goes first.
 
 f_mj is the fraction of the time since the last recomputation that job (or pair) m has spent on type j, and X_mj / f_mj its
-priority. In every round entries go by priority, ties by deficit, then by share, then by submission; a job runs once a round, and
-a gang that does not fit is passed over. What nobody with a share can use goes to whoever waits, on its fastest free type.
+priority. In every round entries go by priority, ties by deficit, then by share, then by submission; a job runs once a round,
+and a gang that does not fit is passed over. What nobody with a share can use goes to whoever waits, on its fastest free type.
 
-The paper takes f_mj = t_mj / Σ_m' t_m'j. On one type that is the same order, since all have the same denominator. Between types it
-is not: a job that is alone on a type has f = 1 there whatever it has received, and would stay on its largest share for ever.
+The paper takes f_mj = t_mj / Σ_m' t_m'j. On one type that is the same order, since all have the same denominator. Between types
+it is not: a job that is alone on a type has f = 1 there whatever it has received, and would stay on its largest share for ever.
 Time since the recomputation is a denominator that all types share.
 
 It must not know how shares are computed; all it remembers is in the memo."""
