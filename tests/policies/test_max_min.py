@@ -199,3 +199,15 @@ def test_a_type_where_a_job_cannot_run_is_left_out() -> None:
 def test_the_centre_goes_with_plain_programs_only() -> None:
     with pytest.raises(InputError, match="among"):
         MaxMinFairnessPerf(among="centre", space_sharing=True)
+
+
+@pytest.mark.parametrize("policy", [MaxMinFairness(among="centre"), MaxMinFairnessPerf(among="centre"), MaxMinFairnessPerf()])
+def test_a_type_whose_nodes_are_all_down_has_no_share(policy: Allocator) -> None:
+    given = random_moment(3, everywhere=True)
+    capacity = given.view.capacity.copy()
+    capacity[1] = 0
+    down = Moment(given.view.but(capacity=capacity))
+    x = shares(down, policy)
+    assert is_valid(down, x)
+    assert x[:, 1].sum() == 0
+    assert x.sum() > 0

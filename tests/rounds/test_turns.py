@@ -10,7 +10,7 @@ import pytest
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
-from fairlead.core.events import Memo, RoundPlanned
+from fairlead.core.events import FactsLearned, Memo, RoundPlanned
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated
 from fairlead.engine.codec import decode, encode
@@ -188,3 +188,29 @@ def test_a_node_that_is_lost_takes_no_share_with_it() -> None:
 def test_wrong_seconds_are_refused() -> None:
     with pytest.raises(InputError, match="prior_s"):
         Turns(prior_s=-1.0)
+
+
+def test_a_debt_stands_in_one_place_only() -> None:
+    """Who uses what is left over again and again is owed once, not once more with every recomputation."""
+    x = np.array([[1.0], [0.0], [0.0], [0.0], [0.0], [0.0]])
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), Turns()))
+    harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
+    for late in range(3, 6):
+        for _ in range(3):
+            harness.round()
+        harness.submit(job(f"j{late}").of_kind("kind-0", 1e9))
+    harness.round()
+    memo = harness.state.memo
+    assert memo is not None
+    keys = [*memo["debt_keys"].tolist(), *((memo["first"] << 35) | memo["types"]).tolist()]
+    assert len(keys) == len(set(keys))
+
+
+def test_what_is_learned_makes_it_compute_anew() -> None:
+    fixed = Fixed(np.ones((1, 1)))
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1").policy(Allocated(fixed, Turns()))
+    harness.submit(job("j0").of_kind("kind-0", 1e9))
+    harness.round()
+    harness.loop.record(FactsLearned(harness.state.time, {"fact": 1.0}))
+    harness.round()
+    assert len(fixed.asked) == 2

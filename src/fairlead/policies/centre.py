@@ -23,6 +23,13 @@ _STEPS = 200
 
 def centre(classes: Classes, capacity: Ints, gain: Floats) -> Floats:
     """x of a member of each class: classes × types."""
+    up = np.flatnonzero(capacity > 0)
+    if len(up) < len(capacity):  # types that are down have no middle
+        whole = np.zeros(gain.shape)
+        some = np.flatnonzero((gain[:, up] > 0).any(axis=1))
+        if len(up) and len(some):
+            whole[np.ix_(some, up)] = centre(classes.only(some), capacity[up], gain[np.ix_(some, up)])
+        return whole
     usable = gain > 0
     count, workers, weight = classes.count.astype(np.float64), classes.workers.astype(np.float64), classes.weight
     room = capacity.astype(np.float64)

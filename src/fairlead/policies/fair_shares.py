@@ -72,7 +72,8 @@ class FairShares:
         if spread is not None:
             gain = np.concatenate((gain, spread.gain), axis=1)
         self._spread = None if spread is None else spread.use
-        slots = self._fit(classes, capacity, gain, paired, then)
+        look = gain if spread is None else np.concatenate((gain, spread.use), axis=1)
+        slots = self._fit(classes, capacity, gain, look, paired, then)
         self._members(slots, classes.count, want, base)
         program = self._program
         assert program is not None
@@ -88,7 +89,7 @@ class FairShares:
         types = len(capacity)
         apart = self._spread is not None
         self._ways = 2 * types if apart else types
-        self._gain = np.zeros((0, self._ways))
+        self._look = np.zeros((0, self._ways + types if apart else self._ways))  # what a class's coefficients come from
         self._row = np.zeros((0,), dtype=np.int64)  # the fairness row of each slot; the next is its time row
         self._column = np.zeros((0,), dtype=np.int64)  # the first of its columns by type
         self._count = np.zeros(0)
@@ -107,23 +108,27 @@ class FairShares:
             bounds = (one, -np.inf * one, np.inf * one, np.full(len(room), -np.inf), room)
             self._program = Program(self.name, *bounds, (none, none, np.zeros(0)))
 
-    def _fit(self, classes: Classes, capacity: Ints, gain: Floats, paired: Floats | None, then: Floats | None) -> Ints:
+    def _fit(
+        self, classes: Classes, capacity: Ints, gain: Floats, look: Floats, paired: Floats | None, then: Floats | None
+    ) -> Ints:
         """Where each class stands in the model; new ones come in, and a model that no longer fits is begun anew."""
         slots = [self._slot.get(key, -1) for key in classes.keys]
         known = np.array(slots, dtype=np.int64)
         here = known >= 0
         fits = np.array_equal(capacity, self._capacity) and self._ways == gain.shape[1]
-        fits = fits and np.array_equal(self._gain[known[here]], gain[here])
+        fits = fits and np.array_equal(self._look[known[here]], look[here])
         if not fits or len(self._slot) + np.count_nonzero(~here) > 4 * len(classes) + 64:
             self._begin(capacity)
             here[:] = False
         new = (~here).nonzero()[0]
         if len(new):
             known[new] = self._enter(classes, new, gain, then)
+            self._look = np.concatenate((self._look, look[new]))
         if paired is not None:
             if not self._as_before(known, paired):  # what pairs are thought to gain has been learned anew
                 self._begin(capacity)
                 known = self._enter(classes, np.arange(len(classes)), gain, then)
+                self._look = look
             self._enter_pairs(classes, known, gain, paired, then)
         return known
 
@@ -158,7 +163,6 @@ class FairShares:
         cost = np.zeros(width) if then is None else SECOND * then[new].ravel()
         entries = (np.concatenate(at), np.concatenate(cols), np.concatenate(value))
         columns = program.add_columns(cost, np.zeros(width), upper, entries)
-        self._gain = np.concatenate((self._gain, speed))
         self._row = np.concatenate((self._row, fair))
         self._column = np.concatenate((self._column, columns[::ways]))
         nothing = np.zeros(count)

@@ -197,6 +197,8 @@ class _Rise:
         caps, weights = (np.concatenate(([0.0], np.cumsum(column))) for column in (cap, weight))
         behind = np.append(first[1:], len(of))
         before, speed = caps[:-1] - caps[first[of]], weights[behind[of]] - weights[:-1]
+        if speed.min(initial=np.inf) <= 0:
+            raise SolverError("water filling", "weights that differ by more than numbers can hold")
         return cls(parties, order, first, of, cap, weight, before, speed, start, np.maximum(end - start, 0.0))
 
     @property

@@ -26,6 +26,7 @@ class Ledger:
     computed_s: float
     known: Ints  # the jobs it was computed for, by number
     capacity: Ints
+    facts: int  # how many had been learned about throughputs
     received: Floats  # seconds, by entry
     deficit: Floats  # seconds, by entry, from before this allocation
     running: Ints  # the entries that run since `settled_s`, in the order of their selection
@@ -38,7 +39,7 @@ class Ledger:
     def opened(cls, view: Snapshot, allocation: Allocation, own: Memo) -> Ledger:
         nothing = np.zeros(len(allocation))
         known, capacity = view.jobs.number.copy(), view.capacity.copy()
-        return cls(allocation, view.time, known, capacity, nothing, nothing, NONE, view.time, NONE, _NOTHING, own)
+        return cls(allocation, view.time, known, capacity, _facts(view), nothing, nothing, NONE, view.time, NONE, _NOTHING, own)
 
     def reopened(self, view: Snapshot, allocation: Allocation, own: Memo) -> Ledger:
         """A new allocation; what the old one still owed is carried over."""
@@ -77,7 +78,9 @@ class Ledger:
         if not len(new):
             return self, where
         debts = self.debts_of(numbers[new], types[new])
-        return self._with(Allocation(guests.first[new], guests.second[new], types[new], guests.share[new]), debts), where
+        settled = among(np.sort(wanted[new]), self.debt_keys)  # from here on they stand with the entries
+        ledger = replace(self, debt_keys=self.debt_keys[~settled], debts=self.debts[~settled])
+        return ledger._with(Allocation(guests.first[new], guests.second[new], types[new], guests.share[new]), debts), where
 
     def _with(self, more: Allocation, deficit: Floats | None = None) -> Ledger:
         x, nothing = self.allocation, np.zeros(len(more))
@@ -94,8 +97,9 @@ class Ledger:
     # Looking.
 
     def changed(self, view: Snapshot) -> bool:
-        """Whether somebody came or went, or a node did, since it was computed."""
-        return not (np.array_equal(view.jobs.number, self.known) and np.array_equal(view.capacity, self.capacity))
+        """Whether somebody came or went, or a node did, or something was learned, since it was computed."""
+        same = np.array_equal(view.jobs.number, self.known) and np.array_equal(view.capacity, self.capacity)
+        return not same or self.facts != _facts(view)
 
     def newcomers(self, view: Snapshot) -> Ints:
         """Who is here and has not been seen, neither by the allocation nor since."""
@@ -160,6 +164,7 @@ _FIELDS = (
     "computed_s",
     "known",
     "capacity",
+    "facts",
     "received",
     "deficit",
     "running",
@@ -168,6 +173,10 @@ _FIELDS = (
     "debts",
     "own",
 )
+
+
+def _facts(view: Snapshot) -> int:
+    return len(view.learned)
 
 
 def among(numbers: Ints, wanted: Ints) -> Bools:
