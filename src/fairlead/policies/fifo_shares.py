@@ -129,9 +129,7 @@ def _assigned(gain: Floats, load: Floats, who: Ints, room: Floats) -> tuple[floa
     column = np.arange(len(job))
     none, ones = np.full(types + len(who), -np.inf), np.ones(len(column))
     entries = (np.concatenate((kind, types + job)), np.tile(column, 2), np.concatenate((load[who[job]], ones)))
-    program = Program(
-        "FIFO", gain[who[job], kind], 0.0 * ones, ones, none, np.concatenate((room, np.ones(len(who)))), entries
-    )
+    program = Program("FIFO", gain[who[job], kind], 0.0 * ones, ones, none, np.concatenate((room, np.ones(len(who)))), entries)
     found = program.solve()
     x = np.zeros((len(who), types))
     x[job, kind] = found.values.clip(min=0.0)
