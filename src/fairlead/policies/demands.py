@@ -8,6 +8,9 @@ end in the fastest, between whose members each job interpolates. Where time has 
 every job is lifted to its lowest point, which is the first type of S. Every optimum is a convex combination of these answers, a
 column each, and the program has one row per class and one per type, however many jobs there are.
 
+Prices follow from which answers compete, and are often those of a moment ago. Then the optimum needs no program: the types that
+have a price are full, and how far each class leans to which of its cheapest answers is the solution of a few equations.
+
 Answers are linear between the rates of the class. A job at r between two of them counts as a part of each, so the jobs of a
 class enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ alone."""
 
@@ -30,6 +33,7 @@ FITS = 1e-9
 _ROUNDS = 60
 _STEPS = 200
 _CLOSE = 1e-9  # a last step so small leaves an error of its square
+_TIED = 1e-12  # answers that differ by no more, as a part of the whole, are equally good
 
 
 @dataclass(frozen=True)
@@ -50,26 +54,25 @@ class Fit:
 
 
 class Demands:
-    """The jobs of one moment, by class; it answers for any demands that they may have."""
+    """The jobs of one moment, by class; it answers for any demands that they may have.
 
-    def __init__(self, name: str, classes: Classes, capacity: Ints) -> None:
+    `near`, 2 × types, are the prices of the last programs: of `fit`, and of `most`. Optima do not depend on them, but are soon
+    found from prices of a moment ago."""
+
+    def __init__(self, name: str, classes: Classes, capacity: Ints, near: Floats | None = None) -> None:
         self.name, self.classes, self.capacity = name, classes, capacity
         self.there = (classes.of >= 0).nonzero()[0]  # rows of the view; all columns by job follow it
         self.of = classes.of[self.there]
-        order = classes.rates.argsort(axis=1, kind="stable")
-        rates = np.take_along_axis(classes.rates, order, axis=1)
-        self.grid = np.concatenate((np.zeros((len(classes), 1)), rates), axis=1)
-        self.fastest = rates[:, -1][self.of]
-        self.answers, self.valid = _answers(rates, order)
-        self._plain = self.answers.shape[1] // 2  # behind these are the answers that lift
+        self._geometry = hulls = _geometry(classes.rates.tobytes(), len(capacity))
+        self.grid, self.valid = hulls.grid, hulls.valid
+        self.fastest = hulls.grid[:, -1][self.of]
+        self._plain = hulls.answers.shape[1] // 2  # behind these are the answers that lift
         self._room = np.maximum(capacity, 1).astype(np.float64)
         self._scale = classes.workers[:, None, None] / self._room  # time of a class's members as a part of each type
-        # What a search looks at again and again: the inner points by job, and 1 / the step up to each point.
-        self._inner = [rates[:, k][self.of] for k in range(rates.shape[1] - 1)]
+        # What a search looks at again and again: the inner points by job.
+        self._inner = [point[self.of] for point in hulls.grid.T[1:-1]]
         self._first = self.of * self.grid.shape[1] + 1
-        self._fitting: Program | None = None
-        steps = np.diff(self.grid, axis=1, prepend=0.0)
-        self._inverse = np.divide(1.0, steps, out=np.zeros_like(steps), where=steps > 0)
+        self.near = np.zeros((2, len(capacity))) if near is None else near.copy()
 
     # Demands.
 
@@ -77,12 +80,12 @@ class Demands:
         at = self._first.copy()
         for point in self._inner:
             at += demand > point
-        part = (demand - self.grid.ravel()[at - 1]) * self._inverse.ravel()[at]
-        return Grid(at, part.clip(0.0, 1.0))
+        part = (demand - self.grid.ravel()[at - 1]) * self._geometry.inverse.ravel()[at]
+        return Grid(at, np.minimum(np.maximum(part, 0.0), 1.0))
 
     def costs(self, prices: Floats) -> Floats:
         """What a job at each point of its class's grid costs at least: classes × (types + 1), convex."""
-        each = self.answers[:, : self._plain] @ prices
+        each = self._geometry.answers[:, : self._plain] @ prices
         each[~self.valid[:, : self._plain]] = np.inf
         cheapest: Floats = each.min(axis=1) * self.classes.workers[:, None]
         return cheapest
@@ -98,37 +101,77 @@ class Demands:
 
     def fit(self, grid: Grid) -> Fit:
         """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it."""
-        g, f = self.valid[:, : self._plain].nonzero()
-        use = self._time(grid)[g, f] * self._scale[g, 0]
-        types, columns = len(self.capacity), len(g)
-        j = np.arange(types)
-        entries = (
-            np.concatenate((np.tile(j, columns), types + g, j)),
-            np.concatenate((np.arange(columns).repeat(types), np.arange(columns), np.full(types, columns))),
-            np.concatenate((use.ravel(), np.ones(columns), -(self.capacity > 0).astype(np.float64))),
-        )
-        if self._fitting is None:
-            lower = np.append(np.zeros(columns), -np.inf)
-            self._fitting = self._program(np.append(np.zeros(columns), -1.0), lower, np.ones(types), entries)
-        else:
-            self._fitting.refill(entries)
-        found = self._fitting.solve()
-        prices = np.maximum(found.duals[:types], 0.0) / self._room
-        return Fit(float(found.values[-1]), prices / float(prices @ self.capacity), self._mix(g, f, found.values[:-1]))
+        use = self._time(grid, self._plain) * self._scale
+        valid = self.valid[:, : self._plain]
+        excess, self.near[0], mix = self._best(valid, use, np.zeros(use.shape[:2]), None, self.near[0])
+        prices = self.near[0] / self._room
+        return Fit(excess, prices / float(prices @ self.capacity), mix)
 
     def most(self, grid: Grid, worth: Floats, over: float = 0.0) -> Floats:
         """The mix of answers that meets the demands and maximises Σ worth_gj × time of g on j. `over`: an excess to bear."""
-        g, f = self.valid.nonzero()
-        time = self._time(grid)[g, f]
-        types, columns = len(self.capacity), len(g)
+        time = self._time(grid)
+        use, gain = time * self._scale, (time * worth[:, None, :]).sum(axis=2)
+        lifts = np.abs(time[:, self._plain :] - time[:, : self._plain]).max(axis=2) > _TIED
+        valid = self.valid & np.concatenate((np.ones_like(lifts), lifts), axis=1)
+        room = np.full(len(self.capacity), 1.0 + max(over, 0.0))
+        _, self.near[1], mix = self._best(valid, use, gain, room, self.near[1])
+        return mix
+
+    def _best(self, valid: Bools, use: Floats, gain: Floats, room: Floats | None, near: Floats) -> tuple[float, Floats, Floats]:
+        """The mix of answers that gains most within the room, or, without one, that exceeds every type by the least part:
+        that part, the prices, the mix. `use` is classes × answers × types, as parts of each type."""
+        types, loose = len(self.capacity), room is None
+        room = np.ones(types) if room is None else room
+        known = self._at(near, valid, use, gain, room, loose=loose)
+        if known is not None:
+            return known[0], near, known[1]
+        g, f = valid.nonzero()
+        columns, j = len(g), np.arange(types)
         entries = (
-            np.concatenate((np.tile(np.arange(types), columns), types + g)),
-            np.concatenate((np.arange(columns).repeat(types), np.arange(columns))),
-            np.concatenate(((time * self._scale[g, 0]).ravel(), np.ones(columns))),
+            np.concatenate((np.tile(j, columns), types + g, j)),
+            np.concatenate((np.arange(columns).repeat(types), np.arange(columns), np.full(types, columns))),
+            np.concatenate((use[g, f].ravel(), np.ones(columns), -(self.capacity > 0).astype(np.float64))),
         )
-        room = np.full(types, 1.0 + max(over, 0.0))
-        found = self._program((time * worth[g]).sum(axis=1), np.zeros(columns), room, entries).solve()
-        return self._mix(g, f, found.values)
+        cost = np.append(gain[g, f], -1.0 if loose else 0.0)  # the last column is the excess
+        lower, upper = np.zeros(columns + 1), np.full(columns + 1, np.inf)
+        lower[-1], upper[-1] = (-np.inf, np.inf) if loose else (0.0, 0.0)
+        one = np.ones(len(self.classes))
+        row_lower, row_upper = np.concatenate((np.full(types, -np.inf), one)), np.concatenate((room, one))
+        found = Program(self.name, cost, lower, upper, row_lower, row_upper, entries).solve()
+        return float(found.values[-1]), np.maximum(found.duals[:types], 0.0), self._mix(g, f, found.values[:-1])
+
+    def _at(
+        self, prices: Floats, valid: Bools, use: Floats, gain: Floats, room: Floats, *, loose: bool
+    ) -> tuple[float, Floats] | None:
+        """The same where these prices prove it; None where they do not, or not so simply."""
+        priced = prices > FITS
+        if loose and not priced.any():
+            return None
+        net = np.where(valid, gain - use @ prices, -np.inf)
+        groups, first = np.arange(len(net)), net.argmax(axis=1)
+        most = net[groups, first]
+        base = use[groups, first]
+        tied = net >= most[:, None] - _TIED * (1.0 + float(np.abs(most).sum()))
+        tied[groups, first] = False
+        g, f = tied.nonzero()
+        step = use[g, f] - base[g]
+        other = np.abs(step).max(axis=1) > _TIED  # for some demands two answers are the same
+        g, f, step = g[other], f[other], step[other]
+        if len(g) + loose != np.count_nonzero(priced):
+            return None
+        lean = np.concatenate((step, [-1.0 * (self.capacity > 0)])) if loose else step
+        free = room - base.sum(axis=0)
+        try:
+            part = np.linalg.solve(lean[:, priced].T, free[priced])
+        except np.linalg.LinAlgError:
+            return None
+        stays = 1.0 - np.bincount(g, part[: len(g)], minlength=len(net))
+        if min(part[: len(g)].min(initial=0.0), stays.min()) < -_TIED or (part @ lean > free + FITS).any():
+            return None
+        mix = np.zeros(self.valid.shape)
+        mix[groups, first] = stays
+        mix[g, f] = part[: len(g)]
+        return float(part[-1]) if loose else 0.0, np.maximum(mix, 0.0)
 
     def best_ratio(self, grid: Grid, worth: Floats, price: Floats, over: float = 0.0) -> Floats:
         """The mix that meets the demands and maximises Σ worth·time / Σ price·time; among these, the most of both.
@@ -167,24 +210,21 @@ class Demands:
     def shares(self, grid: Grid, mix: Floats) -> Floats:
         """The time of each job by type: rows of the view × types."""
         types = len(self.capacity)
-        points = (self.answers * mix[:, :, None, None]).sum(axis=1).reshape(-1, types)  # classes · points × types
+        answers = self._geometry.answers
+        points = np.matmul(mix[:, None, :], answers.reshape(*mix.shape, -1)).reshape(-1, types)  # classes · points × types
         low = points[grid.at - 1]
         x = np.zeros((len(self.classes.of), types))
         x[self.there] = low + (points[grid.at] - low) * grid.part[:, None]
         return x
 
-    def _time(self, grid: Grid) -> Floats:
-        """classes × answers × types: what the members take together."""
+    def _time(self, grid: Grid, answers: int | None = None) -> Floats:
+        """classes × answers (the first so many, or all) × types: what the members take together."""
         size = self.grid.size
         weights = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)
-        time: Floats = np.matmul(weights.reshape(self.grid.shape)[:, None, None, :], self.answers)[:, :, 0, :]
-        return time
-
-    def _program(self, cost: Floats, lower: Floats, room: Floats, entries: tuple[Ints, Ints, Floats]) -> Program:
-        """Rows: what is used of each type, as a part of it, and the parts of each class's answers, which sum to 1."""
-        one = np.ones(len(self.classes))
-        row_lower, row_upper = np.concatenate((np.full(len(room), -np.inf), one)), np.concatenate((room, one))
-        return Program(self.name, cost, lower, np.full(len(cost), np.inf), row_lower, row_upper, entries)
+        by_point = self._geometry.by_point[:, :, :answers]
+        groups, points, answers, types = by_point.shape
+        time: Floats = np.matmul(weights.reshape(groups, 1, points), by_point.reshape(groups, points, answers * types))
+        return time.reshape(groups, answers, types)
 
     def _mix(self, g: Ints, f: Ints, values: Floats) -> Floats:
         mix = np.zeros(self.valid.shape)
@@ -194,24 +234,25 @@ class Demands:
 
     # Demands that fall as a level rises.
 
-    def least_level(self, demand: Callable[[float], tuple[Floats, Floats]], lowest: float, highest: float) -> tuple[float, Fit]:
-        """The least level at which the demands fit the cluster, and how they do.
+    def least_level(
+        self, demand: Callable[[float], tuple[Floats, Floats]], lowest: float, highest: float, guess: float = 0.0
+    ) -> tuple[float, Grid, Fit]:
+        """The least level at which the demands fit the cluster, the demands, and how they do.
 
         `demand(level)` gives r and its slope. Below `lowest` demands grow no more; from `highest` on all fall, convex, to 0.
         Prices show how high the level must at least be: where the demands cost what the cluster is worth. That level's
-        program gives better prices, and so on; levels only rise."""
-        members = self.classes.count * self.classes.workers
-        worth = (members[:, None] * self.classes.rates / self.classes.rates.max(axis=1, keepdims=True)).sum(axis=0)
-        level = self._worth_level(demand, worth / float(worth @ self.capacity), lowest, highest)
+        program gives better prices, and so on; levels only rise. A good `guess` of the level saves time."""
+        level = self._worth_level(demand, self._first_prices(), lowest, highest, guess)
         nudge = 0.0
         for _ in range(_ROUNDS):
-            fit = self.fit(self.on_grid(demand(level)[0]))
+            grid = self.on_grid(demand(level)[0])
+            fit = self.fit(grid)
             if fit.excess <= FITS:
-                return level, fit
-            raised = self._worth_level(demand, fit.prices, level, highest)
+                return level, grid, fit
+            raised = self._worth_level(demand, fit.prices, level, highest, level)
             if raised <= level:  # as near as numbers come
                 if fit.excess <= TOLERANCE:
-                    return level, fit
+                    return level, grid, fit
                 nudge = max(2.0 * nudge, float(np.spacing(level)))
                 raised = level + nudge
             if not raised > level:
@@ -219,19 +260,31 @@ class Demands:
             level = raised
         raise SolverError(self.name, f"no better level than {level:g}, at which demands are {fit.excess:g} over the cluster")
 
+    def _first_prices(self) -> Floats:
+        """Of the last optimum, or by how fast types are: those whose sum over the cluster is 1."""
+        prices: Floats = self.near[0] / self._room
+        if (total := float(prices @ self.capacity)) > 0:
+            return prices / total
+        members = self.classes.count * self.classes.workers
+        worth: Floats = (members[:, None] * self.classes.rates / self.classes.rates.max(axis=1, keepdims=True)).sum(axis=0)
+        worth /= float(worth @ self.capacity)
+        return worth
+
     def _worth_level(
-        self, demand: Callable[[float], tuple[Floats, Floats]], prices: Floats, level: float, highest: float
+        self, demand: Callable[[float], tuple[Floats, Floats]], prices: Floats, low: float, highest: float, guess: float
     ) -> float:
-        """The least, from `level` on, at which demands cost no more than the cluster is worth (1): Newton in a bracket."""
+        """The least, from `low` on, at which demands cost no more than the cluster is worth (1): Newton in a bracket."""
         costs = self.costs(prices)
-        slopes = (np.diff(costs, axis=1, prepend=0.0) * self._inverse).ravel()
-        low, high = level, np.inf
+        steps = np.zeros(costs.shape)
+        steps[:, 1:] = costs[:, 1:] - costs[:, :-1]
+        slopes = (steps * self._geometry.inverse).ravel()
+        level, high, tried = max(low, guess), np.inf, False
         for _ in range(_STEPS):
             r, falls = demand(level)
             grid = self.on_grid(r)
             over = float(self.cost_of(grid, costs).sum()) - 1.0
             if over > 0:
-                low = level
+                low, tried = level, True
             else:
                 high = level
             if high <= low:
@@ -242,13 +295,39 @@ class Demands:
                 return max(newton, low)
             if low < newton < high:
                 level = newton
+            elif not tried:
+                level, tried = low, True
             elif high < np.inf:
                 level = 0.5 * (low + high)
+                if level in (low, high):
+                    break
             else:  # nobody's demand falls yet
                 level = max(highest, 2.0 * low)
-            if level in (low, high):
-                break
         return high
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """What the rates of classes alone decide."""
+
+    grid: Floats  # classes × points
+    inverse: Floats  # 1 / the step up to each point
+    answers: Floats  # classes × answers × points × types of time
+    by_point: Floats  # the same: classes × points × answers × types
+    valid: Bools  # classes × answers
+
+
+@lru_cache(maxsize=64)
+def _geometry(rates: bytes, types: int) -> _Geometry:
+    """Classes come and go more seldom than jobs. `rates` are floats, classes × types."""
+    by_type = np.frombuffer(rates).reshape(-1, types)
+    order = by_type.argsort(axis=1, kind="stable")
+    ascending = np.take_along_axis(by_type, order, axis=1)
+    grid = np.concatenate((np.zeros((len(by_type), 1)), ascending), axis=1)
+    steps = np.diff(grid, axis=1, prepend=0.0)
+    inverse = np.divide(1.0, steps, out=np.zeros_like(steps), where=steps > 0)
+    answers, valid = _answers(ascending, order)
+    return _Geometry(grid, inverse, answers, np.ascontiguousarray(answers.transpose(0, 2, 1, 3)), valid)
 
 
 @lru_cache(maxsize=16)

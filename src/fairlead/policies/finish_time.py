@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,12 +51,14 @@ def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, 
     left = view.jobs.steps_left
     rate = isolated_rates(view, classes, alike=alike)
     spent = isolated_s(view, left, memo)
-    kept = {"number": view.jobs.number.copy(), "left": left, "rate": rate, "isolated_s": spent}
+    kept: dict[str, Any] = {"number": view.jobs.number.copy(), "left": left, "rate": rate, "isolated_s": spent}
     if not len(classes):
         return nothing(view), kept
     alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
-    x = in_time("finish-time fairness", view, left, alone, view.time - view.jobs.submitted_s, alike=alike)
-    return Allocation.alone(view.jobs.number, x), kept
+    mine = classes_of(view, alike=True) if alike else classes
+    waited = view.time - view.jobs.submitted_s
+    x, near = in_time("finish-time fairness", view, mine, left, alone, waited, memo, alike=alike)
+    return Allocation.alone(view.jobs.number, x), {**kept, **near}
 
 
 def isolated_rates(view: Snapshot, classes: Classes, *, alike: bool) -> Floats:

@@ -8,14 +8,18 @@ fastest, and jobs that may use the same types have the same mix of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from fairlead.core.allocation import NEGLIGIBLE
 from fairlead.core.cluster import Floats
+from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import Classes, classes_of
+from fairlead.policies.classes import Classes
 from fairlead.policies.demands import Demands
-from fairlead.policies.max_min import even_mix
+from fairlead.policies.max_min import even_mix, in_class_order
 
 LEAST = 10 * NEGLIGIBLE
 """Of the time on its fastest type everybody gets so much, however little it needs: less would be lost as dust."""
@@ -23,13 +27,13 @@ LEAST = 10 * NEGLIGIBLE
 _SPARE = 1e-9
 
 
-def in_time(name: str, view: Snapshot, left: Floats, unit: Floats, spent: Floats, *, alike: bool) -> Floats:
-    """jobs × types of time; columns by job of the view."""
-    classes = classes_of(view, alike=alike)
-    x = np.zeros((len(view.jobs), len(view.capacity)))
-    if not len(classes):
-        return x
-    demands = Demands(name, classes, view.capacity)
+def in_time(
+    name: str, view: Snapshot, classes: Classes, left: Floats, unit: Floats, spent: Floats, memo: Memo, *, alike: bool
+) -> tuple[Floats, dict[str, Any]]:
+    """jobs × types of time; columns by job of the view. `memo` has what was returned with it the last time: level and prices,
+    from which the next ones are found sooner."""
+    near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
+    demands = Demands(name, classes, view.capacity, near["prices"])
     at = demands.there
     if alike:
         allowed = classes.rates[demands.of] > 0
@@ -42,23 +46,23 @@ def in_time(name: str, view: Snapshot, left: Floats, unit: Floats, spent: Floats
     crowd = 100.0 * float(view.jobs.workers[at].sum())
     least = fastest * min(LEAST, float(view.capacity[view.capacity > 0].min()) / crowd)
 
-    def demand(level: float) -> tuple[Floats, Floats]:
-        time = level * unit - spent
-        can = time * fastest > left
-        time = np.where(can, time, 1.0)
-        r = np.maximum(np.where(can, left / time, fastest), least)
-        return r, np.where(can & (r > least), -r * unit / time, 0.0)
+    soonest = np.maximum(left / fastest, 1e-300)
 
-    alone = (spent + left / fastest) / unit  # the least ρ of each
-    level, fit = demands.least_level(demand, float(alone.min()), float(alone.max()))
-    grid, mix = demands.on_grid(demand(level)[0]), fit.mix
+    def demand(level: float) -> tuple[Floats, Floats]:
+        time = np.maximum(level * unit - spent, soonest)
+        r = np.maximum(left / time, least)
+        return r, np.where((time > soonest) & (r > least), -r * unit / time, 0.0)
+
+    alone = (spent + soonest) / unit  # the least ρ of each
+    level, grid, fit = demands.least_level(demand, float(alone.min()), float(alone.max()), near["level"])
+    mix = fit.mix
     # Where every type has a price, all are full and every job gets just what it needs: nothing is left to deal out.
     usable = view.capacity > 0
     if (fit.prices * view.capacity)[usable].min() <= _SPARE:
         worth = classes.rates / classes.rates.max(axis=1, keepdims=True) * classes.workers[:, None]
-        mix = demands.most(grid, worth, fit.excess)
+        mix = demands.most(grid, in_class_order(worth, classes), fit.excess)
     x = demands.shares(grid, mix)
-    return _same_mix(classes, view, x) if alike else x
+    return _same_mix(classes, view, x) if alike else x, {"level": level, "prices": demands.near}
 
 
 def _same_mix(classes: Classes, view: Snapshot, x: Floats) -> Floats:

@@ -15,7 +15,9 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
+from fairlead.policies.classes import classes_of
 from fairlead.policies.in_time import in_time
+from fairlead.policies.max_min import nothing
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class MinTotalDuration:
     paper: ClassVar[str] = "Gonzalez and Sahni, JACM'76 (open shop); Gavel §4.2 (Narayanan et al., OSDI'20)"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, alike=True), memo
+        return _allocated(view, memo, alike=True)
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,13 @@ class MinTotalDurationPerf:
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, alike=False), memo
+        return _allocated(view, memo, alike=False)
 
 
-def _allocated(view: Snapshot, *, alike: bool) -> Allocation:
-    count = len(view.jobs)
-    x = in_time("makespan", view, view.jobs.steps_left, np.ones(count), np.zeros(count), alike=alike)
-    return Allocation.alone(view.jobs.number, x)
+def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, Memo]:
+    classes = classes_of(view, alike=alike)
+    if not len(classes):
+        return nothing(view), memo
+    jobs = np.ones(len(view.jobs))
+    x, near = in_time("makespan", view, classes, view.jobs.steps_left, jobs, 0.0 * jobs, memo, alike=alike)
+    return Allocation.alone(view.jobs.number, x), near
