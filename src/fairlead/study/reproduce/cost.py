@@ -43,6 +43,10 @@ def late(answer: Answer) -> float:
     return 100.0 * figure(answer, "deadline_misses") / figure(answer, "jobs")
 
 
+def _size(scale: Scale) -> str:
+    return f"{scale.per_type} of each type, {scale.cost_jobs:,} jobs, seeds: {len(scale.seeds)}"
+
+
 def read(scale: Scale, answers: Answers) -> Findings:
     given = sweep(scale)
 
@@ -75,4 +79,4 @@ def read(scale: Scale, answers: Answers) -> Findings:
     return Findings(rows, (), notes)
 
 
-STUDIES = (Study("cost", "Cost, with and without deadlines", lambda scale: sweep(scale).cases(), read),)
+STUDIES = (Study("cost", "Cost, with and without deadlines", lambda scale: sweep(scale).cases(), read, _size),)

@@ -18,6 +18,7 @@ from fairlead.study.reproduce.study import Study
 from fairlead.study.reproduce.sweep import HOUR, average_jct, figure
 
 CLUSTER = "8xv100:4,16xp100:4,24xk80:4"
+SIZE = "8 V100, 16 P100, 24 K80, the whole trace"
 CONTINUOUS, STATIC = Jobs(trace="max_min_fairness.trace"), Jobs(trace="minimize_makespan.trace")
 
 TABLE_4 = (
@@ -79,7 +80,7 @@ def read_4(scale: Scale, answers: Answers) -> Findings:
     for model, name, without, paper in TABLE_4:
         seconds = f"modelled: {ROUND_S * without / 100:.1f} s to save and load; {without} % if paid in every round"
         ours, high = (partial(_overhead, answers, runs, model, without) for runs in ([costly()], loaded(scale, COSTS)))
-        rows.append(row(f"{name}, with lease renewals", paper, ours, "%", Wants.MOST, seconds))
+        rows.append(row(f"{name}, with lease renewals", paper, ours, "%", Wants.MOST, seconds, SIZE))
         rows.append(row(f"{name}, at Figure 9's high load", None, high, "%", Wants.NOTHING))
 
     def slower() -> float:
@@ -103,7 +104,7 @@ def _overhead(answers: Answers, runs: Sequence[Run], model: str, without: float)
 
 
 STUDIES = (
-    Study("table3", "Table 3: the physical cluster's traces", lambda _: table_3().values(), read_3),
+    Study("table3", "Table 3: the physical cluster's traces", lambda _: table_3().values(), read_3, lambda _: SIZE),
     Study(
         "table4",
         "Table 4: what preemption costs (modelled)",
