@@ -33,6 +33,10 @@ def makespan(answer: Answer) -> float:
     return figure(answer, "makespan_s")
 
 
+def _batch_size(scale: Scale) -> str:
+    return f"{scale.per_type} of each type, {scale.static_jobs:,} jobs, seeds: {len(scale.seeds)}"
+
+
 def read_makespan(scale: Scale, answers: Answers) -> Findings:
     given = static(scale)
 
@@ -79,6 +83,6 @@ def read_fifo(scale: Scale, answers: Answers) -> Findings:
 
 
 STUDIES = (
-    Study("makespan", "Makespan of a batch", lambda scale: static(scale).cases(), read_makespan),
+    Study("makespan", "Makespan of a batch", lambda scale: static(scale).cases(), read_makespan, _batch_size),
     Study("fifo", "First in, first out, single workers", lambda scale: in_line(scale).cases(), read_fifo),
 )

@@ -23,6 +23,7 @@ from fairlead.study.reproduce.study import Study
 from fairlead.study.reproduce.world import World
 
 WEIGHTS = {"entity-0": 1.0, "entity-1": 2.0, "entity-2": 3.0}
+SIZE = "3 + 3 + 3 accelerators"
 EACH = 6
 EVERY = 4
 _GIVEN = "weights={" + ", ".join(f"{name}: {weight:g}" for name, weight in WEIGHTS.items()) + "}"
@@ -122,7 +123,7 @@ def read_fifo(scale: Scale, answers: Answers) -> Findings:
     return Findings(rows, (_stacked(answers, FIFO, "fig13-shares", "Fairness among, FIFO inside entities"),), [_NORMALISED])
 
 
-_NORMALISED = "3 + 3 + 3 accelerators at every scale; throughput in units of an equal share of the cluster"
+_NORMALISED = f"{SIZE} at every scale; throughput in units of an equal share of the cluster"
 
 
 def _part_rows(answers: Answers, policy: str) -> list[Row]:
@@ -146,6 +147,7 @@ STUDIES = (
         "Figure 12: fairness among and inside entities",
         lambda scale: [Shares(policy, order) for policy in (FAIR, PARTITION) for order in range(scale.orders)],
         read_fair,
+        lambda _: SIZE,
     ),
-    Study("fig13", "Figure 13: fairness among entities, FIFO inside", lambda _: [Shares(FIFO, 0)], read_fifo),
+    Study("fig13", "Figure 13: fairness among entities, FIFO inside", lambda _: [Shares(FIFO, 0)], read_fifo, lambda _: SIZE),
 )

@@ -27,6 +27,11 @@ def sweep(scale: Scale) -> Sweep:
     return Sweep((ORACLE, ESTIMATED, ALONE), scale.few_loads(HIGH["single"]), scale.seeds, partial(made, scale))
 
 
+def _size(scale: Scale) -> str:
+    first, last = scale.few_measure
+    return f"4 + 4 + 4 accelerators, jobs {first:,}–{last - 1:,} measured, seeds: {len(scale.seeds)}"
+
+
 def read(scale: Scale, answers: Answers) -> Findings:
     given, high = sweep(scale), HIGH["single"]
     rows = [
@@ -43,10 +48,9 @@ def read(scale: Scale, answers: Answers) -> Findings:
             lambda: given.gain(answers, ALONE.label, ESTIMATED.label, high, average_jct),
         ),
     ]
-    first, last = scale.few_measure
     picture = given.against_load(answers, "fig16", "Estimated throughputs", "average JCT, hours", average_jct)
-    notes = [f"4 + 4 + 4 accelerators at every scale; jobs {first:,}–{last - 1:,} measured", *given.notes(answers)]
+    notes = given.notes(answers)
     return Findings(rows, (picture,), notes)
 
 
-STUDIES = (Study("fig16", "Figure 16: estimated throughputs", lambda scale: sweep(scale).cases(), read),)
+STUDIES = (Study("fig16", "Figure 16: estimated throughputs", lambda scale: sweep(scale).cases(), read, _size),)

@@ -54,13 +54,19 @@ class Row:
 
 
 def row(
-    what: str, paper: float | None, ours: Callable[[], float], unit: str = "x", wants: Wants = Wants.GAIN, note: str = ""
+    what: str,
+    paper: float | None,
+    ours: Callable[[], float],
+    unit: str = "x",
+    wants: Wants = Wants.GAIN,
+    note: str = "",
+    scale: str = "",
 ) -> Row:
     """A row whose figure may be out of reach because a case failed: then it tells the error."""
     try:
-        return Row(what, paper, ours(), unit, wants, note)
+        return Row(what, paper, ours(), unit, wants, note, scale)
     except CaseFailed as problem:
-        return Row(what, paper, None, unit, wants, str(problem))
+        return Row(what, paper, None, unit, wants, str(problem), scale)
 
 
 def not_built(what: str, paper: float | None, why: str, unit: str = "x") -> Row:

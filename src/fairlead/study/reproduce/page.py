@@ -10,9 +10,12 @@ from pathlib import Path
 
 from fairlead.study.reproduce.findings import Findings, Row
 from fairlead.study.reproduce.pictures import png
-from fairlead.study.reproduce.scale import Scale
+from fairlead.study.reproduce.scale import Scale, scale_named
 from fairlead.study.reproduce.study import Study
 from fairlead.study.reproduce.world import World
+
+HIGH_LOAD = 5.6
+"""Figure 9's high load, by which a scale's window is put beside the paper's."""
 
 HEADINGS = ("claim", "paper", "ours", "ours / paper", "verdict", "scale", "remark")
 
@@ -49,20 +52,24 @@ def write_pages(told: Sequence[Told], scale: Scale, world: World, folder: Path) 
 
 
 def introduction(scale: Scale, world: World) -> list[str]:
+    (first, last), (from_h, to_h) = scale.hours(HIGH_LOAD), scale_named("full").hours(HIGH_LOAD)
     return [
         f"Scale {scale.description}.",
         f"{world.rates_are[0].upper()}{world.rates_are[1:]}.",
         "Rounds of six minutes and no costs of preemption, unless a study says otherwise. Both sides of a comparison have the"
         " same jobs and the same options. Loads are those of the paper's 108 accelerators; a smaller cluster gets its part.",
+        f"At {HIGH_LOAD} jobs per hour the measured jobs come in hours {first:.0f} to {last:.0f}; the paper's in hours"
+        f" {from_h:.0f} to {to_h:.0f}. Where one side cannot carry the load, its queue keeps growing all that time: gains at high"
+        " load depend on how late they are measured.",
         "A gain is met from nine tenths of the paper's factor on, and met in part where there is a gain at all; a value is met"
         " within a tenth.",
     ]
 
 
-def cells(row: Row, scale: Scale) -> tuple[str, ...]:
+def cells(row: Row, scale: Scale, study: Study) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     shown = shown_value(row.paper, row.unit), shown_value(row.ours, row.unit)
-    return (row.what, *shown, ratio, row.verdict, row.scale or f"{scale.name}: {scale.size}", row.note)
+    return (row.what, *shown, ratio, row.verdict, f"{scale.name}: {row.scale or study.size(scale)}", row.note)
 
 
 def shown_value(value: float | None, unit: str) -> str:
@@ -80,7 +87,7 @@ def markdown(told: Sequence[Told], scale: Scale, world: World) -> str:
     lines += [part + "\n" for part in introduction(scale, world)]
     for one in told:
         lines += [f"## {one.study.title}", "", _markdown_row(HEADINGS), _markdown_row(["---"] * len(HEADINGS))]
-        lines += [_markdown_row(cells(row, scale)) for row in one.findings.rows]
+        lines += [_markdown_row(cells(row, scale, one.study)) for row in one.findings.rows]
         lines += ["", *(f"- {note}" for note in one.findings.notes)]
         lines += ["", *(f"![{picture.title}]({picture.name}.png)" for picture in one.findings.pictures), ""]
     return "\n".join(lines)
@@ -96,7 +103,7 @@ def page(told: Sequence[Told], scale: Scale, world: World, pictures: dict[str, b
     ]
     for one in told:
         head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
-        body = "".join(_html_row(row, scale) for row in one.findings.rows)
+        body = "".join(_html_row(row, scale, one.study) for row in one.findings.rows)
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in one.findings.notes)
         images = "".join(
             f'<img alt="{html.escape(p.title)}" src="data:image/png;base64,{base64.b64encode(pictures[p.name]).decode()}">'
@@ -114,8 +121,8 @@ def page(told: Sequence[Told], scale: Scale, world: World, pictures: dict[str, b
     )
 
 
-def _html_row(row: Row, scale: Scale) -> str:
-    shown = [html.escape(cell) for cell in cells(row, scale)]
+def _html_row(row: Row, scale: Scale, study: Study) -> str:
+    shown = [html.escape(cell) for cell in cells(row, scale, study)]
     kind = row.verdict.replace(" ", "-")
     parts = [f'<td class="n">{cell}</td>' if 1 <= index <= 3 else f"<td>{cell}</td>" for index, cell in enumerate(shown)]
     parts[4] = f'<td class="{kind}">{shown[4]}</td>'

@@ -43,6 +43,11 @@ class Scale:
     def few_loads(self, paper: float) -> tuple[float, ...]:
         return tuple(round(paper * share, 6) for share in self.other_shares)
 
+    def hours(self, paper: float) -> tuple[float, float]:
+        """From when to when, on average, the measured jobs come at a load of the paper's."""
+        first, last = self.measure
+        return first / self.load(paper), last / self.load(paper)
+
     @property
     def size(self) -> str:
         first, last = self.measure

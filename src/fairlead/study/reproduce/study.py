@@ -16,3 +16,4 @@ class Study:
     title: str
     cases: Callable[[Scale], Iterable[Case]]
     read: Callable[[Scale, Answers], Findings]
+    size: Callable[[Scale], str] = lambda scale: scale.size  # on what the rows stand, where they do not say so themselves
