@@ -62,14 +62,58 @@ def test_the_most_worth_that_meets_demands_is_exact_whatever_the_worth(seed):
     assert ((got * made.rates).sum(axis=1) >= demand - 1e-7).all()
 
 
-def test_other_entries_go_on_from_the_last_basis_to_their_own_optimum():
-    at, rows = np.array([0, 1]), np.array([0, 0])
-    program = Program(
-        "test", np.ones(2), np.zeros(2), np.full(2, np.inf), np.full(1, -np.inf), np.ones(1), (rows, at, np.ones(2))
-    )
-    assert program.solve().objective == pytest.approx(1.0)
-    program.refill((rows, at, np.array([2.0, 4.0])))
-    assert program.solve().objective == pytest.approx(0.5)
+@pytest.mark.parametrize("seed", range(20))
+def test_prices_of_another_moment_lead_to_the_same_optimum(seed):
+    made = moment(seed)
+    fresh, rng = demands_of(made), np.random.default_rng(seed)
+    demand = rng.uniform(0.0, 1.0, len(fresh.of)) * fresh.fastest
+    worth = rng.uniform(0.1, 3.0, fresh.classes.rates.shape)
+
+    def optimum(demands, part):
+        grid = demands.on_grid(part * demand)
+        fit = demands.fit(grid)
+        mix = demands.most(grid, worth, fit.excess)
+        return fit.excess, demands.shares(grid, fit.mix), (worth[demands.of] * demands.shares(grid, mix)[demands.there]).sum()
+
+    excess, time, value = optimum(fresh, 1.0)
+    for part in (1.0, 0.97, 0.5, 0.01):
+        before = demands_of(made)
+        optimum(before, part)
+        warm = Demands("test", before.classes, made.capacity, before.near)
+        again, shares, most = optimum(warm, 1.0)
+        assert again == pytest.approx(excess, abs=1e-9)
+        assert most == pytest.approx(value, rel=1e-8)
+        assert (shares * made.rates).sum(axis=1) == pytest.approx((time * made.rates).sum(axis=1), abs=1e-9)
+        assert (made.workers @ shares <= (1 + excess) * made.capacity + 1e-7).all()
+
+
+def test_where_prices_hold_no_program_is_solved(monkeypatch):
+    made = moment(19)
+    demands = demands_of(made)
+    demand = np.random.default_rng(19).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
+    grid = demands.on_grid(demand)
+    excess = demands.fit(grid).excess
+    monkeypatch.setattr(Program, "solve", lambda self: pytest.fail("a program was solved"))
+    assert demands.fit(grid).excess == pytest.approx(excess, abs=1e-9)
+
+
+def test_a_solver_used_again_answers_as_a_new_one():
+    def answer(size):
+        rng = np.random.default_rng(size)
+        rows, columns = np.divmod(np.arange(5 * size), size)
+        program = Program(
+            "test",
+            rng.uniform(1.0, 2.0, size),
+            np.zeros(size),
+            np.full(size, np.inf),
+            np.full(5, -np.inf),
+            np.ones(5),
+            (rows, columns, rng.uniform(0.1, 1.0, 5 * size)),
+        )
+        return program.solve().values.tobytes()
+
+    first = [answer(size) for size in (8, 40, 3)]
+    assert [answer(size) for size in (3, 40, 8)] == first[::-1]
 
 
 def test_a_level_that_does_not_exist_is_an_error():

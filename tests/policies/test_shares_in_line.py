@@ -49,6 +49,19 @@ def test_the_sum_weighted_by_arrival_is_the_largest_possible(seed):
     assert weight @ made.throughputs(x) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.usefixtures("all_digits")
+def test_the_prices_to_start_from_do_not_matter(seed):
+    made = moment(seed, jobs=200)
+    count = len(made.view.jobs)
+    weight = (count - np.arange(count)) / made.rates.max(axis=1)
+    x, memo = FifoPerf().allocate(made.view, None)
+    for prices in (memo["prices"], 0.0 * memo["prices"], 3.0 * memo["prices"] + 1.0):
+        other, _ = FifoPerf().allocate(made.view, {"prices": prices})
+        made.check(other)
+        assert weight @ made.throughputs(other) == pytest.approx(weight @ made.throughputs(x), rel=1e-8)
+
+
 def time_of(policy, jobs, cluster=TWO, memo=None):
     view = view_of(state_of(cluster, jobs), 0.0, TABLE)
     x, memo = policy.allocate(view, memo)

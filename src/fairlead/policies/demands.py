@@ -77,15 +77,20 @@ class Demands:
     # Demands.
 
     def on_grid(self, demand: Floats) -> Grid:
-        at = self._first.copy()
-        for point in self._inner:
-            at += demand > point
+        at = self._above(demand)
         part = (demand - self.grid.ravel()[at - 1]) * self._geometry.inverse.ravel()[at]
         return Grid(at, np.minimum(np.maximum(part, 0.0), 1.0))
 
+    def _above(self, demand: Floats) -> Ints:
+        at = self._first.copy()
+        for point in self._inner:
+            at += demand > point
+        return at
+
     def costs(self, prices: Floats) -> Floats:
         """What a job at each point of its class's grid costs at least: classes × (types + 1), convex."""
-        each = self._geometry.answers[:, : self._plain] @ prices
+        groups, points = self.grid.shape
+        each = (self._geometry.plain @ prices).reshape(groups, self._plain, points)
         each[~self.valid[:, : self._plain]] = np.inf
         cheapest: Floats = each.min(axis=1) * self.classes.workers[:, None]
         return cheapest
@@ -147,7 +152,7 @@ class Demands:
         priced = prices > FITS
         if loose and not priced.any():
             return None
-        net = np.where(valid, gain - use @ prices, -np.inf)
+        net = np.where(valid, gain - (use.reshape(-1, len(prices)) @ prices).reshape(gain.shape), -np.inf)
         groups, first = np.arange(len(net)), net.argmax(axis=1)
         most = net[groups, first]
         base = use[groups, first]
@@ -221,9 +226,9 @@ class Demands:
         """classes × answers (the first so many, or all) × types: what the members take together."""
         size = self.grid.size
         weights = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)
-        by_point = self._geometry.by_point[:, :, :answers]
-        groups, points, answers, types = by_point.shape
-        time: Floats = np.matmul(weights.reshape(groups, 1, points), by_point.reshape(groups, points, answers * types))
+        groups, points = self.grid.shape
+        types, answers = points - 1, self.valid.shape[1] if answers is None else answers
+        time: Floats = np.matmul(weights.reshape(groups, 1, points), self._geometry.by_point[:, :, : answers * types])
         return time.reshape(groups, answers, types)
 
     def _mix(self, g: Ints, f: Ints, values: Floats) -> Floats:
@@ -275,21 +280,22 @@ class Demands:
     ) -> float:
         """The least, from `low` on, at which demands cost no more than the cluster is worth (1): Newton in a bracket."""
         costs = self.costs(prices)
-        steps = np.zeros(costs.shape)
-        steps[:, 1:] = costs[:, 1:] - costs[:, :-1]
-        slopes = (steps * self._geometry.inverse).ravel()
+        slope_to = np.zeros(costs.shape)  # each point; between two, a job costs `offset + slope · r`
+        slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._geometry.inverse[:, 1:]
+        offsets, slopes = (costs - slope_to * self.grid).ravel(), slope_to.ravel()
         level, high, tried = max(low, guess), np.inf, False
         for _ in range(_STEPS):
             r, falls = demand(level)
-            grid = self.on_grid(r)
-            over = float(self.cost_of(grid, costs).sum()) - 1.0
+            at = self._above(r)
+            rise = slopes[at]
+            over = float(offsets[at].sum() + rise @ r) - 1.0
             if over > 0:
                 low, tried = level, True
             else:
                 high = level
             if high <= low:
                 break
-            slope = float(slopes[grid.at] @ falls)
+            slope = float(rise @ falls)
             newton = level - over / slope if slope < 0 else np.inf
             if abs(newton - level) <= _CLOSE * abs(level):
                 return max(newton, low)
@@ -313,7 +319,8 @@ class _Geometry:
     grid: Floats  # classes × points
     inverse: Floats  # 1 / the step up to each point
     answers: Floats  # classes × answers × points × types of time
-    by_point: Floats  # the same: classes × points × answers × types
+    plain: Floats  # those that do not lift: · × types
+    by_point: Floats  # all: classes × points × (answers × types)
     valid: Bools  # classes × answers
 
 
@@ -327,7 +334,9 @@ def _geometry(rates: bytes, types: int) -> _Geometry:
     steps = np.diff(grid, axis=1, prepend=0.0)
     inverse = np.divide(1.0, steps, out=np.zeros_like(steps), where=steps > 0)
     answers, valid = _answers(ascending, order)
-    return _Geometry(grid, inverse, answers, np.ascontiguousarray(answers.transpose(0, 2, 1, 3)), valid)
+    plain = answers[:, : answers.shape[1] // 2].reshape(-1, types)
+    by_point = answers.transpose(0, 2, 1, 3).reshape(*grid.shape, -1)
+    return _Geometry(grid, inverse, answers, plain, by_point, valid)
 
 
 @lru_cache(maxsize=16)

@@ -22,7 +22,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
-from fairlead.policies.in_time import in_time
+from fairlead.policies.in_time import fastest_of, in_time
 from fairlead.policies.max_min import nothing
 
 
@@ -47,7 +47,7 @@ class FinishTimeFairnessPerf:
 
 
 def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, Memo]:
-    classes = classes_of(view)
+    classes = classes_of(view, alike=alike)
     left = view.jobs.steps_left
     rate = isolated_rates(view, classes, alike=alike)
     spent = isolated_s(view, left, memo)
@@ -55,18 +55,18 @@ def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, 
     if not len(classes):
         return nothing(view), kept
     alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
-    mine = classes_of(view, alike=True) if alike else classes
     waited = view.time - view.jobs.submitted_s
-    x, near = in_time("finish-time fairness", view, mine, left, alone, waited, memo, alike=alike)
+    x, near = in_time("finish-time fairness", view, classes, left, alone, waited, memo, alike=alike)
     return Allocation.alone(view.jobs.number, x), {**kept, **near}
 
 
 def isolated_rates(view: Snapshot, classes: Classes, *, alike: bool) -> Floats:
     """Each job's throughput with 1/n of the cluster to itself; 0 for who can run nowhere at the moment."""
-    speed = np.where(classes.rates > 0, classes.rates.max(axis=1, keepdims=True), 0.0) if alike else classes.rates
-    share = (speed > 0) * (view.capacity / max(1, len(view.jobs))) / classes.workers[:, None]
+    share = (classes.rates > 0) * (view.capacity / max(1, len(view.jobs))) / classes.workers[:, None]
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    return classes.by_job((speed * share).sum(axis=1))
+    if alike:
+        return classes.by_job(share.sum(axis=1)) * fastest_of(view, classes)
+    return classes.by_job((classes.rates * share).sum(axis=1))
 
 
 def isolated_s(view: Snapshot, left: Floats, memo: Memo) -> Floats:

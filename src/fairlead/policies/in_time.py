@@ -35,11 +35,7 @@ def in_time(
     near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
     demands = Demands(name, classes, view.capacity, near["prices"])
     at = demands.there
-    if alike:
-        allowed = classes.rates[demands.of] > 0
-        left = left[at] / (view.rates.of_jobs[at] * allowed).max(axis=1)
-    else:
-        left = left[at]
+    left = (left / fastest_of(view, classes) if alike else left)[at]
     unit, spent, fastest = unit[at], spent[at], demands.fastest
     unit = np.maximum(unit, 1e-9)  # of who has nothing left and has spent no time
 
@@ -63,6 +59,14 @@ def in_time(
         mix = demands.most(grid, in_class_order(worth, classes), fit.excess)
     x = demands.shares(grid, mix)
     return _same_mix(classes, view, x) if alike else x, {"level": level, "prices": demands.near}
+
+
+def fastest_of(view: Snapshot, classes: Classes) -> Floats:
+    """Each job's rate on the fastest type that it may use."""
+    if (classes.rates > 0).all():
+        return view.rates.fastest
+    fastest: Floats = (view.rates.of_jobs * (classes.by_job(classes.rates) > 0)).max(axis=1)
+    return np.where(classes.of >= 0, fastest, 1.0)  # who can run nowhere has no rate
 
 
 def _same_mix(classes: Classes, view: Snapshot, x: Floats) -> Floats:

@@ -64,7 +64,6 @@ class Program:
         starts, index, value = _columnwise(entries, self.columns)
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = starts, index, value
-        self._lp = lp
         self._must(self._highs.passModel(lp))
 
     def __del__(self) -> None:
@@ -86,14 +85,6 @@ class Program:
 
     def coefficient(self, row: int, column: int, value: float) -> None:
         self._must(self._highs.changeCoeff(row, column, value))
-
-    def refill(self, entries: tuple[Ints, Ints, Floats]) -> None:
-        """Other entries of A in place of all there were when it was made; bounds and costs are as they were then."""
-        basis = self._highs.getBasis()
-        matrix = self._lp.a_matrix_
-        matrix.start_, matrix.index_, matrix.value_ = _columnwise(entries, self.columns)
-        self._must(self._highs.passModel(self._lp))
-        self._must(self._highs.setBasis(basis))
 
     def add_rows(self, lower: Floats, upper: Floats) -> Ints:
         """New rows, empty as yet."""
