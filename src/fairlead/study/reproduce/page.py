@@ -59,8 +59,8 @@ def introduction(scale: Scale, world: World) -> list[str]:
         "Rounds of six minutes and no costs of preemption, unless a study says otherwise. Both sides of a comparison have the"
         " same jobs and the same options. Loads are those of the paper's 108 accelerators; a smaller cluster gets its part.",
         f"At {HIGH_LOAD} jobs per hour the measured jobs come in hours {first:.0f} to {last:.0f}; the paper's in hours"
-        f" {from_h:.0f} to {to_h:.0f}. Where one side cannot carry the load, its queue keeps growing all that time: gains at high"
-        " load depend on how late they are measured.",
+        f" {from_h:.0f} to {to_h:.0f}. Where one side cannot carry the load, its queue keeps growing all that time: gains at"
+        " high load depend on how late they are measured.",
         "A gain is met from nine tenths of the paper's factor on, and met in part where there is a gain at all; a value is met"
         " within a tenth.",
     ]
