@@ -67,7 +67,7 @@ def read(scale: Scale, answers: Answers) -> Findings:
             lambda: violated(EXACT),
             "%",
             Wants.NOTHING,
-            note="what is missed in rounds and not here is the mechanism's doing, not the policy's",
+            note="one run without rounds: it tells the policy's misses from those of rounds; its cost is not known",
         ),
         row("deadlines missed at most throughput", None, lambda: violated(BASE), "%", Wants.NOTHING),
     ]

@@ -136,6 +136,7 @@ def _part_rows(answers: Answers, policy: str) -> list[Row]:
             partial(_entity_part, answers, policy, place),
             "%",
             Wants.NEAR,
+            "its part of the weights; the paper shows it as widths in a picture, without numbers",
         )
         for place, (name, weight) in enumerate(WEIGHTS.items())
     ]
