@@ -41,7 +41,7 @@ imports: setup
 	$(BIN)/lint-imports --no-cache
 
 unit: setup browser
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto
 
 # The report is tested in a real browser. As root on Debian it is installed; elsewhere those tests say that they were skipped.
 browser:
