@@ -39,7 +39,7 @@ def looped(where, jobs, policy, *, round_s=300.0, table=None, journal=None, **wo
 @pytest.mark.parametrize(("before", "after"), [(300.0, 120), (0.0, 300), (300.0, "event-driven"), (120.0, 300)])
 def test_a_switch_to_another_round_length_does_not_end_the_run(before, after):
     jobs = random_jobs(3, 20)
-    switch = ev.SchedulerSwitched(2250.0, {"policy": "las", "rounds": after}, "a test")
+    switch = ev.SchedulerSwitched(2250.0, {"policy": "tiresias", "rounds": after}, "a test")
     loop = looped("v100:4", jobs, "fifo", round_s=before, others=[switch])
     loop.run()
     assert not loop.state.busy
@@ -61,7 +61,7 @@ def test_overlapping_outages_neither_end_the_run_nor_depend_on_skipping():
 def test_a_run_in_pieces_is_the_run_in_one():
     ends = []
     for pieces in ([], [777.0, 2000.0, 2001.5, 9000.0]):
-        loop = looped("v100:4", random_jobs(7, 20), "las", round_s=0.0)
+        loop = looped("v100:4", random_jobs(7, 20), "tiresias", round_s=0.0)
         for until in pieces:
             loop.run(until=until)
             assert loop.backend.now <= until
