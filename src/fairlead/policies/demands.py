@@ -8,8 +8,9 @@ end in the fastest, between whose members each job interpolates. Where time has 
 every job is lifted to its lowest point, which is the first type of S. Every optimum is a convex combination of these answers, a
 column each, and the program has one row per class and one per type, however many jobs there are.
 
-Prices follow from which answers compete, and are often those of a moment ago. Then the optimum needs no program: the types that
-have a price are full, and how far each class leans to which of its cheapest answers is the solution of a few equations.
+Prices follow from which answers compete, and are often those of some moment before. Of several, the best bound on the optimum
+shows which to try. Where they are right, there is no need of a program: the types that have a price are full, and how far each
+class leans to which of its cheapest answers is the solution of a few equations.
 
 Answers are linear between the rates of the class. A job at r between two of them counts as a part of each, so the jobs of a
 class enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ alone."""
@@ -33,6 +34,7 @@ FITS = 1e-9
 _ROUNDS = 60
 _STEPS = 200
 _CLOSE = 1e-9  # a last step so small leaves an error of its square
+_REMEMBERED = 12  # prices
 _TIED = 1e-12  # answers that differ by no more, as a part of the whole, are equally good
 
 
@@ -56,8 +58,8 @@ class Fit:
 class Demands:
     """The jobs of one moment, by class; it answers for any demands that they may have.
 
-    `near`, 2 × types, are the prices of the last programs: of `fit`, and of `most`. Optima do not depend on them, but are soon
-    found from prices of a moment ago."""
+    `near` are prices of earlier moments, the last ones first, of `fit` and of `most`: 2 × some × types, all 0 where there are
+    none yet. Optima do not depend on them, but are sooner found."""
 
     def __init__(self, name: str, classes: Classes, capacity: Ints, near: Floats | None = None) -> None:
         self.name, self.classes, self.capacity = name, classes, capacity
@@ -72,7 +74,7 @@ class Demands:
         # What a search looks at again and again: the inner points by job.
         self._inner = [point[self.of] for point in hulls.grid.T[1:-1]]
         self._first = self.of * self.grid.shape[1] + 1
-        self.near = np.zeros((2, len(capacity))) if near is None else near.copy()
+        self.near = np.zeros((2, _REMEMBERED, len(capacity))) if near is None else near.copy()
 
     # Demands.
 
@@ -82,7 +84,7 @@ class Demands:
         return Grid(at, np.minimum(np.maximum(part, 0.0), 1.0))
 
     def _above(self, demand: Floats) -> Ints:
-        at = self._first.copy()
+        at: Ints = self._first.copy()
         for point in self._inner:
             at += demand > point
         return at
@@ -108,8 +110,8 @@ class Demands:
         """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it."""
         use = self._time(grid, self._plain) * self._scale
         valid = self.valid[:, : self._plain]
-        excess, self.near[0], mix = self._best(valid, use, np.zeros(use.shape[:2]), None, self.near[0])
-        prices = self.near[0] / self._room
+        excess, mix = self._best(valid, use, np.zeros(use.shape[:2]), None, self.near[0])
+        prices = self.near[0, 0] / self._room
         return Fit(excess, prices / float(prices @ self.capacity), mix)
 
     def most(self, grid: Grid, worth: Floats, over: float = 0.0) -> Floats:
@@ -119,17 +121,25 @@ class Demands:
         lifts = np.abs(time[:, self._plain :] - time[:, : self._plain]).max(axis=2) > _TIED
         valid = self.valid & np.concatenate((np.ones_like(lifts), lifts), axis=1)
         room = np.full(len(self.capacity), 1.0 + max(over, 0.0))
-        _, self.near[1], mix = self._best(valid, use, gain, room, self.near[1])
-        return mix
+        return self._best(valid, use, gain, room, self.near[1])[1]
 
-    def _best(self, valid: Bools, use: Floats, gain: Floats, room: Floats | None, near: Floats) -> tuple[float, Floats, Floats]:
+    def _best(self, valid: Bools, use: Floats, gain: Floats, room: Floats | None, near: Floats) -> tuple[float, Floats]:
         """The mix of answers that gains most within the room, or, without one, that exceeds every type by the least part:
-        that part, the prices, the mix. `use` is classes × answers × types, as parts of each type."""
+        that part, and the mix. `use` is classes × answers × types, as parts of each type. `near` are prices to try; those that
+        prove the optimum are then the first."""
         types, loose = len(self.capacity), room is None
         room = np.ones(types) if room is None else room
-        known = self._at(near, valid, use, gain, room, loose=loose)
+        net = gain[:, :, None] - (use.reshape(-1, types) @ near.T).reshape(*gain.shape, -1)
+        net[~valid] = -np.inf
+        bound = near @ room + net.max(axis=1).sum(axis=0)
+        if loose:
+            bound[near.max(axis=1) <= 0] = np.inf
+        likely = int(bound.argmin())
+        known = self._at(near[likely], net[:, :, likely], use, room, loose=loose)
         if known is not None:
-            return known[0], near, known[1]
+            if likely:
+                _put_first(near, near[likely].copy())
+            return known
         g, f = valid.nonzero()
         columns, j = len(g), np.arange(types)
         entries = (
@@ -143,16 +153,14 @@ class Demands:
         one = np.ones(len(self.classes))
         row_lower, row_upper = np.concatenate((np.full(types, -np.inf), one)), np.concatenate((room, one))
         found = Program(self.name, cost, lower, upper, row_lower, row_upper, entries).solve()
-        return float(found.values[-1]), np.maximum(found.duals[:types], 0.0), self._mix(g, f, found.values[:-1])
+        _put_first(near, np.maximum(found.duals[:types], 0.0))
+        return float(found.values[-1]), self._mix(g, f, found.values[:-1])
 
-    def _at(
-        self, prices: Floats, valid: Bools, use: Floats, gain: Floats, room: Floats, *, loose: bool
-    ) -> tuple[float, Floats] | None:
-        """The same where these prices prove it; None where they do not, or not so simply."""
+    def _at(self, prices: Floats, net: Floats, use: Floats, room: Floats, *, loose: bool) -> tuple[float, Floats] | None:
+        """The same where these prices prove it; None where they do not, or not so simply. `net` is gained beyond the prices."""
         priced = prices > FITS
         if loose and not priced.any():
             return None
-        net = np.where(valid, gain - (use.reshape(-1, len(prices)) @ prices).reshape(gain.shape), -np.inf)
         groups, first = np.arange(len(net)), net.argmax(axis=1)
         most = net[groups, first]
         base = use[groups, first]
@@ -247,14 +255,14 @@ class Demands:
         `demand(level)` gives r and its slope. Below `lowest` demands grow no more; from `highest` on all fall, convex, to 0.
         Prices show how high the level must at least be: where the demands cost what the cluster is worth. That level's
         program gives better prices, and so on; levels only rise. A good `guess` of the level saves time."""
-        level = self._worth_level(demand, self._first_prices(), lowest, highest, guess)
+        level = self.worth_level(demand, self._first_prices(), lowest, highest, guess)
         nudge = 0.0
         for _ in range(_ROUNDS):
             grid = self.on_grid(demand(level)[0])
             fit = self.fit(grid)
             if fit.excess <= FITS:
                 return level, grid, fit
-            raised = self._worth_level(demand, fit.prices, level, highest, level)
+            raised = self.worth_level(demand, fit.prices, level, highest, level)
             if raised <= level:  # as near as numbers come
                 if fit.excess <= TOLERANCE:
                     return level, grid, fit
@@ -267,7 +275,7 @@ class Demands:
 
     def _first_prices(self) -> Floats:
         """Of the last optimum, or by how fast types are: those whose sum over the cluster is 1."""
-        prices: Floats = self.near[0] / self._room
+        prices: Floats = self.near[0, 0] / self._room
         if (total := float(prices @ self.capacity)) > 0:
             return prices / total
         members = self.classes.count * self.classes.workers
@@ -275,7 +283,7 @@ class Demands:
         worth /= float(worth @ self.capacity)
         return worth
 
-    def _worth_level(
+    def worth_level(
         self, demand: Callable[[float], tuple[Floats, Floats]], prices: Floats, low: float, highest: float, guess: float
     ) -> float:
         """The least, from `low` on, at which demands cost no more than the cluster is worth (1): Newton in a bracket."""
@@ -310,6 +318,14 @@ class Demands:
             else:  # nobody's demand falls yet
                 level = max(highest, 2.0 * low)
         return high
+
+
+def _put_first(near: Floats, prices: Floats) -> None:
+    """These before all others, of which the last, or what is the same, is forgotten."""
+    same = (np.abs(near - prices).max(axis=1) <= FITS * (1.0 + prices.max())).nonzero()[0]
+    place = int(same[0]) if len(same) else len(near) - 1
+    near[1 : place + 1] = near[:place].copy()
+    near[0] = prices
 
 
 @dataclass(frozen=True)

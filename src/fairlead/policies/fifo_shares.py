@@ -102,11 +102,13 @@ def weighted_sum(
     net[rows, answer] = -np.inf
     lead = best - net.max(axis=1)  # of the answer over the next best
     open_ = np.zeros(count, dtype=np.bool_)
-    open_[lead.argsort(kind="stable")[:_FEW]] = True
+    wavering, few = lead.argsort(kind="stable"), _FEW
+    open_[wavering[:few]] = True
     for _ in range(_ROUNDS):
         room = capacity - _used(answer, load, ~open_, types)
-        if room.min() < 0:  # the prices were too low: those who are there are to be moved
-            open_ |= (room < 0)[np.minimum(answer, types - 1)] & (answer < types)
+        if room.min() < 0:  # the prices were too low: more than these are to be moved
+            few *= 2
+            open_[wavering[:few]] = True
             continue
         value, choice, prices = _assigned(gain, load, open_.nonzero()[0], room)
         net = _net(gain, load, prices)

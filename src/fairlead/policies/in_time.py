@@ -50,7 +50,14 @@ def in_time(
         return r, np.where((time > soonest) & (r > least), -r * unit / time, 0.0)
 
     alone = (spent + soonest) / unit  # the least ρ of each
-    level, grid, fit = demands.least_level(demand, float(alone.min()), float(alone.max()), near["level"])
+    lowest, highest, guess = float(alone.min()), float(alone.max()), float(near["level"])
+    if alike and (classes.rates > 0).all():  # everything is one pool, and fits as soon as its sum does
+        price = np.full(len(view.capacity), 1.0 / float(view.capacity.sum()))
+        level = demands.worth_level(demand, price, lowest, highest, guess)
+        x = np.zeros((len(view.jobs), len(view.capacity)))
+        x[at] = demand(level)[0][:, None] * even_mix(classes, view.capacity)[demands.of]
+        return x, {"level": level, "prices": demands.near}
+    level, grid, fit = demands.least_level(demand, lowest, highest, guess)
     mix = fit.mix
     # Where every type has a price, all are full and every job gets just what it needs: nothing is left to deal out.
     usable = view.capacity > 0
@@ -62,24 +69,21 @@ def in_time(
 
 
 def fastest_of(view: Snapshot, classes: Classes) -> Floats:
-    """Each job's rate on the fastest type that it may use."""
-    if (classes.rates > 0).all():
-        return view.rates.fastest
-    fastest: Floats = (view.rates.of_jobs * (classes.by_job(classes.rates) > 0)).max(axis=1)
-    return np.where(classes.of >= 0, fastest, 1.0)  # who can run nowhere has no rate
+    """Each job's rate on the fastest type that it may use; 1 for who can run nowhere."""
+    fastest = view.rates.fastest
+    if not (classes.rates > 0).all():
+        fastest = (view.rates.of_jobs * (classes.by_job(classes.rates) > 0)).max(axis=1)
+    return np.where(classes.of >= 0, fastest, 1.0)
 
 
 def _same_mix(classes: Classes, view: Snapshot, x: Floats) -> Floats:
     """The same time in all for each job, in the same mix for all that may use the same types."""
     usable = classes.rates > 0
     total = x.sum(axis=1, keepdims=True)
-    if usable.all():
-        mixed: Floats = total * classes.by_job(even_mix(classes, view.capacity))
-        return mixed
     mask = classes.by_job(usable @ (1.0 * (1 << np.arange(usable.shape[1]))))
     _, pool = np.unique(mask, return_inverse=True)
     load = x * view.jobs.workers[:, None]
     used = np.zeros((int(pool.max()) + 1, x.shape[1]))
     np.add.at(used, pool, load)
-    mixed = total * (used / np.maximum(used.sum(axis=1, keepdims=True), 1e-300))[pool]
+    mixed: Floats = total * (used / np.maximum(used.sum(axis=1, keepdims=True), 1e-300))[pool]
     return mixed
