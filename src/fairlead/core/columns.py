@@ -286,20 +286,20 @@ class JobColumns:
         return self._rows
 
     def position_of(self, numbers: Ints) -> Ints:
-        """The rows in this view of jobs known by number (all must be here)."""
+        """The rows in this view of jobs known by number, all of which must be here."""
         if self._sought is not numbers:  # a policy asks about its selection, and then the placement does
-            self._sought, self._found = numbers, self.number.searchsorted(numbers)
+            try:
+                found = self.number.searchsorted(numbers)
+                if np.count_nonzero(self.number[found] != numbers):
+                    raise IndexError
+            except IndexError:
+                raise InvalidPlan("a selection names a job that is not among the admitted ones") from None
+            self._sought, self._found = numbers, found
         return self._found
 
     def of(self, numbers: Ints) -> JobColumns:
         """Jobs known by number, in this order."""
-        try:
-            there = self.only(self.position_of(numbers))
-            if not np.count_nonzero(there.number != numbers):
-                return there
-        except IndexError:  # higher than all that are here
-            pass
-        raise InvalidPlan("a selection names a job that is not among the admitted ones")
+        return self.only(self.position_of(numbers))
 
     def detached(self) -> JobColumns:
         """The same rows in a store of their own, which no event will change."""

@@ -21,7 +21,6 @@ class Holdings:
         self.last: Ints = np.full(capacity, -1, dtype=np.int64)  # where it last began, for stickiness
         self.size: Ints = np.zeros(capacity, dtype=np.int64)  # how many each job holds
         self._layers: list[Ints] = [np.full(accelerators, -1, dtype=np.int64)]  # by accelerator: a job, or -1
-        self._taken = 0  # how many of the first layer have a job
         self._marks: Bools = np.zeros(capacity + 1, dtype=np.bool_)  # for `held_by`; the last stands for nobody
 
     def reserve(self, size: int) -> None:
@@ -84,9 +83,8 @@ class Holdings:
         takers, ground = jobs.repeat(sizes), self._layers[0]
         before = ground[accelerators]
         ground[accelerators] = takers
-        wanted, self._taken = self._taken + len(accelerators), self._count()
-        if self._taken < wanted:  # not all of it was free, or two took the same
-            ground[accelerators] = before
+        if before.item(before.argmax()) >= 0 or np.count_nonzero(ground[accelerators] != takers):
+            ground[accelerators] = before  # not all of it was free, or two took the same
             self._pile_up(takers.tolist(), accelerators.tolist())
 
     def release(self, jobs: Ints) -> None:
@@ -100,17 +98,13 @@ class Holdings:
         marks[jobs] = False
         if len(self._layers) > 1:
             self._settle_down()
-        self._taken = self._count()
 
     def copy(self) -> Holdings:
         other = Holdings(self.accelerators, 0)
         other.first, other.last, other.size = self.first.copy(), self.last.copy(), self.size.copy()
-        other._layers, other._taken = [layer.copy() for layer in self._layers], self._taken
+        other._layers = [layer.copy() for layer in self._layers]
         other._marks = self._marks.copy()
         return other
-
-    def _count(self) -> int:
-        return int(np.count_nonzero(self._layers[0] >= 0))
 
     def _pile_up(self, takers: list[int], accelerators: list[int]) -> None:
         for job, place in zip(takers, accelerators):
@@ -119,7 +113,6 @@ class Holdings:
                 layer = np.full(self.accelerators, -1, dtype=np.int64)
                 self._layers.append(layer)
             layer[place] = job
-        self._taken = self._count()
 
     def _settle_down(self) -> None:
         for level, lower in enumerate(self._layers):

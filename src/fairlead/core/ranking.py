@@ -54,7 +54,7 @@ def in_order(
 def crossing(now: float, key: Floats, who: Ints, growth: Floats) -> float:
     """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late. `who`
     are the positions of keys that grow, `growth` is how much in a second."""
-    if not len(who):
+    if not len(who) or len(who) == len(key):
         return math.inf
     stands = np.ones(len(key), dtype=np.bool_)
     stands[who] = False
@@ -141,36 +141,38 @@ def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, ho
     present = np.where(jobs.running, jobs.type, -1)[order].tolist()
     protected = view.protected
     bound = set() if protected is None else set(protected[order].nonzero()[0].tolist())
-    given: dict[int, int] = {}  # position in the order → type
+    given = [-1] * len(rows)  # by position in the order: a type
     passed: list[int] = []
-    head = None
-    for at, (row, mask, want, now_on) in enumerate(zip(rows, fits, workers, present)):
-        if now_on >= 0 and free[now_on] >= want:
-            choice = now_on
-        else:
+    below = False  # whether anybody has another type than its fastest
+    head, left = None, sum(free)
+    for at, (row, mask, want, choice) in enumerate(zip(rows, fits, workers, present)):
+        if choice < 0 or free[choice] < want:
             choice = _first_free(wishes[row], mask, free, want)
         if choice >= 0:
             given[at] = choice
             free[choice] -= want
-            if not any(free):
+            left -= want
+            below = below or choice != wishes[row][0]
+            if not left:
                 break
         elif backfill:
             passed.append(at)
         else:
             head = at
             break
-    while any(free) and _move_up(given, bound, rows, fits, workers, wishes, free):
+    while below and any(free) and _move_up(given, bound, rows, fits, workers, wishes, free):
         if holds_until is not None:  # where they were, somebody may fit who was passed over: to be asked again at once
             holds_until = view.time
         for at in passed:  # what others left behind may do for somebody who was passed over
-            if at not in given and (choice := _first_free(wishes[rows[at]], fits[at], free, workers[at])) >= 0:
+            if given[at] < 0 and (choice := _first_free(wishes[rows[at]], fits[at], free, workers[at])) >= 0:
                 given[at] = choice
                 free[choice] -= workers[at]
-    chosen = sorted(given)
-    where = order[chosen]
-    types = np.array([given[at] for at in chosen], dtype=np.int64)
     stopped = None if head is None else int(jobs.number[order[head]])
-    return Selection(jobs.number[where], types, jobs.workers[where], holds_until=holds_until, head=stopped)
+    types = np.array(given, dtype=np.int64)
+    if -1 in given:
+        chosen = (types >= 0).nonzero()[0]
+        order, types = order[chosen], types[chosen]
+    return Selection(jobs.number[order], types, jobs.workers[order], holds_until=holds_until, head=stopped)
 
 
 def _first_free(wishes: tuple[int, ...], mask: int, free: list[int], want: int) -> int:
@@ -181,7 +183,7 @@ def _first_free(wishes: tuple[int, ...], mask: int, free: list[int], want: int) 
 
 
 def _move_up(
-    given: dict[int, int],
+    given: list[int],
     bound: set[int],
     rows: list[int],
     fits: list[int],
@@ -191,13 +193,13 @@ def _move_up(
 ) -> bool:
     """Let whoever has a slower type, and is not bound to it, take a faster one that is left idle; tell whether anyone did."""
     moved = False
-    for at in sorted(given):
-        mine = wishes[rows[at]]
-        if given[at] == mine[0] or at in bound:
+    for at, (kind, row) in enumerate(zip(given, rows)):
+        if kind < 0 or kind == wishes[row][0] or at in bound:
             continue
+        mine = wishes[row]
         choice = _first_free(mine, fits[at], free, workers[at])
-        if choice >= 0 and mine.index(choice) < mine.index(given[at]):
-            free[given[at]] += workers[at]
+        if choice >= 0 and mine.index(choice) < mine.index(kind):
+            free[kind] += workers[at]
             free[choice] -= workers[at]
             given[at] = choice
             moved = True

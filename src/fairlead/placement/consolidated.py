@@ -11,6 +11,7 @@ from fairlead.core.cluster import Ints
 from fairlead.core.holdings import NONE
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
+from fairlead.placement.nodes import FreeByNode
 from fairlead.placement.packing import Room, pack
 
 
@@ -24,31 +25,33 @@ class Consolidated:
     wait: bool = False
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
-        return pack(selection, view, self._gang, _fullest_node_first)
+        return pack(selection, view, self._gangs, _fullest_node_first)
 
-    def _gang(self, room: Room, job: int, kind: int, workers: int) -> Ints:
-        room.open_to_gangs()
-        home = room.last_node(job, kind)
-        if home >= 0 and room.counts[home] >= workers:
-            return room.take_on_node(home, workers)
-        node = room.fullest_with(kind, workers)
-        if node >= 0:
-            return room.take_on_node(node, workers)
+    def _gangs(self, room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[Ints]:
+        nodes, found = room.by_node(), list[Ints]()
+        for home, kind, want in zip(room.last_nodes(jobs, types), types.tolist(), workers.tolist()):
+            if home < 0 or nodes.counts[home] < want:
+                home = nodes.fullest_with(kind, want)
+            found.append(nodes.take(home, want) if home >= 0 else self._over_several(nodes, kind, want, room))
+        return found
+
+    def _over_several(self, nodes: FreeByNode, kind: int, workers: int, room: Room) -> Ints:
+        """No node holds it. The emptiest first give the fewest; the last is the fullest that holds the rest."""
         used: list[int] = []
         found: list[Ints] = []
-        missing = workers
-        while missing:  # the emptiest nodes first give the fewest; the last is the fullest that holds the rest
-            node = room.fullest_with(kind, missing)
+        missing, node = workers, -1
+        while missing:
             if node < 0:
-                node = room.emptiest(kind)
+                node = nodes.emptiest(kind)
             if node < 0:
                 break
             used.append(node)
-            found.append(room.take_on_node(node, missing))
+            found.append(nodes.take(node, missing))
             missing -= len(found[-1])
+            node = nodes.fullest_with(kind, missing) if missing else -1
         if missing or (self.wait and len(used) > -(-workers // int(room.cluster.largest_node_of_type[kind]))):
             for node, part in zip(used, found):
-                room.give_back(node, len(part))
+                nodes.give_back(node, len(part))
             return NONE
         return np.concatenate(found)
 

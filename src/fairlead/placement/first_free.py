@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.core.cluster import Ints
-from fairlead.core.holdings import NONE
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.placement.packing import Room, pack
+from fairlead.placement.packing import Room, from_the_front, pack
 
 
 @dataclass(frozen=True)
@@ -16,9 +14,4 @@ class FirstFree:
     """Take the free accelerators with the lowest numbers, wherever they stand."""
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
-        return pack(selection, view, _gang, Room.free_of_type, sticky=False)
-
-
-def _gang(room: Room, job: int, kind: int, workers: int) -> Ints:
-    free = room.free_of_type(kind)
-    return room.take(free[:workers]) if len(free) >= workers else NONE
+        return pack(selection, view, from_the_front(Room.free_of_type), Room.free_of_type, sticky=False)

@@ -3,8 +3,7 @@ job gets is the one thing the placements differ in."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -15,90 +14,38 @@ from fairlead.core.holdings import NONE
 from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
+from fairlead.placement.nodes import FreeByNode
 
-ChooseGang: TypeAlias = Callable[["Room", int, int, int], Ints]
-"""(room, job, type, workers) → accelerators taken from the room: as many as workers, or none at all."""
+PlaceGangs: TypeAlias = Callable[["Room", Ints, Ints, Ints], Sequence[Ints]]
+"""(room, jobs, types, workers), from large to small → accelerators for each in this order: as many as it has workers, or none
+at all. They are taken from the room when all gangs are placed."""
 OrderSingles: TypeAlias = Callable[["Room", int], Ints]
 """(room, type) → the type's free accelerators, the one to give away first in front."""
 
 
 class Room:
-    """The accelerators that are free while a placement works.
-
-    Gangs look for nodes by how many accelerators they have free. Those counts are kept in buckets, so that a gang's search
-    depends on the size of a node and not on the number of nodes. Between `open_to_gangs()` and `close_to_gangs()`, what is
-    free is counted by node in plain lists (a gang touches a handful of nodes, too few for numpy) and not in `free`: of a
-    node's free accelerators the first ones go first, so that those left are a stretch of one column.
-    """
+    """The accelerators that are free while a placement works."""
 
     def __init__(self, view: Snapshot, kept: Ints) -> None:
         self.view, self.cluster = view, view.cluster
         self.free: Bools = view.up.copy()
         if len(kept):
             self.free[view.holdings.held_by(kept)] = False
-        self.counts: list[int] = []  # free accelerators by node; empty until `open_to_gangs`
-        self._places: Ints = NONE  # which they are, node after node
-        self._starts: list[int] = []  # by node: where the first that is left stands among them
-        self._buckets: list[list[list[int]]] = []  # by type and count: a heap of nodes; stale entries are skipped
 
-    # For gangs.
+    def by_node(self) -> FreeByNode:
+        """What is free now, counted by node."""
+        return FreeByNode(self.cluster, self.free)
 
-    def open_to_gangs(self) -> None:
-        if self.counts:  # by the gang before
-            return
-        counts = self.free_per_node()
-        self.counts = counts.tolist()
-        self._places, self._starts = self.free.nonzero()[0], (np.add.accumulate(counts) - counts).tolist()
-        buckets: list[list[list[int]]] = [[[] for _ in range(most + 1)] for most in self.cluster.largest_node_of_type.tolist()]
-        for node, (count, kind) in enumerate(zip(self.counts, self.cluster.kind_of_node)):
-            if count:
-                buckets[kind][count].append(node)  # ascending, hence a heap already
-        self._buckets = buckets
+    def last_nodes(self, jobs: Ints, types: Ints) -> list[int]:
+        """For each job the node on which it last ran; -1 where it did not, or where that is of another type."""
+        node_of, kind_of = self.cluster.node_of_accelerator, self.cluster.kind_of_node
+        nodes = [node_of[last] if last >= 0 else -1 for last in self.view.holdings.last[jobs].tolist()]
+        if len(self.cluster.types) == 1:
+            return nodes
+        return [node if node >= 0 and kind_of[node] == kind else -1 for node, kind in zip(nodes, types.tolist())]
 
-    def fullest_with(self, kind: int, least: int) -> int:
-        """The node of a type with the fewest, but at least so many, free accelerators; the first of equals; -1: none."""
-        return self._first_with(kind, range(least, len(self._buckets[kind])))
-
-    def emptiest(self, kind: int) -> int:
-        """The node of a type with the most free accelerators; -1 where all are taken."""
-        return self._first_with(kind, range(len(self._buckets[kind]) - 1, 0, -1))
-
-    def take_on_node(self, node: int, count: int) -> Ints:
-        """Take the first `count` free accelerators of a node, or all it has."""
-        start, left = self._starts[node], self.counts[node] - count
-        end = start + count
-        if left > 0:
-            heapq.heappush(self._buckets[self.cluster.kind_of_node[node]][left], node)
-        elif left < 0:
-            end, left = end + left, 0
-        self._starts[node], self.counts[node] = end, left
-        return self._places[start:end]
-
-    def take(self, accelerators: Ints) -> Ints:
-        """Take exactly these, which are free."""
+    def take(self, accelerators: Ints) -> None:
         self.free[accelerators] = False
-        return accelerators
-
-    def give_back(self, node: int, count: int) -> None:
-        """Undo the last `take_on_node`: a gang found less than it would accept."""
-        self._starts[node] -= count
-        self.counts[node] += count
-        heapq.heappush(self._buckets[self.cluster.kind_of_node[node]][self.counts[node]], node)
-
-    def close_to_gangs(self, taken: Ints) -> None:
-        """All gangs are placed; this is what they took."""
-        self.free[taken] = False
-        self.counts = []
-
-    def last_node(self, job: int, kind: int) -> int:
-        """The node of a type on which a job last ran; -1 where it did not."""
-        last: int = self.view.holdings.last.item(job)
-        if last < 0:
-            return -1
-        node = self.cluster.node_of_accelerator[last]
-        return node if self.cluster.kind_of_node[node] == kind else -1
-
-    # For all.
 
     def free_of_type(self, kind: int) -> Ints:
         if len(self.cluster.types) == 1:
@@ -112,35 +59,39 @@ class Room:
     def left(self) -> tuple[int, ...]:
         if len(self.cluster.types) == 1:
             return (int(np.count_nonzero(self.free)),)
-        return tuple(int(np.count_nonzero(self.free[mine])) for mine in self.cluster.accelerators_of_type)
-
-    def _first_with(self, kind: int, tries: range) -> int:
-        """The first node of a type with one of these counts, tried in this order; -1: none."""
-        buckets, counts = self._buckets[kind], self.counts
-        for count in tries:
-            heap = buckets[count]
-            while heap:
-                if counts[heap[0]] == count:
-                    return heap[0]
-                heapq.heappop(heap)
-        return -1
+        return tuple(np.bincount(self.cluster.type_of[self.free], minlength=len(self.cluster.types)).tolist())
 
 
-def pack(selection: Selection, view: Snapshot, gang: ChooseGang, singles: OrderSingles, *, sticky: bool = True) -> Placed:
+def from_the_front(order: OrderSingles) -> PlaceGangs:
+    """Gangs take what single workers would be given, whichever nodes that is on."""
+
+    def gangs(room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[Ints]:
+        found = list[Ints]()
+        for kind, want in zip(types.tolist(), workers.tolist()):
+            free = order(room, kind)
+            found.append(free[:want] if len(free) >= want else NONE)
+            room.take(found[-1])
+        return found
+
+    return gangs
+
+
+def pack(selection: Selection, view: Snapshot, gangs: PlaceGangs, singles: OrderSingles, *, sticky: bool = True) -> Placed:
     """Place a selection: keep who can stay, then gangs from large to small, then single workers all at once."""
     if selection.combination is not None:
-        return _pack_shared(selection, view, gang, singles)
+        return _pack_shared(selection, view, gangs, singles)
     stays = _can_stay(selection, view)
     kept = selection.jobs[stays]
     if _share(kept, view):  # who shares now and is selected alone does not stay together
-        return _pack_shared(replace(selection, combination=np.arange(len(selection))), view, gang, singles)
+        return _pack_shared(replace(selection, combination=np.arange(len(selection))), view, gangs, singles)
     if len(kept) == len(selection):
-        return Placed(kept, NO_LAUNCHES, Room(view, kept).left())
+        taken = np.bincount(selection.types, selection.workers, len(view.capacity))
+        return Placed(kept, NO_LAUNCHES, tuple((view.capacity - taken).astype(np.int64).tolist()))
     coming = (~stays).nonzero()[0]
     jobs, types, workers = selection.jobs[coming], selection.types[coming], selection.workers[coming]
     sizes = None if selection.batch_sizes is None else selection.batch_sizes[coming]
     room = Room(view, kept)
-    placed, places, unplaced = _place_new(room, jobs, types, workers, selection, gang, singles, sticky)
+    placed, places, unplaced = _place_new(room, jobs, types, workers, selection, gangs, singles, sticky)
     if len(placed) < len(jobs):
         jobs, types, workers = jobs[placed], types[placed], workers[placed]
         sizes = None if sizes is None else sizes[placed]
@@ -149,12 +100,13 @@ def pack(selection: Selection, view: Snapshot, gang: ChooseGang, singles: OrderS
 
 def _can_stay(selection: Selection, view: Snapshot) -> Bools:
     """Runs already, with the same type, size and (where it is given) batch size and place."""
-    jobs = view.jobs.of(selection.jobs)
-    stays: Bools = jobs.held == selection.workers
+    jobs = view.jobs
+    at = jobs.position_of(selection.jobs)
+    stays: Bools = jobs.held[at] == selection.workers
     if len(view.cluster.types) > 1:
-        stays &= jobs.type == selection.types
+        stays &= jobs.type[at] == selection.types
     if selection.batch_sizes is not None:
-        stays &= (selection.batch_sizes == 0) | (jobs.batch_size == selection.batch_sizes)
+        stays &= (selection.batch_sizes == 0) | (jobs.batch_size[at] == selection.batch_sizes)
     for job, place in selection.pinned.items():
         index = np.flatnonzero(selection.jobs == job)
         if len(index):
@@ -168,7 +120,7 @@ def _place_new(
     types: Ints,
     workers: Ints,
     selection: Selection,
-    gang: ChooseGang,
+    gangs: PlaceGangs,
     singles: OrderSingles,
     sticky: bool,
 ) -> tuple[Ints, Ints, dict[int, Reason]]:
@@ -179,24 +131,27 @@ def _place_new(
         if job in selection.pinned:
             wanted = selection.pinned[job]
             if room.free[wanted].all():
-                given[index] = room.take(wanted)
+                given[index] = wanted
+                room.take(wanted)
             else:
                 unplaced[job] = Unplaced.no_place("its pinned accelerators are not free")
     large = (workers > 1).nonzero()[0]
     if len(large):
         order = large[(-workers[large]).argsort(kind="stable")]
-        for index, job, kind, want in zip(order.tolist(), jobs[order].tolist(), types[order].tolist(), workers[order].tolist()):
-            if index in given or job in unplaced:
-                continue
-            found = gang(room, job, kind, want)
+        if selection.pinned:
+            order = order[
+                [index not in given and job not in unplaced for index, job in zip(order.tolist(), jobs[order].tolist())]
+            ]
+        for index, found in zip(order.tolist(), gangs(room, jobs[order], types[order], workers[order])):
             if len(found):
                 given[index] = found
             else:
-                name = room.cluster.type_names[kind]
-                unplaced[job] = Unplaced.no_place(f"{want} accelerators of type {name} as it needs them")
+                name = room.cluster.type_names[types.item(index)]
+                needed = f"{workers.item(index)} accelerators of type {name} as it needs them"
+                unplaced[jobs.item(index)] = Unplaced.no_place(needed)
     ahead = sorted(given)
     theirs = np.concatenate([given[index] for index in ahead]) if ahead else NONE
-    room.close_to_gangs(theirs)
+    room.take(theirs)
     if len(large) == len(jobs):
         return np.array(ahead, dtype=np.int64), theirs, unplaced
     small = workers == 1
@@ -261,7 +216,7 @@ def _launches(jobs: Ints, types: Ints, workers: Ints, places: Ints, sizes: Ints 
     return Launches(jobs, types, offsets, places, sizes)
 
 
-def _pack_shared(selection: Selection, view: Snapshot, gang: ChooseGang, singles: OrderSingles) -> Placed:
+def _pack_shared(selection: Selection, view: Snapshot, gangs: PlaceGangs, singles: OrderSingles) -> Placed:
     """Combinations: all members on the same accelerators. A member that can stay is the anchor of the others."""
     assert selection.combination is not None
     groups = selection.combination.tolist()
@@ -287,7 +242,7 @@ def _pack_shared(selection: Selection, view: Snapshot, gang: ChooseGang, singles
     unplaced: dict[int, Reason] = {}
     if len(new):
         jobs, types, workers = selection.jobs[new], selection.types[new], selection.workers[new]
-        placed, places, unplaced = _place_new(room, jobs, types, workers, selection, gang, singles, True)
+        placed, places, unplaced = _place_new(room, jobs, types, workers, selection, gangs, singles, True)
         bounds = np.concatenate(([0], workers[placed].cumsum())).tolist()
         spots = places.tolist()
         for group, begin, end in zip(selection.combination[new[placed]].tolist(), bounds, bounds[1:]):

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.cluster import Ints
-from fairlead.core.holdings import NONE
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.placement.packing import Room, pack
+from fairlead.placement.packing import Room, from_the_front, pack
 
 
 @dataclass(frozen=True)
@@ -18,12 +17,7 @@ class Spread:
     """One worker to each node before any gets a second; nodes with the most free accelerators first."""
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
-        return pack(selection, view, _gang, _round_robin)
-
-
-def _gang(room: Room, job: int, kind: int, workers: int) -> Ints:
-    free = _round_robin(room, kind)
-    return room.take(free[:workers]) if len(free) >= workers else NONE
+        return pack(selection, view, from_the_front(_round_robin), _round_robin)
 
 
 def _round_robin(room: Room, kind: int) -> Ints:

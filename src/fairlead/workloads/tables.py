@@ -17,8 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, UnknownName
@@ -56,6 +54,9 @@ def write_throughputs(table: ThroughputTable, path: Path) -> None:
     rows = list(_rows(table))
     try:
         if path.suffix == ".parquet":
+            import pyarrow as pa  # a quarter of a second, and few need it
+            import pyarrow.parquet as pq
+
             pq.write_table(pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}), path)
             return
         with path.open("w", encoding="utf-8", newline="") as file:
@@ -151,6 +152,9 @@ def _csv_records(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _parquet_records(path: Path, raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
     """Records are counted from 1; a missing value is an empty cell, and 2.0 workers are 2."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         columns = pq.read_table(io.BytesIO(raw)).to_pydict()
     except (pa.ArrowException, OSError):

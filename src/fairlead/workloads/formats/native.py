@@ -8,9 +8,6 @@ from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from fairlead.core.errors import InputError
 from fairlead.workloads.formats.cells import COLUMNS, DURATION, job_of
 from fairlead.workloads.formats.collect import JobList
@@ -67,6 +64,9 @@ def _from_csv(path: Path, on_bad: OnBad) -> Trace:
 
 def _from_parquet(path: Path, on_bad: OnBad) -> Trace:
     """A row of the table counts as a line, from 1 on."""
+    import pyarrow as pa  # a quarter of a second, and few need it
+    import pyarrow.parquet as pq
+
     try:
         table = pq.ParquetFile(path).read()
         columns = [column.to_pylist() for column in table.columns]

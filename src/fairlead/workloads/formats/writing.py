@@ -11,9 +11,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.workloads.formats.cells import TEXT, WHOLE, cells_of, columns_for, job_of
@@ -88,6 +85,9 @@ def _csv_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], origin: str 
 
 
 def _parquet_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], origin: str | None) -> bytes:
+    import pyarrow as pa  # a quarter of a second, and few need it
+    import pyarrow.parquet as pq
+
     types = {**dict.fromkeys(WHOLE, pa.int64()), **dict.fromkeys(TEXT, pa.string())}
     metadata = None if origin is None else {ORIGIN_METADATA: origin.encode("utf-8")}
     schema = pa.schema([(name, types.get(name, pa.float64())) for name in names], metadata=metadata)
