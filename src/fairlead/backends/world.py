@@ -183,7 +183,7 @@ class World:
 
     def _size_up(self, launches: Launches) -> None:
         """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
-        sizes = self.holdings.size[launches.jobs]
+        sizes = launches.workers
         if launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
             self._resize(launches)
         if not self._spread_tells:

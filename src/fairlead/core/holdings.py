@@ -17,19 +17,15 @@ class Holdings:
 
     def __init__(self, accelerators: int, capacity: int = 256) -> None:
         self.accelerators = accelerators
-        self.first: Ints = np.full(capacity, -1, dtype=np.int64)  # by job number; -1: holds nothing
-        self.last: Ints = np.full(capacity, -1, dtype=np.int64)  # where it last began, for stickiness
-        self.size: Ints = np.zeros(capacity, dtype=np.int64)  # how many each job holds
+        self.last: Ints = np.full(capacity, -1, dtype=np.int64)  # by job number: the first of those it has, or had last; or -1
         self._layers: list[Ints] = [np.full(accelerators, -1, dtype=np.int64)]  # by accelerator: a job, or -1
         self._marks: Bools = np.zeros(capacity + 1, dtype=np.bool_)  # for `held_by`; the last stands for nobody
 
     def reserve(self, size: int) -> None:
-        old = len(self.first)
+        old = len(self.last)
         if size > old:
             grown = max(size, 2 * old) - old
-            self.first = np.concatenate((self.first, np.full(grown, -1, dtype=np.int64)))
             self.last = np.concatenate((self.last, np.full(grown, -1, dtype=np.int64)))
-            self.size = np.concatenate((self.size, np.zeros(grown, dtype=np.int64)))
             self._marks = np.zeros(old + grown + 1, dtype=np.bool_)
 
     @property
@@ -76,11 +72,12 @@ class Holdings:
         """Job i takes `accelerators[offsets[i]:offsets[i+1]]`."""
         if not len(jobs):
             return
-        firsts, sizes = accelerators[offsets[:-1]], offsets[1:] - offsets[:-1]
-        self.first[jobs] = firsts
-        self.last[jobs] = firsts
-        self.size[jobs] = sizes
-        takers, ground = jobs.repeat(sizes), self._layers[0]
+        takers, ground = jobs, self._layers[0]
+        if len(accelerators) == len(jobs):
+            self.last[jobs] = accelerators
+        else:
+            self.last[jobs] = accelerators[offsets[:-1]]
+            takers = jobs.repeat(offsets[1:] - offsets[:-1])
         before = ground[accelerators]
         ground[accelerators] = takers
         if before.item(before.argmax()) >= 0 or np.count_nonzero(ground[accelerators] != takers):
@@ -89,8 +86,6 @@ class Holdings:
 
     def release(self, jobs: Ints) -> None:
         """These jobs, which all hold something, let go."""
-        self.first[jobs] = -1
-        self.size[jobs] = 0
         marks = self._marks
         marks[jobs] = True
         for layer in self._layers:
@@ -101,7 +96,7 @@ class Holdings:
 
     def copy(self) -> Holdings:
         other = Holdings(self.accelerators, 0)
-        other.first, other.last, other.size = self.first.copy(), self.last.copy(), self.size.copy()
+        other.last = self.last.copy()
         other._layers = [layer.copy() for layer in self._layers]
         other._marks = self._marks.copy()
         return other

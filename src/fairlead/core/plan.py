@@ -163,7 +163,11 @@ class Launches:
 
     @property
     def workers(self) -> Ints:
-        return self.offsets[1:] - self.offsets[:-1]
+        known: Ints | None = self.__dict__.get("_workers")
+        if known is None:  # many ask: the journal, the state, the backend
+            known = self.__dict__["_workers"] = self.offsets[1:] - self.offsets[:-1]
+            known.setflags(write=False)
+        return known
 
     def __len__(self) -> int:
         return len(self.jobs)

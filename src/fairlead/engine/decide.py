@@ -134,7 +134,7 @@ def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
     if protected is None or not protected.any():
         return selection
     jobs = view.jobs.only(protected)
-    places = view.holdings.first[jobs.number]
+    places = view.holdings.last[jobs.number]
     apart = selection.combination is None
     beside = not apart or len(np.unique(places)) < len(places)
     if _unchanged(selection, jobs).all() and not (apart and beside):

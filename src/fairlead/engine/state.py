@@ -144,12 +144,13 @@ class State:
             digest.update(np.ascontiguousarray(self.store.arrays[name][: self.next_number]).tobytes())
         for metric in sorted(self.store.metrics):
             digest.update(metric.encode() + self.store.metrics[metric][: self.next_number].tobytes())
-        first = self.holdings.first[: self.next_number]
+        last = self.holdings.last[: self.next_number]
         history, services = self._history[: self._finished_count], self.service_by_type
-        parts = (self.up, self.capacity, self.holdings.occupancy, first, self.live, self.queue, history, services)
+        parts = (self.up, self.capacity, self.holdings.occupancy, last, self.live, self.queue, history, services)
         for part in parts:
             digest.update(np.ascontiguousarray(part).tobytes())
-        gangs = [(number, self.holdings.of(number).tolist()) for number in (self.holdings.size > 1).nonzero()[0].tolist()]
+        large = (self.store.arrays["held"][: self.next_number] > 1).nonzero()[0].tolist()
+        gangs = [(number, self.holdings.of(number).tolist()) for number in large]
         digest.update(repr((float(self.time), gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
         digest.update(encode_memo(self.memo) + encode_memo(self.scheduler))
         if self.learned:
@@ -252,7 +253,7 @@ class State:
         self.running = np.concatenate((self.running, jobs))
         self.running.sort()
         self.holdings.take(jobs, launches.offsets, launches.accelerators)
-        a["held"][jobs] = self.holdings.size[jobs]
+        a["held"][jobs] = launches.workers
         a["type"][jobs] = launches.types
         a["batch_size"][jobs] = 0 if launches.batch_sizes is None else launches.batch_sizes
         a["run_started_s"][jobs] = time

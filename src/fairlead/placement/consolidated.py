@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from fairlead.core.cluster import Ints
-from fairlead.core.holdings import NONE
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.placement.nodes import FreeByNode
@@ -27,33 +24,34 @@ class Consolidated:
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         return pack(selection, view, self._gangs, _fullest_node_first)
 
-    def _gangs(self, room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[Ints]:
-        nodes, found = room.by_node(), list[Ints]()
+    def _gangs(self, room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
+        nodes, found = room.by_node(), list[list[int]]()
         for home, kind, want in zip(room.last_nodes(jobs, types), types.tolist(), workers.tolist()):
             if home < 0 or nodes.counts[home] < want:
                 home = nodes.fullest_with(kind, want)
             found.append(nodes.take(home, want) if home >= 0 else self._over_several(nodes, kind, want, room))
         return found
 
-    def _over_several(self, nodes: FreeByNode, kind: int, workers: int, room: Room) -> Ints:
+    def _over_several(self, nodes: FreeByNode, kind: int, workers: int, room: Room) -> list[int]:
         """No node holds it. The emptiest first give the fewest; the last is the fullest that holds the rest."""
-        used: list[int] = []
-        found: list[Ints] = []
+        used: list[tuple[int, int]] = []  # a node, and how many of its accelerators
+        found: list[int] = []
         missing, node = workers, -1
         while missing:
             if node < 0:
                 node = nodes.emptiest(kind)
             if node < 0:
                 break
-            used.append(node)
-            found.append(nodes.take(node, missing))
-            missing -= len(found[-1])
+            part = nodes.take(node, missing)
+            used.append((node, len(part)))
+            found += part
+            missing -= len(part)
             node = nodes.fullest_with(kind, missing) if missing else -1
         if missing or (self.wait and len(used) > -(-workers // int(room.cluster.largest_node_of_type[kind]))):
-            for node, part in zip(used, found):
-                nodes.give_back(node, len(part))
-            return NONE
-        return np.concatenate(found)
+            for node, count in used:
+                nodes.give_back(node, count)
+            return []
+        return found
 
 
 def _fullest_node_first(room: Room, kind: int) -> Ints:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairlead.core.cluster import Bools, Cluster, Ints
+from fairlead.core.cluster import Bools, Cluster
 
 
 class FreeByNode:
@@ -19,7 +19,7 @@ class FreeByNode:
         per_node = np.bincount(cluster.node_of[free], minlength=len(cluster.nodes))
         self.counts: list[int] = per_node.tolist()
         self._kind_of_node = cluster.kind_of_node
-        self._places: Ints = free.nonzero()[0]  # node after node
+        self._places: list[int] = free.nonzero()[0].tolist()  # node after node
         self._starts: list[int] = (np.add.accumulate(per_node) - per_node).tolist()
         self._having = [[0] * (most + 1) for most in cluster.largest_node_of_type.tolist()]  # by type and count
         for node in per_node.nonzero()[0].tolist():
@@ -39,7 +39,7 @@ class FreeByNode:
                 return (nodes & -nodes).bit_length() - 1
         return -1
 
-    def take(self, node: int, count: int) -> Ints:
+    def take(self, node: int, count: int) -> list[int]:
         """Take the first `count` free accelerators of a node, or all it has."""
         had, start = self.counts[node], self._starts[node]
         left = had - count

@@ -3,7 +3,7 @@ job gets is the one thing the placements differ in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.placement.nodes import FreeByNode
 
-PlaceGangs: TypeAlias = Callable[["Room", Ints, Ints, Ints], Sequence[Ints]]
+PlaceGangs: TypeAlias = Callable[["Room", Ints, Ints, Ints], list[list[int]]]
 """(room, jobs, types, workers), from large to small → accelerators for each in this order: as many as it has workers, or none
 at all. They are taken from the room when all gangs are placed."""
 OrderSingles: TypeAlias = Callable[["Room", int], Ints]
@@ -65,12 +65,13 @@ class Room:
 def from_the_front(order: OrderSingles) -> PlaceGangs:
     """Gangs take what single workers would be given, whichever nodes that is on."""
 
-    def gangs(room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[Ints]:
-        found = list[Ints]()
+    def gangs(room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
+        found = list[list[int]]()
         for kind, want in zip(types.tolist(), workers.tolist()):
             free = order(room, kind)
-            found.append(free[:want] if len(free) >= want else NONE)
-            room.take(found[-1])
+            mine = free[:want] if len(free) >= want else NONE
+            room.take(mine)
+            found.append(mine.tolist())
         return found
 
     return gangs
@@ -126,12 +127,12 @@ def _place_new(
 ) -> tuple[Ints, Ints, dict[int, Reason]]:
     """The positions in `jobs` of those who found a place, their accelerators one after the other, and why others did not."""
     unplaced: dict[int, Reason] = {}
-    given: dict[int, Ints] = {}  # by position: those who are placed one by one
+    given: dict[int, list[int]] = {}  # by position: those who are placed one by one
     for index, job in enumerate(jobs.tolist()) if selection.pinned else ():
         if job in selection.pinned:
             wanted = selection.pinned[job]
             if room.free[wanted].all():
-                given[index] = wanted
+                given[index] = wanted.tolist()
                 room.take(wanted)
             else:
                 unplaced[job] = Unplaced.no_place("its pinned accelerators are not free")
@@ -143,14 +144,14 @@ def _place_new(
                 [index not in given and job not in unplaced for index, job in zip(order.tolist(), jobs[order].tolist())]
             ]
         for index, found in zip(order.tolist(), gangs(room, jobs[order], types[order], workers[order])):
-            if len(found):
+            if found:
                 given[index] = found
             else:
                 name = room.cluster.type_names[types.item(index)]
                 needed = f"{workers.item(index)} accelerators of type {name} as it needs them"
                 unplaced[jobs.item(index)] = Unplaced.no_place(needed)
     ahead = sorted(given)
-    theirs = np.concatenate([given[index] for index in ahead]) if ahead else NONE
+    theirs = np.array([place for index in ahead for place in given[index]], dtype=np.int64)
     room.take(theirs)
     if len(large) == len(jobs):
         return np.array(ahead, dtype=np.int64), theirs, unplaced

@@ -122,7 +122,7 @@ class Pairs:
         one, two = self.positions(view)
         tried = (jobs.run_s[one] > self.ran) & (jobs.run_s[two] > self.also_ran) & (jobs.type[one] == jobs.type[two])
         # Who runs together stands on the same accelerators, and is suspended at the same second.
-        place = view.holdings.first
+        place = view.holdings.last
         tried &= (place[self.first] == place[self.second]) & (jobs.running[one] | _same(jobs.waiting_since_s, one, two))
         helps = ~tried
         at = tried.nonzero()[0]
