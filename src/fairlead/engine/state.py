@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from fairlead.engine.codec import encode_memo
 QUEUED, WAITING, RUNNING = int(Phase.QUEUED), int(Phase.WAITING), int(Phase.RUNNING)
 FINISHED, FAILED, CANCELLED, REFUSED = map(int, (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED, Phase.REFUSED))
 
+_CODED = ("kind", "user", "entity", "group")  # columns of codes for names
+_LOOK = attrgetter(*_CODED, "allowed_types", "memory_gb", "workers", "cpus", "host_memory_gb")
 _MAY_GO_TO = {int(new): np.array([new in LEGAL[old] for old in Phase]) for new in Phase}
 
 
@@ -56,9 +59,9 @@ class State:
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
         self.any_min_run = False
-        self._codes: dict[str, dict[str, int]] = {name: {} for name in ("kind", "user", "entity", "group")}
+        self._codes: dict[str, dict[str, int]] = {name: {} for name in _CODED}
         self._names = Names((), (), (), ())
-        self._fits: dict[tuple[tuple[str, ...], float, int, float, float], int] = {}
+        self._looks: dict[tuple[Any, ...], tuple[int, ...]] = {}  # what jobs that look like this have in their columns
         self._history: Floats = np.zeros(256)
         self._finished_count = 0
 
@@ -183,9 +186,12 @@ class State:
         self.job_of[number] = job
         a = self.store.arrays  # what is not written here has its default already
         a["number"][number], a["workers"][number], a["priority"][number] = number, job.workers, job.priority
-        a["kind"][number], a["user"][number] = self._code("kind", job.kind), self._code("user", job.user)
-        a["entity"][number], a["group"][number] = self._code("entity", job.entity), self._code("group", job.group)
-        a["group_order"][number], a["fits"][number] = job.group_order, self._types_that_fit(job)
+        look = _LOOK(job)
+        known = self._looks.get(look)
+        if known is None:
+            known = self._looks[look] = (*(self._code(name, getattr(job, name)) for name in _CODED), self._types_that_fit(job))
+        a["kind"][number], a["user"][number], a["entity"][number], a["group"][number], a["fits"][number] = known
+        a["group_order"][number] = job.group_order
         a["submitted_s"][number] = a["waiting_since_s"][number] = event.time
         a["steps"][number], a["weight"][number], a["deadline_s"][number] = job.steps, job.weight, job.deadline_s
         a["min_run_s"][number], a["time_limit_s"][number] = job.min_run_s, job.time_limit_s
@@ -371,16 +377,12 @@ class State:
         return code
 
     def _types_that_fit(self, job: Job) -> int:
-        needs = (job.allowed_types, job.memory_gb, job.workers, job.cpus, job.host_memory_gb)
-        mask = self._fits.get(needs)
-        if mask is None:
-            mask = 0
-            for code, kind in enumerate(self.cluster.types):
-                allowed = not job.allowed_types or kind.name in job.allowed_types
-                large = job.memory_gb <= kind.memory_gb and job.workers <= self.cluster.size_of_type[code]
-                if allowed and large and self.cluster.hosts_a_worker(kind.name, job.cpus, job.host_memory_gb):
-                    mask |= 1 << code
-            self._fits[needs] = mask
+        mask = 0
+        for code, kind in enumerate(self.cluster.types):
+            allowed = not job.allowed_types or kind.name in job.allowed_types
+            large = job.memory_gb <= kind.memory_gb and job.workers <= self.cluster.size_of_type[code]
+            if allowed and large and self.cluster.hosts_a_worker(kind.name, job.cpus, job.host_memory_gb):
+                mask |= 1 << code
         return mask
 
 

@@ -189,7 +189,10 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
     spots = np.full(len(jobs), -1, dtype=np.int64)
     if sticky:
         last = room.view.holdings.last[jobs]
-        wish = ((last >= 0) & room.free[last] & (room.cluster.type_of[last] == types)).nonzero()[0]
+        free = (last >= 0) & room.free[last]
+        if len(room.cluster.types) > 1:
+            free &= room.cluster.type_of[last] == types
+        wish = free.nonzero()[0]
         if len(wish):
             wanted = last[wish]
             claim = np.empty(room.cluster.size, dtype=np.int64)
