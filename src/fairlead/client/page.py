@@ -1,0 +1,74 @@
+"""The lease page: a small file in shared memory between a job's worker and the agent that started it. Each worker has one. The
+agent writes the upper half and the worker the lower, so neither waits for the other and a look at it costs no system call.
+
+Whole numbers are unsigned and eight bytes long, as this machine stores them: both sides are on one machine."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from enum import IntEnum
+from pathlib import Path
+
+MAGIC = 0x3145_5341_454C_4C46  # "FLLEASE1"
+SIZE = 4096
+
+PAGE = "FAIRLEAD_LEASE"
+"""The variable that holds the page's path. Where it is not set, a script runs outside Fairlead."""
+
+
+class Field(IntEnum):
+    """Where each number stands, counted in numbers."""
+
+    MAGIC = 0
+    # Written by the agent.
+    REVOKED = 1  # 1: stop after the next step. Only the first worker of a gang is told; it tells the others.
+    MAX_STEPS = 2  # of this launch, 0: no bound
+    MAX_MS = 3  # of this launch in milliseconds, 0: no bound
+    RENEWALS = 4  # counts up whenever the bounds above were extended
+    # Written by the worker.
+    STAGE = 16  # how far it is: a `Stage`
+    STEPS = 17  # done since the job began, over all its launches
+    SAVED = 18  # steps in its last checkpoint
+    BEGAN_NS = 19  # monotonic, when this launch did its first step; with STEPS and LAST_NS the rate follows
+    BEGAN_AT = 20  # steps at that moment
+    LAST_NS = 21  # monotonic, when the last step ended
+    WANTS_MORE = 22  # 1: three quarters of the bounds are used; please extend
+    BATCH_SIZE = 23  # the present one, 0: never said
+
+
+class Stage(IntEnum):
+    STARTING = 0
+    RUNNING = 1
+    SAVING = 2
+    YIELDED = 3  # saved and left because the lease ended
+    FINISHED = 4  # did its last step
+
+
+class Page:
+    """The numbers of one page, read and written in place."""
+
+    def __init__(self, path: Path | str) -> None:
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), SIZE)
+        self.numbers = memoryview(self._map).cast("Q")
+        if self.numbers[Field.MAGIC] != MAGIC:
+            raise ValueError(f"{path}: not a lease page")
+
+    @classmethod
+    def create(cls, path: Path) -> Page:
+        """A new page, all zero but for the magic, there whole or not at all."""
+        draft = path.with_name(path.name + ".new")
+        draft.write_bytes(MAGIC.to_bytes(8, "little" if memoryview(b"\1\0").cast("H")[0] == 1 else "big").ljust(SIZE, b"\0"))
+        os.replace(draft, path)
+        return cls(path)
+
+    def __getitem__(self, field: Field) -> int:
+        return self.numbers[field]
+
+    def __setitem__(self, field: Field, value: int) -> None:
+        self.numbers[field] = value
+
+    def close(self) -> None:
+        self.numbers.release()
+        self._map.close()

@@ -1,0 +1,1 @@
+"""Journals that survive: databases."""

@@ -1,0 +1,1 @@
+"""The processes of a real cluster: control plane and agents."""

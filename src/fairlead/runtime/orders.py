@@ -1,0 +1,100 @@
+"""What the control plane and an agent say to each other, as values. How they travel is not their business.
+
+A launch of a job is known by its number and its *generation*: how often the job has been started, counted from 1. Whatever an
+agent tells about an older generation than the present is out of date, and is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to run. `command` is a program and its arguments, never a line for a shell."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    directory: str = ""  # where it runs; empty: its own, which holds the unpacked code
+    code: str = ""  # digest of an archive that was sent before; empty: none
+    prefix: tuple[str, ...] = ()  # such as a container's: comes before the command
+    cooperative: bool = True  # it looks at its lease; otherwise it is sent SIGTERM and has the grace to save
+    grace_s: float = 30.0  # from revocation to SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start some workers of a job on this node."""
+
+    job: int
+    generation: int
+    name: str
+    task: Task
+    ranks: tuple[int, ...]  # the workers that run here
+    accelerators: tuple[int, ...]  # on this node, from 0; one for each of `ranks`
+    world_size: int = 1
+    master_address: str = "127.0.0.1"
+    master_port: int = 0  # for the job's own rendezvous (torchrun's MASTER_PORT)
+    gang_port: int = 0  # where the first worker tells the others when to stop; 0: nobody to tell
+    checkpoints: str = ""  # the job's directory for checkpoints; it outlives a launch
+    max_steps: int = 0
+    max_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Let a job save and stop, and kill what is left of it after its grace."""
+
+    job: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a job at once; it is not wanted any more."""
+
+    job: int
+    generation: int
+
+
+Order: TypeAlias = Launch | Revoke | Kill
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is, by its first worker here. `rate` is in steps per second of this launch, 0 before the second step."""
+
+    job: int
+    generation: int
+    steps: int
+    saved: int
+    rate: float
+    batch_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A job said something about itself."""
+
+    job: int
+    generation: int
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """All workers of a job on this node have ended. `yielded` where they saved and left because the lease was over; otherwise
+    `code` is the exit status of the first that failed (negative: the signal), or 0 where all did their work."""
+
+    job: int
+    generation: int
+    code: int
+    yielded: bool
+    steps: int
+    saved: int
+    why: str = ""  # for people: what ended it, such as "killed 30 s after it was asked to stop"
+
+
+Told: TypeAlias = Progress | Metric | Ended
