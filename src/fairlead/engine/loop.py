@@ -37,6 +37,7 @@ class Loop:
     stages: Stages
     journal: Journal = field(default_factory=NoJournal)
     skip_quiet_rounds: bool = True
+    patient: bool = False  # never give up on jobs that make no progress; for real ones
     compose: Callable[[Mapping[str, Any]], Stages] | None = None  # makes the stages of a switched scheduler
     stopwatch: Callable[[], float] = lambda: 0.0
     on_decision: Callable[[RoundPlan], None] | None = None  # for progress bars and tests; it may look, not touch
@@ -61,6 +62,8 @@ class Loop:
             happened = self.backend.wait(min(self._wake_s, until), self.stages.round_s)
             for event in happened:
                 self.record(event)
+            if happened:
+                self.journal.commit()  # that the backend is asked to wait again says that this is kept
             if stop is not None and stop(self.state):
                 return
             now = self.backend.now
@@ -74,7 +77,7 @@ class Loop:
             plan = self.step()
             # 5. When to look again at the latest.
             self._wake_s = self._next_look(plan)
-            if self.decisions % 1000 == 0:
+            if self.decisions % 1000 == 0 and not self.patient:
                 self._watch_progress()
             if self.backend.exhausted and not plan.changes and self._wake_s == math.inf:
                 return

@@ -1,0 +1,223 @@
+"""The launches of a real cluster, from the plan that asks for one to the word that its last process has ended. It knows no
+network and no clock: whatever is to be sent comes back as orders, whatever became of a job as an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from fairlead.runtime.orders import Ended, Kill, Launch, Order, Revoke, Task
+
+
+class Fate(Enum):
+    """What became of a launch."""
+
+    YIELDED = "yielded"  # saved and left because it was asked to
+    FINISHED = "finished"
+    FAILED = "failed"  # by its own fault
+    LOST = "lost"  # its node is gone, or nobody knows of it any more
+    DROPPED = "dropped"  # ended because nobody wants it any more
+
+
+@dataclass(frozen=True)
+class Outcome:
+    job: int
+    generation: int
+    fate: Fate
+    saved: int  # steps in its last checkpoint
+    code: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The workers of a launch on one node."""
+
+    node: int
+    ranks: tuple[int, ...]
+    accelerators: tuple[int, ...]  # on the node, from 0
+
+
+Key: TypeAlias = tuple[int, int]
+"""A job's number and a generation."""
+
+
+@dataclass
+class Running:
+    """One launch. `waits_for` are the launches that are on their way off its accelerators."""
+
+    job: int
+    generation: int
+    name: str
+    task: Task
+    seats: tuple[Seat, ...]
+    waits_for: set[Key] = field(default_factory=set)
+    sent: bool = False
+    revoked: bool = False
+    dropped: bool = False
+    ended: dict[int, Ended] = field(default_factory=dict)  # by node
+    lost: set[int] = field(default_factory=set)  # nodes
+    saved: int = 0
+
+    @property
+    def key(self) -> Key:
+        return self.job, self.generation
+
+    @property
+    def leaving(self) -> bool:
+        return self.sent and (self.revoked or self.dropped)
+
+    @property
+    def places(self) -> set[tuple[int, int]]:
+        """Nodes and accelerators on them."""
+        return {(seat.node, place) for seat in self.seats for place in seat.accelerators}
+
+    @property
+    def over(self) -> bool:
+        return all(seat.node in self.ended or seat.node in self.lost for seat in self.seats)
+
+    @property
+    def world_size(self) -> int:
+        return sum(len(seat.ranks) for seat in self.seats)
+
+
+Addressed: TypeAlias = tuple[int, Order]
+"""An order, and the number of the node that it goes to."""
+
+
+class Launches:
+    """All launches that are not over. A launch is sent when everybody who is asked to leave its accelerators has left, so that
+    a slow save and a quick start never meet on one accelerator. Who shares an accelerator by plan is not waited for."""
+
+    def __init__(self, address_of: Callable[[int], str], ports: Callable[[Key], tuple[int, int]]) -> None:
+        """`address_of(node)` is where the first worker of a gang is found; `ports(launch)` gives a gang two ports."""
+        self._all: dict[Key, Running] = {}
+        self._address_of, self._ports = address_of, ports
+
+    def get(self, job: int, generation: int) -> Running | None:
+        return self._all.get((job, generation))
+
+    def latest(self, job: int) -> Running | None:
+        return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
+
+    def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat]) -> list[Addressed]:
+        run = Running(job, generation, name, task, tuple(seats))
+        mine = run.places
+        run.waits_for = {
+            other.key
+            for other in self._all.values()
+            if other.job == job or (other.leaving and not mine.isdisjoint(other.places))
+        }
+        self._all[run.key] = run
+        return self._send(run)
+
+    def adopt(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat]) -> None:
+        """A launch of a time before a restart, which agents say is running."""
+        self._all[job, generation] = Running(job, generation, name, task, tuple(seats), sent=True)
+
+    def revoke(self, job: int) -> tuple[list[Addressed], list[Outcome]]:
+        run = self.latest(job)
+        if run is None:  # it ended at this very moment, and that is being told
+            return [], []
+        run.revoked = True
+        if not run.sent:
+            return self._settle(run)
+        return [(node, Revoke(job, run.generation)) for node in self._nodes_left(run)], []
+
+    def drop(self, job: int) -> list[Addressed]:
+        """Nobody wants it any more."""
+        orders: list[Addressed] = []
+        for run in [run for run in self._all.values() if run.job == job]:
+            run.dropped = True
+            orders += (
+                [(node, Kill(job, run.generation)) for node in self._nodes_left(run)] if run.sent else self._settle(run)[0]
+            )
+        return orders
+
+    def heard(self, node: int, ended: Ended) -> tuple[list[Addressed], list[Outcome]]:
+        """The processes of a launch on one node have ended."""
+        run = self.get(ended.job, ended.generation)
+        if run is None or node not in self._nodes_left(run):
+            return [], []  # told twice, or of a launch that is over
+        run.ended[node] = ended
+        run.saved = max(run.saved, ended.saved)
+        if run.over:
+            return self._settle(run)
+        if ended.code and not ended.yielded:  # half a gang is no gang
+            return [(other, Kill(run.job, run.generation)) for other in self._nodes_left(run)], []
+        return [], []
+
+    def node_gone(self, node: int) -> tuple[list[Addressed], list[Outcome]]:
+        """A node is gone, and all that ran there has stopped by now."""
+        orders: list[Addressed] = []
+        outcomes: list[Outcome] = []
+        for run in [run for run in self._all.values() if node in self._nodes_left(run)]:
+            run.lost.add(node)
+            if run.sent and not run.over:
+                orders += [(other, Kill(run.job, run.generation)) for other in self._nodes_left(run)]
+                continue
+            more, became = self._settle(run)
+            orders += more
+            outcomes += became
+        return orders, outcomes
+
+    # What the above are made of.
+
+    def _nodes_left(self, run: Running) -> list[int]:
+        """Where it may still run."""
+        return [seat.node for seat in run.seats if seat.node not in run.ended and seat.node not in run.lost]
+
+    def _send(self, run: Running) -> list[Addressed]:
+        if run.waits_for:
+            return []
+        run.sent = True
+        master, gang = self._ports(run.key) if run.world_size > 1 else (0, 0)
+        host = self._address_of(run.seats[0].node)
+        return [
+            (
+                seat.node,
+                Launch(
+                    *run.key,
+                    run.name,
+                    run.task,
+                    seat.ranks,
+                    seat.accelerators,
+                    world_size=run.world_size,
+                    master_address=host,
+                    master_port=master,
+                    gang_port=gang,
+                ),
+            )
+            for seat in run.seats
+        ]
+
+    def _settle(self, run: Running) -> tuple[list[Addressed], list[Outcome]]:
+        """A launch is over: whoever waited for that may begin."""
+        del self._all[run.key]
+        orders: list[Addressed] = []
+        for other in list(self._all.values()):
+            if run.key in other.waits_for:
+                other.waits_for.discard(run.key)
+                orders += self._send(other)
+        return orders, [_outcome(run)]
+
+
+def _outcome(run: Running) -> Outcome:
+    ends = list(run.ended.values())
+    bad = next((end for end in ends if end.code and not end.yielded), None)
+    whole = len(ends) == len(run.seats)
+    end = bad or (ends[0] if ends else None)
+    code, why = (end.code, end.why) if end is not None else (0, "its node is gone" if run.lost else "it had not begun")
+    if run.dropped:
+        fate = Fate.DROPPED
+    elif whole and bad is None and not any(end.yielded for end in ends):
+        fate = Fate.FINISHED
+    elif run.revoked:
+        fate = Fate.YIELDED
+    elif whole and bad is not None:
+        fate = Fate.FAILED
+    else:
+        fate = Fate.LOST
+    return Outcome(*run.key, fate, run.saved, code, why)

@@ -1,0 +1,311 @@
+"""The backend of a real cluster: wall time. Plans become orders to agents; what agents and people say becomes events.
+
+The loop's thread calls `wait`, `submit` and `reconcile`; everybody else speaks through the inbox, from any thread. While `wait`
+has nothing to do it lets go of `lock`, and in that time others may read the state."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster, Ints
+from fairlead.core.job import Job
+from fairlead.core.plan import RoundPlan
+from fairlead.core.snapshot import Snapshot
+from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
+from fairlead.runtime.orders import Ended, Kill, Metric, Order, Task, Told
+
+RATE_TELLS = 0.05
+"""A rate that differs by less from what is known is not worth an event."""
+
+
+FIRST_PORT, PORTS = 20_000, 10_000
+"""For gangs to find each other."""
+
+LONGEST_WAIT_S = 3600.0
+
+
+class Wire(Protocol):
+    """How orders reach agents. An order to a node that is not connected is lost: what it would have done is found out when the
+    node comes back and tells what runs there."""
+
+    def send(self, node: int, order: Order) -> None: ...
+
+    def address_of(self, node: int) -> str: ...
+
+
+@dataclass
+class _Request:
+    """Something that happened outside, and what is done once it is in the journal."""
+
+    happen: Callable[[float], Sequence[ev.Event]]
+    answered: Callable[[Sequence[ev.Event]], None] = lambda events: None
+
+
+@dataclass
+class Live:
+    """Give it the cluster, a wire to the agents, and what each job runs."""
+
+    cluster: Cluster
+    wire: Wire
+    clock: WallClock
+    task_of: Callable[[Job], Task]
+    next_number: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self.launches = Launches(self.wire.address_of, self._ports)
+        self._inbox: deque[_Request] = deque()
+        self._rung = threading.Condition()
+        self._unanswered: list[tuple[_Request, Sequence[ev.Event]]] = []  # told, not yet known to be in the journal
+        self._job_of: dict[int, Job] = {}
+        self._generation: dict[int, int] = {}
+        self._failures: dict[int, int] = {}
+        self._progress: dict[int, tuple[float, float, float]] = {}  # steps, rate, since: as the state knows them
+        self._present: set[int] = set()  # nodes with an agent
+        self._awaited: set[int] = set()  # nodes that ran something before a restart and have not told what runs there
+        self._found: dict[int, frozenset[Key]] = {}  # by node, what its agent found running when it joined
+        self._stopped = False
+        first = np.searchsorted(self.cluster.node_of, np.arange(len(self.cluster.nodes)))
+        self._first_of_node: list[int] = first.tolist()
+
+    # What the loop calls.
+
+    @property
+    def now(self) -> float:
+        return self.clock.now()
+
+    @property
+    def exhausted(self) -> bool:
+        """People may always come with another job; only `stop` ends it."""
+        return self._stopped
+
+    def wait(self, until: float, grain: float) -> Sequence[ev.Event]:
+        """Returns as soon as anything has happened. That it is called again says that what it told is in the journal."""
+        unanswered, self._unanswered = self._unanswered, []
+        for request, events in unanswered:
+            request.answered(events)
+        return self._next(until)
+
+    def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
+        told: list[ev.Event] = []
+        for job in plan.ended.tolist():
+            self._send(self.launches.drop(job))
+        for job in plan.suspended.tolist():
+            orders, outcomes = self.launches.revoke(job)
+            self._send(orders)
+            told += self._became(outcomes, plan.time)
+        starts = plan.launches
+        bounds = starts.offsets.tolist()
+        for number, begin, end in zip(starts.jobs.tolist(), bounds, bounds[1:]):
+            job, generation = self._job_of[number], self._generation.get(number, 0) + 1
+            self._generation[number] = generation
+            steps, _, _ = self._progress.get(number, (0.0, 0.0, 0.0))
+            self._progress[number] = (steps, 0.0, plan.time)
+            seats = self._seats(starts.accelerators[begin:end])
+            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats))
+        return told
+
+    def reconcile(self, view: Snapshot) -> Sequence[ev.Event]:
+        """After a restart: whoever runs by the state is looked for on its nodes. Agents must be able to join meanwhile; it
+        returns when every node concerned has told what runs there, or has been given up."""
+        for jobs in (view.jobs, view.queued):
+            for number, starts, failures in zip(jobs.number.tolist(), jobs.starts.tolist(), jobs.failures.tolist()):
+                self._job_of[number], self._generation[number] = view.job_of[number], starts
+                self._failures[number] = failures
+        known = zip(
+            view.jobs.number.tolist(), view.jobs.base_steps.tolist(), view.jobs.rate.tolist(), view.jobs.since_s.tolist()
+        )
+        self._progress = {number: (steps, rate, since) for number, steps, rate, since in known}
+        seats = {number: self._seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
+        self._awaited = {seat.node for places in seats.values() for seat in places} - self._present
+        happened: list[ev.Event] = []
+        while self._awaited and not self._stopped:
+            happened += self._next(math.inf)
+        lost: list[Outcome] = []
+        for number, places in seats.items():
+            generation, job = self._generation[number], self._job_of[number]
+            if all((number, generation) in self._found.get(seat.node, ()) for seat in places):
+                self.launches.adopt(number, generation, job.name, self.task_of(job), places)
+            else:
+                steps = int(self._progress[number][0])
+                lost.append(Outcome(number, generation, Fate.LOST, steps, why="not found after a restart"))
+        happened += self._became(lost, self.now)
+        for node in self._found:
+            self._end_strangers(node)
+        return happened
+
+    # What others call, from any thread.
+
+    def submit_jobs(self, jobs: Sequence[Job], answered: Callable[[Sequence[ev.Event]], None]) -> None:
+        """Jobs come from outside; `answered` is called with their events once these are in the journal."""
+
+        def happen(now: float) -> list[ev.Event]:
+            events: list[ev.Event] = []
+            for job in jobs:
+                job = replace(job, submitted_s=now)
+                self._job_of[self.next_number] = job
+                events.append(ev.JobSubmitted(now, self.next_number, job))
+                self.next_number += 1
+            return events
+
+        self._ring(_Request(happen, answered))
+
+    def cancel(self, number: int, answered: Callable[[Sequence[ev.Event]], None] = lambda events: None) -> None:
+        def happen(now: float) -> list[ev.Event]:
+            self._send(self.launches.drop(number))
+            return [ev.JobCancelled(now, number)]
+
+        self._ring(_Request(happen, answered))
+
+    def switch(self, scheduler: dict[str, object], why: str) -> None:
+        self._ring(_Request(lambda now: [ev.SchedulerSwitched(now, scheduler, why)]))
+
+    def joined(self, node: int, found: Sequence[Key]) -> None:
+        """An agent is there, and this is what it found running. Until `left`, its node is up."""
+
+        def happen(now: float) -> list[ev.Event]:
+            self._found[node] = frozenset(found)
+            if self._awaited:  # after a restart, everybody is heard first
+                self._awaited.discard(node)
+            else:
+                self._end_strangers(node)
+            if node in self._present:
+                return []
+            self._present.add(node)
+            return [ev.NodeRepaired(now, node)]
+
+        self._ring(_Request(happen))
+
+    def left(self, node: int) -> None:
+        """The lease of a node's agent has run out, and so has the grace of its jobs: nothing runs there any more."""
+
+        def happen(now: float) -> list[ev.Event]:
+            self._awaited.discard(node)
+            self._found.pop(node, None)
+            if node not in self._present:
+                return []
+            self._present.discard(node)
+            orders, outcomes = self.launches.node_gone(node)
+            self._send(orders)
+            return [ev.NodeLost(now, node), *self._became(outcomes, now)]
+
+        self._ring(_Request(happen))
+
+    def tell(self, node: int, told: Sequence[Told], answered: Callable[[], None] = lambda: None) -> None:
+        """What an agent says of its jobs; `answered` when it need not be said again."""
+
+        def happen(now: float) -> list[ev.Event]:
+            events: list[ev.Event] = []
+            for word in told:
+                events += self._heard(node, word, now)
+            return events
+
+        self._ring(_Request(happen, lambda events: answered()))
+
+    def stop(self) -> None:
+        """The loop ends; jobs go on."""
+        with self._rung:
+            self._stopped = True
+            self._rung.notify_all()
+
+    # What the above are made of.
+
+    def _ring(self, request: _Request) -> None:
+        with self._rung:
+            self._inbox.append(request)
+            self._rung.notify_all()
+
+    def _next(self, until: float) -> list[ev.Event]:
+        """What happens next, or nothing up to a second."""
+        self.lock.release()
+        try:
+            with self._rung:
+                while not self._inbox and not self._stopped and (left := until - self.clock.now()) > 0:
+                    self._rung.wait(min(left, LONGEST_WAIT_S))
+                requests = list(self._inbox)
+                self._inbox.clear()
+        finally:
+            self.lock.acquire()
+        happened: list[ev.Event] = []
+        for request in requests:
+            events = request.happen(self.now)
+            happened += events
+            self._unanswered.append((request, events))
+        return happened
+
+    def _send(self, orders: Sequence[Addressed]) -> None:
+        for node, order in orders:
+            self.wire.send(node, order)
+
+    def _end_strangers(self, node: int) -> None:
+        """What runs on a node and is not wanted there is a leftover of a time when nobody could tell its agent."""
+        for job, generation in sorted(self._found[node]):
+            if self.launches.get(job, generation) is None:
+                self.wire.send(node, Kill(job, generation))
+
+    def _heard(self, node: int, word: Told, now: float) -> Sequence[ev.Event]:
+        if isinstance(word, Ended):
+            orders, outcomes = self.launches.heard(node, word)
+            self._send(orders)
+            return self._became(outcomes, now)
+        run = self.launches.get(word.job, word.generation)
+        if run is None:
+            return ()
+        one = np.array([word.job], dtype=np.int64)
+        if isinstance(word, Metric):
+            return (ev.MetricsReported(now, word.name, one, np.array([word.value])),)
+        run.saved = max(run.saved, word.saved)
+        steps, rate, since = self._progress.get(word.job, (0.0, 0.0, now))
+        expected = steps + rate * (now - since)
+        off = abs(word.steps - expected) > max(1.0, RATE_TELLS * (word.steps - steps))
+        if not off and abs(word.rate - rate) <= RATE_TELLS * rate:
+            return ()
+        return (self._progressed(word.job, word.steps, word.rate, now),)
+
+    def _progressed(self, job: int, steps: float, rate: float, now: float) -> ev.ProgressReported:
+        self._progress[job] = (steps, rate, now)
+        return ev.ProgressReported(now, np.array([job]), np.array([float(steps)]), np.array([float(rate)]), np.array([now]))
+
+    def _became(self, outcomes: Sequence[Outcome], now: float) -> list[ev.Event]:
+        events: list[ev.Event] = []
+        for end in outcomes:
+            one, at = np.array([end.job], dtype=np.int64), np.array([now])
+            saved = np.array([float(end.saved)])
+            if end.fate is Fate.FINISHED:
+                self._send(self.launches.drop(end.job))  # it may have been about to go on elsewhere
+                events.append(ev.JobsFinished(now, one, at))
+            elif end.fate is Fate.YIELDED:
+                events.append(self._progressed(end.job, end.saved, 0.0, now))
+            elif end.fate is Fate.LOST:
+                self._progress[end.job] = (end.saved, 0.0, now)
+                events.append(ev.JobsInterrupted(now, one, saved))
+            elif end.fate is Fate.FAILED:
+                self._progress[end.job] = (end.saved, 0.0, now)
+                self._failures[end.job] = self._failures.get(end.job, 0) + 1
+                if self._failures[end.job] > self._job_of[end.job].retry_limit:
+                    events.append(ev.JobsFailed(now, one, at, end.why or f"exit code {end.code}"))
+                else:
+                    events.append(ev.JobsInterrupted(now, one, saved, own_fault=True))
+        return events
+
+    def _seats(self, accelerators: Ints) -> tuple[Seat, ...]:
+        """By node, in the order of ranks: the first worker stands on the first accelerator."""
+        by_node: dict[int, list[tuple[int, int]]] = {}
+        for rank, place in enumerate(accelerators.tolist()):
+            node = int(self.cluster.node_of[place])
+            by_node.setdefault(node, []).append((rank, place - self._first_of_node[node]))
+        return tuple(Seat(node, tuple(r for r, _ in here), tuple(p for _, p in here)) for node, here in by_node.items())
+
+    def _ports(self, launch: Key) -> tuple[int, int]:
+        """Two for each launch of a gang, out of reach of those that the system gives away, and not soon the same again."""
+        first = FIRST_PORT + 2 * ((7919 * launch[0] + launch[1]) % (PORTS // 2))
+        return first, first + 1

@@ -1,0 +1,290 @@
+"""The backend of a real cluster, with agents that the test plays: orders go out, words come in, and the loop in between is the
+one that simulations run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from fairlead.config import SchedulerConfig
+from fairlead.core import events as ev
+from fairlead.core.job import Job, Phase
+from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.registry import Registry
+from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.live import Live
+from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Order, Progress, Revoke, Task
+from fairlead.testing import check_events
+from fairlead.testing.builders import cluster
+from fairlead.testing.invariants import check_state
+from scenes import table_of
+
+ROUND = 10.0
+
+
+@dataclass
+class Played:
+    """Agents that do nothing but remember their orders."""
+
+    orders: list[tuple[int, Order]] = field(default_factory=list)
+
+    def send(self, node: int, order: Order) -> None:
+        self.orders.append((node, order))
+
+    def address_of(self, node: int) -> str:
+        return f"node-{node}"
+
+    def new(self, kind: type = Order) -> list[tuple[int, Order]]:
+        found, self.orders = self.orders, []
+        return found
+
+
+class Scene:
+    def __init__(self, machines: str = "v100:2,v100:2", policy: str = "las", state: State | None = None, journal=None) -> None:
+        self.second = 0.0 if state is None else state.time
+        self.wire = Played()
+        self.cluster = cluster(machines)
+        clock = WallClock(0.0, self.second, lambda: 0.0, lambda: self.second)
+        clock._offset = 0.0
+        number = 0 if state is None else state.next_number
+        self.live = Live(self.cluster, self.wire, clock, lambda job: Task((job.command or "true",)), number)
+        self.live.lock.acquire()
+        self.journal = journal or MemoryJournal()
+        stages = SchedulerConfig.from_data({"policy": policy, "rounds": ROUND}).build(
+            table_of(self.cluster.type_names, {("", 2): [1.0], ("", 3): [1.0]}), Registry.installed()
+        )
+        self.loop = Loop(state or State(self.cluster), self.live, stages, journal=self.journal, patient=True)
+        if state is None:
+            self.loop.record(ev.Opened(0.0, self.cluster, {}))
+            for node in range(len(self.cluster.nodes)):
+                self.loop.record(ev.NodeLost(0.0, node))
+        self.answers: list[object] = []
+
+    def at(self, second: float) -> list[tuple[int, Order]]:
+        """What is ordered when the clock stands at this second."""
+        self.second = second
+        self.loop.run(until=second)
+        return self.wire.new()
+
+    def join(self, *nodes: int) -> None:
+        for node in nodes or range(len(self.cluster.nodes)):
+            self.live.joined(node, ())
+
+    def job(self, name: str, **about) -> None:
+        self.live.submit_jobs([Job(name, **about)], self.answers.append)
+
+    def phase(self, number: int) -> Phase:
+        return Phase(int(self.loop.state.store.arrays["phase"][number]))
+
+    def check(self) -> None:
+        check_state(self.loop.state)
+        check_events(list(self.journal), real=True)
+        assert State.replay(self.journal).digest() == self.loop.state.digest()
+
+
+def test_a_job_is_launched_reports_and_finishes():
+    scene = Scene()
+    scene.join()
+    scene.job("a", steps=100.0)
+    assert scene.at(0.0) == [(0, Launch(0, 1, "a", Task(("true",)), (0,), (0,), master_address="node-0"))]
+    scene.live.tell(0, [Progress(0, 1, steps=20, saved=0, rate=2.0), Metric(0, 1, "loss", 0.5)])
+    scene.at(12.0)
+    assert scene.loop.state.snapshot(22.0).jobs.steps_done.tolist() == [40.0]
+    assert scene.loop.state.snapshot(22.0).jobs.metric("loss").tolist() == [0.5]
+    scene.live.tell(0, [Ended(0, 1, 0, False, 100, 100)])
+    assert scene.at(40.0) == []
+    assert scene.phase(0) is Phase.FINISHED
+    scene.check()
+
+
+def test_submissions_are_answered_when_they_are_in_the_journal():
+    scene = Scene()
+    scene.job("a")
+    scene.at(1.0)
+    assert not scene.answers or len(list(scene.journal)) > 3
+    scene.at(2.0)
+    (events,) = scene.answers
+    assert [event.job.name for event in events] == ["a"]
+
+
+def test_nothing_runs_before_an_agent_is_there():
+    scene = Scene()
+    scene.job("a")
+    assert scene.at(10.0) == []
+    assert scene.phase(0) is Phase.WAITING
+    scene.join(1)
+    assert [(node, order.accelerators) for node, order in scene.at(20.0)] == [(1, (0,))]
+
+
+def test_a_newcomer_starts_when_the_one_before_it_has_left():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("old", steps=1000.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Progress(0, 1, 10, 0, 1.0)])
+    scene.at(10.0)
+    scene.job("new", steps=1000.0)
+    assert scene.at(20.0) == [(0, Revoke(0, 1))]  # the new one waits for the accelerator, though the plan has it running
+    assert scene.phase(1) is Phase.RUNNING
+    scene.live.tell(0, [Ended(0, 1, 0, True, 25, 25)])
+    assert [order.job for _, order in scene.at(21.0)] == [1]
+    assert scene.loop.state.store.arrays["base_steps"][0] == 25.0
+    scene.check()
+
+
+def test_a_gang_is_one_launch_on_several_nodes_and_dies_as_one():
+    scene = Scene()
+    scene.join()
+    scene.job("wide", workers=3, steps=50.0)
+    orders = scene.at(0.0)
+    assert [(node, order.ranks, order.accelerators, order.world_size) for node, order in orders] == [
+        (0, (0, 1), (0, 1), 3),
+        (1, (2,), (0,), 3),
+    ]
+    (one, two) = (order for _, order in orders)
+    assert (one.master_port, one.gang_port) == (two.master_port, two.gang_port) != (0, 0)
+    assert one.master_address == two.master_address == "node-0"
+    scene.live.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
+    assert scene.at(3.0) == [(0, Kill(0, 1))]
+    assert scene.phase(0) is Phase.RUNNING
+    scene.live.tell(0, [Ended(0, 1, -9, False, 7, 5)])
+    assert [order.generation for _, order in scene.at(10.0)] == [2, 2]  # its own fault, and it may try again
+    assert scene.loop.state.store.arrays["failures"][0] == 1
+    assert scene.loop.state.store.arrays["base_steps"][0] == 5.0
+    scene.check()
+
+
+def test_a_job_that_fails_too_often_has_failed():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("bad", retry_limit=1)
+    scene.at(0.0)
+    scene.live.tell(0, [Ended(0, 1, 3, False, 0, 0, "exit code 3")])
+    scene.at(10.0)
+    assert scene.phase(0) is Phase.RUNNING
+    scene.live.tell(0, [Ended(0, 2, 3, False, 0, 0, "exit code 3")])
+    scene.at(20.0)
+    assert scene.phase(0) is Phase.FAILED
+    scene.check()
+
+
+def test_what_is_said_of_an_older_launch_is_dropped():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("a", retry_limit=5)
+    scene.at(0.0)
+    scene.live.tell(0, [Ended(0, 1, 1, False, 0, 0)])
+    scene.at(10.0)
+    scene.live.tell(0, [Ended(0, 1, 1, False, 0, 0), Progress(0, 1, 99, 99, 9.0)])
+    scene.at(11.0)
+    assert scene.phase(0) is Phase.RUNNING
+    assert scene.loop.state.store.arrays["failures"][0] == 1
+    assert scene.loop.state.store.arrays["base_steps"][0] == 0.0
+
+
+def test_a_cancelled_job_is_killed_and_its_place_given_when_it_is_gone():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("a")
+    scene.job("b")
+    scene.at(0.0)
+    scene.live.cancel(0)
+    assert scene.at(10.0) == [(0, Kill(0, 1))]
+    assert (scene.phase(0), scene.phase(1)) == (Phase.CANCELLED, Phase.RUNNING)
+    scene.live.tell(0, [Ended(0, 1, -9, False, 0, 0)])
+    assert [(order.job, order.generation) for _, order in scene.at(11.0)] == [(1, 1)]
+    scene.check()
+
+
+def test_a_job_that_finishes_while_it_is_asked_to_leave_has_finished():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("a", steps=30.0)
+    scene.at(0.0)
+    scene.job("b")
+    assert scene.at(10.0) == [(0, Revoke(0, 1))]
+    scene.live.tell(0, [Ended(0, 1, 0, False, 30, 30)])
+    assert [order.job for _, order in scene.at(11.0)] == [1]
+    assert scene.phase(0) is Phase.FINISHED
+    scene.check()
+
+
+def test_jobs_of_a_node_that_left_go_on_elsewhere_from_what_they_saved():
+    scene = Scene()
+    scene.join()
+    scene.job("a", steps=100.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Progress(0, 1, 30, 20, 3.0)])
+    scene.at(10.0)
+    scene.live.left(0)
+    (order,) = scene.at(20.0)
+    assert (order[0], order[1].generation) == (1, 2)
+    assert scene.loop.state.store.arrays["base_steps"][0] == 20.0
+    scene.check()
+
+
+def test_an_agent_that_comes_back_with_strangers_is_told_to_end_them():
+    scene = Scene()
+    scene.join(0)
+    scene.job("a")
+    scene.at(0.0)
+    scene.live.joined(1, [(5, 1)])
+    scene.live.joined(0, [(0, 1)])  # a second time: its connection was cut for a moment
+    assert scene.at(1.0) == [(1, Kill(5, 1))]
+    assert scene.phase(0) is Phase.RUNNING
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_after_a_restart_what_runs_is_looked_for_first(found):
+    before = Scene()
+    before.join()
+    before.job("a", steps=100.0)
+    before.job("b", steps=100.0, workers=2)
+    before.at(0.0)
+    before.live.tell(0, [Progress(0, 1, 30, 20, 3.0)])
+    before.at(10.0)
+    state = State.replay(before.journal)
+    scene = Scene(state=state, journal=before.journal)
+    scene.second = 15.0
+    here = {seat.node for run in before.live.launches._all.values() if run.job == 0 for seat in run.seats}
+    for node in (0, 1):
+        mine = [run.key for run in before.live.launches._all.values() if any(seat.node == node for seat in run.seats)]
+        scene.live.joined(node, mine if found or node not in here else [key for key in mine if key[0] != 0])
+    for event in scene.live.reconcile(state.snapshot(15.0)):
+        scene.loop.record(event)
+    orders = scene.at(20.0)
+    if found:
+        assert orders == []
+        assert (scene.phase(0), scene.phase(1)) == (Phase.RUNNING, Phase.RUNNING)
+    else:
+        assert [(order.job, order.generation) for _, order in orders] == [(0, 2)]
+        assert scene.phase(1) is Phase.RUNNING
+    scene.live.tell(next(iter(here)), [Ended(0, 1 if found else 2, 0, False, 100, 100)])
+    scene.at(21.0)
+    assert scene.phase(0) is Phase.FINISHED
+    scene.check()
+
+
+def test_progress_that_was_foreseen_is_no_event():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("a", steps=1e6)
+    scene.at(0.0)
+    for second in range(1, 200):
+        scene.live.tell(0, [Progress(0, 1, 4 * second, 0, 4.0 + 0.01 * np.sin(second))])
+        scene.at(float(second))
+    told = [event for event in scene.journal if isinstance(event, ev.ProgressReported)]
+    assert len(told) < 5
+
+
+def test_a_clock_that_is_set_back_does_not_go_back():
+    calendar, steady = [1000.0], [5.0]
+    clock = WallClock(900.0, 0.0, lambda: calendar[0], lambda: steady[0])
+    assert clock.now() == 100.0
+    calendar[0], steady[0] = 0.0, 6.0
+    assert clock.now() == 101.0
+    assert WallClock(900.0, 101.0, lambda: 0.0, lambda: 0.0).now() == 101.0
