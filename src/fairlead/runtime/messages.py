@@ -1,0 +1,145 @@
+"""What travels between an agent and the control plane, as bytes and back. One stream for each agent: it says hello, beats, and
+tells what became of its jobs; it gets orders, and its own lease is renewed by every beat that is answered.
+
+A message is one JSON object with its kind under "is". Whatever does not have exactly the fields of its kind is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeAlias
+
+import orjson
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+from fairlead.core.errors import FairleadError
+from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Progress, Revoke
+
+LARGEST = 4 << 20
+"""Bytes of one message."""
+
+SERVICE, METHOD = "fairlead.Agents", "Session"
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+class BadMessage(FairleadError):
+    """Bytes that are no message."""
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first word of an agent. `incarnation` grows with every start of the agent on its node: of two, the younger is it."""
+
+    node: str
+    type: str
+    accelerators: int
+    incarnation: int
+    address: str = "127.0.0.1"
+    running: tuple[tuple[int, int], ...] = ()
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """I am here. `busy` is the use of each accelerator from 0 to 1, where it can be measured."""
+
+    busy: tuple[float, ...] = ()
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What became of jobs; said again until it is heard."""
+
+    sequence: int
+    told: tuple[Progress | Metric | Ended, ...]
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The agent's lease: after `term_s` without an answer to a beat it stops its jobs."""
+
+    term_s: float
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The lease begins anew at the moment at which the beat that this answers was sent."""
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class Orders:
+    orders: tuple[Launch | Revoke | Kill, ...]
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Everything up to this sequence is in the journal."""
+
+    sequence: int
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """You are not wanted here, and why; trying again as you are will not help."""
+
+    why: str
+
+
+FromAgent: TypeAlias = Hello | Beat | Words
+FromControl: TypeAlias = Welcome | Renewed | Orders | Heard | Refused
+Message: TypeAlias = FromAgent | FromControl
+
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__.lower(): kind for kind in (Hello, Beat, Words, Welcome, Renewed, Orders, Heard, Refused)
+}
+_PARTS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (Launch, Revoke, Kill, Progress, Metric, Ended)}
+_ADAPTERS = {name: TypeAdapter(kind) for name, kind in {**_KINDS, **_PARTS}.items()}
+
+
+def encode(message: Message) -> bytes:
+    return orjson.dumps(_plain(message))
+
+
+def decode(data: bytes) -> Message:
+    if len(data) > LARGEST:
+        raise BadMessage(f"a message of {len(data):,} bytes; at most {LARGEST:,}")
+    try:
+        record = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise BadMessage(f"not JSON: {error}") from None
+    if isinstance(record, dict):
+        for name in ("told", "orders"):
+            if isinstance(parts := record.get(name), list):
+                record[name] = tuple(_value(part, _PARTS) for part in parts)
+    message: Message = _value(record, _KINDS)
+    return message
+
+
+def _plain(value: Any) -> Any:
+    """Values as JSON has them, with their kinds; a task stands where only a task can, and needs no name."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if not is_dataclass(value):
+        return value
+    record = {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
+    name = type(value).__name__.lower()
+    return {"is": name, **record} if name in _ADAPTERS else record
+
+
+def _value(record: Any, kinds: dict[str, type[Any]]) -> Any:
+    if not isinstance(record, dict) or str(record.get("is")) not in kinds:
+        raise BadMessage(f"not one of {', '.join(sorted(kinds))}")
+    name = str(record.pop("is"))
+    try:
+        return _ADAPTERS[name].validate_python(record)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadMessage(f"a damaged {name}: {where}: {first['msg']}") from None

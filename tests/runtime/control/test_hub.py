@@ -1,0 +1,205 @@
+"""Agents' streams over a real gRPC server on loopback, with the agent's side played by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from fairlead.runtime.control.hub import Hub
+from fairlead.runtime.messages import (
+    METHOD,
+    SERVICE,
+    BadMessage,
+    Beat,
+    Heard,
+    Hello,
+    Orders,
+    Refused,
+    Renewed,
+    Welcome,
+    Words,
+    decode,
+    encode,
+)
+from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task
+from fairlead.testing.builders import cluster
+
+PATIENCE_S = 20.0
+
+
+class Backend:
+    """In the place of the loop's: it remembers, and answers at once."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+        self.rung = asyncio.Event()
+
+    def joined(self, node: int, found: Any) -> None:
+        self._note("joined", node, tuple(found))
+
+    def left(self, node: int) -> None:
+        self._note("left", node)
+
+    def tell(self, node: int, told: Any, answered: Callable[[], None]) -> None:
+        self._note("told", node, told)
+        answered()
+
+    def _note(self, *what: Any) -> None:
+        self.heard.append(what)
+        self.rung.set()
+
+    async def until(self, *what: Any) -> None:
+        while what not in self.heard:
+            self.rung.clear()
+            await asyncio.wait_for(self.rung.wait(), PATIENCE_S)
+
+
+class Agent:
+    def __init__(self, port: int, token: str = "secret") -> None:
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        call = self.channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        self.stream = call(metadata=(("authorization", f"Bearer {token}"),))
+
+    async def say(self, message: Any) -> None:
+        await self.stream.write(message if isinstance(message, bytes) else encode(message))
+
+    async def hear(self) -> Any:
+        data = await asyncio.wait_for(self.stream.read(), PATIENCE_S)
+        return None if data is grpc.aio.EOF else decode(data)
+
+
+def with_hub(scene: Callable[..., Any], **about: Any) -> None:
+    async def run() -> None:
+        hub = Hub(cluster("v100:2,v100:2"), may_join=lambda token: token == "secret", **about)
+        hub.live = backend = Backend()  # type: ignore[assignment]
+        server, port = await hub.serve("127.0.0.1:0")
+        watching = asyncio.create_task(hub.watch())
+        agents: list[Agent] = []
+
+        def connect(**how: Any) -> Agent:
+            agents.append(Agent(port, **how))
+            return agents[-1]
+
+        try:
+            await asyncio.wait_for(scene(hub, backend, connect), 2 * PATIENCE_S)
+        finally:
+            watching.cancel()
+            for agent in agents:
+                await agent.channel.close()
+            await server.stop(0)
+
+    asyncio.run(run())
+
+
+def hello(node: int = 0, **about: Any) -> Hello:
+    name = cluster("v100:2,v100:2").nodes[node].name
+    return Hello(name, **{"type": "v100", "accelerators": 2, "incarnation": 1, **about})
+
+
+def test_an_agent_joins_gets_orders_and_is_heard():
+    async def scene(hub, backend, connect):
+        agent = connect()
+        await agent.say(hello(running=((3, 1),)))
+        assert await agent.hear() == Welcome(15.0)
+        await backend.until("joined", 0, ((3, 1),))
+        launch = Launch(7, 2, "a", Task(("python", "x.py"), {"A": "b"}), (0, 1), (1, 0), 2, "h", 1, 2)
+        hub.send(0, launch)
+        hub.send(0, Revoke(7, 2))
+        hub.send(0, Kill(7, 2))
+        assert [await agent.hear() for _ in range(3)] == [Orders((launch,)), Orders((Revoke(7, 2),)), Orders((Kill(7, 2),))]
+        told = (Progress(7, 2, 5, 0, 1.5), Metric(7, 2, "loss", 0.1), Ended(7, 2, 0, True, 6, 6, "yielded"))
+        await agent.say(Words(4, told))
+        assert await agent.hear() == Heard(4)
+        assert ("told", 0, told) in backend.heard
+        await agent.say(Beat((0.5, 0.25)))
+        assert await agent.hear() == Renewed()
+        assert hub.busy[0] == (0.5, 0.25)
+
+    with_hub(scene)
+
+
+@pytest.mark.parametrize(
+    ("first", "token", "why"),
+    [
+        (hello(), "guess", "token"),
+        (Beat(), "secret", "hello"),
+        (b"{", "secret", "JSON"),
+        (b'{"is":"hello","node":"x"}', "secret", "damaged"),
+        (b'{"is":"hello","node":"node-0","type":"v100","accelerators":2,"incarnation":1,"extra":1}', "secret", "extra"),
+        (Hello("elsewhere", "v100", 2, 1), "secret", "no node"),
+        (hello(accelerators=3), "secret", "2 × v100"),
+        (hello(type="k80"), "secret", "2 × v100"),
+    ],
+)
+def test_whoever_is_not_that_agent_is_refused_and_leaves_no_trace(first, token, why):
+    async def scene(hub, backend, connect):
+        agent = connect(token=token)
+        await agent.say(first)
+        answer = await agent.hear()
+        assert isinstance(answer, Refused)
+        assert why in answer.why
+        assert await agent.hear() is None
+        assert not backend.heard
+        assert not hub.connected
+
+    with_hub(scene)
+
+
+def test_of_two_agents_of_one_node_the_younger_speaks():
+    async def scene(hub, backend, connect):
+        old, new, stale = connect(), connect(), connect()
+        await old.say(hello(incarnation=4))
+        await old.hear()
+        await new.say(hello(incarnation=5))
+        assert await new.hear() == Welcome(15.0)
+        assert await old.hear() is None
+        await stale.say(hello(incarnation=4))
+        assert "younger" in (await stale.hear()).why
+        hub.send(0, Kill(1, 1))
+        assert await new.hear() == Orders((Kill(1, 1),))
+
+    with_hub(scene)
+
+
+def test_a_silent_agent_is_given_up_after_its_term_and_the_grace_and_not_before():
+    now = [0.0]
+
+    async def scene(hub, backend, connect):
+        agent = connect()
+        await agent.say(hello())
+        await agent.hear()
+        await agent.channel.close()
+        now[0] = 14.9
+        await asyncio.sleep(0.2)  # the watch looks several times
+        assert ("left", 0) not in backend.heard
+        now[0] = 15.1
+        await backend.until("left", 0)
+
+    with_hub(scene, term_s=10.0, grace_s=5.0, clock=lambda: now[0])
+
+
+def test_what_is_no_message_ends_the_stream_and_nothing_else():
+    async def scene(hub, backend, connect):
+        agent, other = connect(), connect()
+        await agent.say(hello())
+        await agent.hear()
+        await other.say(hello(1))
+        await other.hear()
+        await agent.say(b'{"is":"words","sequence":1,"told":[{"is":"kill","job":1,"generation":1}]}')
+        assert isinstance(await agent.hear(), Refused)
+        await other.say(Beat())
+        assert await other.hear() == Renewed()
+
+    with_hub(scene)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'"x"', b'{"is":"nothing"}', b'{"is":["hello"]}', b'{"is":"words","sequence":"x","told":[]}']
+)
+def test_bytes_that_are_no_message(data):
+    with pytest.raises(BadMessage):
+        decode(data)
