@@ -89,7 +89,8 @@ class Termination(Protocol):
 class Backend(Protocol):
     """What makes a plan happen, and where time passes: virtual or wall."""
 
-    now: float
+    @property
+    def now(self) -> float: ...
 
     def wait(self, until: float, grain: float) -> Sequence[Event]:
         """What happened. Returns at `until` or, once something has happened, at the next multiple of `grain` (0: at once)."""

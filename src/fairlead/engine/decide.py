@@ -109,10 +109,11 @@ def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:
         return ()
     hopeless = suits == 0
     numbers = queued.number[hopeless].tolist()
-    return tuple((number, _never(view.job_of[number], view.cluster)) for number in numbers)
+    return tuple((number, why_never(view.job_of[number], view.cluster)) for number in numbers)
 
 
-def _never(job: Job, cluster: Cluster) -> Reason:
+def why_never(job: Job, cluster: Cluster) -> Reason:
+    """Why a job that fits on no type does not."""
     suits = [t for t in cluster.types if not job.allowed_types or t.name in job.allowed_types]
     if not suits:
         return Unplaced.unsuitable(f"it asks for {', '.join(job.allowed_types)}; there are {', '.join(cluster.type_names)}")

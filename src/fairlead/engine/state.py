@@ -189,7 +189,7 @@ class State:
         look = _LOOK(job)
         known = self._looks.get(look)
         if known is None:
-            known = self._looks[look] = (*(self._code(name, getattr(job, name)) for name in _CODED), self._types_that_fit(job))
+            known = self._looks[look] = (*(self._code(name, getattr(job, name)) for name in _CODED), self.types_that_fit(job))
         a["kind"][number], a["user"][number], a["entity"][number], a["group"][number], a["fits"][number] = known
         a["group_order"][number] = job.group_order
         a["submitted_s"][number] = a["waiting_since_s"][number] = event.time
@@ -376,7 +376,8 @@ class State:
             self._names = Names(*(tuple(known) for known in self._codes.values()))
         return code
 
-    def _types_that_fit(self, job: Job) -> int:
+    def types_that_fit(self, job: Job) -> int:
+        """With bit t set where a job could run on type t, were the cluster empty."""
         mask = 0
         for code, kind in enumerate(self.cluster.types):
             allowed = not job.allowed_types or kind.name in job.allowed_types

@@ -46,7 +46,6 @@ class TaskSpec(BaseModel):
     time_limit_s: Positive | None = None
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
     min_run_s: Amount = 0.0
-    after: Annotated[list[str], Field(max_length=1000)] = []
     env: dict[str, str] = {}
     directory: str = ""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""

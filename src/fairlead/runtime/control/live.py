@@ -70,7 +70,7 @@ class Live:
         self._generation: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._progress: dict[int, tuple[float, float, float]] = {}  # steps, rate, since: as the state knows them
-        self._present: set[int] = set()  # nodes with an agent
+        self._present: set[int] = set()  # nodes that are up, as the state knows it
         self._awaited: set[int] = set()  # nodes that ran something before a restart and have not told what runs there
         self._found: dict[int, frozenset[Key]] = {}  # by node, what its agent found running when it joined
         self._stopped = False
@@ -126,7 +126,8 @@ class Live:
         )
         self._progress = {number: (steps, rate, since) for number, steps, rate, since in known}
         seats = {number: self._seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
-        self._awaited = {seat.node for places in seats.values() for seat in places} - self._present
+        self._present |= set(np.unique(self.cluster.node_of[view.up]).tolist())
+        self._awaited = {seat.node for places in seats.values() for seat in places} - set(self._found)
         happened: list[ev.Event] = []
         while self._awaited and not self._stopped:
             happened += self._next(math.inf)
@@ -151,7 +152,7 @@ class Live:
         def happen(now: float) -> list[ev.Event]:
             events: list[ev.Event] = []
             for job in jobs:
-                job = replace(job, submitted_s=now)
+                job = replace(job, submitted_s=now, name=job.name or f"job-{self.next_number}")
                 self._job_of[self.next_number] = job
                 events.append(ev.JobSubmitted(now, self.next_number, job))
                 self.next_number += 1
@@ -210,6 +211,10 @@ class Live:
             return events
 
         self._ring(_Request(happen, lambda events: answered()))
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
 
     def stop(self) -> None:
         """The loop ends; jobs go on."""

@@ -1,0 +1,104 @@
+"""The state as people see it: jobs, nodes and use as plain records. Reads only, and only under the control plane's lock."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fairlead.core.job import Phase
+from fairlead.engine.decide import why_waiting
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
+    """Everything about one job."""
+    state, job, a = loop.state, loop.state.job_of[number], loop.state.store.arrays
+    phase = Phase(int(a["phase"][number]))
+    done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, now - a["since_s"][number]))
+    held = state.holdings.of(number) if phase is Phase.RUNNING else np.empty(0, dtype=np.int64)
+    record = {
+        "number": number,
+        "name": job.name,
+        "phase": phase.name.lower(),
+        "user": job.user,
+        "entity": job.entity,
+        "kind": job.kind,
+        "workers": job.workers,
+        "priority": job.priority,
+        "submitted_s": float(a["submitted_s"][number]),
+        "first_started_s": finite(float(a["first_started_s"][number])),
+        "ended_s": finite(float(a["ended_s"][number])),
+        "steps": job.steps,
+        "steps_done": min(done, job.steps),
+        "rate": float(a["rate"][number]),
+        "starts": int(a["starts"][number]),
+        "preemptions": int(a["preemptions"][number]),
+        "failures": int(a["failures"][number]),
+        "accelerator_s": service_of(state, number, now),
+        "type": state.cluster.type_names[int(a["type"][number])] if len(held) else None,
+        "nodes": sorted({state.cluster.nodes[int(node)].name for node in state.cluster.node_of[held]}),
+        "accelerators": held.tolist(),
+    }
+    reason = why(loop, number, now)
+    if reason is not None:
+        record["reason"] = reason
+    return record
+
+
+def why(loop: Loop, number: int, now: float) -> dict[str, Any] | None:
+    """Why a job does not run: who says so, the code, the numbers, and a sentence. None where it runs or has ended well."""
+    state = loop.state
+    phase = Phase(int(state.store.arrays["phase"][number]))
+    if phase is Phase.REFUSED:
+        reason = state.refusals.get(number)
+    elif phase in (Phase.QUEUED, Phase.WAITING) and loop.plan is not None:
+        reason = why_waiting(loop.plan, number, state.job_of[number], state.snapshot(max(now, state.time)))
+    else:
+        return None
+    if reason is None:
+        return None
+    return {"by": reason.by, "code": str(reason.code), "facts": dict(reason.facts), "text": str(reason)}
+
+
+def service_of(state: State, number: int, now: float) -> float:
+    a = state.store.arrays
+    running = float(a["held"][number] * (now - a["run_started_s"][number])) if a["held"][number] else 0.0
+    return float(a["settled_accelerator_s"][number]) + running
+
+
+def node_records(state: State, connected: frozenset[int]) -> list[dict[str, Any]]:
+    free = state.up & (state.holdings.occupancy == 0)
+    records = []
+    for number, node in enumerate(state.cluster.nodes):
+        mine = state.cluster.node_of == number
+        records.append(
+            {
+                "name": node.name,
+                "type": node.type,
+                "accelerators": node.accelerators,
+                "up": bool(state.up[mine].any()),
+                "connected": number in connected,
+                "free": int(np.count_nonzero(free[mine])),
+            }
+        )
+    return records
+
+
+def usage(state: State, now: float) -> list[dict[str, Any]]:
+    """Accelerator hours by user and entity."""
+    hours: dict[tuple[str, str], list[float]] = {}
+    for number, job in state.job_of.items():
+        entry = hours.setdefault((job.user, job.entity), [0, 0.0])
+        entry[0] += 1
+        entry[1] += service_of(state, number, now) / 3600
+    return [
+        {"user": user, "entity": entity, "jobs": int(jobs), "accelerator_hours": spent}
+        for (user, entity), (jobs, spent) in sorted(hours.items())
+    ]

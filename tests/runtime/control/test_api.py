@@ -1,0 +1,175 @@
+"""People's requests over HTTP, against a control plane with its loop, its journal and a played agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from fairlead.config import SchedulerConfig
+from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.state import State
+from fairlead.registry import Registry
+from fairlead.runtime.control.api import LARGEST_BODY, create_app
+from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.testing.builders import cluster
+
+SCHEDULER = {"policy": "las", "estimation": "measured", "rounds": 1.0}
+
+
+def compose(data: Any) -> Any:
+    return SchedulerConfig.from_data(dict(data)).build(None, Registry.installed())
+
+
+def with_plane(scene: Callable[..., Any]) -> MemoryJournal:
+    journal = MemoryJournal()
+
+    async def run() -> None:
+        plane = Plane(cluster("v100:2,v100:2"), SCHEDULER, compose, journal)
+        tokens = Tokens()
+        people = {name: tokens.issue(Role.USER, name) for name in ("ann", "bob")}
+        people["root"] = tokens.issue(Role.ADMIN, "root")
+        people["agent"] = tokens.issue(Role.AGENT, "agent")
+        await plane.start()
+        try:
+            transport = httpx.ASGITransport(create_app(plane, tokens))
+
+            def who(name: str) -> httpx.AsyncClient:
+                headers = {"Authorization": f"Bearer {people.get(name, name)}"}
+                return httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers)
+
+            await asyncio.wait_for(scene(plane, who), 60)
+        finally:
+            await plane.stop()
+
+    asyncio.run(run())
+    return journal
+
+
+def test_a_job_is_submitted_seen_explained_and_cancelled():
+    async def scene(plane, who):
+        ann = who("ann")
+        answer = await ann.post("/v1/jobs", json={"jobs": [{"name": "a", "run": "python train.py --lr 1"}, {"run": ["true"]}]})
+        assert answer.status_code == 201, answer.text
+        assert answer.json() == {"jobs": [{"number": 0, "name": "a"}, {"number": 1, "name": "job-1"}]}
+        seen = (await ann.get("/v1/jobs/a")).json()
+        assert (seen["user"], seen["kind"], seen["workers"]) == ("ann", "train.py", 1)
+        assert [job["name"] for job in (await ann.get("/v1/jobs")).json()["jobs"]] == ["a", "job-1"]
+        while (seen := (await ann.get("/v1/jobs/a")).json())["phase"] == "queued":
+            await asyncio.sleep(0.05)
+        assert seen["reason"]["code"] == "nodes-down", seen
+        assert (await ann.delete("/v1/jobs/a")).json()["cancelled"]
+        assert (await ann.get("/v1/jobs/0")).json()["phase"] == "cancelled"
+        assert (await ann.delete("/v1/jobs/a")).status_code == 409
+
+    journal = with_plane(scene)
+    assert State.replay(journal).next_number == 2
+
+
+def test_others_jobs_are_not_there():
+    async def scene(plane, who):
+        await who("ann").post("/v1/jobs", json={"jobs": [{"name": "mine", "run": "true"}]})
+        bob = who("bob")
+        assert (await bob.get("/v1/jobs/mine")).status_code == 404
+        assert (await bob.delete("/v1/jobs/0")).status_code == 404
+        assert (await bob.get("/v1/jobs?everybody=true")).json() == {"jobs": []}
+        assert len((await who("root").get("/v1/jobs?everybody=true")).json()["jobs"]) == 1
+        assert (await who("root").delete("/v1/jobs/mine")).status_code == 200
+
+    with_plane(scene)
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "agent", "\u00e9"])
+def test_without_a_token_nothing_is_told(token):
+    async def scene(plane, who):
+        nobody = who("x")
+        nobody.headers["authorization"] = (
+            f"Bearer {token}" if token != "agent" else who("agent").headers["authorization"]
+        )
+        for path in ("/v1/jobs", "/v1/nodes", "/v1/usage", "/v1/jobs/a"):
+            assert (await nobody.get(path)).status_code == 401
+        assert (await nobody.post("/v1/jobs", json={"jobs": [{"run": "true"}]})).status_code == 401
+        assert plane.loop.state.next_number == 0
+
+    with_plane(scene)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "status", "said"),
+    [
+        ([], 422, "at least 1"),
+        ([{"run": ""}], 422, "program"),
+        ([{"run": "x", "colour": "red"}], 422, "colour"),
+        ([{"run": "x", "workers": 9}], 422, "9"),
+        ([{"run": "x", "workers": 0}], 422, "workers"),
+        ([{"run": "x", "types": ["h900"]}], 422, "h900"),
+        ([{"run": "x", "steps": "many"}], 422, "steps"),
+        ([{"run": "x", "name": "../x"}], 422, "letters"),
+        ([{"run": "x", "name": "a"}, {"run": "x", "name": "a"}], 409, "taken"),
+        ([{"run": "x\u0000y"}], 422, "NUL"),
+        ([{"run": "it's"}], 422, "quotation"),
+        ([{"run": "x", "env": {"A-B": "1"}}], 422, "variables"),
+        ([{"run": "x", "env": {"RANK": "1"}}], 422, "RANK"),
+        ([{"run": "x", "code": "../etc"}], 422, "code"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_leaves_no_trace(jobs, status, said):
+    async def scene(plane, who):
+        answer = await who("ann").post("/v1/jobs", json={"jobs": jobs})
+        assert (answer.status_code, said in answer.text) == (status, True), answer.text
+        assert plane.loop.state.next_number == 0
+
+    with_plane(scene)
+
+
+def test_bodies_that_are_too_large_or_no_json():
+    async def scene(plane, who):
+        ann = who("ann")
+        assert (await ann.post("/v1/jobs", content=b"x" * (LARGEST_BODY + 1))).status_code == 413
+        assert (await ann.post("/v1/jobs", content=b"{")).status_code == 422
+
+        async def drip():
+            yield b"{}"
+
+        assert (await ann.post("/v1/jobs", content=drip())).status_code == 411
+
+    with_plane(scene)
+
+
+def test_a_dry_run_says_where_it_could_run_and_does_nothing():
+    async def scene(plane, who):
+        ann = who("ann")
+        for _ in range(2):
+            answer = await ann.post("/v1/jobs", json={"jobs": [{"name": "a", "run": "x", "workers": 4}], "dry_run": True})
+            assert answer.json() == {"jobs": [{"name": "a", "types": ["v100"]}]}
+        assert plane.loop.state.next_number == 0
+
+    with_plane(scene)
+
+
+def test_a_name_is_free_again_when_its_job_has_ended():
+    async def scene(plane, who):
+        ann, one = who("ann"), {"jobs": [{"name": "a", "run": "x"}]}
+        assert (await ann.post("/v1/jobs", json=one)).status_code == 201
+        assert (await ann.post("/v1/jobs", json=one)).status_code == 409
+        await ann.delete("/v1/jobs/a")
+        assert (await ann.post("/v1/jobs", json=one)).status_code == 201
+        assert (await ann.get("/v1/jobs/a")).json()["number"] == 1
+
+    with_plane(scene)
+
+
+def test_tokens_are_kept_as_digests_and_only_for_their_owner(tmp_path):
+    path = tmp_path / "tokens.json"
+    token = Tokens(path).issue(Role.USER, "ann")
+    assert token.encode() not in path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = Tokens(path)
+    assert again.bearer(token).user == "ann"
+    assert again.bearer(token[:-1]) is None
+    assert again.revoke("ann", Role.USER) == 1
+    assert Tokens(path).bearer(token) is None
