@@ -2,7 +2,8 @@
 
 Its solver stops in the middle of the optima (`among=centre`), it recomputes at least 1,920 seconds apart, lets newcomers wait
 until then, fills v100, p100 and k80 one after the other for policies that know types and in a random order for others, and puts
-each worker on a server of its own at consolidated rates; of a round, a job has received the time of its whole steps. The full-size runs take minutes and are in `benchmarks/gavel.py`."""
+each worker on a server of its own at consolidated rates; of a round, a job has received the time of its whole steps. The
+full-size runs take minutes and are in `benchmarks/gavel.py`."""
 
 from __future__ import annotations
 
