@@ -2,10 +2,10 @@
 
     min ρ   s.t.   throughput(m, X) ≥ min(fastest_m, left_m / (ρ·unit_m − spent_m))   for every job m
 
-What is left over then makes the most of the accelerators; or, `among` the optima of the plain program, in which nobody is passed
-by who cannot be in time, the one in their `centre` is taken, as an interior-point solver does (`centre.py`). With unit 1 and nothing spent ρ is the makespan; with the time of a
-fair share as the unit it is finish-time fairness (Gavel §4.2). Agnostic (`alike`), a job is on every type as fast as on its
-fastest, and jobs that may use the same types have the same mix of them."""
+What is left over then makes the most of the accelerators. Or, among the optima of the plain program, in which nobody goes on
+past who cannot be in time, the one in their `centre` is taken, as by an interior-point solver (`centre.py`). With unit 1 and
+nothing spent ρ is the makespan; with the time of a fair share as the unit it is finish-time fairness (Gavel §4.2). Agnostic
+(`alike`), a job is on every type as fast as on its fastest, and jobs that may use the same types have the same mix of them."""
 
 from __future__ import annotations
 
