@@ -114,6 +114,16 @@ def test_whoever_has_no_share_uses_what_is_left_over() -> None:
     assert strict.round().running == {"j0"}
 
 
+@pytest.mark.parametrize(("types", "first"), [("together", [1, 0]), ("in-order", [0, 1])])
+def test_what_is_left_of_a_type_goes_before_the_next_type_is_filled(types: str, first: list[int]) -> None:
+    """Job 0 has a share of the second type only. Where types are filled in order it is among those who wait for the first."""
+    harness = Harness(table=random_table(0, ("v100", "k80"))).cluster("v100:1,k80:1")
+    harness.policy(Allocated(Fixed(np.array([[0.0, 1.0], [0.0, 0.0]])), Turns(types=types)))
+    harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
+    harness.round()
+    assert harness.state.snapshot().jobs.type.tolist() == first
+
+
 def test_what_is_left_over_goes_round() -> None:
     """Two without a share on one accelerator that is free: after a recomputation it is the other's turn."""
     x = np.array([[1.0], [0.0], [0.0], [0.0]])

@@ -106,10 +106,10 @@ class Ledger:
         seen = np.sort(np.concatenate((self.known, self.allocation.first)))
         return view.jobs.number[~among(seen, view.jobs.number)]
 
-    def standing(self, view: Snapshot, changed: bool) -> Ints:
-        """The entries with a share whose jobs are still here."""
+    def standing(self, view: Snapshot, changed: bool, *, guests: bool) -> Ints:
+        """The entries whose jobs are still here: those with a share, or those of guests too."""
         x = self.allocation
-        stands: Bools = x.share > 0
+        stands: Bools = (x.share > 0) | guests
         if changed:
             stands &= among(view.jobs.number, x.first) & ((x.second < 0) | among(view.jobs.number, x.second))
         return stands.nonzero()[0]

@@ -44,7 +44,8 @@ class Turns:
     left over (`leftovers`), or `wait`. `prior_s` counts as received by everybody on every type from the start (half a round of
     six minutes): without it the smallest share of which nothing was received yet would go before all others. `types` are filled
     `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round, by
-    `seed`. With leases of `lease_s`, of each only the seconds of a job's whole steps count as received; 0 counts every second.
+    `seed`; one after the other, what is left of a type goes to whoever waits before the next is filled. With leases of
+    `lease_s`, of each only the seconds of a job's whole steps count as received; 0 counts every second.
 
     Gavel's simulator is `least_interval_s=1920, newcomers=wait, lease_s=360` with `types=in-order` for policies that know types
     and `types=shuffled` for those that do not.
@@ -69,13 +70,16 @@ class Turns:
             return Selection.nobody(), memo
         ledger, fresh = self._ledger(allocator, view, memo)
         pending = ledger.changed(view)
+        by_type = self.leftovers and self.types != "together"  # what is left of a type is given away before the next is filled
+        if by_type:
+            ledger = self._with_everybody(ledger, view)
         received = ledger.received_by(view, self.lease_s)
-        standing = ledger.standing(view, pending)
+        standing = ledger.standing(view, pending, guests=by_type)
         chosen, free, busy = self._by_priority(ledger, view, standing, received)
         holds: float | None = None
         if len(chosen) == len(standing):  # every share: until something happens, or what has happened may be reckoned with
             holds = max(view.time, ledger.computed_s + self.least_interval_s) if pending else math.inf
-        numbers, types = self._left_over(ledger, view, free, busy)
+        numbers, types = (NONE, NONE) if by_type else self._left_over(ledger, view, free, busy)
         if len(numbers):
             ledger, guests = ledger.with_guests(numbers, types)
             chosen = np.concatenate((chosen, guests))
@@ -129,6 +133,15 @@ class Turns:
             if not left:
                 break
         return np.array(chosen, dtype=np.int64), free, busy
+
+    def _with_everybody(self, ledger: Ledger, view: Snapshot) -> Ledger:
+        """With an entry for every type that a job can use, with a share or without."""
+        jobs, rates = view.jobs, view.rates
+        usable = (jobs.fits & rates.runs_on[rates.row])[:, None] >> np.arange(len(view.capacity)) & 1
+        if self.newcomers == "wait":
+            usable *= among(ledger.known, jobs.number)[:, None]
+        row, types = usable.nonzero()
+        return ledger.with_guests(jobs.number[row], types)[0]
 
     def _type_order(self, view: Snapshot) -> Ints:
         """The place of each type in the order in which types are filled."""
