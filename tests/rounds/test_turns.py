@@ -17,6 +17,7 @@ from fairlead.engine.codec import decode, encode
 from fairlead.rounds.turns import Turns
 from fairlead.testing.builders import job, random_table
 from fairlead.testing.harness import Harness
+from fairlead.workloads.profiles import ThroughputTable
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,16 @@ def test_whoever_has_no_share_uses_what_is_left_over() -> None:
     assert strict.round().running == {"j0"}
 
 
+@pytest.mark.parametrize(("types", "first"), [("together", [1, 0]), ("in-order", [0, 1])])
+def test_what_is_left_of_a_type_goes_before_the_next_type_is_filled(types: str, first: list[int]) -> None:
+    """Job 0 has a share of the second type only. Where types are filled in order it is among those who wait for the first."""
+    harness = Harness(table=random_table(0, ("v100", "k80"))).cluster("v100:1,k80:1")
+    harness.policy(Allocated(Fixed(np.array([[0.0, 1.0], [0.0, 0.0]])), Turns(types=types)))
+    harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
+    harness.round()
+    assert harness.state.snapshot().jobs.type.tolist() == first
+
+
 def test_what_is_left_over_goes_round() -> None:
     """Two without a share on one accelerator that is free: after a recomputation it is the other's turn."""
     x = np.array([[1.0], [0.0], [0.0], [0.0]])
@@ -183,6 +194,26 @@ def test_a_node_that_is_lost_takes_no_share_with_it() -> None:
     running = [len(harness.round().running) for _ in range(6)]
     assert running == [2, 1, 1, 1, 2, 2]
     harness.check()
+
+
+@pytest.mark.parametrize(("lease_s", "turns"), [(0.0, 5), (300.0, 6)])
+def test_of_a_lease_only_whole_steps_count(lease_s: float, turns: int) -> None:
+    """A step of 200 s is done once in a round of 300 s; by whole steps four turns of the other are as much as six of these."""
+    alone = np.array([[1.0], [1 / 200]])
+    table = ThroughputTable(("v100",), (("quick", 1), ("slow", 1)), alone, alone, np.zeros((2, 2, 1)), "made up")
+    harness = Harness(table=table).cluster("v100:1").policy(Allocated(Fixed(np.full((2, 1), 0.5)), Turns(lease_s=lease_s)))
+    harness.submit(job("quick").of_kind("quick", 1e9), job("slow").of_kind("slow", 1e9))
+    assert [harness.round().running for _ in range(10)].count(frozenset({"slow"})) == turns
+
+
+def test_types_are_shuffled_by_the_seed() -> None:
+    def types(seed: int) -> list[int]:
+        harness = Harness(table=random_table(0, ("v100", "k80"))).cluster("v100:1,k80:1")
+        harness.policy(Allocated(Fixed(np.full((1, 2), 0.5)), Turns(types="shuffled", seed=seed)))
+        harness.submit(job("j0").of_kind("kind-0", 1e9))
+        return [int(harness.round().plan.launches.types.sum()) for _ in range(20)]
+
+    assert types(0) == types(0) != types(1)
 
 
 def test_wrong_seconds_are_refused() -> None:

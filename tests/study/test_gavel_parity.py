@@ -2,7 +2,8 @@
 
 Its solver stops in the middle of the optima (`among=centre`), it recomputes at least 1,920 seconds apart, lets newcomers wait
 until then, fills v100, p100 and k80 one after the other for policies that know types and in a random order for others, and puts
-each worker on a server of its own at consolidated rates. The full-size runs take minutes and are in `benchmarks/gavel.py`."""
+each worker on a server of its own at consolidated rates; of a round, a job has received the time of its whole steps. The
+full-size runs take minutes and are in `benchmarks/gavel.py`."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from fairlead.study.simulate import Simulation, simulate
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared"
 needs_data = pytest.mark.skipif(not (SHARED / "expected" / "gavel").is_dir(), reason="Gavel's results are not at ../shared")
 
-AWARE = "turns:least_interval_s=1920:newcomers=wait:types=in-order"
-AGNOSTIC = "turns:least_interval_s=1920:newcomers=wait:types=shuffled"
+AWARE = "turns:least_interval_s=1920:newcomers=wait:lease_s=360:types=in-order"
+AGNOSTIC = "turns:least_interval_s=1920:newcomers=wait:lease_s=360:types=shuffled"
 SINGLE = ("continuous_single_seed0_lam900.trace", "36xv100:1,36xp100:1,36xk80:1", (50, 150), "a_single__")
 PHYSICAL = ("max_min_fairness.trace", "8xv100:1,16xp100:1,24xk80:1", None, "b_phys_continuous__")
 

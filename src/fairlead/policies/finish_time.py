@@ -22,7 +22,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
-from fairlead.policies.in_time import fastest_of, in_time
+from fairlead.policies.in_time import Among, fastest_of, in_time
 from fairlead.policies.max_min import nothing
 
 
@@ -31,9 +31,10 @@ class FinishTimeFairness:
     """Nobody finishes later, relative to a 1/n share, than it must: finish-time fairness (Themis) that knows no types."""
 
     paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
+    among: Among = "most"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, memo, alike=True)
+        return _allocated(view, memo, self.among, alike=True)
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,13 @@ class FinishTimeFairnessPerf:
     """Nobody finishes later, relative to a 1/n share, than it must, each on types that serve it: finish-time fairness."""
 
     paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
+    among: Among = "most"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, memo, alike=False)
+        return _allocated(view, memo, self.among, alike=False)
 
 
-def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, Memo]:
+def _allocated(view: Snapshot, memo: Memo, among: Among, *, alike: bool) -> tuple[Allocation, Memo]:
     classes = classes_of(view, alike=alike)
     left = view.jobs.steps_left
     rate = isolated_rates(view, classes, alike=alike)
@@ -56,7 +58,7 @@ def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, 
         return nothing(view), kept
     alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
     waited = view.time - view.jobs.submitted_s
-    x, near = in_time("finish-time fairness", view, classes, left, alone, waited, memo, alike=alike)
+    x, near = in_time("finish-time fairness", view, classes, left, alone, waited, memo, alike=alike, among=among)
     return Allocation.alone(view.jobs.number, x), {**kept, **near}
 
 

@@ -16,7 +16,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import classes_of
-from fairlead.policies.in_time import in_time
+from fairlead.policies.in_time import Among, in_time
 from fairlead.policies.max_min import nothing
 
 
@@ -25,9 +25,10 @@ class MinTotalDuration:
     """All jobs done as soon as possible, whatever the accelerator (OSSP, open shop): makespan that knows no types."""
 
     paper: ClassVar[str] = "Gonzalez and Sahni, JACM'76 (open shop); Gavel §4.2 (Narayanan et al., OSDI'20)"
+    among: Among = "most"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, memo, alike=True)
+        return _allocated(view, memo, self.among, alike=True)
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,17 @@ class MinTotalDurationPerf:
     """All jobs done as soon as possible, each on the types that bring this about: heterogeneity-aware makespan."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
+    among: Among = "most"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, memo, alike=False)
+        return _allocated(view, memo, self.among, alike=False)
 
 
-def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, Memo]:
+def _allocated(view: Snapshot, memo: Memo, among: Among, *, alike: bool) -> tuple[Allocation, Memo]:
     classes = classes_of(view, alike=alike)
     if not len(classes):
         return nothing(view), memo
     jobs = np.ones(len(view.jobs))
-    x, near = in_time("makespan", view, classes, view.jobs.steps_left, jobs, 0.0 * jobs, memo, alike=alike)
+    left, spent = view.jobs.steps_left, 0.0 * jobs
+    x, near = in_time("makespan", view, classes, left, jobs, spent, memo, alike=alike, among=among)
     return Allocation.alone(view.jobs.number, x), near

@@ -41,7 +41,7 @@ class MaxMinFairness:
         if not len(classes):
             return nothing(view), memo
         if self.among == "centre":
-            each = centre(classes, view.capacity, classes.rates * classes.workers[:, None])
+            each = middle(classes, view.capacity, classes.rates * classes.workers[:, None])
         else:
             mix = even_mix(classes, view.capacity)
             each = mix * level_out(classes, mix, view.capacity)[:, None]
@@ -74,7 +74,7 @@ class MaxMinFairnessPerf:
             return nothing(view), memo
         gain = normalised(classes, view.capacity)
         if self.among == "centre":
-            return classes.each(view, centre(classes, view.capacity, gain)), memo
+            return classes.each(view, middle(classes, view.capacity, gain)), memo
         paired = company(classes, view, gain) if self.space_sharing else None
         spread = apart(classes, view, gain) if self.placement_sensitive else None
         worth = gain if spread is None else np.concatenate((gain, spread.gain), axis=1)
@@ -87,6 +87,11 @@ class MaxMinFairnessPerf:
 def nothing(view: Snapshot) -> Allocation:
     """For jobs that can run nowhere at the moment."""
     return Allocation.alone(view.jobs.number, np.zeros((len(view.jobs), len(view.capacity))))
+
+
+def middle(classes: Classes, capacity: Ints, gain: Floats) -> Floats:
+    """Of all optima the one in their middle: x of a member of each class."""
+    return centre(classes.count, classes.workers, classes.weight, capacity, gain)
 
 
 def normalised(classes: Classes, capacity: Ints) -> Floats:

@@ -41,10 +41,10 @@ class Ledger:
         known, capacity = view.jobs.number.copy(), view.capacity.copy()
         return cls(allocation, view.time, known, capacity, _facts(view), nothing, nothing, NONE, view.time, NONE, _NOTHING, own)
 
-    def reopened(self, view: Snapshot, allocation: Allocation, own: Memo) -> Ledger:
+    def reopened(self, view: Snapshot, allocation: Allocation, own: Memo, lease_s: float) -> Ledger:
         """A new allocation; what the old one still owed is carried over."""
         fresh = Ledger.opened(view, allocation, own)
-        owed = self.deficit + self.allocation.share * (view.time - self.computed_s) - self.received_by(view)
+        owed = self.deficit + self.allocation.share * (view.time - self.computed_s) - self.received_by(view, lease_s)
         keys, debts = np.concatenate((_keys(self.allocation), self.debt_keys)), np.concatenate((owed, self.debts))
         alive = among(view.jobs.number, keys >> 35)
         keys, debts = keys[alive], debts[alive].round(3)
@@ -106,20 +106,20 @@ class Ledger:
         seen = np.sort(np.concatenate((self.known, self.allocation.first)))
         return view.jobs.number[~among(seen, view.jobs.number)]
 
-    def standing(self, view: Snapshot, changed: bool) -> Ints:
-        """The entries with a share whose jobs are still here."""
+    def standing(self, view: Snapshot, changed: bool, *, guests: bool) -> Ints:
+        """The entries whose jobs are still here: those with a share, or those of guests too."""
         x = self.allocation
-        stands: Bools = x.share > 0
+        stands: Bools = (x.share > 0) | guests
         if changed:
             stands &= among(view.jobs.number, x.first) & ((x.second < 0) | among(view.jobs.number, x.second))
         return stands.nonzero()[0]
 
-    def received_by(self, view: Snapshot) -> Floats:
-        """Seconds received by each entry until now."""
+    def received_by(self, view: Snapshot, lease_s: float) -> Floats:
+        """Seconds received by each entry until now, of a lease only those of its whole steps."""
         if not len(self.running) or view.time <= self.settled_s:
             return self.received
         x, received = self.allocation, self.received.copy()
-        received[self.running] += _ran(view, x.first[self.running], x.types[self.running], self.settled_s)
+        received[self.running] += _ran(view, x.first[self.running], x.types[self.running], self.settled_s, lease_s)
         return received
 
     def debts_of(self, numbers: Ints, types: Ints) -> Floats:
@@ -201,10 +201,14 @@ def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
     return at, keys[at] == wanted
 
 
-def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float) -> Floats:
-    """Seconds that jobs have run on these types since then, as far as they still do."""
+def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float, lease_s: float) -> Floats:
+    """Seconds that jobs have run on these types since then, as far as they still do; without those at the end of each lease
+    that did not suffice for another step, where there are leases."""
     jobs = view.jobs
     at = np.minimum(jobs.number.searchsorted(numbers), len(jobs) - 1)
     there = (jobs.number[at] == numbers) & (jobs.type[at] == types) & (jobs.held[at] > 0)
     ran: Floats = np.where(there, view.time - np.maximum(since_s, jobs.run_started_s[at]), 0.0)
+    if lease_s > 0:
+        rate = np.where(there, jobs.rate[at], 1.0)
+        ran = ran - (ran / lease_s).round(DIGITS) // 1 * (lease_s - np.floor(rate * lease_s) / rate)
     return ran.round(DIGITS)

@@ -43,10 +43,12 @@ class Turns:
     Recomputations are at least `least_interval_s` apart. `newcomers` of the meantime get an agnostic `share`, may use what is
     left over (`leftovers`), or `wait`. `prior_s` counts as received by everybody on every type from the start (half a round of
     six minutes): without it the smallest share of which nothing was received yet would go before all others. `types` are filled
-    `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round.
+    `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round, by
+    `seed`; one after the other, what is left of a type goes to whoever waits before the next is filled. With leases of
+    `lease_s`, of each only the seconds of a job's whole steps count as received; 0 counts every second.
 
-    Gavel's simulator is `least_interval_s=1920, newcomers=wait` with `types=in-order` for policies that know types and
-    `types=shuffled` for those that do not.
+    Gavel's simulator is `least_interval_s=1920, newcomers=wait, lease_s=360` with `types=in-order` for policies that know types
+    and `types=shuffled` for those that do not.
     """
 
     least_interval_s: float = 0.0
@@ -54,9 +56,11 @@ class Turns:
     leftovers: bool = True
     types: Literal["together", "in-order", "shuffled"] = "together"
     prior_s: float = 180.0
+    lease_s: float = 0.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("least_interval_s", "prior_s"):
+        for name in ("least_interval_s", "prior_s", "lease_s"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise InputError("mechanism turns", "seconds from 0 on", field=name, value=value)
@@ -66,13 +70,16 @@ class Turns:
             return Selection.nobody(), memo
         ledger, fresh = self._ledger(allocator, view, memo)
         pending = ledger.changed(view)
-        received = ledger.received_by(view)
-        standing = ledger.standing(view, pending)
+        by_type = self.leftovers and self.types != "together"  # what is left of a type is given away before the next is filled
+        if by_type:
+            ledger = self._with_everybody(ledger, view)
+        received = ledger.received_by(view, self.lease_s)
+        standing = ledger.standing(view, pending, guests=by_type)
         chosen, free, busy = self._by_priority(ledger, view, standing, received)
         holds: float | None = None
         if len(chosen) == len(standing):  # every share: until something happens, or what has happened may be reckoned with
             holds = max(view.time, ledger.computed_s + self.least_interval_s) if pending else math.inf
-        numbers, types = self._left_over(ledger, view, free, busy)
+        numbers, types = (NONE, NONE) if by_type else self._left_over(ledger, view, free, busy)
         if len(numbers):
             ledger, guests = ledger.with_guests(numbers, types)
             chosen = np.concatenate((chosen, guests))
@@ -91,7 +98,7 @@ class Turns:
             return ledger, False
         if view.time >= ledger.computed_s + self.least_interval_s:
             allocation, own = allocator.allocate(view, ledger.own)
-            return ledger.reopened(view, allocation, own), True
+            return ledger.reopened(view, allocation, own, self.lease_s), True
         if self.newcomers == "share" and len(new := ledger.newcomers(view)):
             return ledger.joined_by(view, new), True
         return ledger, False
@@ -127,10 +134,19 @@ class Turns:
                 break
         return np.array(chosen, dtype=np.int64), free, busy
 
+    def _with_everybody(self, ledger: Ledger, view: Snapshot) -> Ledger:
+        """With an entry for every type that a job can use, with a share or without."""
+        jobs, rates = view.jobs, view.rates
+        usable = (jobs.fits & rates.runs_on[rates.row])[:, None] >> np.arange(len(view.capacity)) & 1
+        if self.newcomers == "wait":
+            usable *= among(ledger.known, jobs.number)[:, None]
+        row, types = usable.nonzero()
+        return ledger.with_guests(jobs.number[row], types)[0]
+
     def _type_order(self, view: Snapshot) -> Ints:
         """The place of each type in the order in which types are filled."""
         count = len(view.capacity)
-        return stream(0, "turns", repr(view.time)).permutation(count) if self.types == "shuffled" else np.arange(count)
+        return stream(self.seed, "turns", repr(view.time)).permutation(count) if self.types == "shuffled" else np.arange(count)
 
     def _left_over(self, ledger: Ledger, view: Snapshot, free: list[int], busy: set[int]) -> tuple[Ints, Ints]:
         """Jobs, and their types, that use what is left: who has had least of it first, on the fastest type that is free."""
