@@ -91,8 +91,12 @@ class Launches:
     """All launches that are not over. A launch is sent when everybody who is asked to leave its accelerators has left, so that
     a slow save and a quick start never meet on one accelerator. Who shares an accelerator by plan is not waited for."""
 
-    def __init__(self, address_of: Callable[[int], str], ports: Callable[[Key], tuple[int, int]]) -> None:
-        """`address_of(node)` is where the first worker of a gang is found; `ports(launch)` gives a gang two ports."""
+    def __init__(
+        self, address_of: Callable[[int], str], ports: Callable[[Key], tuple[int, int]], checkpoints: str = ""
+    ) -> None:
+        """`address_of(node)` is where the first worker of a gang is found; `ports(launch)` gives a gang two ports. Each job
+        has a directory of its own under `checkpoints`, which all nodes see; empty: each agent keeps its own."""
+        self._checkpoints = checkpoints
         self._all: dict[Key, Running] = {}
         self._address_of, self._ports = address_of, ports
 
@@ -188,6 +192,7 @@ class Launches:
                     master_address=host,
                     master_port=master,
                     gang_port=gang,
+                    checkpoints=f"{self._checkpoints}/{run.job}" if self._checkpoints else "",
                 ),
             )
             for seat in run.seats

@@ -59,10 +59,11 @@ class Live:
     clock: WallClock
     task_of: Callable[[Job], Task]
     next_number: int = 0
+    checkpoints: str = ""  # where jobs save, seen by all nodes
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        self.launches = Launches(self.wire.address_of, self._ports)
+        self.launches = Launches(self.wire.address_of, self._ports, self.checkpoints)
         self._inbox: deque[_Request] = deque()
         self._rung = threading.Condition()
         self._unanswered: list[tuple[_Request, Sequence[ev.Event]]] = []  # told, not yet known to be in the journal

@@ -37,6 +37,7 @@ class Plane:
     state: State | None = None
     term_s: float = 15.0
     grace_s: float = 35.0
+    checkpoints: str = ""  # where jobs save, seen by all nodes
     may_join: Callable[[str], bool] = lambda token: True
     origin: float = field(default_factory=time.time)  # Unix time of second 0
 
@@ -45,7 +46,7 @@ class Plane:
         state = self.state or State(self.cluster)
         self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join)
         clock = WallClock(self.origin, state.time)
-        self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number)
+        self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self.checkpoints)
         self.hub.live = self.live
         stages = self.compose(state.scheduler if recovered else self.scheduler)
         self.loop = Loop(state, self.live, stages, journal=self.journal, compose=self.compose, patient=True)
