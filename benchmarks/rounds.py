@@ -1,12 +1,12 @@
-"""The round mechanism at the paper's high load (Gavel §7.3): CPU seconds until jobs 4,000 to 5,000 are done, and how long these took.
+"""The round mechanism at the paper's high load (Gavel §7.3): CPU seconds until jobs 4,000 to 5,000 are done, and their JCT.
 
     python benchmarks/rounds.py                                    # all policies, both workloads, seed 0: a table
     python benchmarks/rounds.py --policies max-min-fairness --seeds 0,1,2 --json
     python benchmarks/rounds.py --profile max-min-fairness         # where the time of one run goes
 
-36 + 36 + 36 accelerators on nodes of 4, six-minute rounds, starts that cost nothing; Gavel's 26 kinds of one worker at 5.6 jobs an
-hour (`single`), or its mix of one to eight workers at 2.6 (`multiple`). Runs are whole processes, one at a time. Gavel's table is
-read from `../shared/data` where it lies there; else the bundled catalogue stands in, and the table says so.
+36 + 36 + 36 accelerators on nodes of 4, six-minute rounds, starts that cost nothing; Gavel's 26 kinds of one worker at 5.6 jobs
+an hour (`single`), or its mix of one to eight workers at 2.6 (`multiple`). Runs are whole processes, one at a time. Gavel's
+table is read from `../shared/data` where it lies there; else the bundled catalogue stands in, and the output says so.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ def one(policy: str, mechanism: str, workload: str, seed: int, jobs: int, restar
     generator = Generator(jobs=jobs, jobs_per_hour=JOBS_PER_HOUR[workload], table=table, workers=workload)
     scheduler = SchedulerConfig(parse_part(policy), mechanism=parse_part(mechanism), round_s=360.0)
     costs = Costs(restart_s=restart_s)
-    run = simulate(
-        Simulation(generator.trace(seed), Cluster.parse(CLUSTER), scheduler, table, costs=costs, measure=MEASURED)
-    )
+    run = simulate(Simulation(generator.trace(seed), Cluster.parse(CLUSTER), scheduler, table, costs=costs, measure=MEASURED))
     everybody = run.state.everybody()
     first, last = MEASURED
     jct_s = (everybody.ended_s - everybody.submitted_s)[first:last]

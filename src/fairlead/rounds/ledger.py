@@ -33,13 +33,15 @@ class Ledger:
     settled_s: float
     debt_keys: Ints  # deficits of job-type pairs that have no share now
     debts: Floats
+    joined: Ints  # who came since and has entries, by number
     own: Memo  # what the allocator remembers
 
     @classmethod
     def opened(cls, view: Snapshot, allocation: Allocation, own: Memo) -> Ledger:
         nothing = np.zeros(len(allocation))
         known, capacity = view.jobs.number.copy(), view.capacity.copy()
-        return cls(allocation, view.time, known, capacity, _facts(view), nothing, nothing, NONE, view.time, NONE, _NOTHING, own)
+        now, facts = view.time, _facts(view)
+        return cls(allocation, now, known, capacity, facts, nothing, nothing, NONE, now, NONE, _NOTHING, NONE, own)
 
     def reopened(self, view: Snapshot, allocation: Allocation, own: Memo) -> Ledger:
         """A new allocation; what the old one still owed is carried over."""
@@ -52,7 +54,9 @@ class Ledger:
         keys, debts = keys[order], debts[order]
         if not len(keys):
             return fresh
-        at, found = _found(keys, _keys(allocation))
+        wanted = _keys(allocation)
+        at = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
+        found = keys[at] == wanted
         left = np.ones(len(keys), dtype=np.bool_)
         left[at[found]] = False
         left &= np.abs(debts) > 1e-3
@@ -66,7 +70,8 @@ class Ledger:
             (jobs.fits & view.rates.runs_on[view.rates.row[view.jobs.position_of(numbers)]])[:, None] >> np.arange(len(part))
         ) & 1
         can = can * (capacity[None, :] >= jobs.workers[:, None])
-        return self._with(Allocation.alone(numbers, can * part[None, :]))
+        joined = np.sort(np.concatenate((self.joined, numbers)))
+        return replace(self._with(Allocation.alone(numbers, can * part[None, :])), joined=joined)
 
     def with_guests(self, numbers: Ints, types: Ints) -> tuple[Ledger, Ints]:
         """Jobs that use what is left over, as entries without a share; and where these entries stand."""
@@ -103,14 +108,14 @@ class Ledger:
 
     def newcomers(self, view: Snapshot) -> Ints:
         """Who is here and has not been seen, neither by the allocation nor since."""
-        seen = np.sort(np.concatenate((self.known, self.allocation.first)))
-        return view.jobs.number[~among(seen, view.jobs.number)]
+        number = view.jobs.number
+        return number[~among(self.known, number) & ~among(self.joined, number)]
 
-    def standing(self, view: Snapshot, changed: bool) -> Ints:
+    def standing(self, view: Snapshot, pending: bool) -> Ints:
         """The entries with a share whose jobs are still here."""
         x = self.allocation
         stands: Bools = x.share > 0
-        if changed:
+        if pending or len(self.joined):  # who joined may have left again, and all is as it was
             stands &= among(view.jobs.number, x.first) & ((x.second < 0) | among(view.jobs.number, x.second))
         return stands.nonzero()[0]
 
@@ -121,6 +126,17 @@ class Ledger:
         x, received = self.allocation, self.received.copy()
         received[self.running] += _ran(view, x.first[self.running], x.types[self.running], self.settled_s)
         return received
+
+    def owed(self, view: Snapshot, received: Floats) -> Floats:
+        """What each job of the view is owed on all types together (less than 0: it has had more than its share)."""
+        x, number = self.allocation, view.jobs.number
+        owed = self.deficit + x.share * (view.time - self.computed_s) - received
+        pairs = (x.second >= 0).nonzero()[0]
+        who = np.concatenate((x.first, x.second[pairs], self.debt_keys >> 35))
+        seconds = np.concatenate((owed, owed[pairs], self.debts))
+        here = among(number, who)
+        total = np.bincount(number.searchsorted(who[here]), seconds[here], minlength=len(number)).astype(np.float64)
+        return total.round(3)
 
     def debts_of(self, numbers: Ints, types: Ints) -> Floats:
         """What job-type pairs without a share are owed from before (less than 0: they have used what was left over)."""
@@ -171,6 +187,7 @@ _FIELDS = (
     "settled_s",
     "debt_keys",
     "debts",
+    "joined",
     "own",
 )
 
