@@ -2,7 +2,11 @@
 
 f_mj is the fraction of the time since the last recomputation that job (or pair) m has spent on type j, and X_mj / f_mj its
 priority. In every round entries go by priority, ties by deficit, then by share, then by submission; a job runs once a round,
-and a gang that does not fit is passed over. What nobody with a share can use goes to whoever waits, on its fastest free type.
+and a gang that does not fit is passed over. What nobody with a share can use goes to whoever waits and is owed most, on its
+fastest free type.
+
+Where shares are computed anew in nearly every round, f never has the time to tell who was left behind, and the largest shares
+would always go first. So what is owed from before the recomputation counts as due, and what was had too much as received.
 
 The paper takes f_mj = t_mj / Σ_m' t_m'j. On one type that is the same order, since all have the same denominator. Between types
 it is not: a job that is alone on a type has f = 1 there whatever it has received, and would stay on its largest share for ever.
@@ -44,10 +48,11 @@ class Turns:
     Recomputations are at least `least_interval_s` apart. `newcomers` of the meantime get an agnostic `share`, may use what is
     left over (`leftovers`), or `wait`. `prior_s` counts as received by everybody on every type from the start (half a round of
     six minutes): without it the smallest share of which nothing was received yet would go before all others. `types` are filled
-    `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round.
+    `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round. What
+    is `carried` over from before a recomputation counts in the `priority`, or only between equal ones (`ties`).
 
-    Gavel's simulator is `least_interval_s=1920, newcomers=wait` with `types=in-order` for policies that know types and
-    `types=shuffled` for those that do not.
+    Gavel's simulator is `least_interval_s=1920, newcomers=wait, carried=ties` with `types=in-order` for policies that know types
+    and `types=shuffled` for those that do not.
     """
 
     least_interval_s: float = 0.0
