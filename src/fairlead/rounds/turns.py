@@ -48,11 +48,11 @@ class Turns:
     Recomputations are at least `least_interval_s` apart. `newcomers` of the meantime get an agnostic `share`, may use what is
     left over (`leftovers`), or `wait`. `prior_s` counts as received by everybody on every type from the start (half a round of
     six minutes): without it the smallest share of which nothing was received yet would go before all others. `types` are filled
-    `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round. What
-    is `carried` over from before a recomputation counts in the `priority`, or only between equal ones (`ties`).
+    `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round.
+    What is `carried` over from before a recomputation counts in the `priority`, or only between equal ones (`ties`).
 
-    Gavel's simulator is `least_interval_s=1920, newcomers=wait, carried=ties` with `types=in-order` for policies that know types
-    and `types=shuffled` for those that do not.
+    Gavel's simulator is `least_interval_s=1920, newcomers=wait, carried=ties` with `types=in-order` for policies that know
+    types and `types=shuffled` for those that do not.
     """
 
     least_interval_s: float = 0.0
