@@ -72,9 +72,8 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     jobs, rates, capacity = view.jobs, view.rates, view.capacity
     types = len(capacity)
     usable = jobs.fits & rates.runs_on[rates.row]
-    large = (capacity[None, :] >= jobs.workers[:, None]) if (capacity.min(initial=0) < jobs.workers.max(initial=0)) else None
-    if large is not None:
-        usable = usable & (large @ (1 << np.arange(types)))
+    if int(jobs.workers.max(initial=0)) > int(capacity.min(initial=np.iinfo(np.int64).max)):
+        usable = usable & ((capacity[None, :] >= jobs.workers[:, None]) @ (1 << np.arange(types)))
     row = np.zeros(len(jobs), dtype=np.int64) if alike else rates.row
     code = row * (1 << types) + (usable & ((1 << types) - 1))
     code = code * (int(jobs.workers.max(initial=0)) + 1) + jobs.workers  # a kind of any size has one row

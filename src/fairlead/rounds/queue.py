@@ -23,17 +23,21 @@ class Taken:
     busy: Bools
 
 
-def take(keys: Sequence[Floats | Ints], one: Ints, two: Ints, types: Ints, workers: Ints, capacity: Ints, jobs: int) -> Taken:
-    """Lower keys go first; the last of them counts most (as in `lexsort`), then the entry's place. `one` and `two` are jobs by
-    position, of `jobs` in all; `two` is -1 where there is nobody. `workers` is by job."""
-    free, busy, chosen = capacity.tolist(), bytearray(jobs + 1), list[int]()  # the last one stands for nobody
+def take(
+    keys: Sequence[Floats | Ints], first: Ints, second: Ints, types: Ints, numbers: Ints, workers: Ints, capacity: Ints
+) -> Taken:
+    """Lower keys go first; the last of them counts most (as in `lexsort`), then the entry's place. An entry's jobs are known by
+    number; `second` is -1 where there is none. `numbers`, which ascend, and `workers` are by job."""
+    free, busy, chosen = capacity.tolist(), bytearray(len(numbers) + 1), list[int]()  # the last one stands for nobody
     left = sum(free)
     for entries in _waves(keys[-1], _DEEP * left):
         if chosen:
             entries = entries[np.array(free)[types[entries]] > 0]
         order = entries[np.lexsort([key[entries] for key in keys])]
-        first = one[order]
-        columns = (order, first, two[order], types[order], workers[first])
+        one, two = numbers.searchsorted(first[order]), second[order]
+        if two.max(initial=-1) >= 0:
+            two = np.where(two >= 0, numbers.searchsorted(two), -1)
+        columns = (order, one, two, types[order], workers[one])
         for entry, mine, other, kind, want in zip(*(column.tolist() for column in columns)):
             if free[kind] < want or busy[mine] or busy[other]:
                 continue
@@ -47,7 +51,7 @@ def take(keys: Sequence[Floats | Ints], one: Ints, two: Ints, types: Ints, worke
                 break
         if not left:
             break
-    return Taken(np.array(chosen, dtype=np.int64), free, np.frombuffer(busy, dtype=np.bool_)[:jobs])
+    return Taken(np.array(chosen, dtype=np.int64), free, np.frombuffer(busy, dtype=np.bool_)[:-1])
 
 
 def _waves(key: Floats | Ints, size: int) -> Iterator[Ints]:

@@ -17,7 +17,7 @@ It must not know how shares are computed; all it remembers is in the memo."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -120,11 +120,9 @@ class Turns:
         keys: list[Floats | Ints] = [-share, -deficit, -priority.round(DIGITS)]
         if self.types != "together":
             keys.append(self._type_order(view)[types])
-        jobs, second = view.jobs, x.second[standing]
-        one = jobs.number.searchsorted(x.first[standing])
-        two = np.where(second >= 0, jobs.number.searchsorted(second), -1) if second.max(initial=-1) >= 0 else second
-        taken = take(keys, one, two, types, jobs.workers, view.capacity, len(jobs))
-        return replace(taken, entries=standing[taken.entries])
+        jobs = view.jobs
+        taken = take(keys, x.first[standing], x.second[standing], types, jobs.number, jobs.workers, view.capacity)
+        return Taken(standing[taken.entries], taken.free, taken.busy)
 
     def _type_order(self, view: Snapshot) -> Ints:
         """The place of each type in the order in which types are filled."""
