@@ -102,6 +102,12 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     return Classes(of, count, row, workers, weight, tag, speed * allowed, keys)
 
 
+def lot(key: object) -> float:
+    """A number in [0, 1] that follows from a key of numbers alone, whose hash is the same in every process. It is one of 2^53:
+    no two of the keys that meet in a program have the same."""
+    return (hash(key) % (1 << 64)) / (1 << 64)
+
+
 def _distinct(code: Ints) -> tuple[Ints, Ints]:
     """Where each value first occurs, by ascending value; and which of them each entry is. Small values need no sorting."""
     if not len(code) or int(code.max()) > 1 << 16:
