@@ -108,11 +108,11 @@ def in_class_order(worth: Floats, classes: Classes) -> Floats:
 def even_mix(classes: Classes, capacity: Ints | Floats) -> Floats:
     """Classes × types: the types that a class may use in equal parts, as far as there are enough of each."""
     usable = (classes.rates > 0) & (capacity > 0)
-    load = float((classes.count * classes.workers).sum())
-    mix: Floats = usable / np.maximum(usable.sum(axis=1, keepdims=True), 1)
     if usable.all():
+        load = float((classes.count * classes.workers).sum())
         part = _poured(1.0, np.minimum(1.0, capacity / min(load, float(capacity.sum()))))
-        mix = np.repeat(part[None, :], len(classes), axis=0)
+        return np.repeat(part[None, :], len(classes), axis=0)
+    mix: Floats = usable / np.maximum(usable.sum(axis=1, keepdims=True), 1)
     return mix
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 
-_DEEP = 2
+_DEEP = 3
 """So many entries for each accelerator are put in order at a time; where jobs queue up, most have no turn anyway."""
 
 
