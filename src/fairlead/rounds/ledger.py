@@ -46,10 +46,11 @@ class Ledger:
         """A new allocation; what the old one still owed is carried over."""
         owed = self.deficit + self.allocation.share * (view.time - self.computed_s) - self.received_by(view)
         keys, debts = np.concatenate((_keys(self.allocation), self.debt_keys)), np.concatenate((owed, self.debts))
-        alive = among(view.jobs.number, keys >> 35).nonzero()[0]
-        keys = keys[alive]
-        order = keys.argsort(kind="stable")
-        keys, debts = keys[order], debts[alive[order]].round(3)
+        alive = among(view.jobs.number, keys >> 35)
+        keys, debts = keys[alive], debts[alive].round(3)
+        if np.count_nonzero(keys[1:] < keys[:-1]):
+            order = keys.argsort(kind="stable")
+            keys, debts = keys[order], debts[order]
         wanted = _keys(allocation)
         at, found = _found(keys, wanted)
         elsewhere = np.abs(debts) > 1e-3
