@@ -6,7 +6,8 @@ and a gang that does not fit is passed over. What nobody with a share can use go
 fastest free type.
 
 Where shares are computed anew in nearly every round, f never has the time to tell who was left behind, and the largest shares
-would always go first. So what is owed from before the recomputation counts as due, and what was had too much as received.
+would always go first, and gangs starve. With `carried=priority`, what is owed from before the recomputation counts as due, and
+what was had too much as received.
 
 The paper takes f_mj = t_mj / Σ_m' t_m'j. On one type that is the same order, since all have the same denominator. Between types
 it is not: a job that is alone on a type has f = 1 there whatever it has received, and would stay on its largest share for ever.
@@ -51,7 +52,7 @@ class Turns:
     `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round.
     What is `carried` over from before a recomputation counts in the `priority`, or only between equal ones (`ties`).
 
-    Gavel's simulator is `least_interval_s=1920, newcomers=wait, carried=ties` with `types=in-order` for policies that know
+    Gavel's simulator is `least_interval_s=1920, newcomers=wait` with `types=in-order` for policies that know
     types and `types=shuffled` for those that do not.
     """
 
@@ -60,7 +61,7 @@ class Turns:
     leftovers: bool = True
     types: Literal["together", "in-order", "shuffled"] = "together"
     prior_s: float = 180.0
-    carried: Literal["priority", "ties"] = "priority"
+    carried: Literal["priority", "ties"] = "ties"
 
     def __post_init__(self) -> None:
         for name in ("least_interval_s", "prior_s"):
