@@ -9,7 +9,7 @@ from instances import Moment, is_valid, moment, random_moment
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.core.stages import Allocated, Allocator
-from fairlead.policies.classes import classes_of
+from fairlead.policies.classes import classes_of, lot
 from fairlead.policies.company import apart
 from fairlead.policies.fair_shares import FairShares
 from fairlead.policies.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
@@ -211,3 +211,17 @@ def test_a_type_whose_nodes_are_all_down_has_no_share(policy: Allocator) -> None
     assert is_valid(down, x)
     assert x[:, 1].sum() == 0
     assert x.sum() > 0
+
+
+def test_no_two_classes_draw_the_same_lot() -> None:
+    """Lots decide between optima that are equally good; two classes with one lot would leave it to the solver."""
+    keys = [
+        (row, mask, workers, 1.0, tag)
+        for row in range(120)
+        for mask in range(1, 8)
+        for workers in (1, 2, 4, 8)
+        for tag in (0, 1)
+    ]
+    lots = [lot(key) for key in keys]
+    assert len(set(lots)) == len(keys)
+    assert 0 <= min(lots) < 0.01 < 0.99 < max(lots) <= 1

@@ -125,15 +125,53 @@ def test_what_is_left_of_a_type_goes_before_the_next_type_is_filled(types: str, 
 
 
 def test_what_is_left_over_goes_round() -> None:
-    """Two without a share on one accelerator that is free: after a recomputation it is the other's turn."""
-    x = np.array([[1.0], [0.0], [0.0], [0.0]])
-    policy = Allocated(Fixed(x), Turns())
-    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(policy)
+    """Two without a share on one accelerator that is free: in the next round it is the other's turn."""
+    x = np.array([[1.0], [0.0], [0.0]])
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), Turns()))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
-    assert harness.round().running == {"j0", "j1"}
-    assert harness.round().running == {"j0", "j1"}
-    harness.submit(job("j3").of_kind("kind-0", 1e9))  # makes it compute anew
-    assert harness.round().running == {"j0", "j2"}
+    assert [harness.round().running - {"j0"} for _ in range(4)] == [{"j1"}, {"j2"}, {"j1"}, {"j2"}]
+    assert harness.round().plan.holds_until is None
+    alone = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), Turns()))
+    alone.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
+    assert alone.round().plan.holds_until == np.inf, "nobody else could use it"
+
+
+def test_what_is_left_over_goes_round_over_recomputations() -> None:
+    fixed = Fixed(np.zeros((9, 1)))
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1").policy(Allocated(fixed, Turns()))
+    harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
+    seen = []
+    for late in range(3, 9):
+        seen.append(harness.round().running)
+        harness.submit(job(f"j{late}").of_kind("kind-0", 1e9).at(harness.state.time + 10.0))
+    assert seen == [{f"j{i}"} for i in range(6)]
+    assert len(fixed.asked) == 6
+
+
+@pytest.mark.parametrize(("carried", "gets"), [("priority", 0.2), ("ties", 0.0)])
+def test_a_gang_has_its_turns_where_every_round_is_computed_anew(carried: str, gets: float) -> None:
+    """A gang of 4 has a small share, others a large one. Where shares are computed anew in every round, nobody ever waits long
+    enough for a small share to go first, unless what it was owed before counts."""
+    x = np.array([[0.2], *[[0.8]] * 4, *[[0.0]] * 60])
+    turns = Turns(carried=carried, leftovers=False)  # type: ignore[arg-type]
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:4").policy(Allocated(Fixed(x), turns))
+    harness.submit(job("wide").of_kind("kind-0", 1e9).workers(4), *(job(f"j{i}").of_kind("kind-1", 1e9) for i in range(4)))
+    had = 0
+    for late in range(50):
+        had += "wide" in harness.round().running
+        harness.submit(job(f"late{late}").of_kind("kind-1", 1e9).at(harness.state.time + 10.0))
+    harness.check()
+    assert had / 50 == pytest.approx(gets, abs=0.03)
+
+
+def test_a_newcomer_that_leaves_before_the_next_recomputation_leaves_nothing_behind() -> None:
+    turns = Turns(least_interval_s=10_000.0)
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:3").policy(Allocated(Fixed(np.ones((2, 1))), turns))
+    harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
+    harness.round()
+    harness.submit(job("short").of_kind("kind-0", 1.0))
+    assert "short" in harness.round().running
+    assert [harness.round().running for _ in range(2)] == [{"j0", "j1"}] * 2
 
 
 @pytest.mark.parametrize(("newcomers", "runs"), [("share", True), ("leftovers", True), ("wait", False)])

@@ -72,9 +72,8 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     jobs, rates, capacity = view.jobs, view.rates, view.capacity
     types = len(capacity)
     usable = jobs.fits & rates.runs_on[rates.row]
-    large = (capacity[None, :] >= jobs.workers[:, None]) if (capacity.min(initial=0) < jobs.workers.max(initial=0)) else None
-    if large is not None:
-        usable = usable & (large @ (1 << np.arange(types)))
+    if int(jobs.workers.max(initial=0)) > int(capacity.min(initial=np.iinfo(np.int64).max)):
+        usable = usable & ((capacity[None, :] >= jobs.workers[:, None]) @ (1 << np.arange(types)))
     row = np.zeros(len(jobs), dtype=np.int64) if alike else rates.row
     code = row * (1 << types) + (usable & ((1 << types) - 1))
     code = code * (int(jobs.workers.max(initial=0)) + 1) + jobs.workers  # a kind of any size has one row
@@ -101,6 +100,12 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     keys = list(zip(row.tolist(), mask.tolist(), workers.tolist(), weight.tolist(), tag.tolist()))
     count = np.bincount(of if len(at) and of.min() >= 0 else of[of >= 0], minlength=len(at))
     return Classes(of, count, row, workers, weight, tag, speed * allowed, keys)
+
+
+def lot(key: object) -> float:
+    """A number in [0, 1] that follows from a key of numbers alone, whose hash is the same in every process. It is one of 2^53:
+    no two of the keys that meet in a program have the same."""
+    return (hash(key) % (1 << 64)) / (1 << 64)
 
 
 def _distinct(code: Ints) -> tuple[Ints, Ints]:

@@ -18,7 +18,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.centre import centre
-from fairlead.policies.classes import Classes, classes_of
+from fairlead.policies.classes import Classes, classes_of, lot
 from fairlead.policies.company import apart, company, dealt
 from fairlead.policies.fair_shares import FairShares
 
@@ -104,7 +104,7 @@ def normalised(classes: Classes, capacity: Ints) -> Floats:
 def in_class_order(worth: Floats, classes: Classes) -> Floats:
     """The same worths, a little less by a number that follows from what the class is, and from type to type: what would be
     equally good is so no longer, and the optimum is one point, whichever way the solver came to it."""
-    place = np.array([hash(key) % 9973 for key in classes.keys]) / 9973  # the keys are numbers: their hash is always the same
+    place = np.array([lot(key) for key in classes.keys])
     types = worth.shape[1]
     ordered: Floats = worth * (1.0 - SLIGHT * (place[:, None] + np.arange(types)[None, :] / types))
     return ordered
@@ -113,11 +113,11 @@ def in_class_order(worth: Floats, classes: Classes) -> Floats:
 def even_mix(classes: Classes, capacity: Ints | Floats) -> Floats:
     """Classes × types: the types that a class may use in equal parts, as far as there are enough of each."""
     usable = (classes.rates > 0) & (capacity > 0)
-    load = float((classes.count * classes.workers).sum())
-    mix: Floats = usable / np.maximum(usable.sum(axis=1, keepdims=True), 1)
     if usable.all():
+        load = float((classes.count * classes.workers).sum())
         part = _poured(1.0, np.minimum(1.0, capacity / min(load, float(capacity.sum()))))
-        mix = np.repeat(part[None, :], len(classes), axis=0)
+        return np.repeat(part[None, :], len(classes), axis=0)
+    mix: Floats = usable / np.maximum(usable.sum(axis=1, keepdims=True), 1)
     return mix
 
 

@@ -17,6 +17,7 @@ TOLERANCE = 1e-6
 """A solution that violates a row, or a dual its sign, by more than this (as the solver measures it) is not used."""
 
 _PRIMAL_SIMPLEX, _ANY_SIMPLEX = 4, 0
+_UNSCALED, _SCALED = 0, 2  # 2: the solver's own way
 _OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "presolve": "off", "solver": "simplex"}
 
 _IDLE: list[Any] = []
@@ -108,20 +109,28 @@ class Program:
         highs = self._highs
         highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX if primal else _ANY_SIMPLEX)
         highs.run()
+        if self._off() > TOLERANCE:  # a lost basis, or a scaled model's optimum that is none of the model itself; rarely
+            highs.clearSolver()
+            highs.setOptionValue("simplex_scale_strategy", _UNSCALED)
+            highs.run()
+            highs.setOptionValue("simplex_scale_strategy", _SCALED)
         status = highs.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:
-            if status == highspy.HighsModelStatus.kUnknown:  # a lost basis, rarely; from scratch it is found
-                highs.clearSolver()
-                highs.run()
-                status = highs.getModelStatus()
-            if status != highspy.HighsModelStatus.kOptimal:
-                raise SolverError(self.name, highs.modelStatusToString(status).lower())
-        info = highs.getInfo()
-        worst = max(info.max_primal_infeasibility, info.max_dual_infeasibility)
+            raise SolverError(self.name, highs.modelStatusToString(status).lower())
+        info, worst = highs.getInfo(), self._off()
         if not worst <= TOLERANCE or not math.isfinite(info.objective_function_value):
             raise SolverError(self.name, f"optimal, yet off by {worst:g}")
         found = highs.getSolution()
         return Solution(np.array(found.col_value), np.array(found.row_dual), float(info.objective_function_value))
+
+    def _off(self) -> float:
+        """By how much the last answer misses a bound or an optimality condition; infinity where there is none to judge yet."""
+        status, info = self._highs.getModelStatus(), self._highs.getInfo()
+        if status == highspy.HighsModelStatus.kUnknown:
+            return math.inf
+        if status != highspy.HighsModelStatus.kOptimal:
+            return 0.0
+        return float(max(info.max_primal_infeasibility, info.max_dual_infeasibility))
 
     def _must(self, status: Any) -> None:
         if status == highspy.HighsStatus.kError:

@@ -4,7 +4,7 @@ the deficits of before. A value that becomes a memo and comes back from one; it 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,30 +33,31 @@ class Ledger:
     settled_s: float
     debt_keys: Ints  # deficits of job-type pairs that have no share now
     debts: Floats
+    joined: Ints  # who came since and has entries, by number
     own: Memo  # what the allocator remembers
 
     @classmethod
     def opened(cls, view: Snapshot, allocation: Allocation, own: Memo) -> Ledger:
-        nothing = np.zeros(len(allocation))
-        known, capacity = view.jobs.number.copy(), view.capacity.copy()
-        return cls(allocation, view.time, known, capacity, _facts(view), nothing, nothing, NONE, view.time, NONE, _NOTHING, own)
+        nothing, now = np.zeros(len(allocation)), view.time
+        known, capacity, facts = view.jobs.number.copy(), view.capacity.copy(), _facts(view)
+        return cls(allocation, now, known, capacity, facts, nothing, nothing, NONE, now, NONE, _NOTHING, NONE, own)
 
     def reopened(self, view: Snapshot, allocation: Allocation, own: Memo, lease_s: float) -> Ledger:
         """A new allocation; what the old one still owed is carried over."""
-        fresh = Ledger.opened(view, allocation, own)
         owed = self.deficit + self.allocation.share * (view.time - self.computed_s) - self.received_by(view, lease_s)
         keys, debts = np.concatenate((_keys(self.allocation), self.debt_keys)), np.concatenate((owed, self.debts))
         alive = among(view.jobs.number, keys >> 35)
         keys, debts = keys[alive], debts[alive].round(3)
-        order = keys.argsort(kind="stable")
-        keys, debts = keys[order], debts[order]
-        if not len(keys):
-            return fresh
-        at, found = _found(keys, _keys(allocation))
-        left = np.ones(len(keys), dtype=np.bool_)
-        left[at[found]] = False
-        left &= np.abs(debts) > 1e-3
-        return replace(fresh, deficit=np.where(found, debts[at], 0.0), debt_keys=keys[left], debts=debts[left])
+        if np.count_nonzero(keys[1:] < keys[:-1]):
+            order = keys.argsort(kind="stable")
+            keys, debts = keys[order], debts[order]
+        wanted = _keys(allocation)
+        at, found = _found(keys, wanted)
+        elsewhere = np.abs(debts) > 1e-3
+        elsewhere[at[found]] = False
+        deficit = np.where(found, debts[at], 0.0) if len(debts) else np.zeros(len(wanted))
+        fresh = Ledger.opened(view, allocation, own)
+        return fresh.but(deficit=deficit, debt_keys=keys[elsewhere], debts=debts[elsewhere])
 
     def joined_by(self, view: Snapshot, numbers: Ints) -> Ledger:
         """Jobs that came since get an equal part of the time on every type they can use, until the next recomputation."""
@@ -66,33 +67,44 @@ class Ledger:
             (jobs.fits & view.rates.runs_on[view.rates.row[view.jobs.position_of(numbers)]])[:, None] >> np.arange(len(part))
         ) & 1
         can = can * (capacity[None, :] >= jobs.workers[:, None])
-        return self._with(Allocation.alone(numbers, can * part[None, :]))
+        joined = np.sort(np.concatenate((self.joined, numbers)))
+        return self._with(Allocation.alone(numbers, can * part[None, :])).but(joined=joined)
 
     def with_guests(self, numbers: Ints, types: Ints) -> tuple[Ledger, Ints]:
         """Jobs that use what is left over, as entries without a share; and where these entries stand."""
-        guests = Allocation(numbers, np.full(len(numbers), -1, dtype=np.int64), types, np.zeros(len(numbers)))
-        mine, wanted = _keys(self.allocation), _keys(guests)
-        where, known = _found(mine, wanted)
+        mine, wanted = _keys(self.allocation), _pair(numbers, types)
+        order = mine.argsort(kind="stable")
+        at, known = _found(mine[order], wanted)
+        where = order[at] if len(order) else at
         new = (~known).nonzero()[0]
-        where[new] = len(mine) + np.arange(len(new))
         if not len(new):
             return self, where
-        debts = self.debts_of(numbers[new], types[new])
-        settled = among(np.sort(wanted[new]), self.debt_keys)  # from here on they stand with the entries
-        ledger = replace(self, debt_keys=self.debt_keys[~settled], debts=self.debts[~settled])
-        return ledger._with(Allocation(guests.first[new], guests.second[new], types[new], guests.share[new]), debts), where
+        where[new] = len(mine) + np.arange(len(new))
+        guests = Allocation(numbers[new], np.full(len(new), -1, dtype=np.int64), types[new], np.zeros(len(new)))
+        at, owed = _found(self.debt_keys, wanted[new])
+        if not owed.any():
+            return self._with(guests), where
+        stays = np.ones(len(self.debts), dtype=np.bool_)
+        stays[at[owed]] = False  # from here on they stand with the entries
+        ledger = self.but(debt_keys=self.debt_keys[stays], debts=self.debts[stays])
+        return ledger._with(guests, np.where(owed, self.debts[at], 0.0)), where
 
     def _with(self, more: Allocation, deficit: Floats | None = None) -> Ledger:
         x, nothing = self.allocation, np.zeros(len(more))
         first, second, types = (
             np.concatenate(c) for c in ((x.first, more.first), (x.second, more.second), (x.types, more.types))
         )
-        return replace(
-            self,
+        return self.but(
             allocation=Allocation(first, second, types, np.concatenate((x.share, more.share)), x.reasons),
             received=np.concatenate((self.received, nothing)),
             deficit=np.concatenate((self.deficit, nothing if deficit is None else deficit)),
         )
+
+    def but(self, **changes: object) -> Ledger:
+        """The same with some fields replaced: `dataclasses.replace` without its cost, which a round would feel."""
+        other = object.__new__(Ledger)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
 
     # Looking.
 
@@ -103,14 +115,14 @@ class Ledger:
 
     def newcomers(self, view: Snapshot) -> Ints:
         """Who is here and has not been seen, neither by the allocation nor since."""
-        seen = np.sort(np.concatenate((self.known, self.allocation.first)))
-        return view.jobs.number[~among(seen, view.jobs.number)]
+        number = view.jobs.number
+        return number[~among(self.known, number) & ~among(self.joined, number)]
 
-    def standing(self, view: Snapshot, changed: bool, *, guests: bool) -> Ints:
+    def standing(self, view: Snapshot, pending: bool, *, guests: bool) -> Ints:
         """The entries whose jobs are still here: those with a share, or those of guests too."""
         x = self.allocation
         stands: Bools = (x.share > 0) | guests
-        if changed:
+        if pending or len(self.joined):  # who joined may have left again, and all is as it was
             stands &= among(view.jobs.number, x.first) & ((x.second < 0) | among(view.jobs.number, x.second))
         return stands.nonzero()[0]
 
@@ -122,13 +134,16 @@ class Ledger:
         received[self.running] += _ran(view, x.first[self.running], x.types[self.running], self.settled_s, lease_s)
         return received
 
-    def debts_of(self, numbers: Ints, types: Ints) -> Floats:
-        """What job-type pairs without a share are owed from before (less than 0: they have used what was left over)."""
-        if not len(self.debt_keys):
-            return np.zeros(len(numbers))
-        wanted = (numbers << 35) | types
-        at = np.minimum(self.debt_keys.searchsorted(wanted), len(self.debt_keys) - 1)
-        return np.where(self.debt_keys[at] == wanted, self.debts[at], 0.0)
+    def owed(self, view: Snapshot, received: Floats) -> Floats:
+        """What each job of the view is owed on all types together (less than 0: it has had more than its share)."""
+        x, number = self.allocation, view.jobs.number
+        owed = self.deficit + x.share * (view.time - self.computed_s) - received
+        pairs = (x.second >= 0).nonzero()[0]
+        who = np.concatenate((x.first, x.second[pairs], self.debt_keys >> 35))
+        seconds = np.concatenate((owed, owed[pairs], self.debts))
+        here = among(number, who)
+        total = np.bincount(number.searchsorted(who[here]), seconds[here], minlength=len(number)).astype(np.float64)
+        return total.round(3)
 
     def runs(self, entries: Ints) -> bool:
         """Whether just these run already."""
@@ -140,7 +155,7 @@ class Ledger:
 
     def after(self, view: Snapshot, received: Floats, chosen: Ints) -> Ledger:
         """Settled now, with these entries running from here on."""
-        return replace(self, received=received, running=chosen, settled_s=view.time)
+        return self.but(received=received, running=chosen, settled_s=view.time)
 
     # As data.
 
@@ -171,6 +186,7 @@ _FIELDS = (
     "settled_s",
     "debt_keys",
     "debts",
+    "joined",
     "own",
 )
 
@@ -192,12 +208,16 @@ def _keys(x: Allocation) -> Ints:
     return (x.first << 35) | ((x.second + 1) << 7) | x.types
 
 
+def _pair(numbers: Ints, types: Ints) -> Ints:
+    """The same for jobs without a partner."""
+    return (numbers << 35) | types
+
+
 def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
-    """Where the wanted keys stand, and whether they do."""
+    """Where the wanted keys stand among these, which ascend, and whether they do."""
     if not len(keys):
         return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=np.bool_)
-    order = keys.argsort(kind="stable")
-    at = order[np.minimum(keys[order].searchsorted(wanted), len(keys) - 1)]
+    at = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
     return at, keys[at] == wanted
 
 

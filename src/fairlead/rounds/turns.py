@@ -2,7 +2,12 @@
 
 f_mj is the fraction of the time since the last recomputation that job (or pair) m has spent on type j, and X_mj / f_mj its
 priority. In every round entries go by priority, ties by deficit, then by share, then by submission; a job runs once a round,
-and a gang that does not fit is passed over. What nobody with a share can use goes to whoever waits, on its fastest free type.
+and a gang that does not fit is passed over. What nobody with a share can use goes to whoever waits and is owed most, on its
+fastest free type.
+
+Where shares are computed anew in nearly every round, f never has the time to tell who was left behind, and the largest shares
+would always go first, and gangs starve. With `carried=priority`, what is owed from before the recomputation counts as due, and
+what was had too much as received.
 
 The paper takes f_mj = t_mj / Σ_m' t_m'j. On one type that is the same order, since all have the same denominator. Between types
 it is not: a job that is alone on a type has f = 1 there whatever it has received, and would stay on its largest share for ever.
@@ -28,6 +33,7 @@ from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocator
 from fairlead.rounds.ledger import Ledger, among
+from fairlead.rounds.queue import Taken, take
 
 FIRST = 1e9
 """The priority of a share of which nothing has been received yet, per unit of share: before all others."""
@@ -45,7 +51,8 @@ class Turns:
     six minutes): without it the smallest share of which nothing was received yet would go before all others. `types` are filled
     `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round, by
     `seed`; one after the other, what is left of a type goes to whoever waits before the next is filled. With leases of
-    `lease_s`, of each only the seconds of a job's whole steps count as received; 0 counts every second.
+    `lease_s`, of each only the seconds of a job's whole steps count as received; 0 counts every second. What is `carried` over
+    from before a recomputation counts in the `priority`, or only between equal ones (`ties`).
 
     Gavel's simulator is `least_interval_s=1920, newcomers=wait, lease_s=360` with `types=in-order` for policies that know types
     and `types=shuffled` for those that do not.
@@ -58,6 +65,7 @@ class Turns:
     prior_s: float = 180.0
     lease_s: float = 0.0
     seed: int = 0
+    carried: Literal["priority", "ties"] = "ties"
 
     def __post_init__(self) -> None:
         for name in ("least_interval_s", "prior_s", "lease_s"):
@@ -68,18 +76,19 @@ class Turns:
     def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
             return Selection.nobody(), memo
-        ledger, fresh = self._ledger(allocator, view, memo)
-        pending = ledger.changed(view)
+        ledger, fresh, pending = self._ledger(allocator, view, memo)
         by_type = self.leftovers and self.types != "together"  # what is left of a type is given away before the next is filled
         if by_type:
             ledger = self._with_everybody(ledger, view)
         received = ledger.received_by(view, self.lease_s)
         standing = ledger.standing(view, pending, guests=by_type)
-        chosen, free, busy = self._by_priority(ledger, view, standing, received)
+        taken = self._by_priority(ledger, view, standing, received)
+        numbers, types, others_wait = (NONE, NONE, False) if by_type else self._left_over(ledger, view, received, taken)
+        chosen = taken.entries
         holds: float | None = None
-        if len(chosen) == len(standing):  # every share: until something happens, or what has happened may be reckoned with
+        if len(chosen) == len(standing) and not others_wait:
+            # Every share, and no guest gives way: until something happens, or what has happened may be reckoned with.
             holds = max(view.time, ledger.computed_s + self.least_interval_s) if pending else math.inf
-        numbers, types = (NONE, NONE) if by_type else self._left_over(ledger, view, free, busy)
         if len(numbers):
             ledger, guests = ledger.with_guests(numbers, types)
             chosen = np.concatenate((chosen, guests))
@@ -88,51 +97,40 @@ class Turns:
             memo = ledger.after(view, received, chosen).to_memo()
         return _selection(view, ledger.allocation, chosen, holds), memo
 
-    def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Ledger, bool]:
-        """The present allocation, computed anew where something has changed and the interval has passed."""
+    def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Ledger, bool, bool]:
+        """The present allocation, computed anew where something has changed and the interval has passed; whether it is another
+        than it was, and whether it has yet to reckon with a change."""
         if memo is None:
             allocation, own = allocator.allocate(view, None)
-            return Ledger.opened(view, allocation, own), True
+            return Ledger.opened(view, allocation, own), True, False
         ledger = Ledger.from_memo(memo)
         if not ledger.changed(view):
-            return ledger, False
+            return ledger, False, False
         if view.time >= ledger.computed_s + self.least_interval_s:
             allocation, own = allocator.allocate(view, ledger.own)
-            return ledger.reopened(view, allocation, own, self.lease_s), True
+            return ledger.reopened(view, allocation, own, self.lease_s), True, False
         if self.newcomers == "share" and len(new := ledger.newcomers(view)):
-            return ledger.joined_by(view, new), True
-        return ledger, False
+            return ledger.joined_by(view, new), True, True
+        return ledger, False, True
 
-    def _by_priority(
-        self, ledger: Ledger, view: Snapshot, standing: Ints, received: Floats
-    ) -> tuple[Ints, list[int], set[int]]:
-        """Algorithm 1: the entries that run of those that stand, what is free by type, and who is busy."""
+    def _by_priority(self, ledger: Ledger, view: Snapshot, standing: Ints, received: Floats) -> Taken:
+        """Algorithm 1: which of the entries that stand run."""
         x = ledger.allocation
-        share, types, received = x.share[standing], x.types[standing], received[standing] + self.prior_s
-        had = received > 0
-        elapsed = view.time - ledger.computed_s + self.prior_s
-        priority = np.where(had, share * elapsed / np.where(had, received, 1.0), share * FIRST)
-        keys = [-share, -ledger.deficit[standing], -priority.round(DIGITS)]
+        share, types, deficit = x.share[standing], x.types[standing], ledger.deficit[standing]
+        had = received[standing] + self.prior_s
+        due = share * (view.time - ledger.computed_s + self.prior_s)
+        if self.carried == "priority":
+            due, had = due + np.maximum(deficit, 0.0), had - np.minimum(deficit, 0.0)
+        if self.prior_s > 0:
+            priority = due / had
+        else:
+            priority = np.divide(due, had, out=share * FIRST, where=had > 0)
+        keys: list[Floats | Ints] = [-share, -deficit, -priority.round(DIGITS)]
         if self.types != "together":
             keys.append(self._type_order(view)[types])
-        order = standing[np.lexsort(keys)]
-        first = x.first[order]
-        workers = view.jobs.workers[view.jobs.number.searchsorted(first)]
-        free, busy, chosen = view.capacity.tolist(), set[int](), list[int]()
-        left = sum(free)
-        columns = (order, first, x.second[order], x.types[order], workers)
-        for entry, one, two, kind, want in zip(*(column.tolist() for column in columns)):
-            if free[kind] < want or one in busy or two in busy:
-                continue
-            free[kind] -= want
-            left -= want
-            busy.add(one)
-            if two >= 0:
-                busy.add(two)
-            chosen.append(entry)
-            if not left:
-                break
-        return np.array(chosen, dtype=np.int64), free, busy
+        jobs = view.jobs
+        taken = take(keys, x.first[standing], x.second[standing], types, jobs.number, jobs.workers, view.capacity)
+        return Taken(standing[taken.entries], taken.free, taken.busy)
 
     def _with_everybody(self, ledger: Ledger, view: Snapshot) -> Ledger:
         """With an entry for every type that a job can use, with a share or without."""
@@ -148,33 +146,33 @@ class Turns:
         count = len(view.capacity)
         return stream(self.seed, "turns", repr(view.time)).permutation(count) if self.types == "shuffled" else np.arange(count)
 
-    def _left_over(self, ledger: Ledger, view: Snapshot, free: list[int], busy: set[int]) -> tuple[Ints, Ints]:
-        """Jobs, and their types, that use what is left: who has had least of it first, on the fastest type that is free."""
-        if not self.leftovers or not any(free) or len(busy) == len(view.jobs):
-            return NONE, NONE
+    def _left_over(self, ledger: Ledger, view: Snapshot, received: Floats, taken: Taken) -> tuple[Ints, Ints, bool]:
+        """Jobs, and their types, that use what is left: who has had least goes first, on the fastest type that is free. And
+        whether somebody who could use it still waits, whose turn will come."""
+        free = taken.free
+        if not self.leftovers or not any(free):
+            return NONE, NONE, False
         jobs, rates = view.jobs, view.rates
-        may = among(ledger.known, jobs.number).tolist() if self.newcomers == "wait" else [True] * len(jobs)
-        at = np.array([i for i, n in enumerate(jobs.number.tolist()) if n not in busy and may[i]], dtype=np.int64)
-        at = at[jobs.workers[at] <= max(free)]
+        may = ~taken.busy & (jobs.workers <= max(free))
+        if self.newcomers == "wait":
+            may &= among(ledger.known, jobs.number)
+        at = may.nonzero()[0]
         if not len(at):
-            return NONE, NONE
-        row = rates.row[at]
-        speed = rates.alone[row]
-        kind = (-speed).argsort(axis=1, kind="stable").ravel()  # of each job, fastest first
-        one, place = at.repeat(len(free)), np.tile(np.arange(len(free)), len(at))
-        usable = (jobs.fits[one] >> kind & 1).astype(np.bool_) & (rates.alone[row.repeat(len(free)), kind] > 0)
-        one, place, kind = one[usable], place[usable], kind[usable]
-        order = np.lexsort((one, place, -ledger.debts_of(jobs.number[one], kind)))
-        numbers, types = list[int](), list[int]()
-        gone = set[int]()
-        columns = (jobs.number[one[order]], kind[order], jobs.workers[one[order]])
-        for number, on, want in zip(*(column.tolist() for column in columns)):
-            if number not in gone and free[on] >= want:
+            return NONE, NONE, False
+        usable = (rates.alone[rates.row[at]] > 0) & (jobs.fits[at][:, None] >> np.arange(len(free)) & 1).astype(np.bool_)
+        usable &= np.array(free) >= jobs.workers[at][:, None]
+        at, usable = at[usable.any(axis=1)], usable[usable.any(axis=1)]
+        order = np.lexsort((at, -ledger.owed(view, received)[at]))
+        at, usable = at[order], usable[order]
+        wishes = (-rates.alone[rates.row[at]]).argsort(axis=1, kind="stable")
+        rows, types = list[int](), list[int]()
+        for row, want, kinds, can in zip(at.tolist(), jobs.workers[at].tolist(), wishes.tolist(), usable.tolist()):
+            on = next((kind for kind in kinds if can[kind] and free[kind] >= want), -1)
+            if on >= 0:
                 free[on] -= want
-                gone.add(number)
-                numbers.append(number)
+                rows.append(row)
                 types.append(on)
-        return np.array(numbers, dtype=np.int64), np.array(types, dtype=np.int64)
+        return jobs.number[np.array(rows, dtype=np.int64)], np.array(types, dtype=np.int64), len(rows) < len(at)
 
 
 def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None) -> Selection:
