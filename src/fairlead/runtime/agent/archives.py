@@ -1,0 +1,131 @@
+"""Code that was sent along: a zip archive, unpacked once per digest, shared by all launches that name it, and read-only.
+Nothing in an archive is trusted: it may name no path outside of its directory, no links, and no more than the limits."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import tempfile
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fairlead.runtime.agent.faults import ArchiveRefused, faults_of
+from fairlead.runtime.agent.files import remove, sync_directory
+
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    packed_bytes: int = 256 << 20
+    unpacked_bytes: int = 1 << 30
+    files: int = 50_000
+    path: int = 512  # characters
+
+
+LIMITS = Limits()
+
+
+def digest_of(archive: bytes) -> str:
+    return hashlib.sha256(archive).hexdigest()
+
+
+def is_digest(text: str) -> bool:
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
+def unpack(archive: bytes, digest: str, directory: Path, limits: Limits = LIMITS) -> Path:
+    """The folder `directory/digest` with what is in the archive, there whole or not at all."""
+    if len(archive) > limits.packed_bytes:
+        raise ArchiveRefused(f"archive {_short(digest)}: {len(archive):,} bytes, at most {limits.packed_bytes:,} are taken")
+    if not is_digest(digest) or digest_of(archive) != digest:
+        raise ArchiveRefused(f"archive {_short(digest)}: its SHA-256 is {digest_of(archive)}; send it again")
+    place = directory / digest
+    if place.is_dir():
+        return place
+    with faults_of(directory):
+        directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{digest[:12]}-", dir=directory))
+        try:
+            _unpack_into(draft, archive, digest, limits)
+            _make_read_only(draft)
+            os.rename(draft, place)
+            sync_directory(directory)
+        finally:
+            if draft.exists():
+                remove(draft)
+    return place
+
+
+def lay_out(code: Path, directory: Path) -> None:
+    """A job's own directory with the code in it: its files are links to the shared ones, its folders are new and writable."""
+    for folder, _, names in os.walk(code):
+        here = directory / Path(folder).relative_to(code)
+        here.mkdir(mode=0o755, exist_ok=True)
+        for name in names:
+            os.link(Path(folder) / name, here / name)
+
+
+def _unpack_into(draft: Path, archive: bytes, digest: str, limits: Limits) -> None:
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+            members = packed.infolist()
+            if len(members) > limits.files:
+                raise ArchiveRefused(f"archive {_short(digest)}: {len(members):,} files, at most {limits.files:,} are taken")
+            left = limits.unpacked_bytes
+            for member in members:
+                left -= _unpack_member(packed, member, draft, left, digest, limits)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        name = Path(str(error.filename)).name
+        raise ArchiveRefused(f"archive {_short(digest)}: '{name}' stands in it twice") from error
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        raise ArchiveRefused(f"archive {_short(digest)}: not a zip archive that can be read: {error}") from error
+
+
+def _unpack_member(
+    packed: zipfile.ZipFile, member: zipfile.ZipInfo, draft: Path, left: int, digest: str, limits: Limits
+) -> int:
+    where = draft / _inside(member, digest, limits)
+    if member.is_dir():
+        where.mkdir(parents=True, exist_ok=True)
+        return 0
+    where.parent.mkdir(parents=True, exist_ok=True)
+    size = 0
+    # What an archive says about sizes may be a lie: what comes out is counted.
+    with packed.open(member) as source, open(where, "xb") as target:
+        while chunk := source.read(_CHUNK):
+            size += len(chunk)
+            if size > left:
+                raise ArchiveRefused(f"archive {_short(digest)}: more than {limits.unpacked_bytes:,} bytes when unpacked")
+            target.write(chunk)
+    runs = (member.external_attr >> 16) & 0o111
+    os.chmod(where, 0o755 if runs else 0o644)
+    return size
+
+
+def _inside(member: zipfile.ZipInfo, digest: str, limits: Limits) -> PurePosixPath:
+    name = member.filename
+    path = PurePosixPath(name)
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise ArchiveRefused(f"archive {_short(digest)}: '{name}' is a link or a device; only files and folders are taken")
+    escapes = path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts
+    if escapes or len(name) > limits.path or any(len(os.fsencode(part)) > 255 for part in path.parts):
+        raise ArchiveRefused(f"archive {_short(digest)}: '{name[:80]}' is not a path inside of the archive")
+    return path
+
+
+def _make_read_only(directory: Path) -> None:
+    for folder, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            path = os.path.join(folder, name)
+            os.chmod(path, 0o555 if os.stat(path).st_mode & 0o100 else 0o444)
+        os.chmod(folder, 0o555)
+
+
+def _short(digest: str) -> str:
+    return digest[:12] or "without a digest"

@@ -1,0 +1,37 @@
+"""The environment of a worker: a few variables of the agent's, the task's, and Fairlead's, which nobody overrides. The rest of
+the agent's environment may hold secrets and stays with the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairlead.client.page import PAGE
+from fairlead.runtime.orders import Launch
+
+INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME")
+"""What a program needs to find its libraries and to write dates."""
+
+
+def variables(
+    launch: Launch, local_rank: int, *, device: str, page: Path, reports: Path, checkpoints: Path, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    return {
+        **inherited,
+        **launch.task.environment,
+        # As NVML counts, so that a number means the same device to both.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": device,
+        "RANK": str(launch.ranks[local_rank]),
+        "WORLD_SIZE": str(launch.world_size),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(len(launch.ranks)),
+        "MASTER_ADDR": launch.master_address,
+        "MASTER_PORT": str(launch.master_port),
+        PAGE: str(page),
+        "FAIRLEAD_REPORTS": str(reports),
+        "FAIRLEAD_CHECKPOINT_DIR": str(checkpoints),
+        "FAIRLEAD_JOB": str(launch.job),
+        "FAIRLEAD_GENERATION": str(launch.generation),
+        "FAIRLEAD_GANG_PORT": str(launch.gang_port),
+    }

@@ -1,0 +1,61 @@
+"""Why an agent could not, or would not, do what it was ordered to. Whoever catches `FairleadError` has caught these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fairlead.core.errors import FairleadError
+
+
+class RuntimeFault(FairleadError):
+    """The node failed the agent: a disk that is full, a directory that cannot be written. Nothing was half done."""
+
+    def __init__(self, path: Path | str, what: str) -> None:
+        self.path, self.what = str(path), what
+        super().__init__(f"{path}: {what}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.what))
+
+
+class OrderRefused(FairleadError):
+    """An order that cannot be carried out as it stands. Nothing was started."""
+
+
+class StaleGeneration(OrderRefused):
+    """An order for an earlier launch of a job than this agent has seen."""
+
+    def __init__(self, job: int, generation: int, newest: int) -> None:
+        self.job, self.generation, self.newest = job, generation, newest
+        super().__init__(f"job {job}: generation {generation} is over, generation {newest} was launched here")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (StaleGeneration, (self.job, self.generation, self.newest))
+
+
+class StillRunning(OrderRefused):
+    """A new launch of a job whose last one has not ended on this node; revoke or kill that first."""
+
+    def __init__(self, job: int, generation: int, present: int) -> None:
+        self.job, self.generation, self.present = job, generation, present
+        super().__init__(
+            f"job {job}: generation {present} still runs here, generation {generation} must wait until it has ended"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (StillRunning, (self.job, self.generation, self.present))
+
+
+class ArchiveRefused(OrderRefused):
+    """A code archive that is not what it claims to be, or not what an agent takes."""
+
+
+@contextmanager
+def faults_of(path: Path | str) -> Iterator[None]:
+    """Failures of the system become faults that name the path."""
+    try:
+        yield
+    except OSError as error:
+        raise RuntimeFault(error.filename or path, error.strerror or str(error)) from error

@@ -1,0 +1,55 @@
+"""Files that are there whole or not at all, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Durable when it returns."""
+    draft = path.with_name(path.name + ".new")
+    try:
+        with open(draft, "wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+        sync_directory(path.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def write_json(path: Path, value: object) -> None:
+    write_whole(path, json.dumps(value, indent=1).encode() + b"\n")
+
+
+def read_json(path: Path) -> Any:
+    """None where there is no such file, or not a whole one."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove(directory: Path) -> None:
+    """All of it, also what was made read-only."""
+    for folder, _, _ in os.walk(directory):
+        with contextlib.suppress(OSError):
+            os.chmod(folder, 0o700)
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,217 @@
+"""One launch of a job on this node, from its start to its end: when it is asked to stop, when it is killed, what is told about
+it. It decides by the clock it is handed; processes and files are the worker's business."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from fairlead.client.page import Stage
+from fairlead.runtime.agent.files import write_json
+from fairlead.runtime.agent.records import ENDED, SETTLED, Record, Stop
+from fairlead.runtime.agent.reports import Reports
+from fairlead.runtime.agent.settings import Settings
+from fairlead.runtime.agent.stub import Exit
+from fairlead.runtime.agent.worker import Worker
+from fairlead.runtime.orders import Ended, Metric, Progress, Told
+
+_LEFT_WHEN_ASKED = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+"""How a script that knows no lease ends when it is sent SIGTERM: in its own time, at once, or as a shell puts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A launch that has not ended. `wants_more`: it has used three quarters of its bounds and asks for more."""
+
+    job: int
+    generation: int
+    name: str
+    ranks: tuple[int, ...]
+    accelerators: tuple[int, ...]
+    steps: int
+    stopping: bool
+    wants_more: bool
+
+
+class Launched:
+    """`workers` are in the order of their ranks, and `reports` are those of the first."""
+
+    def __init__(
+        self,
+        record: Record,
+        directory: Path,
+        workers: list[Worker],
+        reports: Reports | None,
+        settings: Settings,
+        stop: Stop | None,
+    ) -> None:
+        self.record, self.directory, self.workers = record, directory, workers
+        self.ended: Ended | None = None
+        self._reports, self._settings = reports, settings
+        self._stop = stop
+        self._max_s = record.max_s
+        self._began: float | None = None
+        self._killed = ""  # why
+        self._told: Progress | None = None
+        self._told_end = False
+
+    @classmethod
+    def over(cls, record: Record, directory: Path, settings: Settings, ended: Ended) -> Launched:
+        """One that ended under an earlier agent, and of which perhaps nobody was told."""
+        launched = cls(record, directory, [], None, settings, None)
+        launched.ended = ended
+        return launched
+
+    @property
+    def running(self) -> Running:
+        standing = self.workers[0].standing
+        return Running(
+            self.record.job,
+            self.record.generation,
+            self.record.name,
+            tuple(worker.rank for worker in self.record.workers),
+            tuple(worker.accelerator for worker in self.record.workers),
+            standing.steps,
+            bool(self._stop or self._killed),
+            standing.wants_more,
+        )
+
+    @property
+    def ignored_reports(self) -> int:
+        return self._reports.ignored if self._reports else 0
+
+    def revoke(self, now: float, grace_s: float | None = None) -> None:
+        """Once asked, asking again can only bring the end nearer."""
+        if self.ended is not None:
+            return
+        grace_s = self.record.grace_s if grace_s is None else grace_s
+        stop = Stop(now + grace_s, f"killed {grace_s:g} s after it was asked to stop", asked=True)
+        if self._stop is not None and self._stop.asked:
+            if stop.deadline < self._stop.deadline:
+                self._stop_by(stop)
+            return
+        if not self.record.cooperative:
+            for worker in self.workers:
+                worker.ask()
+        elif self.workers[0].record.rank == 0:
+            self.workers[0].revoke()
+        self._stop_by(stop if self._stop is None else replace(stop, deadline=min(stop.deadline, self._stop.deadline)))
+
+    def kill(self, now: float, why: str) -> None:
+        self._killed = self._killed or why
+        for worker in self.workers:
+            worker.end(now, self._settings.kill_patience_s)
+
+    def extend(self, max_steps: int, max_s: float) -> None:
+        self._max_s = max_s
+        for worker in self.workers:
+            worker.extend(max_steps, max_s)
+
+    def poll(self, now: float) -> list[Told]:
+        if self._told_end:
+            return []
+        if self.ended is None:
+            for worker in self.workers:
+                worker.look()
+            self._hurry(now)
+        over = all(worker.exit is not None for worker in self.workers)
+        told = self._news(over)
+        if over:
+            self.ended = self.ended or self._end()
+            told.append(self.ended)
+            self._told_end = True
+        return told
+
+    def settle(self) -> None:
+        (self.directory / SETTLED).touch()
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+        if self._reports is not None:
+            self._reports.close()
+
+    def _hurry(self, now: float) -> None:
+        left = [worker for worker in self.workers if worker.exit is None]
+        if not left:
+            return
+        failed = self._first_failed()
+        if failed is not None and self._stop is None:
+            why = f"worker {failed.record.rank} failed and the others did not end within {self._settings.sibling_grace_s:g} s"
+            self._stop_by(Stop(now + self._settings.sibling_grace_s, why, asked=False))
+        if self._began is None and (began_ns := self.workers[0].standing.began_ns):
+            self._began = min(began_ns / 1e9, now)
+        if self._max_s and self._began is not None and now > self._began + self._max_s + self.record.grace_s:
+            self.kill(now, f"killed {self.record.grace_s:g} s after its {self._max_s:g} s were over")
+        elif self._stop is not None and now >= self._stop.deadline:
+            self.kill(now, self._stop.why)
+        elif self._killed:
+            self.kill(now, self._killed)
+
+    def _news(self, over: bool) -> list[Told]:
+        if not self.workers:
+            return []
+        job, generation, standing = self.record.job, self.record.generation, self.workers[0].standing
+        told: list[Told] = []
+        progress = Progress(job, generation, standing.steps, standing.saved, standing.rate, standing.batch_size)
+        before = self._told or Progress(job, generation, 0, 0, 0.0)
+        if replace(progress, rate=0.0) != replace(before, rate=0.0):
+            told.append(progress)
+            self._told = progress
+        if self._reports is not None:
+            said = self._reports.rest() if over else self._reports.read()
+            told += [Metric(job, generation, name, value) for name, value in said]
+        return told
+
+    def _end(self) -> Ended:
+        standings = [worker.standing for worker in self.workers]
+        exits = [worker.exit for worker in self.workers if worker.exit is not None]
+        if self.record.cooperative:
+            clean = all(exit.code == 0 for exit in exits)
+            yielded = clean and any(standing.stage == Stage.YIELDED for standing in standings)
+        else:
+            asked = self._stop is not None and self._stop.asked
+            yielded = asked and all(exit.code in _LEFT_WHEN_ASKED for exit in exits)
+        failed = None if yielded else self._first_failed()
+        ended = Ended(
+            self.record.job,
+            self.record.generation,
+            code=failed.exit.code if failed is not None and failed.exit is not None else 0,
+            yielded=yielded,
+            steps=standings[0].steps,
+            saved=standings[0].saved,
+            why=self._why(failed),
+        )
+        # A disk that takes nothing must not keep a job from ending; it can be told anew from the exits and pages.
+        with contextlib.suppress(OSError):
+            write_json(self.directory / ENDED, asdict(ended))
+            for worker in self.workers:
+                Path(worker.record.page).unlink(missing_ok=True)
+        return ended
+
+    def _why(self, failed: Worker | None) -> str:
+        if failed is None or failed.exit is None:
+            return ""
+        by_failure = self._stop is not None and not self._stop.asked and self._killed == self._stop.why
+        return self._killed if self._killed and not by_failure else _how(failed.record.rank, failed.exit)
+
+    def _first_failed(self) -> Worker | None:
+        failed = [(worker.exit.at_ns, worker) for worker in self.workers if worker.exit is not None and worker.exit.code != 0]
+        return min(failed, key=lambda pair: pair[0])[1] if failed else None
+
+    def _stop_by(self, stop: Stop) -> None:
+        self._stop = stop
+        # It is asked all the same where this cannot be written; only the next agent would not know.
+        with contextlib.suppress(OSError):
+            stop.write(self.directory)
+
+
+def _how(rank: int, exit: Exit) -> str:
+    if exit.why:
+        return f"worker {rank}: {exit.why}"
+    if exit.code < 0:
+        name = signal.Signals(-exit.code).name if -exit.code in set(signal.Signals) else f"signal {-exit.code}"
+        return f"worker {rank} was ended by {name}"
+    return f"worker {rank} ended with status {exit.code}"

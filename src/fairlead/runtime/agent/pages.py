@@ -1,0 +1,87 @@
+"""The agent's side of a lease page. A worker maps its page; the agent reads and writes the same file by calls, because a mapped
+file that somebody truncates kills whoever touches it, and a worker must not be able to kill its agent. What stands in a page is
+the worker's word: it is taken with a pinch of salt."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.client.page import MAGIC, SIZE, Field, Page, Stage
+
+_LARGEST = 2**53  # what a float, and so a step, can hold exactly
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a worker last wrote."""
+
+    stage: int = Stage.STARTING
+    steps: int = 0
+    saved: int = 0
+    rate: float = 0.0
+    began_ns: int = 0
+    batch_size: int = 0
+    wants_more: bool = False
+
+
+class LeaseFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._last = Standing()
+
+    @classmethod
+    def create(cls, path: Path, max_steps: int, max_s: float) -> LeaseFile:
+        Page.create(path).close()
+        made = cls(path)
+        made.bound(max_steps, max_s)
+        return made
+
+    def standing(self) -> Standing:
+        """The last that made sense."""
+        numbers = self._numbers()
+        if numbers is not None:
+            self._last = _standing(numbers)
+        return self._last
+
+    def revoke(self) -> None:
+        self._write(Field.REVOKED, 1)
+
+    def bound(self, max_steps: int, max_s: float) -> None:
+        self._write(Field.MAX_STEPS, max_steps)
+        self._write(Field.MAX_MS, round(max_s * 1000))
+
+    def extend(self, max_steps: int, max_s: float) -> None:
+        self.bound(max_steps, max_s)
+        numbers = self._numbers()
+        self._write(Field.RENEWALS, numbers[Field.RENEWALS] + 1 if numbers else 1)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _numbers(self) -> tuple[int, ...] | None:
+        page = os.pread(self._file, SIZE, 0)
+        numbers = struct.unpack_from(f"={len(page) // 8}Q", page)
+        return numbers if len(page) == SIZE and numbers[Field.MAGIC] == MAGIC else None
+
+    def _write(self, field: Field, value: int) -> None:
+        os.pwrite(self._file, struct.pack("=Q", value), field * 8)
+
+
+def _standing(numbers: tuple[int, ...]) -> Standing:
+    steps = min(numbers[Field.STEPS], _LARGEST)
+    done, took_ns = steps - numbers[Field.BEGAN_AT], numbers[Field.LAST_NS] - numbers[Field.BEGAN_NS]
+    return Standing(
+        stage=numbers[Field.STAGE],
+        steps=steps,
+        saved=min(numbers[Field.SAVED], _LARGEST),
+        rate=done / took_ns * 1e9 if done > 0 and took_ns > 0 and numbers[Field.BEGAN_NS] else 0.0,
+        began_ns=numbers[Field.BEGAN_NS],
+        batch_size=min(numbers[Field.BATCH_SIZE], _LARGEST),
+        wants_more=bool(numbers[Field.WANTS_MORE]),
+    )

@@ -1,0 +1,83 @@
+"""What a worker says about itself: lines of JSON in a file, each an object of names and numbers. Lines that are anything else
+are counted and passed over; a worker that writes faster than anybody reads loses its oldest lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+LINE = 4096
+AT_ONCE = 1 << 18
+BACKLOG = 1 << 24
+NAME = 200
+
+
+class Reports:
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._offset = offset
+        self._torn = False  # the next line's beginning was skipped
+        self.ignored = 0
+
+    def read(self) -> list[tuple[str, float]]:
+        """The numbers of the whole lines since the last call, in their order, at most so many bytes of them."""
+        size = os.fstat(self._file).st_size
+        if size < self._offset:
+            self._offset = 0
+        if size - self._offset > BACKLOG:
+            self._offset, self._torn = size - AT_ONCE, True
+            self.ignored += 1
+        data = os.pread(self._file, AT_ONCE, self._offset)
+        whole = data.rfind(b"\n") + 1
+        if not whole and len(data) > LINE:
+            self._offset += len(data)
+            self._torn = True
+            return []
+        self._offset += whole
+        said: list[tuple[str, float]] = []
+        for line in data[:whole].splitlines():
+            if self._torn:
+                self._torn = False
+                self.ignored += 1
+                continue
+            numbers = _numbers(line)
+            if numbers is None:
+                self.ignored += 1
+            else:
+                said += numbers
+        return said
+
+    def rest(self) -> list[tuple[str, float]]:
+        """All that is left, when the worker has ended."""
+        said: list[tuple[str, float]] = []
+        for _ in range(BACKLOG // AT_ONCE + 1):
+            before = self._offset
+            said += self.read()
+            if self._offset == before:
+                break
+        return said
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _numbers(line: bytes) -> list[tuple[str, float]] | None:
+    if len(line) > LINE:
+        return None
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict) or not all(_is_number(value) and len(name) <= NAME for name, value in said.items()):
+        return None
+    return [(name, float(value)) for name, value in said.items()]
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= 1e308 and math.isfinite(value)

@@ -1,0 +1,57 @@
+"""NVIDIA's Multi-Process Service for accelerators that jobs share: one control daemon for each of them, started when a second
+job comes to it and never before. Where `nvidia-cuda-mps-control` is absent, jobs that share an accelerator take turns on it,
+which is what CUDA does by itself. A job that came first keeps running outside of the service until it is launched again."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from fairlead.runtime.agent.faults import faults_of
+
+CONTROL = "nvidia-cuda-mps-control"
+_PATIENCE_S = 10.0
+
+
+class MultiProcessService:
+    def __init__(self, root: Path, path: str | None = None) -> None:
+        self._root = root
+        self._program = shutil.which(CONTROL, path=path)
+        self._started: dict[int, dict[str, str]] = {}
+
+    def variables(self, accelerator: int, device: str) -> dict[str, str]:
+        """What a worker on a shared accelerator needs in its environment; starts the service at first."""
+        if self._program is None:
+            return {}
+        if accelerator not in self._started:
+            pipes, logs = self._root / f"{accelerator}-pipe", self._root / f"{accelerator}-log"
+            with faults_of(self._root):
+                for folder in (pipes, logs):
+                    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            variables = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs)}
+            # A daemon that an earlier agent left says so and ends with an error: it serves as well.
+            self._tell(["-d"], {**variables, "CUDA_VISIBLE_DEVICES": device})
+            self._started[accelerator] = variables
+        return self._started[accelerator]
+
+    def close(self) -> None:
+        for variables in self._started.values():
+            self._tell([], variables, b"quit\n")
+        self._started.clear()
+
+    def _tell(self, arguments: list[str], variables: dict[str, str], words: bytes = b"") -> None:
+        assert self._program is not None
+        with faults_of(self._program):
+            try:
+                subprocess.run(
+                    [self._program, *arguments],
+                    input=words,
+                    env={"PATH": "/usr/bin:/bin", **variables},
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    timeout=_PATIENCE_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                return

@@ -1,0 +1,190 @@
+"""How a launch begins: checks, directories, stubs, the record, and only then the errands that make the stubs start anything.
+Up to the record everything can be taken back, and is when something fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.archives import is_digest, lay_out
+from fairlead.runtime.agent.environment import variables
+from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, faults_of
+from fairlead.runtime.agent.files import remove
+from fairlead.runtime.agent.launched import Launched
+from fairlead.runtime.agent.pages import LeaseFile
+from fairlead.runtime.agent.processes import look
+from fairlead.runtime.agent.records import Record, WorkerRecord
+from fairlead.runtime.agent.reports import Reports
+from fairlead.runtime.agent.settings import Settings
+from fairlead.runtime.agent.sharing import MultiProcessService
+from fairlead.runtime.agent.stub import LOG, Errand
+from fairlead.runtime.agent.worker import LEASE, REPORTS, Worker, start_stub
+from fairlead.runtime.orders import Launch
+
+
+class Starter:
+    def __init__(
+        self, jobs: Path, code: Path, accelerators: Accelerators, settings: Settings, sharing: MultiProcessService
+    ) -> None:
+        self._jobs, self._code, self._accelerators = jobs, code, accelerators
+        self._settings, self._sharing = settings, sharing
+
+    def has_code(self, digest: str) -> bool:
+        return is_digest(digest) and (self._code / digest).is_dir()
+
+    def start(self, launch: Launch, held: Sequence[int]) -> Launched:
+        """`held` are the accelerators that other launches are using."""
+        self._check(launch)
+        directory = self._jobs / str(launch.job) / str(launch.generation)
+        stubs: list[subprocess.Popen[bytes]] = []
+        workers: list[Worker] = []
+        with faults_of(directory), contextlib.ExitStack() as undo:
+            undo.callback(remove, directory)
+            undo.callback(_take_back, stubs)
+            self._folder(directory, replace=True)
+            where, checkpoints = self._places(launch, directory)
+            errands = []
+            for local_rank in range(len(launch.ranks)):
+                desk = directory / str(launch.ranks[local_rank])
+                lease = self._furnish(launch, desk)
+                undo.callback(lease.close)
+                stubs.append(start_stub(desk))
+                record = self._record(launch, local_rank, stubs[-1], lease.path)
+                workers.append(Worker(record, desk, lease, stubs[-1]))
+                errands.append(self._errand(launch, local_rank, desk, lease.path, where, checkpoints, held))
+            workers.sort(key=lambda worker: worker.record.rank)
+            reports = Reports(workers[0].desk / REPORTS)
+            record_of_launch = Record.of(launch, tuple(worker.record for worker in workers))
+            record_of_launch.write(directory)
+            undo.pop_all()
+        for stub, errand in zip(stubs, errands, strict=True):
+            _send(stub, errand)
+        return Launched(record_of_launch, directory, workers, reports, self._settings, None)
+
+    def _check(self, launch: Launch) -> None:
+        task = launch.task
+        words = [*task.prefix, *task.command, *task.environment.values(), task.directory, launch.checkpoints]
+        problems = {
+            "it has no command": not task.command,
+            "its generation is not 1 or more": launch.generation < 1 or launch.job < 0,
+            "it has no workers here": not launch.ranks,
+            "a rank stands in it twice": len(set(launch.ranks)) != len(launch.ranks),
+            f"its ranks are not below its {launch.world_size} workers": any(
+                not 0 <= rank < launch.world_size for rank in launch.ranks
+            ),
+            "it does not have one accelerator for each worker": len(launch.accelerators) != len(launch.ranks),
+            f"this node has {len(self._accelerators)} accelerators": any(
+                not 0 <= accelerator < len(self._accelerators) for accelerator in launch.accelerators
+            ),
+            "a word of it holds a zero byte": any("\0" in word for word in words),
+            "a variable's name is empty or holds '='": any(
+                not name or "=" in name or "\0" in name for name in task.environment
+            ),
+            "a directory of it is not absolute": any(
+                path and not os.path.isabs(path) for path in (task.directory, launch.checkpoints)
+            ),
+            f"its code {task.code[:12]} was not sent": bool(task.code) and not self.has_code(task.code),
+            "its grace or its bounds are below 0": not (task.grace_s >= 0 and launch.max_s >= 0 and launch.max_steps >= 0),
+        }
+        for problem, there in problems.items():
+            if there:
+                raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {problem}")
+
+    def _places(self, launch: Launch, directory: Path) -> tuple[str, Path]:
+        """Where it runs, and where its checkpoints go."""
+        checkpoints = Path(launch.checkpoints) if launch.checkpoints else directory.parent / "checkpoints"
+        if not checkpoints.is_dir():
+            checkpoints.mkdir(mode=0o700, parents=True)
+            self._give(checkpoints)
+        if launch.task.directory:
+            return launch.task.directory, checkpoints
+        own = directory / "work"
+        own.mkdir()
+        if launch.task.code:
+            lay_out(self._code / launch.task.code, own)
+        for folder, _, _ in os.walk(own):
+            self._give(Path(folder))
+        return str(own), checkpoints
+
+    def _furnish(self, launch: Launch, desk: Path) -> LeaseFile:
+        self._folder(desk)
+        (desk / LOG).mkdir(mode=0o700)
+        reports = desk / REPORTS
+        reports.touch(mode=0o600)
+        self._give(reports)
+        page = desk / LEASE
+        if self._settings.pages is not None:
+            self._folder(self._settings.pages)
+            page = self._settings.pages / f"{launch.job}-{launch.generation}-{desk.name}"
+        lease = LeaseFile.create(page, launch.max_steps, launch.max_s)
+        os.chmod(page, 0o600)
+        self._give(page)
+        return lease
+
+    def _record(self, launch: Launch, local_rank: int, stub: subprocess.Popen[bytes], page: Path) -> WorkerRecord:
+        process = look(stub.pid)
+        if process is None:
+            raise RuntimeFault(f"/proc/{stub.pid}", "cannot be read: is /proc mounted?")
+        return WorkerRecord(launch.ranks[local_rank], launch.accelerators[local_rank], stub.pid, process.started, str(page))
+
+    def _errand(
+        self, launch: Launch, local_rank: int, desk: Path, page: Path, where: str, checkpoints: Path, held: Sequence[int]
+    ) -> bytes:
+        accelerator = launch.accelerators[local_rank]
+        device = self._accelerators.devices[accelerator].device
+        user = self._settings.user
+        inherited = {name: os.environ[name] for name in self._settings.inherited if name in os.environ}
+        environment = variables(
+            launch,
+            local_rank,
+            device=device,
+            page=page,
+            reports=desk / REPORTS,
+            checkpoints=checkpoints,
+            inherited={**inherited, **(user.variables if user else {})},
+        )
+        if Counter([*held, *launch.accelerators])[accelerator] > 1:
+            environment.update(self._sharing.variables(accelerator, device))
+        return Errand(
+            command=[*launch.task.prefix, *launch.task.command],
+            environment=environment,
+            directory=where,
+            desk=str(desk),
+            log_bytes=self._settings.log_bytes,
+            log_pieces=self._settings.log_pieces,
+            user=user.numbers if user and os.geteuid() == 0 else [],
+        ).spelled()
+
+    def _folder(self, path: Path, replace: bool = False) -> None:
+        """One that the agent owns and, where jobs run as somebody else, that they can pass through."""
+        if replace and path.is_dir():  # left by an agent that died before anything began
+            remove(path)
+        path.mkdir(parents=True, exist_ok=True)
+        mode = 0o700 if self._settings.user is None else 0o711
+        for folder in (path, path.parent) if replace else (path,):
+            os.chmod(folder, mode)
+
+    def _give(self, path: Path) -> None:
+        if self._settings.user is not None and os.geteuid() == 0:
+            os.chown(path, self._settings.user.number, self._settings.user.group)
+
+
+def _take_back(stubs: list[subprocess.Popen[bytes]]) -> None:
+    """Stubs that were told nothing have started nothing: they are gone without a trace."""
+    for stub in stubs:
+        stub.kill()
+        stub.communicate()
+
+
+def _send(stub: subprocess.Popen[bytes], errand: bytes) -> None:
+    assert stub.stdin is not None
+    # A stub that was killed meanwhile is found out by the next poll.
+    with contextlib.suppress(BrokenPipeError):
+        stub.stdin.write(errand)
+    with contextlib.suppress(BrokenPipeError):
+        stub.stdin.close()

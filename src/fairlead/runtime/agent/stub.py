@@ -1,0 +1,196 @@
+"""The process between an agent and a worker: `python -m fairlead.runtime.agent.stub`. It leads the worker's session and process
+group, starts the command, keeps what it prints, adopts its orphans, and writes down how it ended, all of which goes on when the
+agent dies. Standard library only, so that it starts fast.
+
+SIGTERM it passes on to the group. `END` kills the command and all that came from it. Both end a stub that has not started yet.
+
+It reads what to do from its standard input, whole or not at all: an agent that dies before it has said everything has started
+nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fairlead.runtime.agent.logs import LogWriter
+from fairlead.runtime.agent.processes import descendants, end, look
+
+NEVER_BEGAN, CANNOT_START = 125, 127
+END = signal.SIGUSR1
+EXIT = "exit.json"
+LOG = "log"
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_RESERVED = 4096
+_CHUNK = 1 << 16
+_LOOK_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What a stub has to do. `user` is a number of a user, its group and its other groups; empty: the agent's own."""
+
+    command: list[str]
+    environment: dict[str, str]
+    directory: str  # where the command runs
+    desk: str  # the worker's directory, for its log and its exit
+    log_bytes: int
+    log_pieces: int
+    user: list[int]
+
+    def spelled(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a worker ended: its exit status (negative: the signal), and when, monotonic."""
+
+    code: int
+    at_ns: int
+    why: str = ""
+    lost: int = 0  # bytes of its log that could not be written
+
+
+def main() -> int:
+    said = sys.stdin.buffer.read()
+    if not said.endswith(b"\n"):
+        return NEVER_BEGAN
+    return run(Errand(**json.loads(said)))
+
+
+def run(errand: Errand) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    waking, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    heard: set[int] = set()
+    # Handlers, not SIG_IGN: the command must not inherit deafness.
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, END):
+        signal.signal(number, lambda caught, _: heard.add(caught))
+    desk = Path(errand.desk)
+    draft = _reserve(desk / (EXIT + ".new"))
+    printed, prints = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(printed, False)
+    log = LogWriter(desk / LOG, errand.log_bytes, errand.log_pieces)
+    try:
+        pid = _start(errand, prints, lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        why = f"cannot run '{errand.command[0]}' in {errand.directory}: {what}"
+        log.write(f"fairlead: {why}\n".encode())
+        return _leave(desk, draft, Exit(CANNOT_START, time.monotonic_ns(), why))
+    os.close(prints)
+    code, at_ns = _attend(pid, printed, waking, heard, log)
+    log.close()
+    return _leave(desk, draft, Exit(code, at_ns, lost=log.lost))
+
+
+def _start(errand: Errand, prints: int, die_with_stub: Callable[[], object]) -> int:
+    user, group, groups = (errand.user[0], errand.user[1], errand.user[2:]) if errand.user else (None, None, None)
+    worker = subprocess.Popen(
+        errand.command,
+        env=errand.environment,
+        cwd=errand.directory,
+        stdin=subprocess.DEVNULL,
+        stdout=prints,
+        stderr=prints,
+        user=user,
+        group=group,
+        extra_groups=groups,
+        preexec_fn=die_with_stub,  # behind the change of user, which would undo it
+    )
+    worker.returncode = 0  # we reap it ourselves, with the orphans
+    return worker.pid
+
+
+def _attend(pid: int, printed: int, waking: int, heard: set[int], log: LogWriter) -> tuple[int, int]:
+    """Until the command has ended, all that it left behind is dead, and what they printed is written."""
+    looking = selectors.DefaultSelector()
+    looking.register(printed, selectors.EVENT_READ)
+    looking.register(waking, selectors.EVENT_READ)
+    code: int | None = None
+    at_ns = 0
+    printing = True
+    passed_on = False
+    myself = look(os.getpid())
+    assert myself is not None
+    while True:
+        looking.select(_LOOK_AGAIN_S if code is not None or END in heard else None)
+        with contextlib.suppress(BlockingIOError):
+            os.read(waking, _CHUNK)
+        quiet = True
+        if printing:
+            data = _printed(printed)
+            quiet = data is None
+            if data:
+                log.write(data)
+            elif data == b"":
+                printing, quiet = False, True
+                looking.unregister(printed)
+        status = _reap(pid)
+        if status is not None:
+            code, at_ns = os.waitstatus_to_exitcode(status), time.monotonic_ns()
+        if signal.SIGTERM in heard and not passed_on:
+            passed_on = True
+            os.killpg(0, signal.SIGTERM)
+        over = code is not None or END in heard
+        if over and end(lambda: descendants(myself.pid, myself.started)) and quiet and code is not None:
+            return code, at_ns
+
+
+def _printed(source: int) -> bytes | None:
+    """What was printed; None: nothing now; empty: nothing ever more."""
+    try:
+        return os.read(source, _CHUNK)
+    except BlockingIOError:
+        return None
+
+
+def _reap(pid: int) -> int | None:
+    """Reaps whoever ended, orphans too; the status of `pid` where it was among them."""
+    found = None
+    while True:
+        try:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if ended == 0:
+            return found
+        if ended == pid:
+            found = status
+
+
+def _reserve(draft: Path) -> int:
+    """A file with room for the exit, taken before the job can fill the disk; -1 where there was none."""
+    try:
+        file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.posix_fallocate(file, 0, _RESERVED)
+    except OSError:
+        return -1
+    return file
+
+
+def _leave(desk: Path, draft: int, exit: Exit) -> int:
+    said = json.dumps(asdict(exit)).encode()[:_RESERVED]
+    with contextlib.suppress(OSError):
+        if draft >= 0:
+            os.pwrite(draft, said.ljust(_RESERVED), 0)
+            os.fsync(draft)
+            os.rename(desk / (EXIT + ".new"), desk / EXIT)
+    # An agent that is still our parent learns it from this too.
+    return exit.code if exit.code >= 0 else 128 - exit.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

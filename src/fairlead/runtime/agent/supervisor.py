@@ -1,0 +1,205 @@
+"""Who starts, watches and stops all workers of a node. It takes orders and tells what happened; it does not wait, except in
+`wait`. One thread at a time may use it. Nothing it started depends on it: a supervisor that dies leaves its jobs running, and
+the next one on the same root takes them over."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.archives import unpack
+from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning, faults_of
+from fairlead.runtime.agent.files import remove
+from fairlead.runtime.agent.launched import Launched, Running
+from fairlead.runtime.agent.logs import Excerpt, read
+from fairlead.runtime.agent.pages import LeaseFile
+from fairlead.runtime.agent.records import RECORD, SETTLED, Record, Stop, boot, launches, read_ended
+from fairlead.runtime.agent.reports import Reports
+from fairlead.runtime.agent.settings import DEFAULTS, Settings
+from fairlead.runtime.agent.sharing import MultiProcessService
+from fairlead.runtime.agent.starting import Starter
+from fairlead.runtime.agent.stub import LOG
+from fairlead.runtime.agent.worker import REPORTS, Worker
+from fairlead.runtime.orders import Kill, Launch, Revoke, Told
+
+READ_AT_ONCE = 1 << 20
+
+
+class Supervisor:
+    def __init__(
+        self,
+        root: Path,
+        accelerators: Accelerators,
+        settings: Settings = DEFAULTS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.root, self.accelerators, self._settings, self._clock = root.absolute(), accelerators, settings, clock
+        self._jobs, self._code = self.root / "jobs", self.root / "code"
+        with faults_of(self.root):
+            for folder in (self.root, self._jobs, self._code):
+                folder.mkdir(mode=0o700 if settings.user is None else 0o711, parents=True, exist_ok=True)
+            self._lock = _locked(self.root / "lock")
+        self._sharing = MultiProcessService(self.root / "mps")
+        self._starter = Starter(self._jobs, self._code, accelerators, settings, self._sharing)
+        self._newest: dict[int, int] = {}
+        self._launched: dict[tuple[int, int], Launched] = {}
+        self._find()
+
+    def launch(self, order: Launch) -> None:
+        """Starts the workers, all or none. The same launch again changes nothing."""
+        newest = self._newest.get(order.job, 0)
+        if order.generation < newest:
+            raise StaleGeneration(order.job, order.generation, newest)
+        if order.generation == newest:
+            return
+        before = self._launched.get((order.job, newest))
+        if before is not None and before.ended is None:
+            raise StillRunning(order.job, order.generation, newest)
+        held = [accelerator for one in self.running() for accelerator in one.accelerators]
+        self._launched[order.job, order.generation] = self._starter.start(order, held)
+        self._newest[order.job] = order.generation
+
+    def revoke(self, order: Revoke) -> None:
+        """Lets it save and stop. What has ended, or was never here, needs no more."""
+        if (launched := self._launched.get((order.job, order.generation))) is not None:
+            launched.revoke(self._clock())
+
+    def kill(self, order: Kill) -> None:
+        launched = self._launched.get((order.job, order.generation))
+        if launched is not None and launched.ended is None:
+            launched.kill(self._clock(), "killed because it was not wanted any more")
+
+    def extend(self, job: int, generation: int, max_steps: int, max_s: float) -> None:
+        """New bounds for a launch that asks for more; they count from its beginning."""
+        if (launched := self._launched.get((job, generation))) is not None and launched.ended is None:
+            launched.extend(max_steps, max_s)
+
+    def poll(self) -> list[Told]:
+        """What happened since the last call, and whatever is due by now: kills at the end of a grace, siblings of the
+        failed."""
+        now = self._clock()
+        told: list[Told] = []
+        for launched in self._launched.values():
+            told += launched.poll(now)
+        return told
+
+    def wait(self, timeout_s: float) -> None:
+        """Returns when a worker has ended, or after the timeout."""
+        ends = select.poll()
+        for launched in self._launched.values():
+            for worker in launched.workers:
+                if worker.exit is None and worker.handle is not None:
+                    ends.register(worker.handle, select.POLLIN)
+        ends.poll(max(0.0, timeout_s) * 1000)
+
+    def running(self) -> list[Running]:
+        return [launched.running for launched in self._launched.values() if launched.ended is None]
+
+    def adopt(self, wanted: Callable[[Running], bool] = lambda running: True) -> list[Running]:
+        """What an earlier supervisor left running and is wanted still. The rest is killed, and told of when it has ended."""
+        for launched in self._launched.values():
+            if launched.ended is None and not wanted(launched.running):
+                launched.kill(self._clock(), "killed because it was not wanted any more when its agent came back")
+        return [running for running in self.running() if wanted(running)]
+
+    def expire(self) -> None:
+        """The agent's own lease is over: everything is asked to stop and has its own grace."""
+        self.stop_all()
+
+    def stop_all(self, grace_s: float | None = None) -> None:
+        """Asks everything to stop; keep polling until nothing is running. None: each has its own grace."""
+        now = self._clock()
+        for launched in self._launched.values():
+            launched.revoke(now, grace_s)
+
+    def acknowledge(self, job: int, generation: int) -> None:
+        """Whoever had to know that a launch ended knows it: a later supervisor does not tell it again."""
+        launched = self._launched.get((job, generation))
+        if launched is not None and launched.ended is not None:
+            with faults_of(launched.directory):
+                launched.settle()
+            launched.close()
+            del self._launched[job, generation]
+
+    def forget(self, job: int) -> None:
+        """Removes all that is kept of a job that is over, its logs too, and checkpoints that were kept here for want of a
+        place."""
+        mine = [key for key in self._launched if key[0] == job]
+        if any(self._launched[key].ended is None for key in mine):
+            raise OrderRefused(f"job {job} still runs here; it cannot be forgotten")
+        for key in mine:
+            self._launched.pop(key).close()
+        remove(self._jobs / str(job))
+
+    def take_code(self, archive: bytes, digest: str) -> None:
+        unpack(archive, digest, self._code, self._settings.archives)
+
+    def has_code(self, digest: str) -> bool:
+        return self._starter.has_code(digest)
+
+    def read_log(self, job: int, generation: int, rank: int, offset: int = 0, limit: int = READ_AT_ONCE) -> Excerpt:
+        desk = self._jobs / str(int(job)) / str(int(generation)) / str(int(rank))
+        if not desk.is_dir():
+            raise OrderRefused(f"job {job}, generation {generation}: worker {rank} was not launched here, or is forgotten")
+        with faults_of(desk):
+            return read(desk / LOG, offset, max(0, min(limit, READ_AT_ONCE)))
+
+    def ignored_reports(self) -> int:
+        """Lines of reports that made no sense, over all launches at hand."""
+        return sum(launched.ignored_reports for launched in self._launched.values())
+
+    def close(self) -> None:
+        """Lets go of everything and stops nothing."""
+        for launched in self._launched.values():
+            launched.close()
+        self._launched.clear()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _find(self) -> None:
+        """Takes over what earlier supervisors on this root left."""
+        with faults_of(self._jobs):
+            for job, generation, directory in launches(self._jobs):
+                record = Record.read(directory)
+                if record is None and not (directory / RECORD).exists():
+                    remove(directory)  # its agent died before anything began
+                    continue
+                self._newest[job] = max(generation, self._newest.get(job, 0))
+                if record is None:
+                    raise RuntimeFault(directory / RECORD, "not a record that this version can read")
+                ended = read_ended(directory)
+                if ended is None:
+                    self._launched[job, generation] = _found(record, directory, self._settings)
+                elif not (directory / SETTLED).exists():
+                    self._launched[job, generation] = Launched.over(record, directory, self._settings, ended)
+
+
+def _found(record: Record, directory: Path, settings: Settings) -> Launched:
+    same_boot = record.boot == boot()
+    workers = []
+    for worker in record.workers:
+        lease = None
+        with contextlib.suppress(OSError):  # pages in memory do not outlive the machine
+            lease = LeaseFile(Path(worker.page))
+        workers.append(Worker(worker, directory / str(worker.rank), lease, None, same_boot))
+    reports = None
+    with contextlib.suppress(OSError):
+        reports = Reports(directory / str(record.workers[0].rank) / REPORTS)
+    return Launched(record, directory, workers, reports, settings, Stop.read(directory) if same_boot else None)
+
+
+def _locked(path: Path) -> int:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise RuntimeFault(path.parent, "another agent works on this directory") from None
+    return lock

@@ -1,0 +1,123 @@
+"""One worker as its agent sees it: a stub to watch and to signal, a lease page, and an exit to find. The stub is the agent's
+child, or, after the agent was started again, a stranger that is known by pid and start time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from fairlead.client.page import PAGE
+from fairlead.runtime.agent.files import read_json
+from fairlead.runtime.agent.pages import LeaseFile, Standing
+from fairlead.runtime.agent.processes import Process, descendants, end, has_ended, is_there, send, watch, with_variable
+from fairlead.runtime.agent.records import WorkerRecord
+from fairlead.runtime.agent.stub import END, EXIT, NEVER_BEGAN, Exit
+
+REPORTS = "reports"
+LEASE = "lease"
+
+
+def start_stub(desk: Path) -> subprocess.Popen[bytes]:
+    """A stub that waits for its errand."""
+    with open(desk / "stub.err", "wb") as complaints:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "fairlead.runtime.agent.stub"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+            start_new_session=True,
+        )
+
+
+class Worker:
+    def __init__(
+        self,
+        record: WorkerRecord,
+        desk: Path,
+        lease: LeaseFile | None,
+        child: subprocess.Popen[bytes] | None,
+        boot: bool = True,
+    ) -> None:
+        """`boot`: whether the machine has been up since the worker was started."""
+        self.record, self.desk = record, desk
+        self.exit: Exit | None = None
+        self._stub = Process(record.pid, record.started)
+        self._lease, self._child = lease, child
+        self._gone = not boot
+        self._handle = watch(record.pid, record.started) if boot else None
+        self._ending_since: float | None = None
+
+    @property
+    def handle(self) -> int | None:
+        """Becomes readable when the worker ends."""
+        return self._handle
+
+    @property
+    def standing(self) -> Standing:
+        return self._lease.standing() if self._lease is not None else Standing()
+
+    def look(self) -> None:
+        """Finds out, without waiting, whether it has ended and how. It has not as long as anything of it lives."""
+        if self.exit is not None or not self._stub_has_ended():
+            return
+        said = read_json(self.desk / EXIT)
+        if isinstance(said, dict):
+            self.exit = Exit(**said)
+        elif end(lambda: with_variable(f"{PAGE}={self.record.page}")):
+            self.exit = self._exit_by_stub()
+
+    def revoke(self) -> None:
+        if self._lease is not None:
+            self._lease.revoke()
+
+    def extend(self, max_steps: int, max_s: float) -> None:
+        if self._lease is not None:
+            self._lease.extend(max_steps, max_s)
+
+    def ask(self) -> None:
+        if self.exit is None:
+            send(self._stub, signal.SIGTERM)
+
+    def end(self, now: float, patience_s: float) -> None:
+        """To be repeated until it has ended. The stub is spared, so that it can say how, unless it does not end either."""
+        if self.exit is not None:
+            return
+        if self._ending_since is None:
+            self._ending_since = now
+            send(self._stub, END)
+        all_dead = end(lambda: descendants(self._stub.pid, self._stub.started))
+        if all_dead and now - self._ending_since > patience_s:
+            send(self._stub, signal.SIGKILL)
+
+    def close(self) -> None:
+        if self._lease is not None:
+            self._lease.close()
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _stub_has_ended(self) -> bool:
+        if self._gone:
+            return True
+        if self._child is not None:
+            return self._child.poll() is not None
+        if self._handle is not None:
+            return has_ended(self._handle)
+        return not is_there(self._stub.pid, self._stub.started)
+
+    def _exit_by_stub(self) -> Exit:
+        now_ns = time.monotonic_ns()
+        status = self._child.returncode if self._child is not None else None
+        if status is None:
+            return Exit(-signal.SIGKILL, now_ns, "its stub is gone, and how it ended is not known")
+        if status == -END:
+            return Exit(-signal.SIGKILL, now_ns)
+        if status == NEVER_BEGAN:
+            return Exit(status, now_ns, "it was never begun")
+        if status == -signal.SIGKILL:
+            return Exit(status, now_ns, "its stub was killed")
+        return Exit(128 - status if status > 128 else status, now_ns)

@@ -1,0 +1,29 @@
+"""A node that ends everything with the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from workshop import Node
+
+from fairlead.runtime.agent.settings import Settings
+
+
+@pytest.fixture
+def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    nodes: list[Node] = []
+
+    def make(settings: Settings | None = None, accelerators: str = "v100:4", root: Path | None = None) -> Node:
+        nodes.append(Node(root or tmp_path / "root", settings, accelerators))
+        return nodes[-1]
+
+    yield make
+    for node in nodes:
+        node.close()
+
+
+@pytest.fixture
+def node(make_node: Callable[..., Node]) -> Node:
+    return make_node()

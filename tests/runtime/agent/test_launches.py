@@ -1,0 +1,219 @@
+"""What a launch gives to its workers, and which launches are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from workshop import FOR_EVER, Node, order
+
+from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning
+from fairlead.runtime.agent.settings import Settings
+from fairlead.runtime.agent.supervisor import Supervisor
+
+SHOW = "import json, os; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))"
+
+
+def test_a_job_that_does_its_work_ends_with_0(node: Node) -> None:
+    launch = node.launch(order("print('done')"))
+    end = node.ended(launch)
+    assert (end.code, end.yielded, end.why) == (0, False, "")
+    assert node.printed(launch) == "done\n"
+    assert not node.supervisor.running()
+
+
+def test_workers_know_their_place_in_the_gang(node: Node, tmp_path: Path) -> None:
+    gang = replace(
+        order(SHOW, ranks=2, job=7, generation=3, environment={"LR": "0.1", "RANK": "99"}),
+        ranks=(2, 3),
+        accelerators=(3, 1),
+        world_size=4,
+        master_address="10.0.0.1",
+        master_port=2900,
+        gang_port=2901,
+        checkpoints=str(tmp_path / "saved"),
+    )
+    node.launch(gang)
+    assert node.ended(gang).code == 0
+    first, second = (json.loads(node.printed(gang, rank)) for rank in (2, 3))
+    assert [seen["RANK"] for seen in (first, second)] == ["2", "3"]
+    assert [seen["LOCAL_RANK"] for seen in (first, second)] == ["0", "1"]
+    assert [seen["CUDA_VISIBLE_DEVICES"] for seen in (first, second)] == ["3", "1"]
+    assert first["WORLD_SIZE"] == "4"
+    assert (first["MASTER_ADDR"], first["MASTER_PORT"], first["FAIRLEAD_GANG_PORT"]) == ("10.0.0.1", "2900", "2901")
+    assert (first["FAIRLEAD_JOB"], first["FAIRLEAD_GENERATION"], first["LR"]) == ("7", "3", "0.1")
+    assert first["FAIRLEAD_CHECKPOINT_DIR"] == str(tmp_path / "saved")
+    assert (tmp_path / "saved").is_dir()
+    assert first["FAIRLEAD_LEASE"] != second["FAIRLEAD_LEASE"]
+    assert Path(first["FAIRLEAD_REPORTS"]).exists()
+
+
+def test_secrets_of_the_agent_stay_with_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRLEAD_TOKEN", "hushhush")
+    launch = node.launch(order(SHOW))
+    node.ended(launch)
+    assert "hushhush" not in node.printed(launch)
+
+
+def test_a_command_is_not_read_by_a_shell(node: Node) -> None:
+    words = ("$HOME; echo no", "a b", "*")
+    launch = order()
+    launch = replace(
+        launch, task=replace(launch.task, command=(sys.executable, "-c", "import sys; print(sys.argv[1:])", *words))
+    )
+    node.launch(launch)
+    node.ended(launch)
+    assert node.printed(launch).strip() == str(list(words))
+
+
+def test_a_prefix_comes_before_the_command(node: Node) -> None:
+    launch = node.launch(order("import os; print(os.environ['WRAPPED'])", prefix=("env", "WRAPPED=yes")))
+    node.ended(launch)
+    assert node.printed(launch) == "yes\n"
+
+
+def test_a_worker_leads_no_session_but_has_its_own_group(node: Node) -> None:
+    launch = node.launch(order("import os; print(os.getpgid(0), os.getsid(0))"))
+    node.ended(launch)
+    group, session = node.printed(launch).split()
+    assert group == session != str(os.getpgid(0))
+
+
+def test_a_job_runs_where_it_says(node: Node, tmp_path: Path) -> None:
+    launch = node.launch(order("import os; print(os.getcwd())", directory=str(tmp_path)))
+    node.ended(launch)
+    assert node.printed(launch).strip() == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"command": ("no-such-program",)}, "cannot run 'no-such-program'"),
+        ({"directory": "/no/such/place"}, "in /no/such/place"),
+    ],
+)
+def test_a_command_that_cannot_run_ends_with_the_reason(node: Node, change: dict[str, object], why: str) -> None:
+    launch = node.launch(order(**change))
+    end = node.ended(launch)
+    assert end.code == 127
+    assert why in end.why
+    assert why in node.printed(launch)
+
+
+def test_the_same_launch_again_starts_nothing(node: Node) -> None:
+    launch = node.starts(order(FOR_EVER))
+    node.launch(launch)
+    assert len(node.workers(launch)) == 1
+    node.kill(launch)
+    node.ended(launch)
+    node.launch(launch)
+    assert not node.supervisor.running()
+
+
+def test_an_older_generation_than_seen_is_refused(node: Node) -> None:
+    node.ended(node.launch(order(generation=4)))
+    with pytest.raises(StaleGeneration, match="generation 3 is over, generation 4"):
+        node.launch(order(generation=3))
+    node.restarts()
+    with pytest.raises(StaleGeneration):
+        node.launch(order(generation=3))
+
+
+def test_a_new_generation_waits_for_the_old_one_to_end(node: Node) -> None:
+    old, new = order(FOR_EVER, generation=1), order(generation=2)
+    node.starts(old)
+    with pytest.raises(StillRunning, match="generation 1 still runs"):
+        node.launch(new)
+    node.kill(old)
+    node.ended(old)
+    node.launch(new)
+    assert node.ended(new).code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"command": ()}, "no command"),
+        ({"ranks": ()}, "no workers"),
+        ({"accelerators": (4,)}, "this node has 4 accelerators"),
+        ({"accelerators": (-1,)}, "this node has 4 accelerators"),
+        ({"accelerators": (0, 1)}, "one accelerator for each"),
+        ({"world_size": 0}, "not below its 0"),
+        ({"directory": "../up"}, "not absolute"),
+        ({"checkpoints": "saved"}, "not absolute"),
+        ({"environment": {"A=B": "c"}}, "holds '='"),
+        ({"command": ("a\0b",)}, "zero byte"),
+        ({"code": "0" * 64}, "was not sent"),
+        ({"code": "../../etc"}, "was not sent"),
+        ({"grace_s": float("nan")}, "grace"),
+    ],
+)
+def test_an_order_that_makes_no_sense_leaves_no_trace(node: Node, change: dict[str, object], why: str) -> None:
+    launch = order()
+    task = {name: change.pop(name) for name in tuple(change) if name in launch.task.__dataclass_fields__}
+    with pytest.raises(OrderRefused, match=why):
+        node.launch(replace(launch, task=replace(launch.task, **task), **change))
+    assert not list((node.root / "jobs").iterdir())
+    node.launch(order())
+    assert node.ended(order()).code == 0
+
+
+def test_jobs_under_another_user_own_what_they_need_and_nothing_else(make_node, tmp_path_factory) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    from fairlead.runtime.agent.settings import User
+
+    node = make_node(Settings(user=User.named("nobody")), root=_open_to_all(tmp_path_factory))
+    script = """
+import json, os
+from pathlib import Path
+def writable(path):
+    try: Path(path).write_text("x")
+    except OSError: return False
+    return True
+desk = Path(os.environ["FAIRLEAD_LEASE"]).parent
+page = open(os.environ["FAIRLEAD_LEASE"], "r+b")
+print(json.dumps({
+    "user": os.getresuid(), "group": os.getresgid(), "groups": os.getgroups(), "home": os.environ["HOME"],
+    "checkpoints": writable(os.environ["FAIRLEAD_CHECKPOINT_DIR"] + "/c"), "here": writable("here"),
+    "reports": writable(os.environ["FAIRLEAD_REPORTS"]),
+    "exit": writable(desk / "exit.json"), "log": os.access(desk / "log", os.R_OK), "record": writable(desk.parent / "record.json"),
+}))
+try: os.kill(os.getppid(), 9)
+except PermissionError: print("cannot kill its stub")
+"""
+    launch = order(script, command=("/usr/bin/env", "python3", "-c", script))
+    node.launch(launch)
+    end = node.ended(launch)
+    lines = node.printed(launch).splitlines()
+    assert end.code == 0, lines
+    seen = json.loads(lines[0])
+    number = User.named("nobody").number
+    assert seen.pop("user") == [number] * 3
+    assert 0 not in seen.pop("groups") + seen.pop("group")
+    assert seen.pop("home") == "/nonexistent"
+    assert seen == {"checkpoints": True, "here": True, "reports": True, "exit": False, "log": False, "record": False}
+    assert lines[1] == "cannot kill its stub"
+
+
+def _open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("open")
+    for folder in (place, *place.parents):
+        if folder.owner() == "root" and not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    return place / "root"
+
+
+def test_a_root_that_cannot_be_made_is_a_fault_with_its_path(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RuntimeFault, match="file"):
+        Supervisor(tmp_path / "file" / "root", node.accelerators)
+
+
+def test_two_supervisors_do_not_share_a_root(node: Node) -> None:
+    with pytest.raises(RuntimeFault, match="another agent"):
+        Supervisor(node.root, node.accelerators)

@@ -1,0 +1,225 @@
+"""How a job is asked to stop, and what happens to those who do not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from workshop import FOR_EVER, LEASED, STUBBORN, Node, order
+
+from fairlead.client.page import Field, Page
+from fairlead.runtime.agent.processes import Process, look, send
+
+SAVES_WHEN_ASKED = """
+import os, signal, sys
+def save(*_):
+    open(os.environ["FAIRLEAD_CHECKPOINT_DIR"] + "/saved", "w").write("42")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True: signal.pause()
+"""
+
+LEAVES_OTHERS = """
+import os, signal, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.closerange(0, 3)
+        while True: signal.pause()
+    os._exit(0)
+os.wait()
+print("up", flush=True)
+"""
+
+
+def test_a_cooperative_job_is_told_on_its_page_and_yields(node: Node) -> None:
+    launch = node.starts(order(LEASED))
+    node.until(lambda: any(progress.steps > 2 for progress in node.progress()), "progress")
+    node.revoke(launch)
+    end = node.ended(launch)
+    assert (end.code, end.yielded, end.why) == (0, True, "")
+    assert end.steps == end.saved > 2
+    assert node.progress()[-1].saved == end.saved
+    assert node.progress()[-1].rate > 0
+
+
+def test_only_the_first_worker_of_a_gang_is_told(node: Node) -> None:
+    gang = node.starts(order(FOR_EVER, ranks=2))
+    rest = node.starts(replace(order(FOR_EVER, job=2), ranks=(1,), world_size=2))
+    node.revoke(gang)
+    node.revoke(rest)
+
+    def revoked(launch, rank):
+        return Page(node.directory(launch) / str(rank) / "lease")[Field.REVOKED]
+
+    assert (revoked(gang, 0), revoked(gang, 1), revoked(rest, 1)) == (1, 0, 0)
+    assert all(running.stopping for running in node.supervisor.running())
+    node.clock.passes(31)
+    assert "killed 30 s after it was asked to stop" in node.ended(rest).why
+
+
+def test_a_script_that_knows_no_lease_gets_sigterm_and_may_save(node: Node) -> None:
+    launch = node.starts(order(SAVES_WHEN_ASKED, cooperative=False))
+    node.revoke(launch)
+    end = node.ended(launch)
+    assert (end.code, end.yielded) == (0, True)
+    assert (node.root / "jobs/1/checkpoints/saved").read_text() == "42"
+
+
+def test_a_script_that_dies_of_sigterm_has_yielded_too(node: Node) -> None:
+    launch = node.starts(order(FOR_EVER, cooperative=False, ranks=2))
+    node.revoke(launch)
+    assert node.ended(launch).yielded
+
+
+def test_a_script_that_was_not_asked_and_dies_of_sigterm_has_failed(node: Node) -> None:
+    launch = node.starts(order(FOR_EVER, cooperative=False))
+    (pid,) = node.workers(launch)
+    os.kill(pid, signal.SIGTERM)
+    end = node.ended(launch)
+    assert (end.code, end.yielded, end.why) == (-15, False, "worker 0 was ended by SIGTERM")
+
+
+@pytest.mark.parametrize("cooperative", [True, False])
+def test_who_does_not_stop_within_its_grace_is_killed(node: Node, cooperative: bool) -> None:
+    launch = node.starts(order(STUBBORN, cooperative=cooperative, grace_s=20))
+    node.revoke(launch)
+    node.clock.passes(19)
+    node.told += node.supervisor.poll()
+    assert node.workers(launch)
+    node.revoke(launch)  # asking again gives no more time
+    node.clock.passes(2)
+    end = node.ended(launch)
+    assert (end.code, end.yielded, end.why) == (-9, False, "killed 20 s after it was asked to stop")
+
+
+def test_kill_ends_a_job_at_once(node: Node) -> None:
+    launch = node.starts(order(STUBBORN, ranks=2))
+    node.kill(launch)
+    end = node.ended(launch)
+    assert (end.code, end.why) == (-9, "killed because it was not wanted any more")
+    assert not node.workers(launch)
+
+
+def test_a_job_killed_before_it_began_never_begins(node: Node, tmp_path: Path) -> None:
+    launch = node.launch(order(f"open({str(tmp_path / 'began')!r}, 'w')\n" + FOR_EVER))
+    node.kill(launch)
+    assert node.ended(launch).code == -9
+    assert not node.workers(launch)
+
+
+def test_a_script_revoked_before_it_began_has_yielded(node: Node) -> None:
+    launch = node.launch(order(FOR_EVER, cooperative=False))
+    node.revoke(launch)
+    assert node.ended(launch).yielded
+
+
+def test_nobody_escapes_by_leaving_the_group_the_session_and_the_parent(node: Node) -> None:
+    launch = node.starts(order(LEAVES_OTHERS + FOR_EVER))
+    assert len(node.workers(launch)) == 2
+    node.kill(launch)
+    node.ended(launch)
+    assert not node.workers(launch)
+
+
+def test_what_a_job_leaves_behind_ends_with_it(node: Node) -> None:
+    launch = node.launch(order(LEAVES_OTHERS))
+    assert node.ended(launch).code == 0
+    assert not node.workers(launch)
+
+
+def test_a_job_that_keeps_forking_is_killed(node: Node) -> None:
+    breeds = """
+import os, signal, time
+print("up", flush=True)
+for _ in range(300):
+    if os.fork(): signal.pause()
+    time.sleep(0.001)
+"""
+    launch = node.starts(order(breeds))
+    node.kill(launch)
+    node.ended(launch)
+    assert not node.workers(launch)
+
+
+def test_a_worker_that_fails_takes_its_siblings_along_after_a_short_grace(node: Node) -> None:
+    script = (
+        "import os, sys, signal\nprint('up', flush=True)\nif os.environ['RANK'] == '1': sys.exit(3)\nwhile True: signal.pause()"
+    )
+    gang = node.starts(order(script, ranks=3))
+    node.until(lambda: len(node.workers(gang)) == 2, "the failure")
+    node.until(lambda: node.supervisor.running()[0].stopping, "the failure being seen")
+    assert not node.ends_of(gang)
+    node.clock.passes(6)
+    end = node.ended(gang)
+    assert (end.code, end.why) == (3, "worker 1 ended with status 3")
+
+
+def test_a_job_that_overstays_its_bound_is_killed(node: Node) -> None:
+    script = LEASED.replace("not page[Field.REVOKED]", "True")
+    launch = node.starts(order(script, max_s=100.0, max_steps=7, grace_s=10))
+    page = Page(node.directory(launch) / "0" / "lease")
+    assert (page[Field.MAX_MS], page[Field.MAX_STEPS], page[Field.RENEWALS]) == (100_000, 7, 0)
+    node.until(lambda: node.progress(), "progress")
+    node.clock.passes(105)
+    assert not node.supervisor.poll() or node.supervisor.running()
+    node.supervisor.extend(1, 1, 9, 200.0)
+    assert (page[Field.MAX_MS], page[Field.MAX_STEPS], page[Field.RENEWALS]) == (200_000, 9, 1)
+    node.clock.passes(100)
+    node.told += node.supervisor.poll()
+    assert not node.supervisor.running()[0].stopping
+    node.clock.passes(10)
+    assert node.ended(launch).why == "killed 10 s after its 200 s were over"
+
+
+def test_a_stub_that_dies_takes_its_worker_along(node: Node) -> None:
+    launch = node.starts(order(LEAVES_OTHERS + FOR_EVER))
+    (stub,) = {look(pid).parent for pid in node.workers(launch)}
+    os.kill(stub, signal.SIGKILL)
+    end = node.ended(launch)
+    assert (end.code, end.why) == (-9, "worker 0: its stub was killed")
+    assert not node.workers(launch)
+
+
+def test_a_stub_that_was_stopped_does_not_hold_up_a_kill(node: Node) -> None:
+    launch = node.starts(order(FOR_EVER))
+    (worker,) = node.workers(launch)
+    os.kill(look(worker).parent, signal.SIGSTOP)
+    node.kill(launch)
+    node.until(lambda: not node.workers(launch), "the worker's end")
+    node.clock.passes(6)
+    assert node.ended(launch).code == -9
+
+
+def test_stop_all_asks_everybody_with_one_grace(node: Node) -> None:
+    launches = [node.starts(order(LEASED)), node.starts(order(STUBBORN, job=2, cooperative=False))]
+    node.supervisor.stop_all(3.0)
+    assert node.ended(launches[0]).yielded
+    node.clock.passes(4)
+    assert node.ended(launches[1]).why == "killed 3 s after it was asked to stop"
+    assert not node.supervisor.running()
+
+
+def test_an_agent_whose_lease_ran_out_stops_everything_by_itself(node: Node) -> None:
+    launches = [node.starts(order(LEASED)), node.starts(order(STUBBORN, job=2, grace_s=7))]
+    node.supervisor.expire()
+    assert node.ended(launches[0]).yielded
+    node.clock.passes(8)
+    assert node.ended(launches[1]).why == "killed 7 s after it was asked to stop"
+
+
+def test_a_process_that_has_another_start_time_is_not_signalled() -> None:
+    myself = look(os.getpid())
+    assert myself is not None
+    assert not send(Process(myself.pid, myself.started - 1), signal.SIGKILL)
+
+
+def test_orders_for_what_was_never_here_do_nothing(node: Node) -> None:
+    node.revoke(order(job=5))
+    node.kill(order(job=5))
+    node.supervisor.extend(5, 1, 0, 0.0)
+    assert node.supervisor.poll() == []

@@ -1,0 +1,145 @@
+"""A node for tests: a supervisor on a root of its own, jobs that are small Python scripts, and waiting with a deadline."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.processes import with_variable
+from fairlead.runtime.agent.settings import Settings
+from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task, Told
+
+PATIENCE_S = 60.0
+
+FOR_EVER = "import signal, sys; print('up', flush=True)\nwhile True: signal.pause()"
+
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FOR_EVER
+
+LEASED = """
+import os, sys, time
+from fairlead.client.page import Field, Page, Stage
+page = Page(os.environ["FAIRLEAD_LEASE"])
+print("up", flush=True)
+page[Field.STAGE] = Stage.RUNNING
+page[Field.BEGAN_NS] = time.monotonic_ns()
+while not page[Field.REVOKED]:
+    time.sleep(0.001)
+    page[Field.LAST_NS] = time.monotonic_ns()
+    page[Field.STEPS] += 1
+page[Field.SAVED] = page[Field.STEPS]
+page[Field.STAGE] = Stage.YIELDED
+"""
+
+
+class Clock:
+    """Goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def order(script: str = "", *, job: int = 1, generation: int = 1, ranks: int = 1, **more: object) -> Launch:
+    task = Task((sys.executable, "-c", script))
+    fields = {name: more.pop(name) for name in tuple(more) if name in Task.__dataclass_fields__}
+    launch = Launch(job, generation, f"job-{job}", replace(task, **fields), tuple(range(ranks)), tuple(range(ranks)), ranks)
+    return replace(launch, **more)
+
+
+class Node:
+    def __init__(self, root: Path, settings: Settings | None = None, accelerators: str = "v100:4") -> None:
+        self.root, self.clock = root, Clock()
+        self.settings = settings or Settings()
+        self.accelerators = Accelerators.spelled(accelerators)
+        self.told: list[Told] = []
+        self.supervisor = self._supervisor()
+
+    def _supervisor(self) -> Supervisor:
+        return Supervisor(self.root, self.accelerators, self.settings, self.clock)
+
+    def restarts(self) -> None:
+        self.supervisor.close()
+        self.supervisor = self._supervisor()
+
+    def launch(self, launch: Launch) -> Launch:
+        self.supervisor.launch(launch)
+        return launch
+
+    def starts(self, launch: Launch) -> Launch:
+        """Launches it and waits until each worker has printed something."""
+        self.launch(launch)
+        for rank in launch.ranks:
+            self.until(lambda rank=rank: self.printed(launch, rank), "a first word")
+        return launch
+
+    def revoke(self, launch: Launch) -> None:
+        self.supervisor.revoke(Revoke(launch.job, launch.generation))
+
+    def kill(self, launch: Launch) -> None:
+        self.supervisor.kill(Kill(launch.job, launch.generation))
+
+    def until(self, condition: Callable[[], object], what: str = "the condition") -> object:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            self.told += self.supervisor.poll()
+            if found := condition():
+                return found
+            assert time.monotonic() < deadline, f"waited in vain for {what}; told: {self.told}"
+            self.supervisor.wait(0.01)
+
+    def ended(self, launch: Launch) -> Ended:
+        return self.until(lambda: self.ends_of(launch), f"the end of {launch.name}")[0]
+
+    def ends_of(self, launch: Launch) -> list[Ended]:
+        key = (launch.job, launch.generation)
+        return [told for told in self.told if isinstance(told, Ended) and (told.job, told.generation) == key]
+
+    def metrics(self) -> list[tuple[str, float]]:
+        return [(told.name, told.value) for told in self.told if isinstance(told, Metric)]
+
+    def progress(self) -> list[Progress]:
+        return [told for told in self.told if isinstance(told, Progress)]
+
+    def printed(self, launch: Launch, rank: int = 0) -> str:
+        return self.supervisor.read_log(launch.job, launch.generation, rank).data.decode()
+
+    def directory(self, launch: Launch) -> Path:
+        return self.root / "jobs" / str(launch.job) / str(launch.generation)
+
+    def workers(self, launch: Launch) -> list[int]:
+        """Whoever lives and belongs to a launch, by its environment; stubs are not among them."""
+        found = []
+        for rank in launch.ranks:
+            found += with_variable(f"FAIRLEAD_LEASE={self.directory(launch) / str(rank) / 'lease'}")
+        return [process.pid for process in found]
+
+    def close(self) -> None:
+        """Nothing outlives a test."""
+        self.supervisor.stop_all(0.0)
+        self.clock.passes(1.0)
+        self.until(lambda: not self.supervisor.running(), "the end of everything")
+        self.supervisor.close()
+        assert not _zombies(), "stubs that nobody reaped"
+
+
+def _zombies() -> list[str]:
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] == "Z" and int(fields[1]) == os.getpid():
+            found.append(name)
+    return found
