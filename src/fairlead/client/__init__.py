@@ -1,2 +1,8 @@
 """What a training script uses: a lease around its loop, reports, checkpoints. It imports nothing else of Fairlead and nothing
-beyond the standard library, and outside Fairlead it does nothing at all."""
+beyond the standard library, and outside Fairlead a script with it runs as it would without."""
+
+from fairlead.client.gang import GangBroken, Patience
+from fairlead.client.loop import Lease, lease
+from fairlead.client.reports import report
+
+__all__ = ["GangBroken", "Lease", "Patience", "lease", "report"]

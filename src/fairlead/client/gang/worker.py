@@ -1,0 +1,61 @@
+"""What the first worker and the others share: waiting for what threads hear, and how a gang breaks."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+from fairlead.client.gang import GangBroken, Patience
+from fairlead.client.surroundings import Surroundings
+
+ENDED_IN_A_STEP = 75  # the exit status of a worker that hung in a step after another one had died
+
+
+class Worker:
+    """`where` tells how many steps it has done."""
+
+    def __init__(self, surroundings: Surroundings, where: Callable[[], int], patience: Patience) -> None:
+        self.calls = False
+        self._surroundings = surroundings
+        self._where = where
+        self._patience = patience
+        self._heard = threading.Condition()
+        self._broken = ""
+        self._through = threading.Event()  # this worker needs the gang no more, or knows that it is broken
+
+    def detach(self) -> None:
+        self._through.set()
+
+    def _break(self, why: str) -> None:
+        """In a thread: tell the worker's own loop, and end a process that does not come to hear it."""
+        if self._through.is_set():
+            return
+        with self._heard:
+            self._broken = self._broken or why
+            self.calls = True
+            self._heard.notify_all()
+        if not self._through.wait(self._patience.answer_s):
+            print(f"fairlead: {why}; this worker hangs in a step and is ended", file=sys.stderr, flush=True)
+            os._exit(ENDED_IN_A_STEP)
+
+    def _check(self) -> None:
+        if self._broken:
+            self._through.set()
+            raise GangBroken(self._broken)
+
+    def _await(self, what: Callable[[], bool], seconds: float | None, missing: Callable[[], str]) -> None:
+        with self._heard:
+            came = self._heard.wait_for(lambda: bool(self._broken) or what(), seconds)
+        self._check()
+        if not came:
+            self._through.set()
+            raise GangBroken(f"{missing()} did not answer within {seconds:g} s")
+
+    def _proof(self, *said: object) -> str:
+        text = json.dumps([self._surroundings.generation, *said])
+        return hmac.new(self._surroundings.gang_token.encode(), text.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,254 @@
+"""Who holds a lease: it counts steps, looks at its page after each, saves when it is due, and knows when to leave. The loop
+around a data loader and the callbacks of other libraries are both built on it. It never touches a batch.
+
+A look costs no system call: the page is memory, and everything that is due by a step or a moment is folded into one bound
+each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic_ns
+from typing import TypeAlias
+
+from fairlead.client import reports
+from fairlead.client.checkpoints import Checkpoint, Checkpoints, sync_all
+from fairlead.client.gang import Alone, Gang, Patience
+from fairlead.client.gang.first import First
+from fairlead.client.gang.other import Other
+from fairlead.client.page import SIZE, Field, Page, Stage
+from fairlead.client.surroundings import Surroundings
+
+Save: TypeAlias = Callable[[Path], object]
+
+NEVER = 2**63
+STEPS, LAST_NS, REVOKED, RENEWALS = (int(each) for each in (Field.STEPS, Field.LAST_NS, Field.REVOKED, Field.RENEWALS))
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """When and how to save. `every_rank`: each worker of a gang writes its part of one checkpoint; otherwise the first one
+    does."""
+
+    save: Save | None = None
+    every_steps: int = 0  # 0: only when leaving
+    every_s: float = 0.0
+    every_rank: bool = False
+    keep: int = 1
+    directory: Path | str | None = None  # where Fairlead gives none
+    prefix: str = "step-"
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 0 or self.every_s < 0:
+            raise ValueError(f"every_steps={self.every_steps}, every_s={self.every_s}: expected 0 (never) or more")
+        if self.every_rank and self.every_s:
+            raise ValueError("every_s= with every_rank=True: workers save together at steps, use every_steps=")
+
+
+@dataclass(slots=True)
+class _Bounds:
+    """The agent's bounds on this launch, as steps and moments of this worker."""
+
+    last_step: int
+    last_ns: int
+    ask_step: int
+    ask_ns: int
+
+    @classmethod
+    def read(cls, numbers: memoryview, began_at: int, began_ns: int) -> _Bounds:
+        """More is asked for when three quarters are used."""
+        steps, length_ns = numbers[Field.MAX_STEPS], numbers[Field.MAX_MS] * 1_000_000
+        return cls(
+            last_step=began_at + steps if steps else NEVER,
+            last_ns=began_ns + length_ns if length_ns else NEVER,
+            ask_step=began_at + -(-3 * steps // 4) if steps else NEVER,
+            ask_ns=began_ns + 3 * length_ns // 4 if length_ns else NEVER,
+        )
+
+
+@dataclass(slots=True)
+class _Due:
+    """The next step and moment at which there is something to do."""
+
+    step: int = 0
+    ns: int = 0
+    save_step: int = NEVER
+    save_ns: int = NEVER
+    exit_step: int = field(default=NEVER)
+
+
+class Holder:
+    """Begin, be ready, do steps until `step` says that it is over, leave."""
+
+    def __init__(
+        self,
+        saving: Saving,
+        *,
+        total: int | None = None,
+        patience: Patience | None = None,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        around = surroundings or Surroundings.read()
+        self.steps = 0
+        self.yielded = False
+        self.notes: Mapping[str, int] = {}
+        self._saving = saving
+        self._total = NEVER if total is None else total
+        self._page = Page(around.page) if around.page else None
+        self._numbers = self._page.numbers if self._page else memoryview(bytearray(SIZE)).cast("Q")
+        directory = around.checkpoints or saving.directory
+        self._checkpoints = Checkpoints(Path(directory), keep=saving.keep, prefix=saving.prefix) if directory else None
+        self._saved = 0
+        self._began_at = 0
+        self._began_ns = monotonic_ns()
+        self._renewals = 0
+        self._due = _Due()
+        self._gang = self._join(around, patience or Patience())
+
+    def _join(self, around: Surroundings, patience: Patience) -> Gang:
+        if not around.in_gang:
+            if self._saving.every_rank and around.world_size > 1:
+                raise ValueError("every_rank=True: the workers need FAIRLEAD_GANG_PORT to make one checkpoint of their parts")
+            return Alone()
+        if around.rank == 0:
+            return First(around, self._where, patience)
+        return Other(around, self._where, patience, self._note_saved)
+
+    def begin(self) -> Checkpoint | None:
+        """The checkpoint to load, the same for all workers of a gang."""
+        latest = self._checkpoints.latest() if self._checkpoints else None
+        if self._checkpoints and self._gang.first:
+            self._checkpoints.clear_drafts()
+        begin = self._gang.agree(latest.steps if latest else 0)
+        if latest is None or latest.steps != begin:
+            latest = self._checkpoints.at(begin) if self._checkpoints else None
+            if begin and latest is None:
+                where = self._checkpoints.directory if self._checkpoints else "no directory for checkpoints"
+                raise FileNotFoundError(f"{where}: worker 0 begins at step {begin}, of which no checkpoint is here")
+        self.steps = self._began_at = begin
+        self.notes = latest.notes if latest else {}
+        self._numbers[STEPS] = begin
+        self._note_saved(begin)
+        return latest
+
+    def ready(self) -> bool:
+        """The script has loaded. False where there is nothing left to do: leave."""
+        self._gang.ready()
+        now = monotonic_ns()
+        self._plan_save(now)
+        self._numbers[Field.STAGE] = Stage.RUNNING
+        if self.steps >= self._total:
+            return False
+        if isinstance(self._gang, Alone) and self._numbers[REVOKED]:
+            self.yielded = True
+            return False
+        return True
+
+    def step(self) -> bool:
+        """A step was done. True where it was the last one of this launch: leave."""
+        self.steps = steps = self.steps + 1
+        now = monotonic_ns()
+        numbers, due = self._numbers, self._due
+        numbers[STEPS] = steps
+        numbers[LAST_NS] = now
+        if (
+            steps < due.step
+            and now < due.ns
+            and not numbers[REVOKED]
+            and numbers[RENEWALS] == self._renewals
+            and not self._gang.calls
+        ):
+            return False
+        return self._attend(steps, now)
+
+    def leave(self) -> None:
+        """Save what is not saved, say how it ended, and let go."""
+        self._save_now()
+        self._gang.done(self.steps, together=self.yielded)
+        self._numbers[Field.STAGE] = Stage.YIELDED if self.yielded else Stage.FINISHED
+        reports.flush()
+
+    def detach(self) -> None:
+        """The script left its loop in the middle of a step, which does not count."""
+        self._gang.detach()
+        reports.flush()
+
+    def adopt(self, folder: Path) -> None:
+        """Somebody else has saved, to this folder."""
+        if self._checkpoints and self._gang.first:
+            self._checkpoints.adopt(folder, self.steps, self.notes)
+            self._gang.saved(self.steps)
+        self._note_saved(self.steps)
+
+    @property
+    def batch_size(self) -> int:
+        return self._numbers[Field.BATCH_SIZE]
+
+    @batch_size.setter
+    def batch_size(self, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"batch_size = {size}: expected 1 or more")
+        self._numbers[Field.BATCH_SIZE] = size
+
+    def _where(self) -> int:
+        return self.steps
+
+    def _note_saved(self, steps: int) -> None:
+        self._saved = steps
+        self._numbers[Field.SAVED] = steps
+
+    def _attend(self, steps: int, now: int) -> bool:
+        numbers, due = self._numbers, self._due
+        if not numbers[Field.BEGAN_NS]:
+            numbers[Field.BEGAN_AT] = steps
+            numbers[Field.BEGAN_NS] = now
+        if self._gang.calls and (told := self._gang.attend()) is not None and due.exit_step == NEVER:
+            due.exit_step = told
+        if steps >= self._total:
+            return True
+        self._renewals = numbers[RENEWALS]
+        bounds = _Bounds.read(numbers, self._began_at, self._began_ns)
+        if due.exit_step == NEVER and self._is_over(bounds, steps, now):
+            told = self._gang.end_after(steps)
+            due.exit_step = NEVER if told is None else told
+        if steps >= due.exit_step:
+            self.yielded = True
+            return True
+        if steps >= due.save_step or now >= due.save_ns:
+            self._save_now()
+            self._plan_save(monotonic_ns())
+        wants_more = self._gang.first and (steps >= bounds.ask_step or now >= bounds.ask_ns)
+        numbers[Field.WANTS_MORE] = wants_more
+        due.step = min(due.exit_step, due.save_step, self._total, bounds.last_step if wants_more else bounds.ask_step)
+        due.ns = min(due.save_ns, bounds.last_ns if wants_more else bounds.ask_ns)
+        return False
+
+    def _is_over(self, bounds: _Bounds, steps: int, now: int) -> bool:
+        """Bounds are the first worker's business. A revocation counts wherever it arrives."""
+        bounded = self._gang.first and (steps >= bounds.last_step or now >= bounds.last_ns)
+        return bounded or bool(self._numbers[REVOKED])
+
+    def _plan_save(self, now: int) -> None:
+        every = self._saving
+        if every.save is not None and self._checkpoints and (self._gang.first or every.every_rank):
+            self._due.save_step = (self.steps // every.every_steps + 1) * every.every_steps if every.every_steps else NEVER
+            self._due.save_ns = now + int(every.every_s * 1e9) if every.every_s else NEVER
+
+    def _save_now(self) -> None:
+        save, checkpoints, steps = self._saving.save, self._checkpoints, self.steps
+        mine = self._gang.first or self._saving.every_rank
+        if save is None or checkpoints is None or not mine or self._saved == steps:
+            return
+        self._numbers[Field.STAGE] = Stage.SAVING
+        draft = checkpoints.draft(steps)
+        save(draft)
+        if self._saving.every_rank:
+            if not self._gang.first:
+                sync_all(draft)
+            self._gang.gather(steps)
+        if self._gang.first:
+            checkpoints.complete(draft, steps, self.notes)
+            self._gang.saved(steps)
+        self._note_saved(steps)
+        self._numbers[Field.STAGE] = Stage.RUNNING
