@@ -17,23 +17,16 @@ class enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import SolverError
 from fairlead.policies.classes import Classes
-from fairlead.policies.program import TOLERANCE, Program
+from fairlead.policies.levels import FITS, Cost, Demand, least_level, worth_level
+from fairlead.policies.program import Program
 
-FITS = 1e-9
-"""Demands that exceed the cluster by no more than this part of it fit."""
-
-_ROUNDS = 60
-_STEPS = 200
-_CLOSE = 1e-9  # a last step so small leaves an error of its square
 _REMEMBERED = 12  # prices
 _TIED = 1e-12  # answers that differ by no more, as a part of the whole, are equally good
 
@@ -247,31 +240,14 @@ class Demands:
 
     # Demands that fall as a level rises.
 
-    def least_level(
-        self, demand: Callable[[float], tuple[Floats, Floats]], lowest: float, highest: float, guess: float = 0.0
-    ) -> tuple[float, Grid, Fit]:
-        """The least level at which the demands fit the cluster, the demands, and how they do.
-
-        `demand(level)` gives r and its slope. Below `lowest` demands grow no more; from `highest` on all fall, convex, to 0.
-        Prices show how high the level must at least be: where the demands cost what the cluster is worth. That level's
-        program gives better prices, and so on; levels only rise. A good `guess` of the level saves time."""
-        level = self.worth_level(demand, self._first_prices(), lowest, highest, guess)
-        nudge = 0.0
-        for _ in range(_ROUNDS):
-            grid = self.on_grid(demand(level)[0])
-            fit = self.fit(grid)
-            if fit.excess <= FITS:
-                return level, grid, fit
-            raised = self.worth_level(demand, fit.prices, level, highest, level)
-            if raised <= level:  # as near as numbers come
-                if fit.excess <= TOLERANCE:
-                    return level, grid, fit
-                nudge = max(2.0 * nudge, float(np.spacing(level)))
-                raised = level + nudge
-            if not raised > level:
-                break
-            level = raised
-        raise SolverError(self.name, f"no better level than {level:g}, at which demands are {fit.excess:g} over the cluster")
+    def least_level(self, demand: Demand, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Grid, Fit]:
+        """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
+        more. A good `guess` of the level saves time."""
+        first = worth_level(demand, self.cost_at(self._first_prices()), lowest, highest, guess)
+        level, wanted, fit = least_level(
+            self.name, demand, lambda r: self.fit(self.on_grid(r)), lambda fit: self.cost_at(fit.prices), first, highest
+        )
+        return level, self.on_grid(wanted), fit
 
     def _first_prices(self) -> Floats:
         """Of the last optimum, or by how fast types are: those whose sum over the cluster is 1."""
@@ -283,41 +259,18 @@ class Demands:
         worth /= float(worth @ self.capacity)
         return worth
 
-    def worth_level(
-        self, demand: Callable[[float], tuple[Floats, Floats]], prices: Floats, low: float, highest: float, guess: float
-    ) -> float:
-        """The least, from `low` on, at which demands cost no more than the cluster is worth (1): Newton in a bracket."""
+    def cost_at(self, prices: Floats) -> Cost:
         costs = self.costs(prices)
         slope_to = np.zeros(costs.shape)  # each point; between two, a job costs `offset + slope · r`
         slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._geometry.inverse[:, 1:]
         offsets, slopes = (costs - slope_to * self.grid).ravel(), slope_to.ravel()
-        level, high, tried = max(low, guess), np.inf, False
-        for _ in range(_STEPS):
-            r, falls = demand(level)
+
+        def cost(r: Floats) -> tuple[float, Floats]:
             at = self._above(r)
             rise = slopes[at]
-            over = float(offsets[at].sum() + rise @ r) - 1.0
-            if over > 0:
-                low, tried = level, True
-            else:
-                high = level
-            if high <= low:
-                break
-            slope = float(rise @ falls)
-            newton = level - over / slope if slope < 0 else np.inf
-            if abs(newton - level) <= _CLOSE * abs(level):
-                return max(newton, low)
-            if low < newton < high:
-                level = newton
-            elif not tried:
-                level, tried = low, True
-            elif high < np.inf:
-                level = 0.5 * (low + high)
-                if level in (low, high):
-                    break
-            else:  # nobody's demand falls yet
-                level = max(highest, 2.0 * low)
-        return high
+            return float(offsets[at].sum() + rise @ r) - 1.0, rise
+
+        return cost
 
 
 def _put_first(near: Floats, prices: Floats) -> None:

@@ -22,31 +22,38 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
-from fairlead.policies.in_time import fastest_of, in_time
+from fairlead.policies.in_time import Hurry, fastest_of, in_time
 from fairlead.policies.max_min import nothing
+from fairlead.policies.sharing import NO_SHARING, Sharing
+
+PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
 
 
 @dataclass(frozen=True)
 class FinishTimeFairness:
     """Nobody finishes later, relative to a 1/n share, than it must: finish-time fairness (Themis) that knows no types."""
 
-    paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
+    paper: ClassVar[str] = PAPER
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, memo, alike=True)
+        return _fairest(view, memo, alike=True)
 
 
 @dataclass(frozen=True)
-class FinishTimeFairnessPerf:
-    """Nobody finishes later, relative to a 1/n share, than it must, each on types that serve it: finish-time fairness."""
+class FinishTimeFairnessPerf(Sharing):
+    """Nobody finishes later, relative to a 1/n share, than it must, each on types that serve it: finish-time fairness.
 
-    paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
+    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
+    room together. A 1/n share is always that of a job alone on types at full speed.
+    """
+
+    paper: ClassVar[str] = PAPER
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, memo, alike=False)
+        return _fairest(view, memo, sharing=self)
 
 
-def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, Memo]:
+def _fairest(view: Snapshot, memo: Memo, *, alike: bool = False, sharing: Sharing = NO_SHARING) -> tuple[Allocation, Memo]:
     classes = classes_of(view, alike=alike)
     left = view.jobs.steps_left
     rate = isolated_rates(view, classes, alike=alike)
@@ -55,9 +62,9 @@ def _allocated(view: Snapshot, memo: Memo, *, alike: bool) -> tuple[Allocation, 
     if not len(classes):
         return nothing(view), kept
     alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
-    waited = view.time - view.jobs.submitted_s
-    x, near = in_time("finish-time fairness", view, classes, left, alone, waited, memo, alike=alike)
-    return Allocation.alone(view.jobs.number, x), {**kept, **near}
+    hurry = Hurry(left, unit=alone, spent=view.time - view.jobs.submitted_s)
+    x, near = in_time("finish-time fairness", view, classes, hurry, memo, alike=alike, sharing=sharing)
+    return x, {**kept, **near}
 
 
 def isolated_rates(view: Snapshot, classes: Classes, *, alike: bool) -> Floats:

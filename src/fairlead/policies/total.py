@@ -23,7 +23,8 @@ from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import classes_of
-from fairlead.policies.demands import FITS, Demands, Fit
+from fairlead.policies.demands import Demands, Fit
+from fairlead.policies.levels import FITS
 from fairlead.policies.max_min import nothing
 
 _FREE = 1e-3
