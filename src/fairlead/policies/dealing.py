@@ -1,8 +1,8 @@
 """The time of classes, dealt out to their jobs and to pairs of jobs, such that each job's demand is met.
 
-Inside a class the speeds that it has are laid out from the fastest to none. From the largest demand to the least, each job takes
-the slowest unit of time in a row whose mean is enough for it; what it leaves is enough for the others. So a job is on few ways,
-and stays on them. What is beyond the demands lifts the least of them.
+Inside a class the speeds that it has are laid out from the fastest to none. From the largest demand to the least, each job
+takes the slowest unit of time in a row whose mean is enough for it; what it leaves is enough for the others. So a job is on few
+ways, and stays on them. What is beyond the demands lifts the least of them.
 
 Company between two classes is laid out along one stretch of time on both sides: who lies beside one another is a pair. Inside a
 class the stretch is folded in the middle; whoever has more than half of it would be beside itself."""
@@ -39,7 +39,7 @@ def dealt_out(
     supply: Supply, numbers: Ints, time: Floats, asked: Asked, reasons: Mapping[int, Reason] | None = None
 ) -> Allocation | Clash:
     """`time` is by way; `numbers` are all jobs of the view."""
-    ways, sides = supply.ways, supply.ways.sides
+    sides = supply.ways.sides
     by_class = supply.of.argsort(kind="stable")
     ends = np.bincount(supply.of, minlength=len(supply.classes)).cumsum()
     amount = time[sides.way] * sides.weight

@@ -1,4 +1,4 @@
-"""The least level at which demands that fall as it rises fit the cluster. What fits, and what demands cost, is told by others."""
+"""The least level at which demands that fall as it rises fit the cluster. Others tell what fits, and what demands cost."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ _IDLE: list[Any] = []
 
 @dataclass(frozen=True)
 class Solution:
-    """An optimum: the columns' values and reduced costs (below 0: a unit of it would lose so much), the rows' duals, and what it
-    is worth."""
+    """An optimum: the columns' values and reduced costs (below 0: a unit of it would lose so much), the rows' duals, and
+    what it is worth."""
 
     values: Floats
     reduced: Floats

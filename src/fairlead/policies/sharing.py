@@ -1,5 +1,5 @@
-"""Policies that may put two jobs on one accelerator, or reckon with gangs that stand apart (Gavel §3.1): whatever they maximise,
-it is a program over a supply, and its answer is dealt out to jobs and pairs of jobs.
+"""Policies that may put two jobs on one accelerator, or reckon with gangs that stand apart (Gavel §3.1): whatever they
+maximise, it is a program over a supply, and its answer is dealt out to jobs and pairs of jobs.
 
 Company inside a class may come out such that somebody would be beside itself. Then that job becomes a class of its own, and the
 policy is asked again; with every job in its own class nobody can be."""

@@ -5,8 +5,8 @@ member m has one unit of time, may mix speeds, and demands the speed r_m on aver
 
     Σ_w max(T_w − τ, 0)·Y_w  ≥  Σ_m max(r_m − τ, 0)      for all τ ≥ 0,   and   Σ_w Y_w ≤ n_g
 
-(the demands are majorised by the supply, as of jobs on uniform machines; Horvath, Lam and Sethi, JACM'77). It need be asked only
-at the speeds τ = T_w of ways that are used. So a program over classes has a column for each way, however many jobs there are
+(the demands are majorised by the supply, as of jobs on uniform machines; Horvath, Lam and Sethi, JACM'77). It need be asked
+only at the speeds τ = T_w of ways that are used. So a program over classes has a column for each way, however many jobs there are
 and however they differ, and a row for those τ alone that some solution has violated. The duals of these rows are the prices of
 speed: what a job with the demand r costs is Σ_τ price_gτ·max(r − τ, 0), and what the cluster can afford is one budget.
 
@@ -27,6 +27,7 @@ from fairlead.policies.ways import Ways
 
 _ROUNDS = 500
 _USED = 1e-10
+_SLACK = 10 * FITS  # rows that some fit was short of by a little less than counts
 
 
 class Asked:
@@ -109,7 +110,7 @@ class Supply:
     def most(self, asked: Asked, worth: Floats, over: float = 0.0) -> Floats:
         """The time on each way that meets the demands and is worth most. `over`: an excess to bear."""
         model = self._plain()
-        model.aim(worth, max(over, 0.0))
+        model.aim(worth, max(over, 0.0) + _SLACK)
         return model.solve(asked).values[1:].clip(min=0.0)
 
     def best_ratio(self, asked: Asked, worth: Floats, price: Floats, over: float = 0.0) -> Floats:
