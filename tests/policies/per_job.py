@@ -117,8 +117,9 @@ class Together:
             keeps.append(nodes @ x <= 1)
         return x, self.matrix(self.rate[:, 0], self.rate[:, 1]) @ x, keeps
 
-    def as_dealt(self, x: cp.Variable, allocation: Allocation) -> list:
-        """The unknowns are this allocation; whether gangs stand together or apart is open."""
+    def as_dealt(self, x: cp.Variable, allocation: Allocation, problem) -> float:
+        """The value of a problem whose unknowns are no more than this allocation, and nearly all of it in sum; whether gangs
+        stand together or apart is open."""
         numbers = self.made.view.jobs.number
         want = {}
         for first, second, kind, share in zip(allocation.first, allocation.second, allocation.types, allocation.share):
@@ -128,7 +129,11 @@ class Together:
         at = {key: row for row, key in enumerate(dict.fromkeys(keys))}
         total = sparse.csr_matrix((np.ones(len(keys)), ([at[key] for key in keys], np.arange(len(keys)))))
         shares = np.array([want.get(key, 0.0) for key in at])
-        return [cp.abs(total @ x - shares) <= 1e-9]
+        same = [total @ x <= shares + 1e-9, cp.sum(x) >= shares.sum() * (1 - 1e-7)]
+        dealt = cp.Problem(problem.objective, [*problem.constraints, *same])
+        dealt.solve(solver=cp.HIGHS)
+        assert dealt.status == "optimal"
+        return float(dealt.value)
 
 
 def solved(problem) -> float:

@@ -3,22 +3,35 @@ pair of jobs."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from fairlead.policies.classes import classes_of
+from fairlead.policies.finish_time import FinishTimeFairnessPerf, isolated_rates
 from fairlead.policies.makespan import MinTotalDurationPerf
+from fairlead.policies.total import MaxSumThroughputPerf, MinCost, MinCostSlo
 from policies.per_job import Moment, Together, cp, moment, solved
 
 OPTIONS = [{"space_sharing": True}, {"placement_sensitive": True}, {"space_sharing": True, "placement_sensitive": True}]
 
 
-def crowded(seed: int, **options: bool) -> Moment:
+def crowded(seed: int, *, deadlines: bool = False, **options: bool) -> Moment:
     """Few kinds, so that there are classes of several jobs; where placement counts, several nodes."""
-    return moment(seed, jobs=14, kinds=4, nodes=2 if "placement_sensitive" in options else 1)
+    return moment(seed, jobs=14, kinds=4, nodes=2 if "placement_sensitive" in options else 1, deadlines=deadlines)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options))
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.usefixtures("all_digits")
+def each(*cases: dict[str, bool], seeds: int = 20):
+    """A test for some of the options, each on so many moments, with shares as they were computed."""
+
+    def decorate(test):
+        test = pytest.mark.parametrize("options", cases or OPTIONS, ids=lambda options: "+".join(options))(test)
+        test = pytest.mark.parametrize("seed", range(seeds))(test)
+        return pytest.mark.usefixtures("all_digits")(test)
+
+    return decorate
+
+
+@each()
 def test_the_longest_duration_is_the_least_possible(seed, options):
     made = crowded(seed, **options)
     left = made.view.jobs.steps_left
@@ -26,7 +39,87 @@ def test_the_longest_duration_is_the_least_possible(seed, options):
     book = Together.of(made, **options)
     x, throughput, keeps = book.program()
     speed = cp.Variable()
-    problem = [*keeps, cp.multiply(1e3 / left, throughput) >= speed]
-    best = solved(cp.Problem(cp.Maximize(speed), problem))
-    got = solved(cp.Problem(cp.Maximize(speed), [*problem, *book.as_dealt(x, allocation)]))
-    assert got == pytest.approx(best, rel=1e-6)
+    problem = cp.Problem(cp.Maximize(speed), [*keeps, cp.multiply(1e3 / left, throughput) >= speed])
+    assert book.as_dealt(x, allocation, problem) == pytest.approx(solved(problem), rel=1e-6)
+
+
+@each()
+def test_nobody_finishes_later_relative_to_its_share_than_must_be(seed, options):
+    """The least ρ by halves: at each, a linear program tells whether all can be done in time."""
+    made = crowded(seed, **options)
+    jobs = made.view.jobs
+    allocation, memo = FinishTimeFairnessPerf(**options).allocate(made.view, None)
+    alone = jobs.steps_left / isolated_rates(made.view, classes_of(made.view), alike=False)
+    waited = made.view.time - jobs.submitted_s
+    book = Together.of(made, **options)
+    fastest = np.zeros(len(jobs))
+    np.maximum.at(fastest, book.one[(book.two < 0) & (book.room < 1e6)], book.rate[(book.two < 0) & (book.room < 1e6), 0])
+    x, throughput, keeps = book.program()
+    part, need = cp.Variable(), cp.Parameter(len(jobs))
+    problem = cp.Problem(cp.Maximize(part), [*keeps, throughput >= cp.multiply(need, part), part <= 2])
+
+    def demand(rho: float) -> np.ndarray:
+        time = rho * alone - waited
+        return np.where(time > jobs.steps_left / fastest, jobs.steps_left / np.maximum(time, 1e-300), fastest)
+
+    for rho, fits in ((memo["level"] * (1 + 1e-6), True), (memo["level"] * (1 - 1e-6), False)):
+        need.value = demand(rho)
+        if fits:
+            assert book.as_dealt(x, allocation, problem) >= 1 - 1e-6
+        elif (demand(rho) > demand(memo["level"])).any():  # else the level is the least of all
+            problem.solve(solver=cp.HIGHS)
+            assert problem.value < 1 + 1e-9
+
+
+@each(seeds=12)
+@pytest.mark.parametrize("normalized", [False, True])
+def test_total_throughput_is_the_largest_possible(seed, options, normalized):
+    made = crowded(seed, **options)
+    allocation, _ = MaxSumThroughputPerf(normalized=normalized, **options).allocate(made.view, None)
+    unit = made.rates.max(axis=1) if normalized else np.ones(len(made.rates))
+    book = Together.of(made, **options)
+    x, throughput, keeps = book.program()
+    problem = cp.Problem(cp.Maximize(cp.sum(cp.multiply(1 / unit, throughput))), keeps)
+    assert book.as_dealt(x, allocation, problem) == pytest.approx(solved(problem), rel=1e-6)
+
+
+def best_ratio(made: Moment, book: Together, floor: np.ndarray, *, normalized: bool):
+    """By Dinkelbach: the ratio at which max Σ (worth − ratio·price)·x is 0; and how much more than at this ratio is won by the
+    best split of an allocation."""
+    price = np.array([kind.price_per_hour for kind in made.view.cluster.types])
+    unit = (made.rates / (made.workers[:, None] * price)).max(axis=1) if normalized else np.ones(len(made.rates))
+    x, throughput, keeps = book.program()
+    gain, pay = cp.sum(cp.multiply(1 / unit, throughput)), (made.workers[book.one] * price[book.types]) @ x
+    value, ratio = 0.0, cp.Parameter(nonneg=True)
+    problem = cp.Problem(cp.Maximize(gain - ratio * pay), [*keeps, throughput >= floor, pay >= 1e-3])
+    for _ in range(50):
+        ratio.value = value
+        problem.solve(solver=cp.HIGHS)
+        better = float(gain.value / pay.value)
+        if abs(better - value) <= 1e-10 * better:
+            return better, lambda allocation: book.as_dealt(x, allocation, problem) / pay.value
+        value = better
+    raise AssertionError("no ratio found")
+
+
+@each(seeds=12)
+@pytest.mark.parametrize("normalized", [False, True])
+def test_the_throughput_per_cost_is_the_largest_possible(seed, options, normalized):
+    made = crowded(seed, **options)
+    allocation, _ = MinCost(normalized=normalized, **options).allocate(made.view, None)
+    book = Together.of(made, **options)
+    ratio, lost = best_ratio(made, book, np.zeros(len(made.rates)), normalized=normalized)
+    assert lost(allocation) == pytest.approx(0.0, abs=1e-6 * ratio)
+
+
+@each(seeds=12)
+@pytest.mark.parametrize("normalized", [False, True])
+def test_with_deadlines_kept_the_throughput_per_cost_is_the_largest_possible(seed, options, normalized):
+    made = crowded(seed, deadlines=True, **options)
+    allocation, _ = MinCostSlo(normalized=normalized, margin_s=0.0, **options).allocate(made.view, None)
+    jobs = made.view.jobs
+    floor = jobs.steps_left / (jobs.submitted_s + jobs.deadline_s - made.view.time)
+    floor[[number in allocation.reasons for number in jobs.number.tolist()]] = 0.0
+    book = Together.of(made, **options)
+    ratio, lost = best_ratio(made, book, floor * (1 - 1e-7), normalized=normalized)
+    assert lost(allocation) == pytest.approx(0.0, abs=1e-6 * ratio)

@@ -17,7 +17,7 @@ import numpy as np
 from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.reasons import Reason
-from fairlead.policies.supply import Asked, Supply
+from fairlead.policies.ways import Ways
 
 IDLE = -1
 """The way of who does nothing."""
@@ -30,18 +30,18 @@ Lot = list[dict[int, float]]
 
 @dataclass(frozen=True)
 class Clash:
-    """A job that cannot have its part of the company inside its class: rows of the view."""
+    """A job that cannot have its part of the company inside its class."""
 
-    row: int
+    job: int  # its number
 
 
 def dealt_out(
-    supply: Supply, numbers: Ints, time: Floats, asked: Asked, reasons: Mapping[int, Reason] | None = None
+    ways: Ways, numbers: Ints, of: Ints, demand: Floats, time: Floats, reasons: Mapping[int, Reason]
 ) -> Allocation | Clash:
-    """`time` is by way; `numbers` are all jobs of the view."""
-    sides = supply.ways.sides
-    by_class = supply.of.argsort(kind="stable")
-    ends = np.bincount(supply.of, minlength=len(supply.classes)).cumsum()
+    """`time` is by way; the other columns by job: its number, its class, and its demand as a part of its class's fastest."""
+    sides = ways.sides
+    by_class = of.argsort(kind="stable")
+    ends = np.bincount(of, minlength=len(ways.fastest)).cumsum()
     amount = time[sides.way] * sides.weight
     who: list[list[int]] = [[] for _ in range(len(sides.way))]  # by side
     part: list[list[float]] = [[] for _ in range(len(sides.way))]
@@ -55,20 +55,20 @@ def dealt_out(
             continue
         mine = mine[np.argsort(-sides.speed[mine], kind="stable")]
         speed, laid = sides.speed[mine], amount[mine]
-        demand = lifted(asked.part[members], speed, laid)
-        order = np.argsort(-demand, kind="stable")
-        lots = windows(demand[order], speed, laid)
+        wanted = lifted(demand[members], speed, laid)
+        order = np.argsort(-wanted, kind="stable")
+        lots = windows(wanted[order], speed, laid)
         own = [at for at, side in enumerate(mine.tolist()) if sides.weight[side] == 2.0]
         stuck = _spread_out(lots, speed, laid, own) if own else None
         members = members[order]
         if stuck is not None:
-            return Clash(int(supply.there[members[stuck]]))
+            return Clash(int(numbers[members[stuck]]))
         for member, lot in zip(members.tolist(), lots):
             for at, share in lot.items():
                 if share > 0:
                     who[mine[at]].append(member)
                     part[mine[at]].append(share)
-    return _met(supply, numbers, who, part, reasons or {})
+    return _met(ways, numbers, who, part, reasons)
 
 
 def lifted(demand: Floats, speed: Floats, amount: Floats) -> Floats:
@@ -190,12 +190,9 @@ def _exchange(
     return taken
 
 
-def _met(
-    supply: Supply, numbers: Ints, who: list[list[int]], part: list[list[float]], reasons: Mapping[int, Reason]
-) -> Allocation:
-    """Jobs by side of the supply → entries of an allocation."""
-    ways, sides = supply.ways, supply.ways.sides
-    number = numbers[supply.there]
+def _met(ways: Ways, number: Ints, who: list[list[int]], part: list[list[float]], reasons: Mapping[int, Reason]) -> Allocation:
+    """Jobs by side of the ways → entries of an allocation."""
+    sides = ways.sides
     of_way: dict[int, list[int]] = {}
     for side in range(len(who)):
         if who[side]:

@@ -17,17 +17,22 @@ class enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.reasons import Reason
 from fairlead.policies.classes import Classes
 from fairlead.policies.levels import FITS, Cost, Demand, least_level, worth_level
+from fairlead.policies.max_min import in_class_order
 from fairlead.policies.program import Program
 
 _REMEMBERED = 12  # prices
+_SPARE = 1e-9
 _TIED = 1e-12  # answers that differ by no more, as a part of the whole, are equally good
 
 
@@ -45,7 +50,7 @@ class Fit:
 
     excess: float
     prices: Floats
-    mix: Floats  # of the answers of each class: classes × answers
+    used: Floats  # the mix of the answers of each class: classes × answers
 
 
 class Demands:
@@ -67,11 +72,11 @@ class Demands:
         # What a search looks at again and again: the inner points by job.
         self._inner = [point[self.of] for point in hulls.grid.T[1:-1]]
         self._first = self.of * self.grid.shape[1] + 1
-        self.near = np.zeros((2, _REMEMBERED, len(capacity))) if near is None else near.copy()
+        self.near = no_prices(len(capacity)) if near is None else near.copy()
 
     # Demands.
 
-    def on_grid(self, demand: Floats) -> Grid:
+    def asked(self, demand: Floats) -> Grid:
         at = self._above(demand)
         part = (demand - self.grid.ravel()[at - 1]) * self._geometry.inverse.ravel()[at]
         return Grid(at, np.minimum(np.maximum(part, 0.0), 1.0))
@@ -97,7 +102,17 @@ class Demands:
         paid: Floats = low + (flat[grid.at] - low) * grid.part
         return paid
 
+    def paid(self, grid: Grid, fit: Fit) -> Floats:
+        """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
+        return self.cost_of(grid, self.costs(fit.prices))
+
     # Programs.
+
+    def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
+        """What time is worth where a class's throughput counts in these units, classes × types. `ordered`: such that no two
+        optima are equally good."""
+        worth: Floats = self.classes.rates / unit[:, None]
+        return in_class_order(worth, self.classes) if ordered else worth
 
     def fit(self, grid: Grid) -> Fit:
         """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it."""
@@ -106,6 +121,10 @@ class Demands:
         excess, mix = self._best(valid, use, np.zeros(use.shape[:2]), None, self.near[0])
         prices = self.near[0, 0] / self._room
         return Fit(excess, prices / float(prices @ self.capacity), mix)
+
+    def is_full(self, fit: Fit) -> bool:
+        """Whether every type has a price: then all are full, and every job gets just what it needs."""
+        return bool((fit.prices * self.capacity)[self.capacity > 0].min() > _SPARE)
 
     def most(self, grid: Grid, worth: Floats, over: float = 0.0) -> Floats:
         """The mix of answers that meets the demands and maximises Σ worth_gj × time of g on j. `over`: an excess to bear."""
@@ -179,10 +198,12 @@ class Demands:
         mix[g, f] = part[: len(g)]
         return float(part[-1]) if loose else 0.0, np.maximum(mix, 0.0)
 
-    def best_ratio(self, grid: Grid, worth: Floats, price: Floats, over: float = 0.0) -> Floats:
-        """The mix that meets the demands and maximises Σ worth·time / Σ price·time; among these, the most of both.
+    def best_ratio(self, grid: Grid, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
+        """The mix that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
+        both.
 
         Charnes and Cooper: divided by the denominator, with its inverse as one more unknown, the program is linear."""
+        price = prices[None, :] * self.classes.workers[:, None]
         g, f = self.valid.nonzero()
         time = self._time(grid)[g, f]
         types, columns = len(self.capacity), len(g)
@@ -223,6 +244,9 @@ class Demands:
         x[self.there] = low + (points[grid.at] - low) * grid.part[:, None]
         return x
 
+    def allocation(self, numbers: Ints, grid: Grid, mix: Floats, reasons: Mapping[int, Reason]) -> Allocation:
+        return Allocation.alone(numbers, self.shares(grid, mix), reasons)
+
     def _time(self, grid: Grid, answers: int | None = None) -> Floats:
         """classes × answers (the first so many, or all) × types: what the members take together."""
         size = self.grid.size
@@ -245,9 +269,9 @@ class Demands:
         more. A good `guess` of the level saves time."""
         first = worth_level(demand, self.cost_at(self._first_prices()), lowest, highest, guess)
         level, wanted, fit = least_level(
-            self.name, demand, lambda r: self.fit(self.on_grid(r)), lambda fit: self.cost_at(fit.prices), first, highest
+            self.name, demand, lambda r: self.fit(self.asked(r)), lambda fit: self.cost_at(fit.prices), first, highest
         )
-        return level, self.on_grid(wanted), fit
+        return level, self.asked(wanted), fit
 
     def _first_prices(self) -> Floats:
         """Of the last optimum, or by how fast types are: those whose sum over the cluster is 1."""
@@ -271,6 +295,11 @@ class Demands:
             return float(offsets[at].sum() + rise @ r) - 1.0, rise
 
         return cost
+
+
+def no_prices(types: int) -> Floats:
+    """Where there is no earlier moment."""
+    return np.zeros((2, _REMEMBERED, types))
 
 
 def _put_first(near: Floats, prices: Floats) -> None:

@@ -19,16 +19,13 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes
-from fairlead.policies.demands import Demands
-from fairlead.policies.levels import Cost, Demand, least_level, worth_level
-from fairlead.policies.max_min import even_mix, in_class_order
-from fairlead.policies.sharing import Answer, Sharing, in_way_order, shared
-from fairlead.policies.supply import Fit, Supply
+from fairlead.policies.demands import no_prices
+from fairlead.policies.levels import Demand, worth_level
+from fairlead.policies.max_min import even_mix
+from fairlead.policies.sharing import Answer, Means, Sharing, shared
 
 LEAST = 10 * NEGLIGIBLE
 """Of the time on its fastest type everybody gets so much, however little it needs: less would be lost as dust."""
-
-_SPARE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -60,57 +57,41 @@ def in_time(
 ) -> tuple[Allocation, Mapping[str, Any]]:
     """`memo` has what was returned with it the last time: level and prices, from which the next ones are found sooner."""
     near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
-    if not sharing.alone:
-        return shared(name, view, classes, sharing, lambda supply: _supplied(view, supply, hurry, float(near["level"])))
-    demands = Demands(name, classes, view.capacity, near["prices"])
-    at, fastest = demands.there, demands.fastest
     if alike:
         hurry = Hurry(hurry.left / fastest_of(view, classes), hurry.unit, hurry.spent)
-    demand, lowest, highest = hurry.of(at, fastest, _least(view, at) * fastest)
-    guess = float(near["level"])
-    if alike and (classes.rates > 0).all():  # everything is one pool, and fits as soon as its sum does
-        price = np.full(len(view.capacity), 1.0 / float(view.capacity.sum()))
-        level = worth_level(demand, demands.cost_at(price), lowest, highest, guess)
-        x = np.zeros((len(view.jobs), len(view.capacity)))
-        x[at] = demand(level)[0][:, None] * even_mix(classes, view.capacity)[demands.of]
-        return Allocation.alone(view.jobs.number, x), {"level": level, "prices": demands.near}
-    level, grid, fit = demands.least_level(demand, lowest, highest, guess)
-    mix = fit.mix
-    # Where every type has a price, all are full and every job gets just what it needs: nothing is left to deal out.
-    usable = view.capacity > 0
-    if (fit.prices * view.capacity)[usable].min() <= _SPARE:
-        worth = classes.rates / classes.rates.max(axis=1, keepdims=True) * classes.workers[:, None]
-        mix = demands.most(grid, in_class_order(worth, classes), fit.excess)
-    x = demands.shares(grid, mix)
-    x = _same_mix(classes, view, x) if alike else x
-    return Allocation.alone(view.jobs.number, x), {"level": level, "prices": demands.near}
+        if (classes.rates > 0).all():
+            return _in_one_pool(view, classes, hurry, near)
+
+    def answer(means: Means) -> Answer:
+        demand, lowest, highest = hurry.of(means.there, means.fastest, _least(view, means.there) * means.fastest)
+        level, asked, fit = means.least_level(demand, lowest, highest, float(near["level"]))
+        used = fit.used
+        if not means.is_full(fit):  # something is left to deal out
+            top = np.zeros(len(means.classes))
+            top[means.of] = means.fastest
+            unit = np.where(top > 0, top, 1.0) / means.classes.workers
+            used = means.most(asked, means.worth(unit, ordered=True), fit.excess)
+        return Answer(used, asked, memo={"level": level, "prices": means.near})
+
+    x, kept = shared(name, view, classes, sharing, answer, near["prices"])
+    if alike:
+        x = Allocation.alone(view.jobs.number, _same_mix(classes, view, x.matrix(view.jobs.number, len(view.capacity))))
+    return x, kept or near
 
 
-def _supplied(view: Snapshot, supply: Supply, hurry: Hurry, guess: float) -> Answer:
-    """The same where jobs may share accelerators or stand apart."""
-    at, fastest, workers = supply.there, supply.fastest, view.jobs.workers[supply.there]
-    demand, lowest, highest = hurry.of(at, fastest, _least(view, at) * fastest)
-    size = float(view.capacity.sum())
-
-    def in_one_pool(r: Floats) -> tuple[float, Floats]:
-        return float(workers @ (r / fastest)) / size - 1.0, workers / fastest / size
-
-    def cost(fit: Fit) -> Cost:
-        def of(r: Floats) -> tuple[float, Floats]:
-            part = r / fastest
-            return float(fit.bill.cost(supply.of, part).sum()) - 1.0, fit.bill.rise(supply.of, part) / fastest
-
-        return of
-
-    if guess <= 0.0:
-        guess = worth_level(demand, in_one_pool, lowest, highest, lowest)
-    near = supply.fit(supply.asked(demand(guess)[0]))
-    first = worth_level(demand, cost(near), lowest, highest, guess)
-    level, wanted, fit = least_level(supply.name, demand, lambda r: supply.fit(supply.asked(r)), cost, first, highest)
-    asked = supply.asked(wanted)
-    worth = supply.ways.progress(supply.classes.workers.astype(np.float64))
-    time = supply.most(asked, in_way_order(worth, supply), fit.excess)
-    return Answer(time, asked, memo={"level": level, "prices": None})
+def _in_one_pool(
+    view: Snapshot, classes: Classes, hurry: Hurry, near: Mapping[str, Any]
+) -> tuple[Allocation, Mapping[str, Any]]:
+    """Where all types are alike to everybody: demands fit as soon as their sum does."""
+    at, size = (classes.of >= 0).nonzero()[0], float(view.capacity.sum())
+    ones = np.ones(len(at))
+    demand, lowest, highest = hurry.of(at, ones, _least(view, at) * ones)
+    rise = view.jobs.workers[at] / size
+    level = worth_level(demand, lambda r: (float(rise @ r) - 1.0, rise), lowest, highest, float(near["level"]))
+    x = np.zeros((len(view.jobs), len(view.capacity)))
+    x[at] = demand(level)[0][:, None] * even_mix(classes, view.capacity)[classes.of[at]]
+    prices = no_prices(len(view.capacity)) if near["prices"] is None else near["prices"]
+    return Allocation.alone(view.jobs.number, x), {"level": level, "prices": prices}
 
 
 def _least(view: Snapshot, at: Ints) -> float:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from typing import Any, Protocol
 
 from fairlead.core.allocation import Allocation
-from fairlead.core.cluster import Floats
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes
-from fairlead.policies.dealing import Clash, dealt_out
-from fairlead.policies.max_min import SLIGHT, nothing
-from fairlead.policies.supply import Asked, Supply
+from fairlead.policies.dealing import Clash
+from fairlead.policies.demands import Demands
+from fairlead.policies.levels import Demand
+from fairlead.policies.max_min import nothing
+from fairlead.policies.supply import Supply
 from fairlead.policies.ways import ways_of
+
+MANY = 6
+"""With more types than these, `Demands` has more answers than there are rows that a supply can be short of."""
 
 
 @dataclass(frozen=True)
@@ -39,36 +43,64 @@ class Sharing:
 NO_SHARING = Sharing()
 
 
+class Means(Protocol):
+    """What the jobs of a moment can be given, by class: with `Demands` each alone on types, with `Supply` in company as well.
+
+    What is `asked` of them, how much of what is used, and what time is worth, is each one's own matter."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def classes(self) -> Classes: ...
+    @property
+    def there(self) -> Ints: ...  # rows of the view; columns by job follow it
+    @property
+    def of(self) -> Ints: ...
+    @property
+    def fastest(self) -> Floats: ...
+    @property
+    def near(self) -> Floats | None: ...  # prices, for the next moment
+    def asked(self, demand: Floats) -> Any: ...
+    def fit(self, asked: Any) -> Any: ...
+    def is_full(self, fit: Any) -> bool: ...
+    def paid(self, asked: Any, fit: Any) -> Floats: ...
+    def worth(self, unit: Floats, *, ordered: bool = False) -> Floats: ...
+    def most(self, asked: Any, worth: Floats, over: float = 0.0) -> Floats: ...
+    def best_ratio(self, asked: Any, worth: Floats, prices: Floats, over: float = 0.0) -> Floats: ...
+    def least_level(self, demand: Demand, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Any, Any]: ...
+    def allocation(self, numbers: Ints, asked: Any, used: Floats, reasons: Mapping[int, Reason]) -> Allocation | Clash: ...
+
+
 @dataclass(frozen=True)
 class Answer:
-    """The time on each way, what it was to be enough for, and what else a policy has to say."""
+    """What is used, what it is to be enough for, and what else a policy has to say."""
 
-    time: Floats
-    asked: Asked
+    used: Floats
+    asked: Any
     reasons: Mapping[int, Reason] = field(default_factory=dict)
-    memo: Mapping[str, Any] = field(default_factory=dict)
+    memo: Memo = None
 
 
 def shared(
-    name: str, view: Snapshot, classes: Classes, sharing: Sharing, answer: Callable[[Supply], Answer]
-) -> tuple[Allocation, Mapping[str, Any]]:
-    """The allocation that a policy's answer comes to, and what it remembers."""
+    name: str,
+    view: Snapshot,
+    classes: Classes,
+    sharing: Sharing,
+    answer: Callable[[Means], Answer],
+    near: Floats | None = None,
+) -> tuple[Allocation, Memo]:
+    """The allocation that a policy's answer comes to, and what it remembers. `near` are prices of an earlier moment."""
     while True:
-        ways = ways_of(classes, view, space_sharing=sharing.space_sharing, placement_sensitive=sharing.placement_sensitive)
-        if not len(ways):
-            return nothing(view), {}
-        supply = Supply(name, classes, ways)
-        found = answer(supply)
-        dealt = dealt_out(supply, view.jobs.number, found.time, found.asked, found.reasons)
+        means: Means
+        if sharing.alone and len(view.capacity) <= MANY:
+            means = Demands(name, classes, view.capacity, near)
+        else:
+            wanted = {"space_sharing": sharing.space_sharing, "placement_sensitive": sharing.placement_sensitive}
+            means = Supply(name, classes, view.capacity, ways_of(classes, view, **wanted))
+            if not len(means.ways):
+                return nothing(view), None
+        found = answer(means)
+        dealt = means.allocation(view.jobs.number, found.asked, found.used, found.reasons)
         if not isinstance(dealt, Clash):
             return dealt, found.memo
-        classes = classes.but_one(dealt.row)
-
-
-def in_way_order(worth: Floats, supply: Supply) -> Floats:
-    """The same worths of ways, a little less by a number that follows from what they are: no two optima are equally good."""
-    ways, keys = supply.ways, [*supply.classes.keys, ()]
-    whose = zip(ways.one.tolist(), ways.two.tolist(), ways.types.tolist(), ways.speed.tolist())
-    place = np.array([hash((keys[one], keys[two], kind, speed)) % 9973 for one, two, kind, speed in whose]) / 9973
-    ordered: Floats = worth * (1.0 - SLIGHT * place)
-    return ordered
+        classes = classes.but_one(int(view.jobs.number.searchsorted(dealt.job)))

@@ -6,22 +6,27 @@ member m has one unit of time, may mix speeds, and demands the speed r_m on aver
     Σ_w max(T_w − τ, 0)·Y_w  ≥  Σ_m max(r_m − τ, 0)      for all τ ≥ 0,   and   Σ_w Y_w ≤ n_g
 
 (the demands are majorised by the supply, as of jobs on uniform machines; Horvath, Lam and Sethi, JACM'77). It need be asked
-only at the speeds τ = T_w of ways that are used. So a program over classes has a column for each way, however many jobs there are
-and however they differ, and a row for those τ alone that some solution has violated. The duals of these rows are the prices of
-speed: what a job with the demand r costs is Σ_τ price_gτ·max(r − τ, 0), and what the cluster can afford is one budget.
+only at the speeds τ = T_w of ways that are used. So a program over classes has a column for each way, however many jobs there
+are and however they differ, and a row for those τ alone that some solution has violated. The duals of these rows are the prices
+of speed: what a job with the demand r costs is Σ_τ price_gτ·max(r − τ, 0), and what the cluster can afford is one budget.
 
 Company inside a class takes one thing more: nobody can be beside itself. `dealing.py` looks after that."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import SolverError
+from fairlead.core.reasons import Reason
 from fairlead.policies.classes import Classes
-from fairlead.policies.levels import FITS
+from fairlead.policies.dealing import Clash, dealt_out
+from fairlead.policies.levels import FITS, Cost, Demand, least_level, worth_level
+from fairlead.policies.max_min import SLIGHT
 from fairlead.policies.program import Program, Solution
 from fairlead.policies.ways import Ways
 
@@ -73,24 +78,42 @@ class Fit:
     excess: float
     prices: Floats  # by resource; all together cost 1
     bill: Bill
-    time: Floats
+    used: Floats
 
 
 class Supply:
     """The jobs of one moment, by class, and the ways they have; it answers for any demands that they may have."""
 
-    def __init__(self, name: str, classes: Classes, ways: Ways) -> None:
-        self.name, self.classes, self.ways = name, classes, ways
+    def __init__(self, name: str, classes: Classes, capacity: Ints, ways: Ways) -> None:
+        self.name, self.classes, self.capacity, self.ways = name, classes, capacity, ways
         can = np.append(ways.fastest > 0, False)
         self.there = can[classes.of].nonzero()[0]  # rows of the view; all columns by job follow it
         self.of = classes.of[self.there]
         self.fastest = ways.fastest[self.of]
         self.count = np.bincount(self.of, minlength=len(classes)).astype(np.float64)
+        self.near: Floats | None = None  # its prices are for ways that may not be there the next time
         self._level: _Model | None = None
 
     def asked(self, demand: Floats) -> Asked:
         """Throughputs by job as demands."""
         return Asked(self.of, np.clip(demand / self.fastest, 0.0, 1.0), len(self.classes))
+
+    def paid(self, asked: Asked, fit: Fit) -> Floats:
+        """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
+        return fit.bill.cost(self.of, asked.part)
+
+    def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
+        """What time is worth where a class's throughput counts in these units, by way. `ordered`: such that no two optima are
+        equally good."""
+        ways = self.ways
+        worth = ways.progress(ways.fastest / unit)
+        if not ordered:
+            return worth
+        keys = [*self.classes.keys, ()]
+        whose = zip(ways.one.tolist(), ways.two.tolist(), ways.types.tolist(), ways.speed.tolist())
+        place = np.array([hash((keys[one], keys[two], kind, speed)) % 9973 for one, two, kind, speed in whose]) / 9973
+        slightly_less: Floats = worth * (1.0 - SLIGHT * place)
+        return slightly_less
 
     def fit(self, asked: Asked) -> Fit:
         """min θ such that the demands take no more than (1 + θ) of every resource."""
@@ -107,16 +130,24 @@ class Supply:
         budget = total + float(hours @ self.count)
         return Fit(float(found.values[0]), prices / total, model.bill(rows / budget), found.values[1:].clip(min=0.0))
 
-    def most(self, asked: Asked, worth: Floats, over: float = 0.0) -> Floats:
-        """The time on each way that meets the demands and is worth most. `over`: an excess to bear."""
-        model = self._plain()
-        model.aim(worth, max(over, 0.0) + _SLACK)
-        return model.solve(asked).values[1:].clip(min=0.0)
+    def is_full(self, fit: Fit) -> bool:
+        """Whether it is certain that every job gets just what it needs."""
+        return False  # where gangs stand apart, or two together, there may be better ways to what they need
 
-    def best_ratio(self, asked: Asked, worth: Floats, price: Floats, over: float = 0.0) -> Floats:
-        """The time that meets the demands and maximises Σ worth·time / Σ price·time; among these, the most of both.
+    def most(self, asked: Asked, worth: Floats, over: float = 0.0) -> Floats:
+        """The time on each way that meets the demands and is worth most. `over`: an excess to bear, by which all get less."""
+        model = self._plain()
+        over = max(over, 0.0) + _SLACK
+        model.aim(worth, over)
+        return model.solve(asked).values[1:].clip(min=0.0) / (1.0 + over)
+
+    def best_ratio(self, asked: Asked, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
+        """The time that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
+        both.
 
         Charnes and Cooper: divided by the denominator, with its inverse as one more unknown, the program is linear."""
+        price = prices[self.ways.types] * self.ways.workers
+        over = max(over, 0.0) + _SLACK
         model = _Model(self, np.append(0.0, worth / worth.max(initial=1e-300)), scaled=True, over=over)
         unit = price.max(initial=1e-300)
         columns = np.arange(1, len(self.ways) + 1)
@@ -127,7 +158,31 @@ class Supply:
         model.keep_to_optima(found)
         model.program.costs(np.arange(len(self.ways) + 1), np.append(-1.0, np.zeros(len(self.ways))))
         found = model.solve(asked)
-        return found.values[1:].clip(min=0.0) / float(found.values[0])
+        return found.values[1:].clip(min=0.0) / (float(found.values[0]) * (1.0 + over))
+
+    def least_level(self, demand: Demand, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Asked, Fit]:
+        """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
+        more. A good `guess` of the level saves time; without one, it is where the demands would fit if each accelerator were
+        of the type that is fastest for everybody."""
+        size = float(self.capacity.sum())
+        pool = self.classes.workers[self.of] / self.fastest / size
+
+        def cost_of(fit: Fit) -> Cost:
+            def cost(r: Floats) -> tuple[float, Floats]:
+                part = r / self.fastest
+                return float(fit.bill.cost(self.of, part).sum()) - 1.0, fit.bill.rise(self.of, part) / self.fastest
+
+            return cost
+
+        if guess <= 0.0:
+            guess = worth_level(demand, lambda r: (float(pool @ r) - 1.0, pool), lowest, highest, lowest)
+        near = self.fit(self.asked(demand(guess)[0]))
+        first = worth_level(demand, cost_of(near), lowest, highest, guess)
+        level, wanted, fit = least_level(self.name, demand, lambda r: self.fit(self.asked(r)), cost_of, first, highest)
+        return level, self.asked(wanted), fit
+
+    def allocation(self, numbers: Ints, asked: Asked, time: Floats, reasons: Mapping[int, Reason]) -> Allocation | Clash:
+        return dealt_out(self.ways, numbers[self.there], self.of, asked.part, time, reasons)
 
     def _plain(self) -> _Model:
         if self._level is None:
@@ -147,7 +202,7 @@ class _Model:
         head = np.arange(resources)
         rows = [resource, head, resources + sides.owner]
         columns = [way + 1, np.zeros(resources, dtype=np.int64), sides.way + 1]
-        values = [ways.use[way, resource], -(1.0 + max(over, 0.0) * scaled) * ways.there_is, sides.weight]
+        values = [ways.use[way, resource], -(1.0 + over * scaled) * ways.there_is, sides.weight]
         above = np.concatenate((1.0 * ways.there_is, supply.count))
         if scaled:
             rows.append(resources + np.arange(classes))
