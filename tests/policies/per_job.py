@@ -105,17 +105,20 @@ class Together:
         shape = (len(self.made.rates), len(column))
         return sparse.csr_matrix((np.append(value, value_beside[paired]), (rows, columns)), shape)
 
+    def limits(self) -> tuple[sparse.csr_matrix, np.ndarray]:
+        """What columns take of jobs' time, of accelerators and of nodes, and how much there is of each."""
+        ones, column = np.ones(len(self.one)), np.arange(len(self.one))
+        types = len(self.made.capacity)
+        load = sparse.csr_matrix((1.0 * self.made.workers[self.one], (self.types, column)), (types, len(column)))
+        nodes = sparse.csr_matrix((self.room, (self.types, column)), (types, len(column)))
+        jobs = np.ones(len(self.made.rates))
+        return sparse.vstack((self.matrix(ones, ones), load, nodes)), np.concatenate((jobs, self.made.capacity, np.ones(types)))
+
     def program(self):
         """The unknowns, the throughputs and the constraints."""
         x = cp.Variable(len(self.one), nonneg=True)
-        ones, column = np.ones(len(self.one)), np.arange(len(self.one))
-        shape = (len(self.made.capacity), len(self.one))
-        load = sparse.csr_matrix((1.0 * self.made.workers[self.one], (self.types, column)), shape)
-        nodes = sparse.csr_matrix((self.room, (self.types, column)), shape)
-        keeps = [self.matrix(ones, ones) @ x <= 1, load @ x <= self.made.capacity]
-        if self.room.any():
-            keeps.append(nodes @ x <= 1)
-        return x, self.matrix(self.rate[:, 0], self.rate[:, 1]) @ x, keeps
+        takes, there_is = self.limits()
+        return x, self.matrix(self.rate[:, 0], self.rate[:, 1]) @ x, [takes @ x <= there_is]
 
     def as_dealt(self, x: cp.Variable, allocation: Allocation, problem) -> float:
         """The value of a problem whose unknowns are no more than this allocation, and nearly all of it in sum; whether gangs
@@ -161,6 +164,7 @@ def moment(
     tight: float = 1.0,
     kinds: int = 6,
     nodes: int = 1,
+    weighted: bool = False,
 ) -> Moment:
     """One to five types, some of which are equally fast; gangs; jobs that may not use every type. In company, and where gangs
     stand apart, jobs are more or less slower."""
@@ -189,7 +193,20 @@ def moment(
         due = np.inf
         if deadlines and rng.random() < 0.6:
             due = now - second + steps / row.max() * float(rng.choice([3.0, 4.0, 20.0])) * tight
-        made.append(Job(f"job-{index}", second, steps, kind, workers, allowed_types=only, deadline_s=due))
+        weight = float(1 + index % 3) if weighted else 1.0
+        made.append(
+            Job(
+                f"job-{index}",
+                second,
+                steps,
+                kind,
+                workers,
+                weight,
+                entity=f"entity-{index % 3}",
+                allowed_types=only,
+                deadline_s=due,
+            )
+        )
     view = arrived(Cluster(hosts, known), made, now, table)
     fits = (view.jobs.fits[:, None] >> np.arange(len(types))) & 1
     return Moment(view, view.rates.of_jobs * fits, view.jobs.workers, view.capacity)

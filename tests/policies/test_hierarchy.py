@@ -102,7 +102,7 @@ def second_opinion(view, policy, fifo):
     gain = gains_of(view)
     here = gain.max(axis=1) > 0
     levels = (time_of(policy, view) * gain).sum(axis=1)[here]
-    book = Textbook(gain[here], view.jobs.workers[here].astype(float), view.capacity.astype(float))
+    book = Textbook.alone(gain[here], view.jobs.workers[here].astype(float), view.capacity.astype(float))
     share = fairly(view.jobs.weight[here].tolist())
     entities = []
     for code, name in enumerate(view.names.entities):

@@ -8,16 +8,27 @@ import pytest
 
 from fairlead.policies.classes import classes_of
 from fairlead.policies.finish_time import FinishTimeFairnessPerf, isolated_rates
+from fairlead.policies.hierarchy import HierarchicalPerf
 from fairlead.policies.makespan import MinTotalDurationPerf
 from fairlead.policies.total import MaxSumThroughputPerf, MinCost, MinCostSlo
+from fairlead.policies.water_filling import MaxMinFairnessWaterFillingPerf
+from lifting import Textbook, fairly, in_order
 from policies.per_job import Moment, Together, cp, moment, solved
 
 OPTIONS = [{"space_sharing": True}, {"placement_sensitive": True}, {"space_sharing": True, "placement_sensitive": True}]
 
 
-def crowded(seed: int, *, deadlines: bool = False, **options: bool) -> Moment:
+def crowded(
+    seed: int,
+    *,
+    deadlines: bool = False,
+    weighted: bool = False,
+    space_sharing: bool = False,
+    placement_sensitive: bool = False,
+) -> Moment:
     """Few kinds, so that there are classes of several jobs; where placement counts, several nodes."""
-    return moment(seed, jobs=14, kinds=4, nodes=2 if "placement_sensitive" in options else 1, deadlines=deadlines)
+    nodes = 2 if placement_sensitive else 1
+    return moment(seed, jobs=14, kinds=4, nodes=nodes, deadlines=deadlines, weighted=weighted)
 
 
 def each(*cases: dict[str, bool], seeds: int = 20):
@@ -123,3 +134,44 @@ def test_with_deadlines_kept_the_throughput_per_cost_is_the_largest_possible(see
     book = Together.of(made, **options)
     ratio, lost = best_ratio(made, book, floor * (1 - 1e-7), normalized=normalized)
     assert lost(allocation) == pytest.approx(0.0, abs=1e-6 * ratio)
+
+
+def lifting(made: Moment, options: dict[str, bool]) -> tuple[Textbook, Together, np.ndarray]:
+    """The textbook's water filling over jobs and pairs of jobs, and what a unit of each job's throughput lifts it by."""
+    book = Together.of(made, **options)
+    takes, there_is = book.limits()
+    unit = made.workers / (made.rates @ (made.capacity / made.capacity.sum()))
+    level = book.matrix(book.rate[:, 0] * unit[book.one], book.rate[:, 1] * unit[book.two])
+    return Textbook(level.toarray(), takes.toarray(), there_is), book, unit
+
+
+def reaches(made: Moment, book: Together, unit: np.ndarray, allocation, levels: np.ndarray) -> float:
+    """The part of these levels that an allocation reaches."""
+    x, throughput, keeps = book.program()
+    part = cp.Variable()
+    problem = cp.Problem(cp.Maximize(part), [*keeps, cp.multiply(unit, throughput) >= part * levels, part <= 2])
+    return book.as_dealt(x, allocation, problem)
+
+
+@each(seeds=10)
+def test_levels_by_water_filling_are_those_of_the_textbook(seed, options):
+    made = crowded(seed, weighted=True, **options)
+    allocation, _ = MaxMinFairnessWaterFillingPerf(**options).allocate(made.view, None)
+    textbook, book, unit = lifting(made, options)
+    everybody = (1.0, range(len(unit)), fairly(made.view.jobs.weight.tolist()))
+    assert reaches(made, book, unit, allocation, textbook.fill([everybody])) >= 1 - 1e-6
+
+
+@each(seeds=8)
+@pytest.mark.parametrize("fifo", [(), ("entity-1",), ("entity-0", "entity-1", "entity-2")], ids=["fair", "mixed", "fifo"])
+def test_levels_of_a_hierarchy_are_those_of_the_textbook(seed, options, fifo):
+    made = crowded(seed, weighted=True, **options)
+    weights = {"entity-0": 1.0, "entity-1": 2.0, "entity-2": 3.0}
+    policy = HierarchicalPerf(weights, but=dict.fromkeys(fifo, "fifo"), **options)
+    allocation, _ = policy.allocate(made.view, None)
+    textbook, book, unit = lifting(made, options)
+    share, entities = fairly(made.view.jobs.weight.tolist()), []
+    for code, name in enumerate(made.view.names.entities):
+        members = (made.view.jobs.entity == code).nonzero()[0].tolist()
+        entities.append((weights.get(name, 1.0), members, in_order() if name in fifo else share))
+    assert reaches(made, book, unit, allocation, textbook.fill(entities)) >= 1 - 1e-6

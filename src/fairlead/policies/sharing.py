@@ -27,7 +27,7 @@ MANY = 6
 """With more types than these, `Demands` has more answers than there are rows that a supply can be short of."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sharing:
     """What a policy reckons with, besides a job alone on a type: policies that can are this."""
 

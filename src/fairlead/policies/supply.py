@@ -32,6 +32,7 @@ from fairlead.policies.ways import Ways
 
 _ROUNDS = 500
 _USED = 1e-10
+_STUCK = 1e-7
 _SLACK = 10 * FITS  # rows that some fit was short of by a little less than counts
 
 
@@ -79,6 +80,15 @@ class Fit:
     prices: Floats  # by resource; all together cost 1
     bill: Bill
     used: Floats
+
+    @property
+    def has_room(self) -> bool:
+        return self.excess <= FITS
+
+    @property
+    def has_nearly_room(self) -> bool:
+        """What is left of a difference when nothing smaller can be told apart."""
+        return self.excess <= _STUCK
 
 
 class Supply:
