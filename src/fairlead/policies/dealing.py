@@ -9,7 +9,7 @@ class the stretch is folded in the middle; whoever has more than half of it woul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,9 +30,9 @@ Lot = list[dict[int, float]]
 
 @dataclass(frozen=True)
 class Clash:
-    """A job that cannot have its part of the company inside its class."""
+    """Jobs that cannot have their part of the company inside their class, by number."""
 
-    job: int  # its number
+    jobs: Sequence[int]
 
 
 def dealt_out(
@@ -45,6 +45,7 @@ def dealt_out(
     amount = time[sides.way] * sides.weight
     who: list[list[int]] = [[] for _ in range(len(sides.way))]  # by side
     part: list[list[float]] = [[] for _ in range(len(sides.way))]
+    clash: list[int] = []
     begin = 0
     for group, end in enumerate(ends.tolist()):
         members = by_class[begin:end]
@@ -62,13 +63,13 @@ def dealt_out(
         stuck = _spread_out(lots, speed, laid, own) if own else None
         members = members[order]
         if stuck is not None:
-            return Clash(int(numbers[members[stuck]]))
+            clash.append(int(numbers[members[stuck]]))
         for member, lot in zip(members.tolist(), lots):
             for at, share in lot.items():
                 if share > 0:
                     who[mine[at]].append(member)
                     part[mine[at]].append(share)
-    return _met(ways, numbers, who, part, reasons)
+    return Clash(clash) if clash else _met(ways, numbers, who, part, reasons)
 
 
 def lifted(demand: Floats, speed: Floats, amount: Floats) -> Floats:

@@ -62,16 +62,19 @@ def in_time(
         if (classes.rates > 0).all():
             return _in_one_pool(view, classes, hurry, near)
 
-    def answer(means: Means) -> Answer:
+    def answer(means: Means, before: Answer | None) -> Answer:
         demand, lowest, highest = hurry.of(means.there, means.fastest, _least(view, means.there) * means.fastest)
-        level, asked, fit = means.least_level(demand, lowest, highest, float(near["level"]))
+        guess = float(near["level"])
+        if before is not None:
+            lowest = guess = max(before.level, lowest)
+        level, asked, fit = means.least_level(demand, lowest, highest, guess)
         used = fit.used
         if not means.is_full(fit):  # something is left to deal out
             top = np.zeros(len(means.classes))
             top[means.of] = means.fastest
             unit = np.where(top > 0, top, 1.0) / means.classes.workers
             used = means.most(asked, means.worth(unit, ordered=True), fit.excess)
-        return Answer(used, asked, memo={"level": level, "prices": means.near})
+        return Answer(used, asked, {}, {"level": level, "prices": means.near}, level)
 
     x, kept = shared(name, view, classes, sharing, answer, near["prices"])
     if alike:

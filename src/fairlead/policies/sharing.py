@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
@@ -79,6 +81,7 @@ class Answer:
     asked: Any
     reasons: Mapping[int, Reason] = field(default_factory=dict)
     memo: Memo = None
+    level: Any = None  # what was reached
 
 
 def shared(
@@ -86,10 +89,13 @@ def shared(
     view: Snapshot,
     classes: Classes,
     sharing: Sharing,
-    answer: Callable[[Means], Answer],
+    answer: Callable[[Means, Answer | None], Answer],
     near: Floats | None = None,
 ) -> tuple[Allocation, Memo]:
-    """The allocation that a policy's answer comes to, and what it remembers. `near` are prices of an earlier moment."""
+    """The allocation that a policy's answer comes to, and what it remembers. `near` are prices of an earlier moment.
+
+    Where it is asked again, it is told its last answer, for classes that were larger: it can do as well, but no better."""
+    found: Answer | None = None
     while True:
         means: Means
         if sharing.alone and len(view.capacity) <= MANY:
@@ -99,8 +105,9 @@ def shared(
             means = Supply(name, classes, view.capacity, ways_of(classes, view, **wanted))
             if not len(means.ways):
                 return nothing(view), None
-        found = answer(means)
+        found = answer(means, found)
         dealt = means.allocation(view.jobs.number, found.asked, found.used, found.reasons)
         if not isinstance(dealt, Clash):
             return dealt, found.memo
-        classes = classes.but_one(int(view.jobs.number.searchsorted(dealt.job)))
+        for job in view.jobs.number.searchsorted(np.array(dealt.jobs)).tolist():
+            classes = classes.but_one(job)

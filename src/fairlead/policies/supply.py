@@ -226,9 +226,13 @@ class _Model:
         self.program = Program(supply.name, cost, lower, upper, below, above, entries, tolerance=1e-10)
         self._base = resources + classes
         self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
+        self._leveled = not scaled  # whether it looks for the least excess
 
     def aim(self, worth: Floats, over: float | None) -> None:
         """What to maximise; without an excess to bear (None), the least one."""
+        if over is None and self._leveled:
+            return
+        self._leveled = over is None
         program, first = self.program, np.zeros(1, dtype=np.int64)
         program.costs(np.arange(len(worth) + 1), np.append(-1.0 if over is None else 0.0, worth))
         bounds = (-np.inf, np.inf) if over is None else (over, over)

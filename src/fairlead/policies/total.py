@@ -48,7 +48,7 @@ class MaxSumThroughputPerf(Sharing):
         if not len(classes):
             return nothing(view), memo
 
-        def answer(means: Means) -> Answer:
+        def answer(means: Means, _: Answer | None) -> Answer:
             rates = means.classes.rates
             asked = means.asked(np.zeros(len(means.of)))
             unit = rates.max(axis=1) if self.normalized else np.ones(len(rates))
@@ -72,7 +72,7 @@ class MinCost(Sharing):
         classes = classes_of(view)
         if not len(classes):
             return nothing(view), memo
-        return shared("cost", view, classes, self, lambda means: self._cheapest(view, means))[0], memo
+        return shared("cost", view, classes, self, lambda means, _: self._cheapest(view, means))[0], memo
 
     def _cheapest(self, view: Snapshot, means: Means) -> Answer:
         return _best_buy(view, means, np.zeros(len(means.of)), normalized=self.normalized)

@@ -3,7 +3,7 @@ accelerators or stand apart. A vessel remembers at which prices it was full."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ DUST = 1e-9
 """What costs no more than this part of all there is has no price."""
 
 _TRACE = 1e-15
+_REMEMBERED = 8
 
 
 class InRoom:
@@ -35,6 +36,9 @@ class InRoom:
     def overflows(self, fit: rooms.Fit) -> None:
         """A price too small for the solver is not lost if it was once larger."""
         self._prices = fit.prices + _TRACE * self._prices
+
+    def known(self) -> Sequence[rooms.Fit]:
+        return ()  # a program takes as long as to look at the prices of another
 
     def cost(self, fit: rooms.Fit) -> Callable[[Floats], float]:
         hull = self._room.hull(fit.prices)
@@ -57,6 +61,7 @@ class InSupply:
         self.times = len(supply.ways.sides.way) + len(supply.classes) + 1
         self._supply = supply
         self._bill = Bill(np.zeros((len(supply.classes), 0)), np.zeros((len(supply.classes), 0)))
+        self._known: list[supplies.Fit] = []
         self._free = np.ones(len(supply.classes))  # by class, as a part of its fastest
 
     def asked(self, level: Floats) -> Asked:
@@ -67,10 +72,14 @@ class InSupply:
 
     def overflows(self, fit: supplies.Fit) -> None:
         self._bill = fit.bill
+        self._known = [fit, *(other for other in self._known if other is not fit)][:_REMEMBERED]
+
+    def known(self) -> Sequence[supplies.Fit]:
+        return self._known
 
     def cost(self, fit: supplies.Fit) -> Callable[[Floats], float]:
-        bill, of = fit.bill, self._supply.of
-        return lambda level: float(bill.cost(of, level / self.top).sum())
+        speed, price = fit.bill.speed[self._supply.of] * self.top[:, None], fit.bill.price[self._supply.of] / self.top[:, None]
+        return lambda level: float((np.maximum(level[:, None] - speed, 0.0) * price).sum())
 
     def free_level(self, level: Floats, cap: Floats) -> Floats:
         """Nobody goes beyond the least speed that has a price. There is always somebody whom that stops."""

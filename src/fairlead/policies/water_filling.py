@@ -12,7 +12,7 @@ the jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
@@ -31,6 +31,7 @@ from fairlead.policies.supply import Supply
 from fairlead.policies.vessels import InRoom, InSupply
 
 _STEPS = 300
+_SURE = 1e-5  # how far from full, or too full, levels must be at other prices to be told so by them
 
 
 @dataclass(frozen=True)
@@ -100,15 +101,18 @@ def filled(view: Snapshot, parties: Parties, *, aware: bool, sharing: Sharing = 
 def _supplied(view: Snapshot, classes: Classes, parties: Parties, sharing: Sharing) -> Allocation:
     """The same where jobs may share accelerators or stand apart."""
 
-    def answer(means: Means) -> Answer:
+    def answer(means: Means, before: Answer | None) -> Answer:
         assert isinstance(means, Supply)
         equal = means.classes.rates @ (view.capacity / view.capacity.sum())
         top = means.ways.fastest / equal * means.classes.workers
         here = np.zeros(len(view.jobs), dtype=np.bool_)
         here[means.there] = True
         vessel = InSupply(means, top[means.of])
-        level, fit = fill(vessel, view.jobs.weight[here], parties.only(here))
-        return Answer(fit.used / (1.0 + max(fit.excess, 0.0)), vessel.asked(level))
+        if before is None or not (fit := vessel.fit(before.level)).has_nearly_room:
+            level, fit = fill(vessel, view.jobs.weight[here], parties.only(here))
+        else:
+            level = before.level
+        return Answer(fit.used / (1.0 + max(fit.excess, 0.0)), vessel.asked(level), level=level)
 
     return shared("water filling", view, classes, sharing, answer)[0]
 
@@ -135,6 +139,7 @@ class Vessel(Protocol[F]):
     def fit(self, level: Floats) -> F: ...
     def cost(self, fit: F) -> Callable[[Floats], float]: ...
     def overflows(self, fit: F) -> None: ...  # its prices are remembered
+    def known(self) -> Sequence[F]: ...  # whose prices may be good for other levels too
     def free_level(self, level: Floats, cap: Floats) -> Floats: ...  # at the prices of the last overflow and all before
 
 
@@ -159,19 +164,24 @@ def _until_full(vessel: Vessel[F], rise: _Rise) -> tuple[Floats, F, bool]:
     From above: levels too high give prices, at which levels that are not too high are affordable; they may still be too high.
     """
     clock, full = rise.end, False
+    for earlier in vessel.known():
+        cost = vessel.cost(earlier)
+        if cost(rise.levels(0.0)) < 1.0 - _SURE and cost(rise.levels(clock)) > 1.0 + _SURE:
+            clock, full = _affordable(rise, cost, clock), True
+            vessel.overflows(earlier)
     while True:
         level = rise.levels(clock)
         fit = vessel.fit(level)
         if fit.has_room:
             return level, fit, full
-        earlier = _affordable(rise, vessel.cost(fit), clock)
+        before = _affordable(rise, vessel.cost(fit), clock)
         vessel.overflows(fit)
         full = True
-        if not earlier < clock:  # no number lies between
+        if not before < clock:  # no number lies between
             if not fit.has_nearly_room:
                 raise SolverError(vessel.name, "levels that are too high and cannot be lowered")
             return level, fit, full
-        clock = earlier
+        clock = before
 
 
 def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float) -> float:
