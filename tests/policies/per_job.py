@@ -47,6 +47,18 @@ class Moment:
         assert (self.workers @ time <= self.capacity * (1 + 1e-7)).all()
         assert not time[self.rates == 0].any()
 
+    def check_shared(self, x: Allocation) -> None:
+        """The same where jobs share accelerators: a pair takes them once, and the time of both."""
+        numbers = self.view.jobs.number
+        time, first = self.time(x), numbers.searchsorted(x.first)
+        assert (x.share > 0).all()
+        assert (time.sum(axis=1) <= 1 + 1e-7).all()
+        load = np.bincount(x.types, x.share * self.workers[first], minlength=len(self.capacity))
+        assert (load <= self.capacity * (1 + 1e-7)).all()
+        paired = x.second >= 0
+        assert (x.first[paired] < x.second[paired]).all()
+        assert (self.workers[first[paired]] == self.workers[numbers.searchsorted(x.second[paired])]).all()
+
     def room_of(self, gang: int, kind: int) -> float:
         """The part of a type's nodes that a gang takes where it stands together."""
         cluster = self.view.cluster

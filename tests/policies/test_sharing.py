@@ -6,14 +6,72 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.core.stages import Allocated
 from fairlead.policies.classes import classes_of
 from fairlead.policies.finish_time import FinishTimeFairnessPerf, isolated_rates
 from fairlead.policies.hierarchy import HierarchicalPerf
 from fairlead.policies.makespan import MinTotalDurationPerf
+from fairlead.policies.max_min import MaxMinFairnessPerf
+from fairlead.policies.shortest_shares import ShortestJobFirstPerf
 from fairlead.policies.total import MaxSumThroughputPerf, MinCost, MinCostSlo
 from fairlead.policies.water_filling import MaxMinFairnessWaterFillingPerf
+from fairlead.rounds.turns import Turns
+from fairlead.testing.contracts import PolicyContract
 from lifting import Textbook, fairly, in_order
 from policies.per_job import Moment, Together, cp, moment, solved
+
+PACKING = (
+    MaxMinFairnessPerf,
+    MaxMinFairnessWaterFillingPerf,
+    HierarchicalPerf,
+    FinishTimeFairnessPerf,
+    MinTotalDurationPerf,
+    MaxSumThroughputPerf,
+    MinCost,
+    MinCostSlo,
+    ShortestJobFirstPerf,
+)
+
+
+class TestFinishTimes(PolicyContract):
+    make = lambda: Allocated(FinishTimeFairnessPerf(space_sharing=True, placement_sensitive=True), Turns())  # noqa: E731
+    residents = 2
+
+
+class TestHierarchy(PolicyContract):
+    make = lambda: Allocated(HierarchicalPerf(inside="fifo", space_sharing=True), Turns())  # noqa: E731
+    residents = 2
+
+
+class TestCost(PolicyContract):
+    make = lambda: Allocated(MinCostSlo(space_sharing=True), Turns())  # noqa: E731
+    residents = 2
+
+
+class TestShortest(PolicyContract):
+    make = lambda: Allocated(ShortestJobFirstPerf(space_sharing=True), Turns())  # noqa: E731
+    residents = 2
+
+
+@pytest.mark.parametrize("policy", PACKING)
+class TestEvery:
+    """What all have in common, on moments of which some are so crowded that most jobs get no time."""
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_time_and_accelerators_suffice_and_who_meets_is_of_one_size(self, policy, seed):
+        made = moment(seed, jobs=60, kinds=4, deadlines=True, weighted=True)
+        allocation, _ = policy(space_sharing=True).allocate(made.view, None)
+        made.check_shared(allocation)
+        assert len({*zip(allocation.first.tolist(), allocation.second.tolist(), allocation.types.tolist())}) == len(allocation)
+
+    def test_company_that_does_not_pay_is_not_sought(self, policy):
+        made = moment(3, jobs=40)
+        rates = made.view.rates
+        beside = 0.5 * np.repeat(rates.alone[:, None, :], len(rates.alone), axis=1)
+        alone = made.view.but(estimate=lambda view: type(rates)(rates.row, rates.alone, rates.spread, beside))
+        allocation, _ = policy(space_sharing=True).allocate(alone, None)
+        assert (allocation.second == -1).all()
+
 
 OPTIONS = [{"space_sharing": True}, {"placement_sensitive": True}, {"space_sharing": True, "placement_sensitive": True}]
 
@@ -175,3 +233,55 @@ def test_levels_of_a_hierarchy_are_those_of_the_textbook(seed, options, fifo):
         members = (made.view.jobs.entity == code).nonzero()[0].tolist()
         entities.append((weights.get(name, 1.0), members, in_order() if name in fifo else share))
     assert reaches(made, book, unit, allocation, textbook.fill(entities)) >= 1 - 1e-6
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("policy", [FinishTimeFairnessPerf, MinTotalDurationPerf])
+def test_colocation_never_delays_and_placement_never_speeds_up(seed, policy):
+    made = crowded(seed, placement_sensitive=True)
+    level = {}
+    for space_sharing in (False, True):
+        for placement_sensitive in (False, True):
+            chosen = policy(space_sharing=space_sharing, placement_sensitive=placement_sensitive)
+            level[space_sharing, placement_sensitive] = chosen.allocate(made.view, None)[1]["level"]
+    for placement_sensitive in (False, True):
+        assert level[True, placement_sensitive] <= level[False, placement_sensitive] * (1 + 1e-7)
+    for space_sharing in (False, True):
+        assert level[space_sharing, True] >= level[space_sharing, False] * (1 - 1e-7)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_with_company_there_is_never_less_throughput_nor_less_for_the_money(seed):
+    made = crowded(seed)
+    price = np.array([kind.price_per_hour for kind in made.view.cluster.types])
+
+    def total(allocation) -> float:
+        return float(allocation.throughputs(made.view.jobs, made.view.rates).sum())
+
+    def per_cost(allocation) -> float:
+        workers = made.workers[made.view.jobs.number.searchsorted(allocation.first)]
+        return total(allocation) / float(workers * allocation.share @ price[allocation.types])
+
+    for value, policy in ((total, MaxSumThroughputPerf), (per_cost, MinCost)):
+        plain, _ = policy(normalized=False).allocate(made.view, None)
+        shared, _ = policy(normalized=False, space_sharing=True).allocate(made.view, None)
+        assert value(shared) >= value(plain) * (1 - 1e-5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_with_company_the_lowest_level_is_never_lower(seed):
+    made = crowded(seed, weighted=True)
+    unit = made.workers / (made.rates @ (made.capacity / made.capacity.sum())) / made.view.jobs.weight
+    lowest = []
+    for space_sharing in (False, True):
+        allocation, _ = MaxMinFairnessWaterFillingPerf(space_sharing=space_sharing).allocate(made.view, None)
+        lowest.append((allocation.throughputs(made.view.jobs, made.view.rates) * unit).min())
+    assert lowest[1] >= lowest[0] * (1 - 1e-5)
+
+
+def test_nobody_comes_beside_the_job_that_is_done_first():
+    made = moment(5, jobs=200)
+    allocation, _ = ShortestJobFirstPerf(space_sharing=True).allocate(made.view, None)
+    first = int((made.view.jobs.steps_left / made.rates.max(axis=1)).argmin())
+    assert (allocation.second >= 0).any()
+    assert allocation.second[allocation.first == made.view.jobs.number[first]].tolist() == [-1]
