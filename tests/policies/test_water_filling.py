@@ -163,3 +163,9 @@ def test_gains_and_weights_of_many_orders_of_magnitude(seed):
     used = workers[kind] @ time
     assert (used <= capacity * (1 + 1e-9)).all()
     assert used == pytest.approx(capacity, rel=1e-6)  # everybody can use every type
+
+
+@BOTH
+def test_weights_may_differ_by_more_than_a_sum_of_them_can_hold(policy):
+    time = time_of(policy, timed("2xv100:2", (1e20, 1e3, 1.0, 1e-3)))[:, 0]
+    assert time == pytest.approx([1.0, 0.999, 0.000999, 1e-6], abs=2e-6)

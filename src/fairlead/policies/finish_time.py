@@ -2,7 +2,7 @@
 
     min_X max_m ρ_m,   ρ_m = (t_m + left_m / throughput(m, X)) / (t_m^isolated + left_m / throughput(m, X^isolated))
 
-X^isolated is 1/n of the cluster for each of n jobs: N_j / (n·s_m) of the time on type j, scaled to sum to 1 at most. t_m is the
+X^isolated is 1/n of the cluster for each of n jobs that can run: N_j / (n·s_m) of the time on type j, scaled to sum to 1 at most. t_m is the
 time since submission, t_m^isolated the time in which a 1/n share would have done the steps that were done: steps since the last
 allocation / the isolated throughput of then, summed up in the memo.
 
@@ -69,7 +69,7 @@ def _fairest(view: Snapshot, memo: Memo, *, alike: bool = False, sharing: Sharin
 
 def isolated_rates(view: Snapshot, classes: Classes, *, alike: bool) -> Floats:
     """Each job's throughput with 1/n of the cluster to itself; 0 for who can run nowhere at the moment."""
-    share = (classes.rates > 0) * (view.capacity / max(1, len(view.jobs))) / classes.workers[:, None]
+    share = (classes.rates > 0) * (view.capacity / max(1, np.count_nonzero(classes.of >= 0))) / classes.workers[:, None]
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
     if alike:
         return classes.by_job(share.sum(axis=1)) * fastest_of(view, classes)

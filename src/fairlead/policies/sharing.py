@@ -25,7 +25,7 @@ from fairlead.policies.max_min import nothing
 from fairlead.policies.supply import Supply
 from fairlead.policies.ways import ways_of
 
-MANY = 6
+MANY = 8
 """With more types than these, `Demands` has more answers than there are rows that a supply can be short of."""
 
 

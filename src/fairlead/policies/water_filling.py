@@ -243,11 +243,11 @@ class _Rise:
         order = np.lexsort((np.where(parties.in_order[of], 0.0, cap / weight), of))
         of, cap, weight = of[order], cap[order], weight[order]
         first = of.searchsorted(np.arange(count))
-        caps, weights = (np.concatenate(([0.0], np.cumsum(column))) for column in (cap, weight))
-        behind = np.append(first[1:], len(of))
-        before, speed = caps[:-1] - caps[first[of]], weights[behind[of]] - weights[:-1]
-        if speed.min(initial=np.inf) <= 0:
-            raise SolverError("water filling", "weights that differ by more than numbers can hold")
+        caps = np.concatenate(([0.0], np.cumsum(cap)))
+        before = caps[:-1] - caps[first[of]]
+        # From behind and party by party: differences of sums would lose weights that are small beside others.
+        parts = [np.cumsum(part[::-1])[::-1] for part in np.split(weight, first[1:])]
+        speed = np.concatenate(parts) if parts else weight
         return cls(parties, order, first, of, cap, weight, before, speed, start, np.maximum(end - start, 0.0))
 
     @property
