@@ -6,19 +6,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.core.cluster import Cluster
+from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.policies.classes import classes_of
-from fairlead.policies.finish_time import FinishTimeFairnessPerf, isolated_rates
+from fairlead.policies.finish_time import FinishTimeFairness, FinishTimeFairnessPerf, isolated_rates
 from fairlead.policies.hierarchy import HierarchicalPerf
-from fairlead.policies.makespan import MinTotalDurationPerf
+from fairlead.policies.makespan import MinTotalDuration, MinTotalDurationPerf
 from fairlead.policies.max_min import MaxMinFairnessPerf
 from fairlead.policies.shortest_shares import ShortestJobFirstPerf
 from fairlead.policies.total import MaxSumThroughputPerf, MinCost, MinCostSlo
-from fairlead.policies.water_filling import MaxMinFairnessWaterFillingPerf
+from fairlead.policies.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
 from fairlead.rounds.turns import Turns
 from fairlead.testing.contracts import PolicyContract
 from lifting import Textbook, fairly, in_order
 from policies.per_job import Moment, Together, cp, moment, solved
+from scenes import state_of, table_of, view_of
 
 PACKING = (
     MaxMinFairnessPerf,
@@ -285,3 +288,37 @@ def test_nobody_comes_beside_the_job_that_is_done_first():
     first = int((made.view.jobs.steps_left / made.rates.max(axis=1)).argmin())
     assert (allocation.second >= 0).any()
     assert allocation.second[allocation.first == made.view.jobs.number[first]].tolist() == [-1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "policy", [MinTotalDurationPerf, FinishTimeFairnessPerf, MinCostSlo, MaxSumThroughputPerf, MaxMinFairnessWaterFillingPerf]
+)
+def test_there_may_be_twelve_types(policy, seed):
+    rng = np.random.default_rng(seed)
+    types = [f"type-{j}" for j in range(12)]
+    rates = {(f"kind-{k}", 1): tuple(rng.uniform(0.2, 5.0, 12)) for k in range(4)}
+    jobs = [Job(f"job-{i}", 0.0, float(rng.uniform(100, 5000)), f"kind-{i % 4}", deadline_s=4000.0) for i in range(30)]
+    cluster = Cluster.parse(",".join(f"2x{name}:2" for name in types))
+    view = view_of(state_of(cluster, jobs), 0.0, table_of(types, rates))
+    made = Moment(view, view.rates.of_jobs, view.jobs.workers, view.capacity)
+    allocation, _ = policy().allocate(view, None)
+    made.check(allocation)
+    if policy is not MinCostSlo:  # nothing that is of use stays idle
+        assert made.time(allocation).sum() == pytest.approx(24.0, abs=1e-4)
+    if policy is MinTotalDurationPerf:
+        _, throughput, allowed = made.program()
+        speed = cp.Variable()
+        best = solved(cp.Problem(cp.Maximize(speed), [*allowed, cp.multiply(1e3 / view.jobs.steps_left, throughput) >= speed]))
+        assert (1e3 * made.throughputs(allocation) / view.jobs.steps_left).min() == pytest.approx(best, rel=1e-5)
+
+
+@pytest.mark.parametrize("policy", [MinTotalDuration, FinishTimeFairness, MaxMinFairnessWaterFilling])
+def test_agnostic_policies_may_have_twelve_types_of_which_some_jobs_use_a_few(policy):
+    types = [f"type-{j}" for j in range(12)]
+    table = table_of(types, {("even", 1): (1.0,) * 12})
+    jobs = [Job(f"job-{i}", 0.0, 1000.0 + i, "even", allowed_types=tuple(types[i % 5 : i % 5 + 4])) for i in range(30)]
+    view = view_of(state_of(Cluster.parse(",".join(f"2x{name}:2" for name in types)), jobs), 0.0, table)
+    fits = (view.jobs.fits[:, None] >> np.arange(12)) & 1
+    made = Moment(view, view.rates.of_jobs * fits, view.jobs.workers, view.capacity)
+    made.check(policy().allocate(view, None)[0])

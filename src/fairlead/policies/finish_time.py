@@ -2,9 +2,9 @@
 
     min_X max_m ρ_m,   ρ_m = (t_m + left_m / throughput(m, X)) / (t_m^isolated + left_m / throughput(m, X^isolated))
 
-X^isolated is 1/n of the cluster for each of n jobs that can run: N_j / (n·s_m) of the time on type j, scaled to sum to 1 at most. t_m is the
-time since submission, t_m^isolated the time in which a 1/n share would have done the steps that were done: steps since the last
-allocation / the isolated throughput of then, summed up in the memo.
+X^isolated is 1/n of the cluster for each of the n jobs that can run: N_j / (n·s_m) of the time on type j, scaled to sum to 1 at
+most. t_m is the time since submission, t_m^isolated the time in which a 1/n share would have done the steps that were done:
+steps since the last allocation / the isolated throughput of then, summed up in the memo.
 
 ρ_m ≤ ρ is a demand, throughput ≥ left_m / (ρ·isolated_m − t_m). A job that cannot reach ρ even alone on its fastest type gets
 that, and does not hold the others back: they go on to the least ρ at which the demands fit the cluster."""
