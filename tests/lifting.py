@@ -12,6 +12,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
+from fairlead.core.stages import Allocator
 from scenes import state_of, table_of, view_of
 
 Share = Callable[[Sequence[int]], dict[int, float]]
@@ -24,6 +25,16 @@ def fairly(weights: Sequence[float]) -> Share:
 
 def in_order() -> Share:
     return lambda still: {min(still): 1.0}
+
+
+def time_of(policy: Allocator, view: Snapshot) -> np.ndarray:
+    """Jobs × types, checked to be an allocation; the policy remembers nothing."""
+    allocation, memo = policy.allocate(view, None)
+    assert memo is None
+    time = allocation.matrix(view.jobs.number, len(view.capacity))
+    assert (time.sum(axis=1) <= 1 + 1e-8).all()
+    assert (view.jobs.workers @ time <= view.capacity * (1 + 1e-8)).all()
+    return time
 
 
 class Textbook:

@@ -115,6 +115,18 @@ def test_the_longest_duration_is_the_least_possible(seed, options):
     assert book.as_dealt(x, allocation, problem) == pytest.approx(solved(problem), rel=1e-6)
 
 
+@each(seeds=10)
+def test_the_lowest_level_is_the_highest_possible(seed, options):
+    made = crowded(seed, weighted=True, **options)
+    allocation, _ = MaxMinFairnessPerf(**options).allocate(made.view, None)
+    book = Together.of(made, **options)
+    x, throughput, keeps = book.program()
+    unit = made.workers / (made.rates @ (made.capacity / made.capacity.sum())) / made.view.jobs.weight
+    level = cp.Variable()
+    problem = cp.Problem(cp.Maximize(level), [*keeps, cp.multiply(unit, throughput) >= level])
+    assert book.as_dealt(x, allocation, problem) == pytest.approx(solved(problem), rel=1e-5)
+
+
 @each()
 def test_nobody_finishes_later_relative_to_its_share_than_must_be(seed, options):
     """The least ρ by halves: at each, a linear program tells whether all can be done in time."""

@@ -15,7 +15,7 @@ from fairlead.policies.vessels import InRoom
 from fairlead.policies.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf, Parties, fill
 from fairlead.rounds.turns import Turns
 from fairlead.testing.contracts import PolicyContract
-from lifting import Textbook, fairly, gains_of, random_view
+from lifting import Textbook, fairly, gains_of, random_view, time_of
 from scenes import state_of, table_of, view_of
 
 
@@ -30,15 +30,6 @@ class TestAwareContract(PolicyContract):
 BOTH = pytest.mark.parametrize(
     "policy", [MaxMinFairnessWaterFilling(), MaxMinFairnessWaterFillingPerf()], ids=["time", "progress"]
 )
-
-
-def time_of(policy, view):
-    allocation, memo = policy.allocate(view, None)
-    assert memo is None
-    time = allocation.matrix(view.jobs.number, len(view.capacity))
-    assert (time.sum(axis=1) <= 1 + 1e-8).all()
-    assert (view.jobs.workers @ time <= view.capacity * (1 + 1e-8)).all()
-    return time
 
 
 def timed(where, weights, **others):

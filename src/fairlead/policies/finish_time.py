@@ -69,7 +69,8 @@ def _fairest(view: Snapshot, memo: Memo, *, alike: bool = False, sharing: Sharin
 
 def isolated_rates(view: Snapshot, classes: Classes, *, alike: bool) -> Floats:
     """Each job's throughput with 1/n of the cluster to itself; 0 for who can run nowhere at the moment."""
-    share = (classes.rates > 0) * (view.capacity / max(1, np.count_nonzero(classes.of >= 0))) / classes.workers[:, None]
+    jobs = max(1, int(np.count_nonzero(classes.of >= 0)))
+    share = (classes.rates > 0) * (view.capacity / jobs) / classes.workers[:, None]
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
     if alike:
         return classes.by_job(share.sum(axis=1)) * fastest_of(view, classes)
