@@ -48,8 +48,25 @@ CASES: tuple[tuple[str, str, int, dict[str, float]], ...] = (
     ("water filling", "max-min-fairness-water-filling-perf", 2048, {"cold": 200}),
     ("hierarchical, fair", "hierarchical-perf", 2048, {"cold": 400}),
     ("hierarchical, FIFO", "hierarchical-perf:inside=fifo", 2048, {"cold": 400}),
-    ("space sharing", "max-min-fairness-perf:space_sharing=true", 2048, {"cold": 300}),
+    *(
+        (f"{name}, sharing", f"{policy}:space_sharing=true", 2048, {"cold": 300})
+        for name, policy in (
+            ("max-min", "max-min-fairness-perf"),
+            ("finish-time", "finish-time-fairness-perf"),
+            ("makespan", "min-total-duration-perf"),
+            ("total", "max-sum-throughput-perf"),
+            ("cost", "min-cost"),
+            ("cost with SLOs", "min-cost-slo"),
+            ("water filling", "max-min-fairness-water-filling-perf"),
+            ("hierarchical", "hierarchical-perf"),
+            ("hierarchical FIFO", "hierarchical-perf:inside=fifo"),
+            ("FIFO", "fifo-perf"),
+            ("shortest first", "sjf-perf"),
+        )
+    ),
     ("placement sensitive", "max-min-fairness-perf:placement_sensitive=true", 2048, {}),
+    ("finish-time, placement", "finish-time-fairness-perf:placement_sensitive=true", 2048, {}),
+    ("water filling, placement", "max-min-fairness-water-filling-perf:placement_sensitive=true", 2048, {}),
     ("FIFO", "fifo-perf", 2048, {}),
     ("AlloX", "allox", 2048, {}),
 )

@@ -12,6 +12,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
+from fairlead.core.stages import Allocator
 from scenes import state_of, table_of, view_of
 
 Share = Callable[[Sequence[int]], dict[int, float]]
@@ -26,17 +27,32 @@ def in_order() -> Share:
     return lambda still: {min(still): 1.0}
 
 
-class Textbook:
-    """Jobs with gains by type and workers, on so many accelerators of each type."""
+def time_of(policy: Allocator, view: Snapshot) -> np.ndarray:
+    """Jobs × types, checked to be an allocation; the policy remembers nothing."""
+    allocation, memo = policy.allocate(view, None)
+    assert memo is None
+    time = allocation.matrix(view.jobs.number, len(view.capacity))
+    assert (time.sum(axis=1) <= 1 + 1e-8).all()
+    assert (view.jobs.workers @ time <= view.capacity * (1 + 1e-8)).all()
+    return time
 
-    def __init__(self, gain: np.ndarray, workers: np.ndarray, capacity: np.ndarray) -> None:
-        self.gain, self.count, self.types = gain, *gain.shape
+
+class Textbook:
+    """Columns of which each lifts some jobs (`level`, jobs × columns) and takes of what there is (`most`, limits × columns)."""
+
+    def __init__(self, level: np.ndarray, most: np.ndarray, limits: np.ndarray) -> None:
+        self.level, self.most, self.limits = level, most, limits
+        self.count = len(level)
+
+    @classmethod
+    def alone(cls, gain: np.ndarray, workers: np.ndarray, capacity: np.ndarray) -> Textbook:
+        """Jobs with gains by type and workers, on so many accelerators of each type."""
         m, j = gain.shape
-        rows = [np.kron(np.eye(m), np.ones(j)), np.kron(workers, np.eye(j))]
-        self.most, self.limits = np.vstack(rows), np.concatenate((np.ones(m), capacity))
-        self.level = np.zeros((m, m * j))
+        level = np.zeros((m, m * j))
         for i in range(m):
-            self.level[i, i * j : (i + 1) * j] = gain[i]
+            level[i, i * j : (i + 1) * j] = gain[i]
+        rows = [np.kron(np.eye(m), np.ones(j)), np.kron(workers, np.eye(j))]
+        return cls(level, np.vstack(rows), np.concatenate((np.ones(m), capacity)))
 
     def maximise(self, cost: np.ndarray, least: np.ndarray, rise: np.ndarray | None = None) -> float:
         """max cost·(x, t) subject to levels of at least `least` + `rise`·t."""
@@ -44,7 +60,7 @@ class Textbook:
         rise = np.zeros(self.count) if rise is None else rise
         above = np.hstack((-self.level, rise[:, None]))
         below = np.hstack((self.most, np.zeros((len(self.most), 1))))
-        bounds = [(0.0, 0.0 if g == 0 else None) for g in self.gain.ravel()] + [(None, None) if rise.any() else (0.0, 0.0)]
+        bounds = [(0.0, None)] * self.level.shape[1] + [(None, None) if rise.any() else (0.0, 0.0)]
         limits = np.concatenate((1e-9 - least, self.limits))
         found = optimize.linprog(-cost, np.vstack((above, below)), limits, bounds=bounds, method="highs")
         assert found.status == 0, found.message
@@ -66,7 +82,7 @@ class Textbook:
                 if still:
                     for job, part in share(still).items():
                         rise[job] = weight * part
-            levels += rise * max(0.0, self.maximise(np.append(np.zeros(self.gain.size), 1.0), levels, rise))
+            levels += rise * max(0.0, self.maximise(np.append(np.zeros(self.level.shape[1]), 1.0), levels, rise))
             stuck = [m for m in rise.nonzero()[0] if self.highest(m, levels) <= levels[m] + 1e-7]
             assert stuck, "nobody is a bottleneck"
             open_[stuck] = False

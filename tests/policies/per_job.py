@@ -18,7 +18,7 @@ from fairlead.engine.state import State
 from fairlead.workloads.profiles import ThroughputTable
 from scenes import table_of, view_of
 
-cp = pytest.importorskip("cvxpy")
+cp, sparse = pytest.importorskip("cvxpy"), pytest.importorskip("scipy.sparse")
 
 
 TYPES = ("v100", "p100", "k80", "a100", "t4")
@@ -47,12 +47,108 @@ class Moment:
         assert (self.workers @ time <= self.capacity * (1 + 1e-7)).all()
         assert not time[self.rates == 0].any()
 
+    def check_shared(self, x: Allocation) -> None:
+        """The same where jobs share accelerators: a pair takes them once, and the time of both."""
+        numbers = self.view.jobs.number
+        time, first = self.time(x), numbers.searchsorted(x.first)
+        assert (x.share > 0).all()
+        assert (time.sum(axis=1) <= 1 + 1e-7).all()
+        load = np.bincount(x.types, x.share * self.workers[first], minlength=len(self.capacity))
+        assert (load <= self.capacity * (1 + 1e-7)).all()
+        paired = x.second >= 0
+        assert (x.first[paired] < x.second[paired]).all()
+        assert (self.workers[first[paired]] == self.workers[numbers.searchsorted(x.second[paired])]).all()
+
+    def room_of(self, gang: int, kind: int) -> float:
+        """The part of a type's nodes that a gang takes where it stands together."""
+        cluster = self.view.cluster
+        sizes = [node.accelerators for node in cluster.nodes if node.type == cluster.type_names[kind]]
+        places = sum(size // gang for size in sizes)
+        if gang > max(sizes):
+            nodes = -(-gang // max(sizes))
+            places = sum(sizes) // (nodes * max(sizes))
+        return 1.0 / places if places else 1e6
+
     def program(self):
         """The unknowns, the throughputs and the constraints of every allocation (Gavel §3.1)."""
         x = cp.Variable(self.rates.shape, nonneg=True)
         throughput = cp.sum(cp.multiply(self.rates, x), axis=1)
         nowhere = cp.multiply(x, (self.rates == 0).astype(float)) == 0
         return x, throughput, [cp.sum(x, axis=1) <= 1, self.workers @ x <= self.capacity, nowhere]
+
+
+@dataclass(frozen=True)
+class Together:
+    """Every column of the textbook's program for jobs that may share accelerators or stand apart, with no classes: who, beside
+    whom (-1: nobody), on which type, at which rates, and whether a gang stands on as few nodes as possible."""
+
+    made: Moment
+    one: np.ndarray
+    two: np.ndarray
+    types: np.ndarray
+    rate: np.ndarray  # columns × 2
+    room: np.ndarray  # the part of the type's nodes that it takes
+
+    @classmethod
+    def of(cls, made: Moment, *, space_sharing: bool = False, placement_sensitive: bool = False) -> Together:
+        rates, row, found = made.view.rates, made.view.rates.row, []
+        jobs, types = made.rates.shape
+        for m in range(jobs):
+            for j in range(types):
+                if not made.rates[m, j]:
+                    continue
+                gang = int(made.workers[m])
+                room = made.room_of(gang, j) if placement_sensitive and gang > 1 else 0.0
+                found.append((m, -1, j, made.rates[m, j], 0.0, room))
+                if placement_sensitive and gang > 1:
+                    found.append((m, -1, j, min(rates.spread[row[m], j], made.rates[m, j]), 0.0, 0.0))
+                if space_sharing:
+                    for n in range(m + 1, jobs):
+                        both = rates.paired[row[m], row[n], j], rates.paired[row[n], row[m], j]
+                        if made.rates[n, j] and gang == made.workers[n] and min(both) > 0:
+                            found.append((m, n, j, *both, room))
+        one, two, kinds, mine, theirs, room = (np.array(column) for column in zip(*found))
+        return cls(made, one, two, kinds, np.column_stack((mine, theirs)), room)
+
+    def matrix(self, value: np.ndarray, value_beside: np.ndarray) -> sparse.csr_matrix:
+        """Jobs × columns."""
+        column, paired = np.arange(len(self.one)), (self.two >= 0).nonzero()[0]
+        rows, columns = np.append(self.one, self.two[paired]), np.append(column, paired)
+        shape = (len(self.made.rates), len(column))
+        return sparse.csr_matrix((np.append(value, value_beside[paired]), (rows, columns)), shape)
+
+    def limits(self) -> tuple[sparse.csr_matrix, np.ndarray]:
+        """What columns take of jobs' time, of accelerators and of nodes, and how much there is of each."""
+        ones, column = np.ones(len(self.one)), np.arange(len(self.one))
+        types = len(self.made.capacity)
+        load = sparse.csr_matrix((1.0 * self.made.workers[self.one], (self.types, column)), (types, len(column)))
+        nodes = sparse.csr_matrix((self.room, (self.types, column)), (types, len(column)))
+        jobs = np.ones(len(self.made.rates))
+        return sparse.vstack((self.matrix(ones, ones), load, nodes)), np.concatenate((jobs, self.made.capacity, np.ones(types)))
+
+    def program(self):
+        """The unknowns, the throughputs and the constraints."""
+        x = cp.Variable(len(self.one), nonneg=True)
+        takes, there_is = self.limits()
+        return x, self.matrix(self.rate[:, 0], self.rate[:, 1]) @ x, [takes @ x <= there_is]
+
+    def as_dealt(self, x: cp.Variable, allocation: Allocation, problem) -> float:
+        """The value of a problem whose unknowns are no more than this allocation, and nearly all of it in sum; whether gangs
+        stand together or apart is open."""
+        numbers = self.made.view.jobs.number
+        want = {}
+        for first, second, kind, share in zip(allocation.first, allocation.second, allocation.types, allocation.share):
+            want[numbers.searchsorted(first), numbers.searchsorted(second) if second >= 0 else -1, kind] = share
+        keys = list(zip(self.one.tolist(), self.two.tolist(), self.types.tolist()))
+        assert not set(want) - set(keys)
+        at = {key: row for row, key in enumerate(dict.fromkeys(keys))}
+        total = sparse.csr_matrix((np.ones(len(keys)), ([at[key] for key in keys], np.arange(len(keys)))))
+        shares = np.array([want.get(key, 0.0) for key in at])
+        same = [total @ x <= shares + 1e-9, cp.sum(x) >= shares.sum() * (1 - 1e-7)]
+        dealt = cp.Problem(problem.objective, [*problem.constraints, *same])
+        dealt.solve(solver=cp.HIGHS)
+        assert dealt.status == "optimal"
+        return float(dealt.value)
 
 
 def solved(problem) -> float:
@@ -71,19 +167,33 @@ def arrived(cluster: Cluster, jobs: list[Job], now: float, table: ThroughputTabl
     return view_of(state, now, table)
 
 
-def moment(seed: int, *, deadlines: bool = False, now: float = 500.0, jobs: int = 25, tight: float = 1.0) -> Moment:
-    """One to five types, some of which are equally fast; gangs; jobs that may not use every type."""
+def moment(
+    seed: int,
+    *,
+    deadlines: bool = False,
+    now: float = 500.0,
+    jobs: int = 25,
+    tight: float = 1.0,
+    kinds: int = 6,
+    nodes: int = 1,
+    weighted: bool = False,
+) -> Moment:
+    """One to five types, some of which are equally fast; gangs; jobs that may not use every type. In company, and where gangs
+    stand apart, jobs are more or less slower."""
     rng = np.random.default_rng(seed)
     types = TYPES[: int(rng.integers(1, 6))]
-    nodes = tuple(Node(name, name, int(rng.integers(4, 9))) for name in types)
+    hosts = tuple(Node(f"{name}-{i}", name, int(rng.integers(4, 9))) for name in types for i in range(nodes))
     known = tuple(AcceleratorType(name, price_per_hour=float(rng.uniform(0.3, 3.0))) for name in types)
     rates = {}
-    for kind in range(int(rng.integers(1, 6))):
+    for kind in range(int(rng.integers(1, kinds))):
         row = rng.uniform(0.2, 5.0, len(types)) if rng.random() < 0.6 else rng.integers(1, 4, len(types)).astype(float)
         row = row * (rng.random(len(types)) < 0.85)
         row[int(rng.integers(len(types)))] += 0.5
         rates[f"kind-{kind}", int(rng.choice([1, 1, 2, 4]))] = tuple(row.tolist())
-    table, keys = table_of(types, rates), list(rates)
+    keys, beside = list(rates), np.random.default_rng((seed, 1))
+    alone = np.array([[1.0] * len(types), *rates.values()])
+    paired = alone[:, None, :] * beside.uniform(0.3, 1.0, (len(alone), *alone.shape))
+    table = table_of(types, rates, paired=paired, spread=alone * beside.uniform(0.3, 1.0, alone.shape))
     submitted = np.sort(rng.uniform(0.0, now, int(rng.integers(1, jobs))))
     made = []
     for index, second in enumerate(submitted.tolist()):
@@ -95,7 +205,20 @@ def moment(seed: int, *, deadlines: bool = False, now: float = 500.0, jobs: int 
         due = np.inf
         if deadlines and rng.random() < 0.6:
             due = now - second + steps / row.max() * float(rng.choice([3.0, 4.0, 20.0])) * tight
-        made.append(Job(f"job-{index}", second, steps, kind, workers, allowed_types=only, deadline_s=due))
-    view = arrived(Cluster(nodes, known), made, now, table)
+        weight = float(1 + index % 3) if weighted else 1.0
+        made.append(
+            Job(
+                f"job-{index}",
+                second,
+                steps,
+                kind,
+                workers,
+                weight,
+                entity=f"entity-{index % 3}",
+                allowed_types=only,
+                deadline_s=due,
+            )
+        )
+    view = arrived(Cluster(hosts, known), made, now, table)
     fits = (view.jobs.fits[:, None] >> np.arange(len(types))) & 1
     return Moment(view, view.rates.of_jobs * fits, view.jobs.workers, view.capacity)

@@ -21,14 +21,14 @@ def test_how_far_demands_exceed_the_cluster_is_exact(seed):
     made = moment(seed)
     demands = demands_of(made)
     demand = np.random.default_rng(seed).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    fit = demands.fit(demands.on_grid(demand))
+    fit = demands.fit(demands.asked(demand))
     x, throughput, (whole, _, nowhere) = made.program()
     excess = cp.Variable()
     room = made.workers @ x <= (1 + excess) * made.capacity
     expected = solved(cp.Problem(cp.Minimize(excess), [whole, room, nowhere, throughput >= demand]))
     assert fit.excess == pytest.approx(expected, abs=1e-7)
     assert fit.prices @ made.capacity == pytest.approx(1.0)
-    paid = demands.cost_of(demands.on_grid(demand), demands.costs(fit.prices))
+    paid = demands.cost_of(demands.asked(demand), demands.costs(fit.prices))
     assert paid.sum() - 1.0 == pytest.approx(fit.excess, abs=1e-7)  # the prices prove it
 
 
@@ -37,9 +37,9 @@ def test_shares_give_everybody_what_they_demand_and_no_more_than_the_cheapest_wa
     made = moment(seed)
     demands = demands_of(made)
     demand = np.random.default_rng(seed).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    grid = demands.on_grid(demand)
+    grid = demands.asked(demand)
     fit = demands.fit(grid)
-    x = demands.shares(grid, fit.mix)
+    x = demands.shares(grid, fit.used)
     assert (x * made.rates).sum(axis=1) == pytest.approx(demand, abs=1e-9)
     assert (x.sum(axis=1) <= 1 + 1e-9).all()
     assert (made.workers @ x <= (1 + fit.excess) * made.capacity + 1e-7).all()
@@ -50,10 +50,10 @@ def test_the_most_worth_that_meets_demands_is_exact_whatever_the_worth(seed):
     made = moment(seed)
     demands, rng = demands_of(made), np.random.default_rng(seed)
     demand = rng.uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    demand /= max(1.0, 1.01 * (1.0 + demands.fit(demands.on_grid(demand)).excess))
+    demand /= max(1.0, 1.01 * (1.0 + demands.fit(demands.asked(demand)).excess))
     demand[rng.random(len(demand)) < 0.3] = 0.0
     worth = rng.uniform(-1.0, 3.0, demands.classes.rates.shape)
-    grid = demands.on_grid(demand)
+    grid = demands.asked(demand)
     got = demands.shares(grid, demands.most(grid, worth))
     x, throughput, allowed = made.program()
     value = cp.sum(cp.multiply(worth[demands.of], x))
@@ -70,10 +70,10 @@ def test_prices_of_another_moment_lead_to_the_same_optimum(seed):
     worth = rng.uniform(0.1, 3.0, fresh.classes.rates.shape)
 
     def optimum(demands, part):
-        grid = demands.on_grid(part * demand)
+        grid = demands.asked(part * demand)
         fit = demands.fit(grid)
         mix = demands.most(grid, worth, fit.excess)
-        return fit.excess, demands.shares(grid, fit.mix), (worth[demands.of] * demands.shares(grid, mix)[demands.there]).sum()
+        return fit.excess, demands.shares(grid, fit.used), (worth[demands.of] * demands.shares(grid, mix)[demands.there]).sum()
 
     excess, time, value = optimum(fresh, 1.0)
     for part in (1.0, 0.97, 0.5, 0.01):
@@ -91,7 +91,7 @@ def test_where_prices_hold_no_program_is_solved(monkeypatch):
     made = moment(19)
     demands = demands_of(made)
     demand = np.random.default_rng(19).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    grid = demands.on_grid(demand)
+    grid = demands.asked(demand)
     excess = demands.fit(grid).excess
     monkeypatch.setattr(Program, "solve", lambda self: pytest.fail("a program was solved"))
     assert demands.fit(grid).excess == pytest.approx(excess, abs=1e-9)
@@ -120,7 +120,7 @@ def test_a_level_that_does_not_exist_is_an_error():
     made = moment(3)
     demands = demands_of(made)
     full = demands.fastest * 1.0
-    if demands.fit(demands.on_grid(full)).excess <= 0:
+    if demands.fit(demands.asked(full)).excess <= 0:
         pytest.fail("choose a seed whose cluster is too small")
     with pytest.raises(SolverError):
         demands.least_level(lambda level: (full, np.zeros(len(full))), 1.0, 2.0)

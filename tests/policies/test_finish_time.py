@@ -149,3 +149,4 @@ def test_a_job_that_fits_nowhere_at_the_moment_is_left_out():
         assert isinstance(x, Allocation)
         assert set(x.first.tolist()) == {1}
         assert memo["number"].tolist() == [0, 1]
+        assert memo["rate"].tolist() == [0.0, 4.0 if policy == FinishTimeFairness() else 2.5]  # n is one, not two

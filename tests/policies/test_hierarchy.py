@@ -16,7 +16,7 @@ from fairlead.policies.water_filling import MaxMinFairnessWaterFillingPerf
 from fairlead.rounds.turns import Turns
 from fairlead.testing import Harness, job
 from fairlead.testing.contracts import PolicyContract
-from lifting import Textbook, fairly, gains_of, in_order, random_view
+from lifting import Textbook, fairly, gains_of, in_order, random_view, time_of
 from scenes import state_of, table_of, view_of
 
 WEIGHTS = {"entity-0": 1.0, "entity-1": 2.0, "entity-2": 3.0}
@@ -31,15 +31,6 @@ class TestAgnosticContract(PolicyContract):
 
 
 BOTH = pytest.mark.parametrize("make", [Hierarchical, HierarchicalPerf])
-
-
-def time_of(policy, view):
-    allocation, memo = policy.allocate(view, None)
-    assert memo is None
-    time = allocation.matrix(view.jobs.number, len(view.capacity))
-    assert (time.sum(axis=1) <= 1 + 1e-8).all()
-    assert (view.jobs.workers @ time <= view.capacity * (1 + 1e-8)).all()
-    return time
 
 
 def teams(accelerators, weights=(1.0, 1.0, 1.0)):
@@ -102,7 +93,7 @@ def second_opinion(view, policy, fifo):
     gain = gains_of(view)
     here = gain.max(axis=1) > 0
     levels = (time_of(policy, view) * gain).sum(axis=1)[here]
-    book = Textbook(gain[here], view.jobs.workers[here].astype(float), view.capacity.astype(float))
+    book = Textbook.alone(gain[here], view.jobs.workers[here].astype(float), view.capacity.astype(float))
     share = fairly(view.jobs.weight[here].tolist())
     entities = []
     for code, name in enumerate(view.names.entities):

@@ -11,10 +11,11 @@ from fairlead.core.stages import Allocated
 from fairlead.policies.classes import classes_of
 from fairlead.policies.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
 from fairlead.policies.room import Room
+from fairlead.policies.vessels import InRoom
 from fairlead.policies.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf, Parties, fill
 from fairlead.rounds.turns import Turns
 from fairlead.testing.contracts import PolicyContract
-from lifting import Textbook, fairly, gains_of, random_view
+from lifting import Textbook, fairly, gains_of, random_view, time_of
 from scenes import state_of, table_of, view_of
 
 
@@ -29,15 +30,6 @@ class TestAwareContract(PolicyContract):
 BOTH = pytest.mark.parametrize(
     "policy", [MaxMinFairnessWaterFilling(), MaxMinFairnessWaterFillingPerf()], ids=["time", "progress"]
 )
-
-
-def time_of(policy, view):
-    allocation, memo = policy.allocate(view, None)
-    assert memo is None
-    time = allocation.matrix(view.jobs.number, len(view.capacity))
-    assert (time.sum(axis=1) <= 1 + 1e-8).all()
-    assert (view.jobs.workers @ time <= view.capacity * (1 + 1e-8)).all()
-    return time
 
 
 def timed(where, weights, **others):
@@ -84,7 +76,7 @@ def test_levels_are_those_of_the_textbook_and_pareto_efficient(seed):
     gain = gains_of(view)
     here = gain.max(axis=1) > 0
     levels = (time_of(MaxMinFairnessWaterFillingPerf(), view) * gain).sum(axis=1)[here]
-    book = Textbook(gain[here], view.jobs.workers[here].astype(float), view.capacity.astype(float))
+    book = Textbook.alone(gain[here], view.jobs.workers[here].astype(float), view.capacity.astype(float))
     book.check_pareto(levels)
     assert levels == pytest.approx(book.fill([(1.0, range(len(levels)), fairly(view.jobs.weight[here].tolist()))]), abs=1e-6)
 
@@ -155,10 +147,16 @@ def test_gains_and_weights_of_many_orders_of_magnitude(seed):
     parties = Parties(rng.integers(0, 6, 600), rng.uniform(0.5, 3.0, 6), rng.random(6) < 0.5)
     capacity = rng.integers(5, 100, 5)
     room = Room.at_will("test", gain, workers, capacity)
-    level, fit = fill(room, kind, weight, parties)
+    level, fit = fill(InRoom(room, kind), weight, parties)
     time = room.time(fit, kind, level, workers[kind])
     assert (time * gain[kind]).sum(axis=1) == pytest.approx(level)
     assert (time.sum(axis=1) <= 1 + 1e-9).all()
     used = workers[kind] @ time
     assert (used <= capacity * (1 + 1e-9)).all()
     assert used == pytest.approx(capacity, rel=1e-6)  # everybody can use every type
+
+
+@BOTH
+def test_weights_may_differ_by_more_than_a_sum_of_them_can_hold(policy):
+    time = time_of(policy, timed("2xv100:2", (1e20, 1e3, 1.0, 1e-3)))[:, 0]
+    assert time == pytest.approx([1.0, 0.999, 0.000999, 1e-6], abs=2e-6)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fairlead.backends.simulated import Simulated
+from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
+from fairlead.core.plan import Selection
+from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Backend
 from fairlead.engine.journal import Journal, JsonlJournal, MemoryJournal
 from fairlead.estimation.online import Online
@@ -140,3 +144,24 @@ class TestJsonlJournal(JournalContract):
 class TestSimulated(BackendContract):
     def open(self, machine: Cluster, table: ThroughputTable, jobs: list[Job]) -> Backend:
         return Simulated(machine, table, jobs)
+
+
+class Restless:
+    """Its answer depends on how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def select(self, view: Snapshot, memo: ev.Memo) -> tuple[Selection, ev.Memo]:
+        selection, memo = Fifo().select(view, memo)
+        types = (selection.types + self.asked) % len(view.capacity)
+        self.asked += 1
+        return replace(selection, types=types), memo
+
+
+def test_types_that_depend_on_more_than_the_snapshot_are_found_out() -> None:
+    class Tried(PolicyContract):
+        make = Restless
+
+    with pytest.raises(AssertionError, match="other types"):
+        Tried().test_a_selection_fits_and_is_a_function_of_the_snapshot()

@@ -15,9 +15,7 @@ from fairlead.registry import GROUPS, Registered, Registry
 
 
 def policies(
-    what: Annotated[
-        str, typer.Argument(help="policy, placement, admission, estimation, termination, format, or all.")
-    ] = "policy",
+    what: Annotated[str, typer.Argument(help=f"{', '.join(GROUPS)}, or all.")] = "policy",
     json: JsonOption = False,
 ) -> None:
     """List policies (or other parts): name, one line, parameters and the paper it comes from."""

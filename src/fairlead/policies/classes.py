@@ -41,6 +41,17 @@ class Classes:
         keys = [self.keys[at] for at in some.tolist()]
         return Classes(NONE, count, row, workers, self.weight[some], group, self.rates[some], keys)
 
+    def but_one(self, job: int) -> Classes:
+        """The same with one job, a row of the view, in a class of its own behind the others."""
+        old = int(self.of[job])
+        of, count = self.of.copy(), np.append(self.count, 1)
+        of[job] = len(self)
+        count[old] -= 1
+        every = np.append(np.arange(len(self)), old)
+        row, workers, group = (column[every] for column in (self.row, self.workers, self.group))
+        keys = [*self.keys, (*self.keys[old], job)]
+        return Classes(of, count, row, workers, self.weight[every], group, self.rates[every], keys)
+
     def matrix(self, each: Floats) -> Floats:
         """What a member of each class gets, as jobs × types; nothing for who is of no class."""
         x = np.zeros((len(self.of), each.shape[1]))

@@ -11,6 +11,9 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes
 from fairlead.policies.fair_shares import Filled, Spread
 
+NO_PLACE = 1e9
+"""The part of a type's nodes that a gang takes together where no node has room for it."""
+
 
 def company(classes: Classes, view: Snapshot, gain: Floats) -> Floats:
     """Classes × classes × types: the gain of the first beside the second, in the units of `gain`."""
@@ -39,7 +42,7 @@ def apart(classes: Classes, view: Snapshot, gain: Floats) -> Spread:
                 places = float(size[kind == j].sum() // (-(-workers // int(largest[j])) * int(largest[j])))
             use[index, j] = 1.0 / places if places else np.inf
     together = np.isfinite(use)
-    return Spread(gain * np.minimum(slower, 1.0) * gangs[:, None], np.where(together, use, 1e9))
+    return Spread(gain * np.minimum(slower, 1.0) * gangs[:, None], np.where(together, use, NO_PLACE))
 
 
 def dealt(classes: Classes, view: Snapshot, filled: Filled) -> Allocation:

@@ -17,24 +17,22 @@ class enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import SolverError
+from fairlead.core.reasons import Reason
 from fairlead.policies.classes import Classes
-from fairlead.policies.program import TOLERANCE, Program
+from fairlead.policies.levels import FITS, Cost, Demand, least_level, worth_level
+from fairlead.policies.max_min import in_class_order
+from fairlead.policies.program import Program
 
-FITS = 1e-9
-"""Demands that exceed the cluster by no more than this part of it fit."""
-
-_ROUNDS = 60
-_STEPS = 200
-_CLOSE = 1e-9  # a last step so small leaves an error of its square
 _REMEMBERED = 12  # prices
+_SPARE = 1e-9
 _TIED = 1e-12  # answers that differ by no more, as a part of the whole, are equally good
 
 
@@ -52,7 +50,7 @@ class Fit:
 
     excess: float
     prices: Floats
-    mix: Floats  # of the answers of each class: classes × answers
+    used: Floats  # the mix of the answers of each class: classes × answers
 
 
 class Demands:
@@ -74,11 +72,11 @@ class Demands:
         # What a search looks at again and again: the inner points by job.
         self._inner = [point[self.of] for point in hulls.grid.T[1:-1]]
         self._first = self.of * self.grid.shape[1] + 1
-        self.near = np.zeros((2, _REMEMBERED, len(capacity))) if near is None else near.copy()
+        self.near = no_prices(len(capacity)) if near is None else near.copy()
 
     # Demands.
 
-    def on_grid(self, demand: Floats) -> Grid:
+    def asked(self, demand: Floats) -> Grid:
         at = self._above(demand)
         part = (demand - self.grid.ravel()[at - 1]) * self._geometry.inverse.ravel()[at]
         return Grid(at, np.minimum(np.maximum(part, 0.0), 1.0))
@@ -104,7 +102,17 @@ class Demands:
         paid: Floats = low + (flat[grid.at] - low) * grid.part
         return paid
 
+    def paid(self, grid: Grid, fit: Fit) -> Floats:
+        """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
+        return self.cost_of(grid, self.costs(fit.prices))
+
     # Programs.
+
+    def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
+        """What time is worth where a class's throughput counts in these units, classes × types. `ordered`: such that no two
+        optima are equally good."""
+        worth: Floats = self.classes.rates / unit[:, None]
+        return in_class_order(worth, self.classes) if ordered else worth
 
     def fit(self, grid: Grid) -> Fit:
         """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it."""
@@ -113,6 +121,10 @@ class Demands:
         excess, mix = self._best(valid, use, np.zeros(use.shape[:2]), None, self.near[0])
         prices = self.near[0, 0] / self._room
         return Fit(excess, prices / float(prices @ self.capacity), mix)
+
+    def is_full(self, fit: Fit) -> bool:
+        """Whether every type has a price: then all are full, and every job gets just what it needs."""
+        return bool((fit.prices * self.capacity)[self.capacity > 0].min() > _SPARE)
 
     def most(self, grid: Grid, worth: Floats, over: float = 0.0) -> Floats:
         """The mix of answers that meets the demands and maximises Σ worth_gj × time of g on j. `over`: an excess to bear."""
@@ -186,10 +198,12 @@ class Demands:
         mix[g, f] = part[: len(g)]
         return float(part[-1]) if loose else 0.0, np.maximum(mix, 0.0)
 
-    def best_ratio(self, grid: Grid, worth: Floats, price: Floats, over: float = 0.0) -> Floats:
-        """The mix that meets the demands and maximises Σ worth·time / Σ price·time; among these, the most of both.
+    def best_ratio(self, grid: Grid, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
+        """The mix that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
+        both.
 
         Charnes and Cooper: divided by the denominator, with its inverse as one more unknown, the program is linear."""
+        price = prices[None, :] * self.classes.workers[:, None]
         g, f = self.valid.nonzero()
         time = self._time(grid)[g, f]
         types, columns = len(self.capacity), len(g)
@@ -230,6 +244,9 @@ class Demands:
         x[self.there] = low + (points[grid.at] - low) * grid.part[:, None]
         return x
 
+    def allocation(self, numbers: Ints, grid: Grid, mix: Floats, reasons: Mapping[int, Reason]) -> Allocation:
+        return Allocation.alone(numbers, self.shares(grid, mix), reasons)
+
     def _time(self, grid: Grid, answers: int | None = None) -> Floats:
         """classes × answers (the first so many, or all) × types: what the members take together."""
         size = self.grid.size
@@ -247,31 +264,14 @@ class Demands:
 
     # Demands that fall as a level rises.
 
-    def least_level(
-        self, demand: Callable[[float], tuple[Floats, Floats]], lowest: float, highest: float, guess: float = 0.0
-    ) -> tuple[float, Grid, Fit]:
-        """The least level at which the demands fit the cluster, the demands, and how they do.
-
-        `demand(level)` gives r and its slope. Below `lowest` demands grow no more; from `highest` on all fall, convex, to 0.
-        Prices show how high the level must at least be: where the demands cost what the cluster is worth. That level's
-        program gives better prices, and so on; levels only rise. A good `guess` of the level saves time."""
-        level = self.worth_level(demand, self._first_prices(), lowest, highest, guess)
-        nudge = 0.0
-        for _ in range(_ROUNDS):
-            grid = self.on_grid(demand(level)[0])
-            fit = self.fit(grid)
-            if fit.excess <= FITS:
-                return level, grid, fit
-            raised = self.worth_level(demand, fit.prices, level, highest, level)
-            if raised <= level:  # as near as numbers come
-                if fit.excess <= TOLERANCE:
-                    return level, grid, fit
-                nudge = max(2.0 * nudge, float(np.spacing(level)))
-                raised = level + nudge
-            if not raised > level:
-                break
-            level = raised
-        raise SolverError(self.name, f"no better level than {level:g}, at which demands are {fit.excess:g} over the cluster")
+    def least_level(self, demand: Demand, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Grid, Fit]:
+        """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
+        more. A good `guess` of the level saves time."""
+        first = worth_level(demand, self.cost_at(self._first_prices()), lowest, highest, guess)
+        level, wanted, fit = least_level(
+            self.name, demand, lambda r: self.fit(self.asked(r)), lambda fit: self.cost_at(fit.prices), first, highest
+        )
+        return level, self.asked(wanted), fit
 
     def _first_prices(self) -> Floats:
         """Of the last optimum, or by how fast types are: those whose sum over the cluster is 1."""
@@ -283,41 +283,23 @@ class Demands:
         worth /= float(worth @ self.capacity)
         return worth
 
-    def worth_level(
-        self, demand: Callable[[float], tuple[Floats, Floats]], prices: Floats, low: float, highest: float, guess: float
-    ) -> float:
-        """The least, from `low` on, at which demands cost no more than the cluster is worth (1): Newton in a bracket."""
+    def cost_at(self, prices: Floats) -> Cost:
         costs = self.costs(prices)
         slope_to = np.zeros(costs.shape)  # each point; between two, a job costs `offset + slope · r`
         slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._geometry.inverse[:, 1:]
         offsets, slopes = (costs - slope_to * self.grid).ravel(), slope_to.ravel()
-        level, high, tried = max(low, guess), np.inf, False
-        for _ in range(_STEPS):
-            r, falls = demand(level)
+
+        def cost(r: Floats) -> tuple[float, Floats]:
             at = self._above(r)
             rise = slopes[at]
-            over = float(offsets[at].sum() + rise @ r) - 1.0
-            if over > 0:
-                low, tried = level, True
-            else:
-                high = level
-            if high <= low:
-                break
-            slope = float(rise @ falls)
-            newton = level - over / slope if slope < 0 else np.inf
-            if abs(newton - level) <= _CLOSE * abs(level):
-                return max(newton, low)
-            if low < newton < high:
-                level = newton
-            elif not tried:
-                level, tried = low, True
-            elif high < np.inf:
-                level = 0.5 * (low + high)
-                if level in (low, high):
-                    break
-            else:  # nobody's demand falls yet
-                level = max(highest, 2.0 * low)
-        return high
+            return float(offsets[at].sum() + rise @ r) - 1.0, rise
+
+        return cost
+
+
+def no_prices(types: int) -> Floats:
+    """Where there is no earlier moment."""
+    return np.zeros((2, _REMEMBERED, types))
 
 
 def _put_first(near: Floats, prices: Floats) -> None:

@@ -185,6 +185,8 @@ class FairShares:
             return
         self._met[here] = True
         self._paired[here] = paired
+        gain = gain[:, : len(self._capacity)]  # of who stands together
+        then = None if then is None else then[:, : len(self._capacity)]
         together = np.divide(paired, gain[:, None, :], out=np.zeros_like(paired), where=gain[:, None, :] > 0)
         pays = (together > 0) & (together.transpose(1, 0, 2) > 0) & (together + together.transpose(1, 0, 2) > 1.0 + 1e-9)
         pays &= (classes.workers[:, None] == classes.workers[None, :])[:, :, None]
@@ -205,6 +207,9 @@ class FairShares:
             drop = np.zeros(len(at), dtype=np.bool_)
             drop[len(g) : 2 * len(g)] = drop[3 * len(g) : 4 * len(g)] = same
             at, column, value = at[~drop], column[~drop], value[~drop]
+        if self._spread is not None:  # two gangs on the same accelerators stand together, as one
+            at, column = np.concatenate((at, j + len(self._capacity))), np.concatenate((column, columns))
+            value = np.concatenate((value, self._spread[g, j]))
         nothing = np.zeros(len(g))
         cost = nothing
         if then is not None:  # a member's worth falls with its progress

@@ -23,7 +23,7 @@ from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
-from fairlead.policies.in_line import beside, taken
+from fairlead.policies.in_line import beside, in_pairs, taken
 from fairlead.policies.max_min import nothing
 from fairlead.policies.program import Program
 
@@ -75,13 +75,8 @@ def _one_by_one(view: Snapshot, classes: Classes, memo: Memo, pairs: bool) -> tu
     mates = beside(view, got, line, mates) if pairs else {}
     guests, hosts = np.array([*mates], dtype=np.int64), np.array([*mates.values()], dtype=np.int64)
     row = (got >= 0).nonzero()[0]
-    mate = np.full(len(view.jobs), -1, dtype=np.int64)
-    mate[hosts] = number[guests]
     kept = {"number": number[row], "type": got[row], "guest": number[guests], "host": number[hosts]}
-    first, second = number[row], mate[row]
-    turned = (second >= 0) & (second < first)
-    first, second = np.where(turned, second, first), np.where(turned, first, second)
-    return Allocation(first, second, got[row], np.ones(len(row))), kept
+    return in_pairs(view, got, mates), kept
 
 
 def weighted_sum(

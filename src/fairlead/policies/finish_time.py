@@ -2,9 +2,9 @@
 
     min_X max_m ρ_m,   ρ_m = (t_m + left_m / throughput(m, X)) / (t_m^isolated + left_m / throughput(m, X^isolated))
 
-X^isolated is 1/n of the cluster for each of n jobs: N_j / (n·s_m) of the time on type j, scaled to sum to 1 at most. t_m is the
-time since submission, t_m^isolated the time in which a 1/n share would have done the steps that were done: steps since the last
-allocation / the isolated throughput of then, summed up in the memo.
+X^isolated is 1/n of the cluster for each of the n jobs that can run: N_j / (n·s_m) of the time on type j, scaled to sum to 1 at
+most. t_m is the time since submission, t_m^isolated the time in which a 1/n share would have done the steps that were done:
+steps since the last allocation / the isolated throughput of then, summed up in the memo.
 
 ρ_m ≤ ρ is a demand, throughput ≥ left_m / (ρ·isolated_m − t_m). A job that cannot reach ρ even alone on its fastest type gets
 that, and does not hold the others back: they go on to the least ρ at which the demands fit the cluster."""
@@ -22,33 +22,42 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
-from fairlead.policies.in_time import Among, fastest_of, in_time
+from fairlead.policies.in_time import Among, Hurry, fastest_of, in_time
 from fairlead.policies.max_min import nothing
+from fairlead.policies.sharing import NO_SHARING, Sharing
+
+PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
 
 
 @dataclass(frozen=True)
 class FinishTimeFairness:
     """Nobody finishes later, relative to a 1/n share, than it must: finish-time fairness (Themis) that knows no types."""
 
-    paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
+    paper: ClassVar[str] = PAPER
     among: Among = "most"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, memo, self.among, alike=True)
+        return _fairest(view, memo, self.among, alike=True)
 
 
 @dataclass(frozen=True)
-class FinishTimeFairnessPerf:
-    """Nobody finishes later, relative to a 1/n share, than it must, each on types that serve it: finish-time fairness."""
+class FinishTimeFairnessPerf(Sharing):
+    """Nobody finishes later, relative to a 1/n share, than it must, each on types that serve it: finish-time fairness.
 
-    paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
+    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
+    room together. A 1/n share is always that of a job alone on types at full speed.
+    """
+
+    paper: ClassVar[str] = PAPER
     among: Among = "most"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, memo, self.among, alike=False)
+        return _fairest(view, memo, self.among, sharing=self)
 
 
-def _allocated(view: Snapshot, memo: Memo, among: Among, *, alike: bool) -> tuple[Allocation, Memo]:
+def _fairest(
+    view: Snapshot, memo: Memo, among: Among, *, alike: bool = False, sharing: Sharing = NO_SHARING
+) -> tuple[Allocation, Memo]:
     classes = classes_of(view, alike=alike)
     left = view.jobs.steps_left
     rate = isolated_rates(view, classes, alike=alike)
@@ -57,14 +66,15 @@ def _allocated(view: Snapshot, memo: Memo, among: Among, *, alike: bool) -> tupl
     if not len(classes):
         return nothing(view), kept
     alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
-    waited = view.time - view.jobs.submitted_s
-    x, near = in_time("finish-time fairness", view, classes, left, alone, waited, memo, alike=alike, among=among)
-    return Allocation.alone(view.jobs.number, x), {**kept, **near}
+    hurry = Hurry(left, unit=alone, spent=view.time - view.jobs.submitted_s)
+    x, near = in_time("finish-time fairness", view, classes, hurry, memo, alike=alike, sharing=sharing, among=among)
+    return x, {**kept, **near}
 
 
 def isolated_rates(view: Snapshot, classes: Classes, *, alike: bool) -> Floats:
     """Each job's throughput with 1/n of the cluster to itself; 0 for who can run nowhere at the moment."""
-    share = (classes.rates > 0) * (view.capacity / max(1, len(view.jobs))) / classes.workers[:, None]
+    jobs = max(1, int(np.count_nonzero(classes.of >= 0)))
+    share = (classes.rates > 0) * (view.capacity / jobs) / classes.workers[:, None]
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
     if alike:
         return classes.by_job(share.sum(axis=1)) * fastest_of(view, classes)

@@ -18,6 +18,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
+from fairlead.policies.sharing import Sharing
 from fairlead.policies.water_filling import Parties, filled
 
 Inside: TypeAlias = Literal["fairness", "fifo"]
@@ -37,30 +38,27 @@ class Hierarchical:
     but: Mapping[str, Inside] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_weights("policy hierarchical", self.weights)
+        check_weights("a hierarchical policy", self.weights)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return filled(view, entities(view, self.weights, self.inside, self.but), aware=False), memo
+        return filled(view, self._entities(view), aware=False), memo
+
+    def _entities(self, view: Snapshot) -> Parties:
+        return entities(view, self.weights, self.inside, self.but)
 
 
 @dataclass(frozen=True)
-class HierarchicalPerf:
+class HierarchicalPerf(Sharing, Hierarchical):
     """Progress by weight among entities, and inside each by fairness or FIFO: heterogeneity-aware hierarchical fairness.
 
     `weights` of entities by name (1 where none is given); `inside` says how all entities share among their jobs, and `but`
     which ones do otherwise. Jobs without an entity are one together, with an empty name.
+    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
+    room together.
     """
 
-    paper: ClassVar[str] = "Gavel §4.3 (Narayanan et al., OSDI'20)"
-    weights: Mapping[str, float] = field(default_factory=dict)
-    inside: Inside = "fairness"
-    but: Mapping[str, Inside] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_weights("policy hierarchical-perf", self.weights)
-
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return filled(view, entities(view, self.weights, self.inside, self.but), aware=True), memo
+        return filled(view, self._entities(view), aware=True, sharing=self), memo
 
 
 def check_weights(who: str, weights: Mapping[str, float]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes
@@ -68,6 +69,18 @@ def beside(view: Snapshot, got: Ints, line: Ints, mates: Mapping[int, int]) -> d
         if value[best] > 1.0:
             found[guest], free[hosts[best]] = int(hosts[best]), False
     return found
+
+
+def in_pairs(view: Snapshot, got: Ints, mates: Mapping[int, int]) -> Allocation:
+    """All of the time on the type taken, beside whom each host has beside it (guest → host, rows of the view)."""
+    number = view.jobs.number
+    row = (got >= 0).nonzero()[0]
+    mate = np.full(len(view.jobs), -1, dtype=np.int64)
+    mate[list(mates.values())] = number[list(mates)]
+    first, second = number[row], mate[row]
+    turned = (second >= 0) & (second < first)
+    first, second = np.where(turned, second, first), np.where(turned, first, second)
+    return Allocation(first, second, got[row], np.ones(len(row)))
 
 
 def whole_shares(got: Ints, types: int) -> Floats:

@@ -10,91 +10,127 @@ nothing spent ρ is the makespan; with the time of a fair share as the unit it i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from fairlead.core.allocation import NEGLIGIBLE
+from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.centre import centre
 from fairlead.policies.classes import Classes
-from fairlead.policies.demands import Demands
-from fairlead.policies.max_min import even_mix, in_class_order
+from fairlead.policies.demands import no_prices
+from fairlead.policies.levels import Demand, worth_level
+from fairlead.policies.max_min import even_mix
+from fairlead.policies.sharing import Answer, Means, Sharing, shared
 
 Among: TypeAlias = Literal["most", "centre"]
 
 LEAST = 10 * NEGLIGIBLE
 """Of the time on its fastest type everybody gets so much, however little it needs: less would be lost as dust."""
 
-_SPARE = 1e-9
+
+@dataclass(frozen=True)
+class Hurry:
+    """What each job of a view has before it: steps that are `left`; its time counts in `unit`s, and it has `spent` some."""
+
+    left: Floats
+    unit: Floats
+    spent: Floats
+
+    def of(self, jobs: Ints, fastest: Floats, least: Floats) -> tuple[Demand, float, float]:
+        """For some jobs, whose fastest and least throughputs these are: the demands by level, and the lowest and highest level
+        that any of them could reach if it were alone."""
+        left, unit, spent = self.left[jobs], self.unit[jobs], self.spent[jobs]
+        unit = np.maximum(unit, 1e-9)  # of who has nothing left and has spent no time
+        soonest = np.maximum(left / fastest, 1e-300)
+
+        def demand(level: float) -> tuple[Floats, Floats]:
+            time = np.maximum(level * unit - spent, soonest)
+            r = np.maximum(left / time, least)
+            return r, np.where((time > soonest) & (r > least), -r * unit / time, 0.0)
+
+        alone = (spent + soonest) / unit  # the least ρ of each
+        return demand, float(alone.min()), float(alone.max())
 
 
 def in_time(
     name: str,
     view: Snapshot,
     classes: Classes,
-    left: Floats,
-    unit: Floats,
-    spent: Floats,
+    hurry: Hurry,
     memo: Memo,
     *,
     alike: bool,
-    among: Among = "most",
-) -> tuple[Floats, dict[str, Any]]:
-    """jobs × types of time; columns by job of the view. `memo` has what was returned with it the last time: level and prices,
-    from which the next ones are found sooner."""
+    sharing: Sharing,
+    among: Among,
+) -> tuple[Allocation, Mapping[str, Any]]:
+    """`memo` has what was returned with it the last time: level and prices, from which the next ones are found sooner."""
     near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
-    demands = Demands(name, classes, view.capacity, near["prices"])
-    at = demands.there
-    left = (left / fastest_of(view, classes) if alike else left)[at]
-    unit, spent, fastest = unit[at], spent[at], demands.fastest
-    unit = np.maximum(unit, 1e-9)  # of who has nothing left and has spent no time
+    if among == "centre" and not sharing.alone:
+        raise InputError(name, "'most' where jobs share or gangs may stand apart", field="among", value=among)
+    if alike:
+        hurry = Hurry(hurry.left / fastest_of(view, classes), hurry.unit, hurry.spent)
+        if (classes.rates > 0).all():
+            x, found = _in_one_pool(view, classes, hurry, near)
+            return x if among == "most" else _middle(view, classes, hurry, found["level"]), found
 
-    crowd = 100.0 * float(view.jobs.workers[at].sum())
-    least = fastest * min(LEAST, float(view.capacity[view.capacity > 0].min()) / crowd)
+    def answer(means: Means, before: Answer | None) -> Answer:
+        demand, lowest, highest = hurry.of(means.there, means.fastest, _least(view, means.there) * means.fastest)
+        guess = float(near["level"])
+        if before is not None:
+            lowest = guess = max(before.level, lowest)
+        level, asked, fit = means.least_level(demand, lowest, highest, guess)
+        used = fit.used
+        if not means.is_full(fit):  # something is left to deal out
+            top = np.zeros(len(means.classes))
+            top[means.of] = means.fastest
+            unit = np.where(top > 0, top, 1.0) / means.classes.workers
+            used = means.most(asked, means.worth(unit, ordered=True), fit.excess)
+        return Answer(used, asked, {}, {"level": level, "prices": means.near}, level)
 
-    soonest = np.maximum(left / fastest, 1e-300)
-
-    def demand(level: float) -> tuple[Floats, Floats]:
-        time = np.maximum(level * unit - spent, soonest)
-        r = np.maximum(left / time, least)
-        return r, np.where((time > soonest) & (r > least), -r * unit / time, 0.0)
-
-    alone = (spent + soonest) / unit  # the least ρ of each
-    lowest, highest, guess = float(alone.min()), float(alone.max()), float(near["level"])
-    if alike and (classes.rates > 0).all():  # everything is one pool, and fits as soon as its sum does
-        price = np.full(len(view.capacity), 1.0 / float(view.capacity.sum()))
-        level = demands.worth_level(demand, price, lowest, highest, guess)
-        share = demand(level)[0][:, None] * even_mix(classes, view.capacity)[demands.of]
-        if among == "centre":
-            share = _middle(view, demands, demand(max(level, highest))[0])
-        return _by_job(view, at, share), {"level": level, "prices": demands.near}
-    level, grid, fit = demands.least_level(demand, lowest, highest, guess)
-    if among == "centre":
-        share = _middle(view, demands, demand(max(level, highest))[0])
-        return _by_job(view, at, share), {"level": level, "prices": demands.near}
-    mix = fit.mix
-    # Where every type has a price, all are full and every job gets just what it needs: nothing is left to deal out.
-    usable = view.capacity > 0
-    if (fit.prices * view.capacity)[usable].min() <= _SPARE:
-        worth = classes.rates / classes.rates.max(axis=1, keepdims=True) * classes.workers[:, None]
-        mix = demands.most(grid, in_class_order(worth, classes), fit.excess)
-    x = demands.shares(grid, mix)
-    return _same_mix(classes, view, x) if alike else x, {"level": level, "prices": demands.near}
+    x, kept = shared(name, view, classes, sharing, answer, near["prices"])
+    if among == "centre" and kept:
+        return _middle(view, classes, hurry, kept["level"]), kept
+    if alike:
+        x = Allocation.alone(view.jobs.number, _same_mix(classes, view, x.matrix(view.jobs.number, len(view.capacity))))
+    return x, kept or near
 
 
-def _middle(view: Snapshot, demands: Demands, need: Floats) -> Floats:
-    """Of all shares with which everybody has what it needs, those in the middle."""
-    ones, gain = np.ones(len(need), dtype=np.int64), demands.classes.rates[demands.of] / need[:, None]
-    return centre(ones, view.jobs.workers[demands.there], ones.astype(np.float64), view.capacity, gain)
-
-
-def _by_job(view: Snapshot, at: Ints, share: Floats) -> Floats:
+def _in_one_pool(
+    view: Snapshot, classes: Classes, hurry: Hurry, near: Mapping[str, Any]
+) -> tuple[Allocation, Mapping[str, Any]]:
+    """Where all types are alike to everybody: demands fit as soon as their sum does."""
+    at, size = (classes.of >= 0).nonzero()[0], float(view.capacity.sum())
+    ones = np.ones(len(at))
+    demand, lowest, highest = hurry.of(at, ones, _least(view, at) * ones)
+    rise = view.jobs.workers[at] / size
+    level = worth_level(demand, lambda r: (float(rise @ r) - 1.0, rise), lowest, highest, float(near["level"]))
     x = np.zeros((len(view.jobs), len(view.capacity)))
-    x[at] = share
-    return x
+    x[at] = demand(level)[0][:, None] * even_mix(classes, view.capacity)[classes.of[at]]
+    prices = no_prices(len(view.capacity)) if near["prices"] is None else near["prices"]
+    return Allocation.alone(view.jobs.number, x), {"level": level, "prices": prices}
+
+
+def _least(view: Snapshot, at: Ints) -> float:
+    crowd = 100.0 * float(view.jobs.workers[at].sum())
+    return min(LEAST, float(view.capacity[view.capacity > 0].min()) / crowd)
+
+
+def _middle(view: Snapshot, classes: Classes, hurry: Hurry, level: float) -> Allocation:
+    """Of all shares with which everybody has what it needs, those in the middle."""
+    at = (classes.of >= 0).nonzero()[0]
+    rates = classes.rates[classes.of[at]]
+    fastest = rates.max(axis=1)
+    demand, _, highest = hurry.of(at, fastest, _least(view, at) * fastest)
+    need = demand(max(level, highest))[0]
+    ones = np.ones(len(need), dtype=np.int64)
+    x = np.zeros((len(view.jobs), len(view.capacity)))
+    x[at] = centre(ones, view.jobs.workers[at], ones.astype(np.float64), view.capacity, rates / need[:, None])
+    return Allocation.alone(view.jobs.number, x)
 
 
 def fastest_of(view: Snapshot, classes: Classes) -> Floats:

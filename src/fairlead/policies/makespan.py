@@ -16,8 +16,9 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import classes_of
-from fairlead.policies.in_time import Among, in_time
+from fairlead.policies.in_time import Among, Hurry, in_time
 from fairlead.policies.max_min import nothing
+from fairlead.policies.sharing import NO_SHARING, Sharing
 
 
 @dataclass(frozen=True)
@@ -28,25 +29,30 @@ class MinTotalDuration:
     among: Among = "most"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, memo, self.among, alike=True)
+        return _soonest(view, memo, self.among, alike=True)
 
 
 @dataclass(frozen=True)
-class MinTotalDurationPerf:
-    """All jobs done as soon as possible, each on the types that bring this about: heterogeneity-aware makespan."""
+class MinTotalDurationPerf(Sharing):
+    """All jobs done as soon as possible, each on the types that bring this about: heterogeneity-aware makespan.
+
+    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
+    room together.
+    """
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     among: Among = "most"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _allocated(view, memo, self.among, alike=False)
+        return _soonest(view, memo, self.among, sharing=self)
 
 
-def _allocated(view: Snapshot, memo: Memo, among: Among, *, alike: bool) -> tuple[Allocation, Memo]:
+def _soonest(
+    view: Snapshot, memo: Memo, among: Among, *, alike: bool = False, sharing: Sharing = NO_SHARING
+) -> tuple[Allocation, Memo]:
     classes = classes_of(view, alike=alike)
     if not len(classes):
         return nothing(view), memo
     jobs = np.ones(len(view.jobs))
-    left, spent = view.jobs.steps_left, 0.0 * jobs
-    x, near = in_time("makespan", view, classes, left, jobs, spent, memo, alike=alike, among=among)
-    return Allocation.alone(view.jobs.number, x), near
+    hurry = Hurry(view.jobs.steps_left, unit=jobs, spent=0.0 * jobs)
+    return in_time("makespan", view, classes, hurry, memo, alike=alike, sharing=sharing, among=among)

@@ -26,9 +26,11 @@ _IDLE: list[Any] = []
 
 @dataclass(frozen=True)
 class Solution:
-    """An optimum: the columns' values, the rows' duals, and what it is worth."""
+    """An optimum: the columns' values and reduced costs (below 0: a unit of it would lose so much), the rows' duals, and
+    what it is worth."""
 
     values: Floats
+    reduced: Floats
     duals: Floats
     objective: float
 
@@ -87,11 +89,13 @@ class Program:
     def coefficient(self, row: int, column: int, value: float) -> None:
         self._must(self._highs.changeCoeff(row, column, value))
 
-    def add_rows(self, lower: Floats, upper: Floats) -> Ints:
-        """New rows, empty as yet."""
-        nothing = np.zeros(0, dtype=np.int32)
+    def add_rows(self, lower: Floats, upper: Floats, entries: tuple[Ints, Ints, Floats] | None = None) -> Ints:
+        """New rows, empty where there are no `entries`; the row numbers in these count from the first of them."""
+        none = np.zeros(0, dtype=np.int64)
         count = len(lower)
-        self._must(self._highs.addRows(count, lower, upper, 0, np.zeros(count, dtype=np.int32), nothing, np.zeros(0)))
+        rows, columns, values = (none, none, np.zeros(0)) if entries is None else entries
+        starts, index, value = _columnwise((columns, rows, values), count)  # the same by rows
+        self._must(self._highs.addRows(count, lower, upper, len(value), starts[:-1], index, value))
         self.rows += count
         return np.arange(self.rows - count, self.rows)
 
@@ -121,7 +125,8 @@ class Program:
         if not worst <= TOLERANCE or not math.isfinite(info.objective_function_value):
             raise SolverError(self.name, f"optimal, yet off by {worst:g}")
         found = highs.getSolution()
-        return Solution(np.array(found.col_value), np.array(found.row_dual), float(info.objective_function_value))
+        values, reduced, duals = np.array(found.col_value), np.array(found.col_dual), np.array(found.row_dual)
+        return Solution(values, reduced, duals, float(info.objective_function_value))
 
     def _off(self) -> float:
         """By how much the last answer misses a bound or an optimality condition; infinity where there is none to judge yet."""

@@ -3,7 +3,8 @@
     min_X min_m  left_m / throughput(m, X)
 
 The optimum is the job that would be done first on its fastest type, alone there; then the same among the others, with what is
-left of the cluster, and so on."""
+left of the cluster, and so on. Company goes by the same line and does not change the optimum: nobody comes beside the job that
+is done first."""
 
 from __future__ import annotations
 
@@ -16,18 +17,27 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import classes_of
-from fairlead.policies.in_line import taken, whole_shares
+from fairlead.policies.in_line import beside, in_pairs, taken, whole_shares
 
 
 @dataclass(frozen=True)
 class ShortestJobFirstPerf:
-    """The job that can be done first has its fastest type to itself, then the next, on the fastest type with room for it."""
+    """The job that can be done first has its fastest type to itself, then the next, on the fastest type with room for it.
+
+    With `space_sharing`, who finds no room of its own goes beside whoever it does best with, if that pays, but for the first.
+    """
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
+    space_sharing: bool = False
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
         fastest = classes.by_job(classes.rates.max(axis=1))
         lasts = np.divide(view.jobs.steps_left, fastest, out=np.full(len(view.jobs), np.inf), where=fastest > 0)
-        got = taken(view, classes, lasts.argsort(kind="stable"), strict=False)
+        line = lasts.argsort(kind="stable")
+        got = taken(view, classes, line, strict=False)
+        if self.space_sharing:
+            hosts = got.copy()
+            hosts[line[:1]] = -1
+            return in_pairs(view, got, beside(view, hosts, line[1:], {})), memo
         return Allocation.alone(view.jobs.number, whole_shares(got, len(view.capacity))), memo

@@ -11,8 +11,9 @@ that does the most is taken."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,16 +24,21 @@ from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import classes_of
-from fairlead.policies.demands import FITS, Demands, Fit
+from fairlead.policies.levels import FITS
 from fairlead.policies.max_min import nothing
+from fairlead.policies.sharing import Answer, Means, Sharing, shared
 
 _FREE = 1e-3
 """A type without a price, among others that have one, counts as so much of the cheapest of them."""
 
 
 @dataclass(frozen=True)
-class MaxSumThroughputPerf:
-    """The most steps per second in all, whoever does them; `normalized`: each in units of its fastest type's."""
+class MaxSumThroughputPerf(Sharing):
+    """The most steps per second in all, whoever does them; `normalized`: each in units of its fastest type's.
+
+    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
+    room together.
+    """
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     normalized: bool = False
@@ -41,15 +47,23 @@ class MaxSumThroughputPerf:
         classes = classes_of(view)
         if not len(classes):
             return nothing(view), memo
-        demands = Demands("total throughput", classes, view.capacity)
-        worth = classes.rates / classes.rates.max(axis=1, keepdims=True) if self.normalized else classes.rates
-        grid = demands.on_grid(np.zeros(len(demands.of)))
-        return Allocation.alone(view.jobs.number, demands.shares(grid, demands.most(grid, worth))), memo
+
+        def answer(means: Means, _: Answer | None) -> Answer:
+            rates = means.classes.rates
+            asked = means.asked(np.zeros(len(means.of)))
+            unit = rates.max(axis=1) if self.normalized else np.ones(len(rates))
+            return Answer(means.most(asked, means.worth(unit)), asked)
+
+        return shared("total throughput", view, classes, self, answer)[0], memo
 
 
 @dataclass(frozen=True)
-class MinCost:
-    """The most throughput for the money, at each type's price per hour; where no type has a price, all cost the same."""
+class MinCost(Sharing):
+    """The most throughput for the money, at each type's price per hour; where no type has a price, all cost the same.
+
+    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
+    room together.
+    """
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     normalized: bool = True
@@ -58,70 +72,68 @@ class MinCost:
         classes = classes_of(view)
         if not len(classes):
             return nothing(view), memo
-        demands = Demands("cost", classes, view.capacity)
-        return _cheapest(view, demands, np.zeros(len(demands.of)), {}, 0.0, normalized=self.normalized), memo
+        return shared("cost", view, classes, self, lambda means, _: self._cheapest(view, means))[0], memo
+
+    def _cheapest(self, view: Snapshot, means: Means) -> Answer:
+        return _best_buy(view, means, np.zeros(len(means.of)), normalized=self.normalized)
 
 
 @dataclass(frozen=True)
-class MinCostSlo:
+class MinCostSlo(MinCost):
     """The most throughput for the money such that deadlines are kept.
 
     Deadlines that are out of reach do not bind. Where those that remain are too much for the cluster together, the jobs whose
     deadlines take the most of it, at the prices of its bottlenecks, lose theirs first: so the fewest do. Each is told so.
     Rounds realise shares only roughly, so jobs are to be done `margin_s` before their deadlines, where all can be.
+    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
+    room together.
     """
 
-    paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
-    normalized: bool = True
     margin_s: float = 1800.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin_s < math.inf:
             raise InputError("policy min-cost-slo", "seconds from 0 on", field="margin_s", value=self.margin_s)
 
-    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        classes = classes_of(view)
-        if not len(classes):
-            return nothing(view), memo
-        demands = Demands("cost with deadlines", classes, view.capacity)
-        jobs = view.jobs.only(demands.there)
+    def _cheapest(self, view: Snapshot, means: Means) -> Answer:
+        jobs, fastest = view.jobs.only(means.there), means.fastest
         left_s = jobs.submitted_s + jobs.deadline_s - view.time
         wanted = np.isfinite(left_s) & (jobs.steps_left > 0)
-        fastest = demands.fastest
         exact = np.divide(jobs.steps_left, left_s, out=np.full(len(jobs), np.inf), where=left_s > 0)
         reachable = wanted & (exact <= fastest * (1.0 + FITS))
         early_s = left_s - self.margin_s
         early = np.divide(jobs.steps_left, early_s, out=np.full(len(jobs), np.inf), where=early_s > 0)
         need = np.where(reachable, np.minimum(early, fastest), 0.0)
-        if demands.fit(demands.on_grid(need)).excess > FITS:  # no deadline is given up for the sake of a margin
+        if means.fit(means.asked(need)).excess > FITS:  # no deadline is given up for the sake of a margin
             need = np.where(reachable, np.minimum(exact, fastest), 0.0)
-        kept, fit = _kept(demands, need, reachable)
+        kept, over = _kept(means, need, reachable)
         told = {
             "it is out of reach": wanted & ~reachable,
             "others' deadlines need the accelerators": reachable & ~kept,
         }
         reasons = {
-            int(jobs.number[i]): Unplaced.late(
-                what, left_s=float(left_s[i]), needed_s=float(jobs.steps_left[i] / demands.fastest[i])
-            )
+            int(jobs.number[i]): Unplaced.late(what, left_s=float(left_s[i]), needed_s=float(jobs.steps_left[i] / fastest[i]))
             for what, late in told.items()
             for i in late.nonzero()[0].tolist()
         }
-        floor = np.where(kept, need, 0.0)
-        return _cheapest(view, demands, floor, reasons, fit.excess, normalized=self.normalized), memo
+        return _best_buy(view, means, np.where(kept, need, 0.0), reasons, over, normalized=self.normalized)
 
 
-def _cheapest(
-    view: Snapshot, demands: Demands, floor: Floats, reasons: dict[int, Reason], over: float, *, normalized: bool
-) -> Allocation:
-    classes = demands.classes
-    price = prices(view)[None, :] * classes.workers[:, None]
-    worth = classes.rates
+def _best_buy(
+    view: Snapshot,
+    means: Means,
+    floor: Floats,
+    reasons: Mapping[int, Reason] | None = None,
+    over: float = 0.0,
+    *,
+    normalized: bool,
+) -> Answer:
+    classes, price = means.classes, prices(view)
+    unit = np.ones(len(classes))
     if normalized:
-        worth = worth / (classes.rates / price).max(axis=1, keepdims=True)
-    grid = demands.on_grid(floor)
-    x = demands.shares(grid, demands.best_ratio(grid, worth, price, over))
-    return Allocation.alone(view.jobs.number, x, reasons)
+        unit = (classes.rates / (price[None, :] * classes.workers[:, None])).max(axis=1)
+    asked = means.asked(floor)
+    return Answer(means.best_ratio(asked, means.worth(unit), price, over), asked, reasons or {})
 
 
 def prices(view: Snapshot) -> Floats:
@@ -133,26 +145,30 @@ def prices(view: Snapshot) -> Floats:
     return np.where(dear, listed, _FREE * listed[dear].min())
 
 
-def _kept(demands: Demands, need: Floats, wanted: Bools) -> tuple[Bools, Fit]:
-    """Which of the wanted deadlines are kept, and how their demands fit.
+def _kept(means: Means, need: Floats, wanted: Bools) -> tuple[Bools, float]:
+    """Which of the wanted deadlines are kept, and by how much their demands exceed the cluster (hardly).
 
     At the prices p of a program that finds demands too large, no set of jobs fits that costs more than the cluster is worth.
     So to leave out the dearest until the rest costs no more is the fewest that must be left out as far as p tells. If it takes
     more than one such step, whoever was left out too early comes back, cheapest first, as far as they fit."""
+
+    def asked(who: Bools) -> Any:
+        return means.asked(np.where(who, need, 0.0))
+
     kept = wanted
-    fit = demands.fit(demands.on_grid(np.where(kept, need, 0.0)))
+    fit = means.fit(asked(kept))
     steps = 0
     while fit.excess > FITS:
-        paid = demands.cost_of(demands.on_grid(np.where(kept, need, 0.0)), demands.costs(fit.prices))
+        paid = means.paid(asked(kept), fit)
         order = _dearest(paid, kept)
         rest = paid.sum() - np.cumsum(paid[order])
         enough = int((rest > 1.0).sum()) + 1
         kept = kept.copy()
         kept[order[:enough]] = False
-        fit = demands.fit(demands.on_grid(np.where(kept, need, 0.0)))
+        fit = means.fit(asked(kept))
         steps += 1
     if steps > 1:
-        paid = demands.cost_of(demands.on_grid(need), demands.costs(fit.prices))
+        paid = means.paid(means.asked(need), fit)
         back = _dearest(paid, wanted & ~kept)[::-1]
         room = 1.0 + FITS - float(paid[kept].sum())
         few, many = 0, int((np.cumsum(paid[back]) <= room).sum())  # how many can come back: `few` can, more than `many` cannot
@@ -160,14 +176,14 @@ def _kept(demands: Demands, need: Floats, wanted: Bools) -> tuple[Bools, Fit]:
             middle = (few + many + 1) // 2
             trial = kept.copy()
             trial[back[:middle]] = True
-            found = demands.fit(demands.on_grid(np.where(trial, need, 0.0)))
+            found = means.fit(asked(trial))
             if found.excess <= FITS:
                 few, fit = middle, found
             else:
                 many = middle - 1
         kept = kept.copy()
         kept[back[:few]] = True
-    return kept, fit
+    return kept, float(fit.excess)
 
 
 def _dearest(paid: Floats, among: Bools) -> Ints:

@@ -12,8 +12,9 @@ the jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,14 +23,15 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import classes_of
+from fairlead.policies.classes import Classes, classes_of
 from fairlead.policies.max_min import even_mix, normalised, nothing
-from fairlead.policies.room import Fit, Room
-
-DUST = 1e-9
-"""A type has a price if all of its time costs more than this part of what all types cost."""
+from fairlead.policies.room import Room
+from fairlead.policies.sharing import MANY, NO_SHARING, Answer, Means, Sharing, shared
+from fairlead.policies.supply import Supply
+from fairlead.policies.vessels import InRoom, InSupply
 
 _STEPS = 300
+_SURE = 1e-5  # how far from full, or too full, levels must be at other prices to be told so by them
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,18 @@ class MaxMinFairnessWaterFilling:
 
 
 @dataclass(frozen=True)
-class MaxMinFairnessWaterFillingPerf:
+class MaxMinFairnessWaterFillingPerf(Sharing):
     """Equal, weighted progress for all, and what some cannot use goes to the others: heterogeneity-aware water filling.
 
     Pareto efficient: no job's throughput can be raised without lowering another's.
+    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
+    room together.
     """
 
     paper: ClassVar[str] = "Gavel §4.3 (Narayanan et al., OSDI'20)"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return filled(view, Parties.one(len(view.jobs)), aware=True), memo
+        return filled(view, Parties.one(len(view.jobs)), aware=True, sharing=self), memo
 
 
 @dataclass(frozen=True)
@@ -74,11 +78,13 @@ class Parties:
         return Parties(of, self.weight[present], self.in_order[present])
 
 
-def filled(view: Snapshot, parties: Parties, *, aware: bool) -> Allocation:
+def filled(view: Snapshot, parties: Parties, *, aware: bool, sharing: Sharing = NO_SHARING) -> Allocation:
     """The allocation by water filling of a view's jobs."""
     classes = classes_of(view, alike=not aware, by_weight=False)
     if not len(classes):
         return nothing(view)
+    if aware and not (sharing.alone and len(view.capacity) <= MANY):
+        return _supplied(view, classes, parties, sharing)
     if aware:
         room = Room.at_will("water filling", normalised(classes, view.capacity), classes.workers, view.capacity)
     else:
@@ -86,61 +92,104 @@ def filled(view: Snapshot, parties: Parties, *, aware: bool) -> Allocation:
     here = classes.of >= 0
     jobs = view.jobs
     kind = classes.of[here]
-    level, fit = fill(room, kind, jobs.weight[here], parties.only(here))
+    level, fit = fill(InRoom(room, kind), jobs.weight[here], parties.only(here))
     time = np.zeros((len(jobs), len(view.capacity)))
     time[here] = room.time(fit, kind, level, jobs.workers[here])
     return Allocation.alone(jobs.number, time)
 
 
-def fill(room: Room, kind: Ints, weight: Floats, parties: Parties) -> tuple[Floats, Fit]:
+def _supplied(view: Snapshot, classes: Classes, parties: Parties, sharing: Sharing) -> Allocation:
+    """The same where jobs may share accelerators or stand apart."""
+
+    def answer(means: Means, before: Answer | None) -> Answer:
+        assert isinstance(means, Supply)
+        equal = means.classes.rates @ (view.capacity / view.capacity.sum())
+        top = means.ways.fastest / equal * means.classes.workers
+        here = np.zeros(len(view.jobs), dtype=np.bool_)
+        here[means.there] = True
+        vessel = InSupply(means, top[means.of])
+        if before is None or not (fit := vessel.fit(before.level)).has_nearly_room:
+            level, fit = fill(vessel, view.jobs.weight[here], parties.only(here))
+        else:
+            level = before.level
+        return Answer(fit.used / (1.0 + max(fit.excess, 0.0)), vessel.asked(level), level=level)
+
+    return shared("water filling", view, classes, sharing, answer)[0]
+
+
+class Fitted(Protocol):
+    @property
+    def has_room(self) -> bool: ...
+    @property
+    def has_nearly_room(self) -> bool: ...  # what is left of a difference when nothing smaller can be told apart
+
+
+F = TypeVar("F", bound=Fitted)
+
+
+class Vessel(Protocol[F]):
+    """What is filled: how levels of jobs fit, at which prices, and who pays nothing for more."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def top(self) -> Floats: ...  # by job, what it reaches alone
+    @property
+    def times(self) -> int: ...  # how often it fills up at most
+    def fit(self, level: Floats) -> F: ...
+    def cost(self, fit: F) -> Callable[[Floats], float]: ...
+    def overflows(self, fit: F) -> None: ...  # its prices are remembered
+    def known(self) -> Sequence[F]: ...  # whose prices may be good for other levels too
+    def free_level(self, level: Floats, cap: Floats) -> Floats: ...  # at the prices of the last overflow and all before
+
+
+def fill(vessel: Vessel[F], weight: Floats, parties: Parties) -> tuple[Floats, F]:
     """The level of each job, and how they all fit."""
-    top = room.top[kind]
-    cap, level, priced = top, np.zeros(len(kind)), np.zeros(len(room.capacity), dtype=np.bool_)
-    for _ in range(len(room.capacity) + 1):
+    top = vessel.top
+    cap, level = top, np.zeros(len(top))
+    for _ in range(vessel.times):
         rise = _Rise.begin(level, cap, weight, parties)
-        level, fit, full_at = _until_full(room, kind, rise)
-        if full_at is None:
+        level, fit, full = _until_full(vessel, rise)
+        if not full:
             return level, fit
-        priced = _joined(priced, full_at * room.capacity)  # full at these prices and at earlier ones is full at their sum
-        cap = np.minimum(cap, np.maximum(level, room.free_level(priced)[kind]))
+        cap = np.minimum(cap, np.maximum(level, vessel.free_level(level, cap)))
         if not (cap - level > 1e-12 * top).any():
             return level, fit
-    raise SolverError(room.name, "prices that do not grow")
+    raise SolverError(vessel.name, "prices that do not grow")
 
 
-def _joined(priced: Bools, cost: Floats) -> Bools:
-    """The types that have a price now. There is always a new one, however small its price."""
-    rest = np.where(priced, 0.0, cost)
-    return priced | (rest > min(DUST, float(rest.max()) / 2))
-
-
-def _until_full(room: Room, kind: Ints, rise: _Rise) -> tuple[Floats, Fit, Floats | None]:
-    """As far as there is room: the levels, how they fit, and at which prices the cluster is full (None: all are at their caps).
+def _until_full(vessel: Vessel[F], rise: _Rise) -> tuple[Floats, F, bool]:
+    """As far as there is room: the levels, how they fit, and whether the cluster is full (or else all are at their caps).
 
     From above: levels too high give prices, at which levels that are not too high are affordable; they may still be too high.
     """
-    clock, prices, trace = rise.end, None, 0.0 * room.capacity
+    clock, full = rise.end, False
+    for earlier in vessel.known():
+        cost = vessel.cost(earlier)
+        if cost(rise.levels(0.0)) < 1.0 - _SURE and cost(rise.levels(clock)) > 1.0 + _SURE:
+            clock, full = _affordable(rise, cost, clock), True
+            vessel.overflows(earlier)
     while True:
         level = rise.levels(clock)
-        fit = room.fit(room.demand(kind, level))
+        fit = vessel.fit(level)
         if fit.has_room:
-            return level, fit, prices
-        trace = 1e-15 * (trace + fit.prices)  # so that a price too small for the solver is not lost
-        earlier = _affordable(room, kind, rise, fit.prices, clock)
-        if not earlier < clock:  # no number lies between
+            return level, fit, full
+        before = _affordable(rise, vessel.cost(fit), clock)
+        vessel.overflows(fit)
+        full = True
+        if not before < clock:  # no number lies between
             if not fit.has_nearly_room:
-                raise SolverError(room.name, f"levels that are too high by {fit.excess:g} and cannot be lowered")
-            return level, fit, fit.prices + trace
-        clock, prices = earlier, fit.prices + trace
+                raise SolverError(vessel.name, "levels that are too high and cannot be lowered")
+            return level, fit, full
+        clock = before
 
 
-def _affordable(room: Room, kind: Ints, rise: _Rise, prices: Floats, late: float) -> float:
+def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float) -> float:
     """The moment, before the `late` one, at which the levels cost all there is: a monotone function's root, by false position
     with the value at an end that stays halved (Illinois), and every fourth time by halves, as the function may be flat."""
-    hull = room.hull(prices)
 
     def over(clock: float) -> float:
-        return float((room.demand(kind, rise.levels(clock)) * hull).sum()) - 1.0
+        return cost(rise.levels(clock)) - 1.0
 
     early, below, above = 0.0, over(0.0), over(late)
     if below >= 0:
@@ -154,15 +203,15 @@ def _affordable(room: Room, kind: Ints, rise: _Rise, prices: Floats, late: float
             clock = (early + late) / 2
             if not early < clock < late:
                 break
-        cost = over(clock)
-        if abs(cost) <= 1e-14:
+        value = over(clock)
+        if abs(value) <= 1e-14:
             return clock
-        if cost > 0:
-            late, above = clock, cost
+        if value > 0:
+            late, above = clock, value
             below = below / 2 if side > 0 else below
             side = 1
         else:
-            early, below = clock, cost
+            early, below = clock, value
             above = above / 2 if side < 0 else above
             side = -1
     return early
@@ -194,11 +243,11 @@ class _Rise:
         order = np.lexsort((np.where(parties.in_order[of], 0.0, cap / weight), of))
         of, cap, weight = of[order], cap[order], weight[order]
         first = of.searchsorted(np.arange(count))
-        caps, weights = (np.concatenate(([0.0], np.cumsum(column))) for column in (cap, weight))
-        behind = np.append(first[1:], len(of))
-        before, speed = caps[:-1] - caps[first[of]], weights[behind[of]] - weights[:-1]
-        if speed.min(initial=np.inf) <= 0:
-            raise SolverError("water filling", "weights that differ by more than numbers can hold")
+        caps = np.concatenate(([0.0], np.cumsum(cap)))
+        before = caps[:-1] - caps[first[of]]
+        # From behind and party by party: differences of sums would lose weights that are small beside others.
+        parts = [np.cumsum(part[::-1])[::-1] for part in np.split(weight, first[1:])]
+        speed = np.concatenate(parts) if parts else weight
         return cls(parties, order, first, of, cap, weight, before, speed, start, np.maximum(end - start, 0.0))
 
     @property

@@ -109,7 +109,9 @@ class PolicyContract:
             def select(self, view: Snapshot, memo: ev.Memo) -> tuple[Selection, ev.Memo]:
                 again, _ = type(contract).make().select(view, memo)
                 selection, memo = self.policy.select(view, memo)
-                assert np.array_equal(selection.jobs, again.jobs), "a fresh policy answers otherwise: state outside the memo"
+                for what in ("jobs", "types", "workers", "combination"):
+                    ours, fresh = (getattr(answer, what) for answer in (selection, again))
+                    assert np.array_equal(ours, fresh), f"a fresh policy answers with other {what}: state outside the memo"
                 contract.check_selection(selection, view)
                 return selection, memo
 

@@ -1,0 +1,92 @@
+"""The least level at which demands that fall as it rises fit the cluster. Others tell what fits, and what demands cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+from fairlead.core.cluster import Floats
+from fairlead.core.errors import SolverError
+from fairlead.policies.program import TOLERANCE
+
+FITS = 1e-9
+"""Demands that exceed the cluster by no more than this part of it fit."""
+
+_ROUNDS = 60
+_STEPS = 200
+_CLOSE = 1e-9  # a last step so small leaves an error of its square
+
+Demand: TypeAlias = Callable[[float], tuple[Floats, Floats]]
+"""A level → what each job demands, and how fast that changes with the level."""
+
+Cost: TypeAlias = Callable[[Floats], tuple[float, Floats]]
+"""Demands → what they cost beyond all that there is to spend, and how fast each job's cost rises with its demand."""
+
+
+class Fitted(Protocol):
+    @property
+    def excess(self) -> float: ...
+
+
+F = TypeVar("F", bound=Fitted)
+
+
+def least_level(
+    name: str,
+    demand: Demand,
+    fit: Callable[[Floats], F],
+    cost: Callable[[F], Cost],
+    first: float,
+    highest: float,
+) -> tuple[float, Floats, F]:
+    """The least level from `first` on, the demands, and how they fit.
+
+    From `highest` on all demands fall, convex, to 0. The prices that come with a fit show how high the level must at least be:
+    where demands cost what there is. That level's program gives better prices, and so on; levels only rise."""
+    level, nudge = first, 0.0
+    for _ in range(_ROUNDS):
+        wanted = demand(level)[0]
+        found = fit(wanted)
+        if found.excess <= FITS:
+            return level, wanted, found
+        raised = worth_level(demand, cost(found), level, highest, level)
+        if raised <= level:  # as near as numbers come
+            if found.excess <= TOLERANCE:
+                return level, wanted, found
+            nudge = max(2.0 * nudge, float(np.spacing(level)))
+            raised = level + nudge
+        if not raised > level:
+            break
+        level = raised
+    raise SolverError(name, f"no better level than {level:g}, at which demands are {found.excess:g} over the cluster")
+
+
+def worth_level(demand: Demand, cost: Cost, low: float, highest: float, guess: float) -> float:
+    """The least, from `low` on, at which demands cost no more than there is to spend: Newton in a bracket."""
+    level, high, tried = max(low, guess), np.inf, False
+    for _ in range(_STEPS):
+        r, falls = demand(level)
+        over, rise = cost(r)
+        if over > 0:
+            low, tried = level, True
+        else:
+            high = level
+        if high <= low:
+            break
+        slope = float(rise @ falls)
+        newton = level - over / slope if slope < 0 else np.inf
+        if abs(newton - level) <= _CLOSE * abs(level):
+            return max(newton, low)
+        if low < newton < high:
+            level = newton
+        elif not tried:
+            level, tried = low, True
+        elif high < np.inf:
+            level = 0.5 * (low + high)
+            if level in (low, high):
+                break
+        else:  # nobody's demand falls yet
+            level = max(highest, 2.0 * low)
+    return high

@@ -1,0 +1,122 @@
+"""What the members of classes can do with their time, a column each: on a type alone, on more nodes than they need, or beside a
+member of some class (Gavel §3.1). It knows nothing of objectives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.classes import Classes
+from fairlead.policies.company import NO_PLACE, apart, company
+
+PAYS = 1e-9
+"""Two on one accelerator must do so much more together than they would in turns."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The classes that a way moves on, by class: `weight` is 2 where both that meet are of it."""
+
+    owner: Ints
+    way: Ints
+    speed: Floats
+    weight: Floats
+    first: Ints  # by class, and one more: where its sides begin
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Columns by way. Speeds are parts of `fastest`, the class's rate on its best way alone (0 where it has none).
+
+    `use` is ways × resources, as parts of what there is: the accelerators of each type and, where placement counts, its
+    nodes."""
+
+    one: Ints
+    two: Ints  # the class beside it, or -1
+    types: Ints
+    speed: Floats  # of one
+    other: Floats  # of two
+    workers: Ints
+    use: Floats
+    there_is: Bools  # by resource: whether there is any
+    fastest: Floats  # by class
+
+    def __len__(self) -> int:
+        return len(self.one)
+
+    @cached_property
+    def sides(self) -> Sides:
+        way = np.arange(len(self))
+        apart_, same = (self.two >= 0) & (self.two != self.one), self.two == self.one
+        owner = np.concatenate((self.one, self.two[apart_]))
+        order = owner.argsort(kind="stable")
+        columns = (
+            np.concatenate((way, way[apart_])),
+            np.concatenate((self.speed, self.other[apart_])),
+            np.concatenate((np.where(same, 2.0, 1.0), np.ones(np.count_nonzero(apart_)))),
+        )
+        way, speed, weight = (column[order] for column in columns)
+        owner = owner[order]
+        return Sides(owner, way, speed, weight, owner.searchsorted(np.arange(len(self.fastest) + 1)))
+
+    def progress(self, worth: Floats) -> Floats:
+        """What a unit of time on each way is worth, where a class's progress has this worth."""
+        beside = np.where(self.two >= 0, self.other * worth[self.two], 0.0)
+        total: Floats = self.speed * worth[self.one] + beside
+        return total
+
+
+def ways_of(classes: Classes, view: Snapshot, *, space_sharing: bool, placement_sensitive: bool) -> Ways:
+    """The ways that a view offers. Company that does no better than taking turns is left out: turns are never worse."""
+    alone, capacity = classes.rates, view.capacity
+    types = len(capacity)
+    nodes = np.zeros(alone.shape)
+    first, kinds, speeds = [], [], []
+    possible = alone > 0
+    if placement_sensitive:
+        scattered = apart(classes, view, alone)
+        nodes = scattered.use
+        possible = possible & (nodes < NO_PLACE)
+        g, j = (scattered.gain > 0).nonzero()
+        first, kinds, speeds = [g], [j], [scattered.gain[g, j]]
+    gang = [np.zeros((len(one), 2 * types)) for one in first]  # time on each type, and on its nodes
+    g, j = possible.nonzero()
+    first, kinds, speeds = [g, *first], [j, *kinds], [alone[g, j], *speeds]
+    gang = [_stands(nodes, g, j, types), *gang]
+    second = [np.full(len(one), -1, dtype=np.int64) for one in first]
+    others = [np.zeros(len(one)) for one in first]
+    if space_sharing:
+        beside = company(classes, view, alone)
+        part = np.divide(beside, alone[:, None, :], out=np.zeros_like(beside), where=alone[:, None, :] > 0)
+        pays = (part > 0) & (part.transpose(1, 0, 2) > 0) & (part + part.transpose(1, 0, 2) > 1.0 + PAYS)
+        pays &= (classes.workers[:, None] == classes.workers[None, :])[:, :, None]
+        pays &= possible[:, None, :] & possible[None, :, :]
+        few = (classes.count < 2).nonzero()[0]
+        pays[few, few] = False
+        j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()
+        first, second, kinds = [*first, g], [*second, h], [*kinds, j]
+        speeds, others = [*speeds, beside[g, h, j]], [*others, beside[h, g, j]]
+        gang = [*gang, _stands(nodes, g, j, types)]
+    one, two, kind = np.concatenate(first), np.concatenate(second), np.concatenate(kinds)
+    use = np.concatenate(gang)
+    use[np.arange(len(one)), kind] = classes.workers[one] / np.maximum(capacity, 1)[kind]
+    speed, other = np.concatenate(speeds), np.concatenate(others)
+    fastest = np.zeros(len(classes))
+    single = two < 0
+    np.maximum.at(fastest, one[single], speed[single])
+    unit = np.where(fastest > 0, fastest, 1.0)
+    there_is = np.tile(capacity > 0, 2)
+    if not placement_sensitive:
+        use, there_is = use[:, :types], there_is[:types]
+    return Ways(one, two, kind, speed / unit[one], other / unit[two], classes.workers[one], use, there_is, fastest)
+
+
+def _stands(nodes: Floats, g: Ints, j: Ints, types: int) -> Floats:
+    """What those who stand together take of the nodes of their type."""
+    use = np.zeros((len(g), 2 * types))
+    use[np.arange(len(g)), types + j] = nodes[g, j]
+    return use
