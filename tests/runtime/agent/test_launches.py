@@ -181,7 +181,8 @@ print(json.dumps({
     "user": os.getresuid(), "group": os.getresgid(), "groups": os.getgroups(), "home": os.environ["HOME"],
     "checkpoints": writable(os.environ["FAIRLEAD_CHECKPOINT_DIR"] + "/c"), "here": writable("here"),
     "reports": writable(os.environ["FAIRLEAD_REPORTS"]),
-    "exit": writable(desk / "exit.json"), "log": os.access(desk / "log", os.R_OK), "record": writable(desk.parent / "record.json"),
+    "exit": writable(desk / "exit.json"), "record": writable(desk.parent / "record.json"),
+    "log": os.access(desk / "log", os.R_OK),
 }))
 try: os.kill(os.getppid(), 9)
 except PermissionError: print("cannot kill its stub")

@@ -49,7 +49,11 @@ class Supervisor:
         self._starter = Starter(self._jobs, self._code, accelerators, settings, self._sharing)
         self._newest: dict[int, int] = {}
         self._launched: dict[tuple[int, int], Launched] = {}
-        self._find()
+        try:
+            self._find()
+        except BaseException:
+            self.close()
+            raise
 
     def launch(self, order: Launch) -> None:
         """Starts the workers, all or none. The same launch again changes nothing."""
@@ -173,7 +177,9 @@ class Supervisor:
                     continue
                 self._newest[job] = max(generation, self._newest.get(job, 0))
                 if record is None:
-                    raise RuntimeFault(directory / RECORD, "not a record that this version can read")
+                    raise RuntimeFault(
+                        directory / RECORD, "not a record of this version; end what it names and remove its folder"
+                    )
                 ended = read_ended(directory)
                 if ended is None:
                     self._launched[job, generation] = _found(record, directory, self._settings)

@@ -3,6 +3,7 @@ child, or, after the agent was started again, a stranger that is known by pid an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -106,7 +107,7 @@ class Worker:
         if self._child is not None:
             return self._child.poll() is not None
         if self._handle is not None:
-            return has_ended(self._handle)
+            return has_ended(self._handle) and _reaped(self._handle)
         return not is_there(self._stub.pid, self._stub.started)
 
     def _exit_by_stub(self) -> Exit:
@@ -121,3 +122,10 @@ class Worker:
         if status == -signal.SIGKILL:
             return Exit(status, now_ns, "its stub was killed")
         return Exit(128 - status if status > 128 else status, now_ns)
+
+
+def _reaped(handle: int) -> bool:
+    """A stub that was started by an earlier supervisor in this very process is ours to reap."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG)
+    return True

@@ -1,0 +1,216 @@
+"""An agent dies and another one takes over: nothing is lost, nothing runs on unseen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
+
+from fairlead.runtime.agent import records
+from fairlead.runtime.agent.faults import RuntimeFault
+from fairlead.runtime.agent.processes import look
+from fairlead.runtime.orders import Ended, Launch
+
+AGENT = """
+import signal, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import pytest
+from workshop import order
+from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.supervisor import Supervisor
+supervisor = Supervisor(Path({root!r}), Accelerators.spelled("v100:4"))
+{before}
+for launch in {launches}:
+    supervisor.launch(launch)
+print("launched", flush=True)
+{after}
+while True: signal.pause()
+"""
+
+
+def an_agent_dies(root: Path, launches: str, before: str = "", after: str = "") -> None:
+    """A supervisor in a process of its own, killed with SIGKILL once it has launched, or at a moment of its own choosing."""
+    script = AGENT.format(tests=str(Path(__file__).parent), root=str(root), launches=launches, before=before, after=after)
+    agent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert agent.stdout is not None
+    agent.stdout.readline()
+    agent.kill()
+    agent.communicate(timeout=PATIENCE_S)
+
+
+def test_jobs_outlive_their_agent_and_are_adopted(make_node, tmp_path: Path) -> None:
+    an_agent_dies(tmp_path / "root", f"[order({LEASED!r}, ranks=2)]")
+    node: Node = make_node()
+    launch = order(LEASED, ranks=2)
+    (running,) = node.supervisor.adopt()
+    assert (running.job, running.generation, running.name, running.ranks) == (1, 1, "job-1", (0, 1))
+    assert running.accelerators == (0, 1)
+    node.until(lambda: len(node.workers(launch)) == 2, "the workers")
+    node.until(lambda: node.progress(), "progress")
+    node.launch(launch)  # the control plane does not know what it said last, and says it again
+    assert len(node.workers(launch)) == 2
+    node.kill(launch)
+    assert node.ended(launch).code == -9
+    assert not node.workers(launch)
+
+
+def test_an_adopted_job_yields_and_says_how_it_ended(make_node, tmp_path: Path) -> None:
+    an_agent_dies(tmp_path / "root", f"[order({LEASED!r})]")
+    node: Node = make_node()
+    node.until(lambda: node.progress(), "progress")
+    node.revoke(order())
+    end = node.ended(order())
+    assert (end.code, end.yielded) == (0, True)
+    assert end.steps == end.saved > 0
+
+
+def test_what_is_not_wanted_any_more_is_killed_and_told(make_node, tmp_path: Path) -> None:
+    an_agent_dies(tmp_path / "root", f"[order({FOR_EVER!r}), order({FOR_EVER!r}, job=2)]")
+    node: Node = make_node()
+    kept = node.supervisor.adopt(lambda running: running.job == 2)
+    assert [running.job for running in kept] == [2]
+    assert "not wanted any more" in node.ended(order()).why
+    assert [running.job for running in node.supervisor.running()] == [2]
+
+
+def test_the_exit_of_a_job_that_ended_without_an_agent_is_found(make_node, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    script = f"open({str(fifo)!r}).read(); print('last words'); raise SystemExit(5)"
+    an_agent_dies(tmp_path / "root", f"[order({script!r})]")
+    fifo.write_text("go on")
+    exit_file = tmp_path / "root/jobs/1/1/0/exit.json"
+    deadline = time.monotonic() + PATIENCE_S
+    while not exit_file.exists() and time.monotonic() < deadline:
+        os.sched_yield()
+    node: Node = make_node()
+    end = node.ended(order())
+    assert (end.code, end.why) == (5, "worker 0 ended with status 5")
+    assert node.printed(order()) == "last words\n"
+
+
+def test_an_end_is_told_again_until_it_is_acknowledged(node: Node) -> None:
+    launch = node.launch(order("raise SystemExit(2)"))
+    end = node.ended(launch)
+    assert node.supervisor.poll() == []
+    node.restarts()
+    assert node.supervisor.running() == []
+    assert node.supervisor.poll() == [end]
+    node.supervisor.acknowledge(launch.job, launch.generation)
+    node.restarts()
+    assert node.supervisor.poll() == []
+
+
+def test_a_grace_goes_on_under_the_next_agent(node: Node) -> None:
+    launch = node.starts(order(FOR_EVER, grace_s=20))
+    node.revoke(launch)
+    node.clock.passes(15)
+    node.restarts()
+    assert node.supervisor.running()[0].stopping
+    node.told += node.supervisor.poll()
+    assert node.workers(launch)
+    node.clock.passes(6)
+    assert node.ended(launch).why == "killed 20 s after it was asked to stop"
+
+
+def test_an_agent_that_dies_before_the_record_has_started_nothing(make_node, tmp_path: Path) -> None:
+    before = """
+import os
+from fairlead.runtime.agent.records import Record
+def die(self, directory):
+    print("about to write", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+Record.write = die
+"""
+    began = tmp_path / "began"
+    an_agent_dies(tmp_path / "root", f"[order('open({str(began)!r}, \"w\")', ranks=2)]", before)
+    node: Node = make_node()
+    assert node.supervisor.running() == []
+    launch = node.launch(order("print('second try')"))
+    assert node.ended(launch).code == 0
+    assert not began.exists()
+
+
+def test_an_agent_that_dies_between_two_workers_leaves_a_gang_that_fails(make_node, tmp_path: Path) -> None:
+    before = """
+import os
+from fairlead.runtime.agent import starting
+send, sent = starting._send, []
+def once(stub, errand):
+    if sent:
+        print("sent one", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    sent.append(send(stub, errand))
+starting._send = once
+"""
+    an_agent_dies(tmp_path / "root", f"[order({FOR_EVER!r}, ranks=2)]", before)
+    node: Node = make_node()
+    gang = order(FOR_EVER, ranks=2)
+    node.until(lambda: node.supervisor.running()[0].stopping, "the missing worker being seen")
+    node.clock.passes(6)
+    assert node.ended(gang).code != 0
+    assert not node.workers(gang)
+
+
+def test_a_pid_that_belongs_to_somebody_else_now_is_left_alone(node: Node) -> None:
+    launch = node.starts(order(FOR_EVER))
+    node.kill(launch)
+    node.ended(launch)
+    stranger = subprocess.Popen([sys.executable, "-c", FOR_EVER], stdout=subprocess.DEVNULL)
+    try:
+        path = node.directory(launch) / "record.json"
+        said = json.loads(path.read_text())
+        said["workers"][0]["pid"] = stranger.pid
+        path.write_text(json.dumps(said))
+        for name in ("ended.json", "0/exit.json"):
+            (node.directory(launch) / name).unlink()
+        node.told.clear()
+        node.restarts()
+        node.kill(launch)
+        assert "not known" in node.ended(launch).why or node.ended(launch).code == -9
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_after_a_reboot_nothing_runs_and_nobody_is_signalled(node: Node, monkeypatch) -> None:
+    launch = node.starts(order(FOR_EVER))
+    path = node.directory(launch) / "record.json"
+    record = json.loads(path.read_text())
+    node.supervisor.close()
+    path.write_text(json.dumps({**record, "boot": "another", "workers": [{**record["workers"][0], "pid": os.getpid()}]}))
+    stub = look(record["workers"][0]["pid"])
+    os.kill(stub.pid, signal.SIGUSR1)
+    os.waitpid(stub.pid, 0)
+    (node.directory(launch) / "0" / "exit.json").unlink()
+    node.restarts()
+    assert node.ended(launch) == Ended(1, 1, -9, False, 0, 0, "worker 0: its stub is gone, and how it ended is not known")
+
+
+def test_a_record_of_another_version_stops_an_agent_from_guessing(node: Node) -> None:
+    launch = node.launch(order())
+    node.ended(launch)
+    path = node.directory(launch) / "record.json"
+    whole = path.read_text()
+    path.write_text(whole.replace(f'"version": {records.VERSION}', '"version": 99'))
+    node.supervisor.close()
+    with pytest.raises(RuntimeFault, match=str(path)):
+        node.restarts()
+    path.write_text(whole)
+    node.restarts()
+
+
+def test_a_forgotten_job_leaves_nothing_on_the_disk(node: Node) -> None:
+    launch: Launch = node.launch(order("print('x')"))
+    node.ended(launch)
+    node.supervisor.forget(launch.job)
+    assert not (node.root / "jobs" / "1").exists()
