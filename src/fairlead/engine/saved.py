@@ -1,8 +1,9 @@
 """A state as bytes and back, so that a restart need not read a journal from its beginning. Where the bytes are kept is not its
 business.
 
-They are numpy's arrays and a few events in the codec's spelling, compressed, behind a version and a checksum; nothing in them is
-code. A column that this Fairlead has and the bytes do not gets its default; where that would be wrong, the version changes."""
+They are numpy's arrays and a few events in the codec's spelling, compressed, behind a version and a checksum; nothing in them
+is code. A column that this Fairlead has and the bytes do not gets its default; where that would be wrong, the version
+changes."""
 
 from __future__ import annotations
 
@@ -44,14 +45,15 @@ def save(state: State) -> bytes:
 
 def load(data: bytes) -> State:
     """The state that was saved; it goes on as the other would have."""
-    magic, line, rest = data[:64].partition(b"\n")
+    magic, line, _ = data[:64].partition(b"\n")
     if not line or not magic.startswith(b"fairlead state "):
         raise JournalError("not a saved state")
     if magic + line != _MAGIC % VERSION:
-        raise JournalError(f"a saved state of version {magic[15:].decode(errors='replace')}; this Fairlead reads version {VERSION}")
-    rest = data[len(magic) + 1 :]
-    body = rest[_CHECKSUM:]
-    if rest[:_CHECKSUM] != _checksum(body):
+        found = magic.removeprefix(b"fairlead state ").decode(errors="replace")
+        raise JournalError(f"a saved state of version {found}; this Fairlead reads version {VERSION}")
+    start = len(magic) + len(line)
+    body = data[start + _CHECKSUM :]
+    if data[start : start + _CHECKSUM] != _checksum(body):
         raise JournalError("a damaged state: its checksum is wrong")
     try:
         with np.load(io.BytesIO(zlib.decompress(body)), allow_pickle=False) as arrays:
