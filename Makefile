@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := out
 
-.PHONY: help setup demo test lint types imports unit browser bench pictures clean
+.PHONY: help setup demo test lint types imports unit browser postgres bench pictures clean
 
 help:
 	@echo "make demo    compare schedulers on a bundled workload, print the table, write the report"
@@ -40,7 +40,7 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports --no-cache
 
-unit: setup browser
+unit: setup browser postgres
 	$(BIN)/pytest --numprocesses auto
 
 # The report is tested in a real browser. As root on Debian it is installed; elsewhere those tests say that they were skipped.
@@ -52,8 +52,18 @@ browser:
 		|| echo "chromium could not be installed; the browser tests will be skipped"; \
 	fi
 
+# Journals are tested on a real PostgreSQL server, which the tests start for themselves. Installed in the same way.
+postgres:
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v pg_config >/dev/null 2>&1 || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		echo "installing postgresql for the tests of journals"; \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql) >/dev/null 2>&1 \
+		|| echo "postgresql could not be installed; the tests of journals in it will be skipped"; \
+	fi
+
 bench: setup
 	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/journals.py
 
 pictures: setup
 	$(BIN)/python docs/make_policy_pictures.py

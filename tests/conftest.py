@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from postgres_server import PostgresServer
 
 # The same examples in every run. `pytest --hypothesis-profile=searching` looks for new ones.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -33,3 +36,12 @@ def expected_results() -> Path:
     if not folder.is_dir():
         pytest.skip("the published results (../shared/expected) are not here")
     return folder
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of this test process alone."""
+    if (missing := PostgresServer.missing()) is not None:
+        pytest.skip(missing)
+    with PostgresServer() as server:
+        yield server

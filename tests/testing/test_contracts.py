@@ -18,6 +18,8 @@ from fairlead.engine.journal import Journal, JsonlJournal, MemoryJournal
 from fairlead.estimation.online import Online
 from fairlead.estimation.oracle import Oracle
 from fairlead.estimation.profiled import Profiled
+from fairlead.journals.postgres import PostgresJournal
+from fairlead.journals.sqlite import SqliteJournal
 from fairlead.placement.consolidated import Consolidated
 from fairlead.placement.first_free import FirstFree
 from fairlead.placement.spread import Spread
@@ -27,6 +29,7 @@ from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemai
 from fairlead.policies.tiresias import Gittins, Tiresias
 from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
 from fairlead.workloads.profiles import ThroughputTable
+from postgres_server import PostgresServer
 
 
 class TestFifo(PolicyContract):
@@ -137,8 +140,32 @@ class TestMemoryJournal(JournalContract):
 
 
 class TestJsonlJournal(JournalContract):
+    durable = False
+
     def open(self, folder: Path) -> Journal:
         return JsonlJournal(folder / "events.jsonl")
+
+
+class TestDurableJsonlJournal(JournalContract):
+    def open(self, folder: Path) -> Journal:
+        return JsonlJournal(folder / "events.jsonl", durable=True)
+
+
+class TestSqliteJournal(JournalContract):
+    def open(self, folder: Path) -> Journal:
+        return SqliteJournal(folder / "events.sqlite")
+
+
+class TestPostgresJournal(JournalContract):
+    @pytest.fixture(autouse=True)
+    def _databases(self, postgres: PostgresServer) -> None:
+        self._server = postgres
+
+    def open(self, folder: Path) -> Journal:
+        place = folder / "url"
+        if not place.exists():
+            place.write_text(self._server.database())
+        return PostgresJournal(place.read_text())
 
 
 class TestSimulated(BackendContract):

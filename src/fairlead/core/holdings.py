@@ -94,12 +94,21 @@ class Holdings:
         if len(self._layers) > 1:
             self._settle_down()
 
+    @property
+    def layers(self) -> Ints:
+        """Who stands where, a row for each layer: with `last`, all there is to know."""
+        return np.array(self._layers)
+
+    @classmethod
+    def of_layers(cls, layers: Ints, last: Ints) -> Holdings:
+        """The inverse of `layers`."""
+        holdings = cls(layers.shape[1], 0)
+        holdings.last, holdings._layers = last.copy(), [layer.copy() for layer in layers]
+        holdings._marks = np.zeros(len(last) + 1, dtype=np.bool_)
+        return holdings
+
     def copy(self) -> Holdings:
-        other = Holdings(self.accelerators, 0)
-        other.last = self.last.copy()
-        other._layers = [layer.copy() for layer in self._layers]
-        other._marks = self._marks.copy()
-        return other
+        return Holdings.of_layers(self.layers, self.last)
 
     def _pile_up(self, takers: list[int], accelerators: list[int]) -> None:
         for job, place in zip(takers, accelerators):

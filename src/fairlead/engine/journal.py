@@ -96,7 +96,10 @@ class JsonlJournal:
     def commit(self) -> None:
         if self._durable and self._file is not None:
             self.flush()
-            os.fsync(self._file.fileno())
+            try:
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                raise JournalError(f"{self.path}: cannot write the journal: {error.strerror or error}") from error
 
     def flush(self) -> None:
         if self._file is not None:

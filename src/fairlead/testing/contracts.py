@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +17,7 @@ from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
+from fairlead.core.errors import JournalError
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, Lesson, Rates, RoundPlan, Selection
 from fairlead.core.reasons import Unplaced
@@ -322,9 +325,10 @@ class InPairs:
 
 class JournalContract:
     """Give `open(path)`, which opens a journal in a folder, the same one each time; `keeps` is False for one that forgets when
-    it is closed."""
+    it is closed, `durable` is False for one whose commits do not outlive a writer that is killed."""
 
     keeps: ClassVar[bool] = True
+    durable: ClassVar[bool] = True
 
     def open(self, folder: Path) -> Journal:
         raise TypeError("a journal's contract needs `open(folder)`")
@@ -337,6 +341,17 @@ class JournalContract:
         assert [encode(e) for e in journal] == [encode(e) for e in events]
         journal.close()
 
+    def test_commits_may_come_at_any_moment_and_change_nothing(self, tmp_path: Path) -> None:
+        journal = self.open(tmp_path)
+        events = every_event()
+        journal.commit()
+        for number, event in enumerate(events):
+            journal.append(event)
+            for _ in range(number % 3):
+                journal.commit()
+            assert [encode(e) for e in journal] == [encode(e) for e in events[: number + 1]]
+        journal.close()
+
     def test_a_closed_journal_can_be_opened_and_continued(self, tmp_path: Path) -> None:
         if not self.keeps:
             return
@@ -346,7 +361,49 @@ class JournalContract:
             for event in part:
                 journal.append(event)
             journal.close()
-        assert [encode(e) for e in self.open(tmp_path)] == [encode(e) for e in events]
+        journal = self.open(tmp_path)
+        assert [encode(e) for e in journal] == [encode(e) for e in events]
+        journal.close()
+
+    def test_a_closed_journal_takes_no_more_and_can_be_closed_again(self, tmp_path: Path) -> None:
+        if not self.keeps:
+            return
+        journal = self.open(tmp_path)
+        journal.append(every_event()[0])
+        journal.close()
+        journal.close()
+        try:
+            journal.append(every_event()[1])
+        except JournalError:
+            return
+        raise AssertionError("a closed journal took an event")
+
+    def test_what_was_committed_outlives_a_writer_that_is_killed(self, tmp_path: Path) -> None:
+        if not (self.keeps and self.durable):
+            return
+        events = every_event()
+        for committed in (1, 7, len(events)):
+            folder = tmp_path / str(committed)
+            folder.mkdir()
+            if (child := os.fork()) == 0:
+                try:
+                    journal = self.open(folder)
+                    for number, event in enumerate(events):
+                        journal.append(event)
+                        if number + 1 == committed:
+                            journal.commit()
+                finally:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            os.waitpid(child, 0)
+            journal = self.open(folder)
+            found = list(journal)
+            assert len(found) >= committed
+            assert [encode(e) for e in found] == [encode(e) for e in events[: len(found)]]
+            for event in events[len(found) :]:
+                journal.append(event)
+            journal.commit()
+            assert State.replay(journal).digest() == State.replay(events).digest()
+            journal.close()
 
     def test_a_run_replays_to_the_same_state(self, tmp_path: Path) -> None:
         state, events = play(lambda table: SchedulerConfig.from_data({"policy": "las"}).build(table), *SCENES[1])

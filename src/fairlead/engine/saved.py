@@ -1,0 +1,140 @@
+"""A state as bytes and back, so that a restart need not read a journal from its beginning. Where the bytes are kept is not its
+business.
+
+They are numpy's arrays and a few events in the codec's spelling, compressed, behind a version and a checksum; nothing in them
+is code. A column that this Fairlead has and the bytes do not gets its default; where that would be wrong, the version
+changes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from fairlead.core import events as ev
+from fairlead.core.columns import FLOAT_COLUMNS, INT_COLUMNS
+from fairlead.core.errors import FairleadError, JournalError
+from fairlead.core.holdings import Holdings
+from fairlead.core.plan import RoundPlan
+from fairlead.core.snapshot import Names
+from fairlead.engine.codec import decode, encode
+from fairlead.engine.state import State
+
+VERSION = 1
+
+_MAGIC = b"fairlead state %d\n"
+_CHECKSUM = 16
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+def save(state: State) -> bytes:
+    """All that events have made of a state. The same state gives the same bytes."""
+    payload = io.BytesIO()
+    np.savez(payload, **_arrays(state))  # type: ignore[arg-type]
+    body = zlib.compress(payload.getbuffer(), 1)
+    return _MAGIC % VERSION + _checksum(body) + body
+
+
+def load(data: bytes) -> State:
+    """The state that was saved; it goes on as the other would have."""
+    magic, line, _ = data[:64].partition(b"\n")
+    if not line or not magic.startswith(b"fairlead state "):
+        raise JournalError("not a saved state")
+    if magic + line != _MAGIC % VERSION:
+        found = magic.removeprefix(b"fairlead state ").decode(errors="replace")
+        raise JournalError(f"a saved state of version {found}; this Fairlead reads version {VERSION}")
+    start = len(magic) + len(line)
+    body = data[start + _CHECKSUM :]
+    if data[start : start + _CHECKSUM] != _checksum(body):
+        raise JournalError("a damaged state: its checksum is wrong")
+    try:
+        with np.load(io.BytesIO(zlib.decompress(body)), allow_pickle=False) as arrays:
+            return _state({name: arrays[name] for name in arrays.files})
+    except (KeyError, ValueError, TypeError, IndexError, zlib.error, zipfile.BadZipFile, FairleadError) as error:
+        raise JournalError(f"a damaged state: {type(error).__name__} {error}") from error
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_CHECKSUM).digest()
+
+
+def _arrays(state: State) -> Arrays:
+    size, store, metrics = state.next_number, state.store, sorted(state.store.metrics)
+    about = {
+        "time": float(state.time),
+        "any_min_run": state.any_min_run,
+        "ints": tuple(INT_COLUMNS),
+        "floats": tuple(FLOAT_COLUMNS),
+        "metrics": metrics,
+        "codes": {column: tuple(codes) for column, codes in state._codes.items()},
+    }
+    events: list[ev.Event] = [
+        ev.Opened(0.0, state.cluster, state.scheduler),
+        ev.MemoChanged(0.0, state.memo),
+        ev.FactsLearned(0.0, state.learned),
+        ev.RoundPlanned(RoundPlan(0.0, refused=tuple(state.refusals.items()))),
+        *(ev.JobSubmitted(job.submitted_s, number, job) for number, job in state.job_of.items()),
+    ]
+    return {
+        "about": _text(orjson.dumps(about)),
+        "events": _text(b"\n".join(map(encode, events))),
+        "ints": store.ints[:, :size],
+        "floats": store.floats[:, :size],
+        "metrics": np.array([store.metrics[name][:size] for name in metrics]).reshape(len(metrics), size),
+        "last": state.holdings.last[:size],
+        "layers": state.holdings.layers,
+        "up": state.up,
+        "capacity": state.capacity,
+        "live": state.live,
+        "running": state.running,
+        "queue": state.queue,
+        "service_by_type": state.service_by_type,
+        "history": state._history[: state._finished_count],
+    }
+
+
+def _state(arrays: Arrays) -> State:
+    about = orjson.loads(arrays["about"].tobytes())
+    opened, memo, learned, planned, *submitted = map(decode, arrays["events"].tobytes().split(b"\n"))
+    if not (
+        isinstance(opened, ev.Opened)
+        and isinstance(memo, ev.MemoChanged)
+        and isinstance(learned, ev.FactsLearned)
+        and isinstance(planned, ev.RoundPlanned)
+    ):
+        raise ValueError("its events are not where they should be")
+    state = State(opened.cluster)
+    state.time, state.any_min_run = about["time"], about["any_min_run"]
+    state.scheduler, state.memo, state.learned = opened.scheduler, memo.memo, learned.facts
+    state.refusals = dict(planned.plan.refused)
+    state.job_of = {event.number: event.job for event in submitted if isinstance(event, ev.JobSubmitted)}
+    size = arrays["ints"].shape[1]
+    state.next_number = size
+    state.store.reserve(size)
+    for block in ("ints", "floats"):
+        for name, column in zip(about[block], arrays[block]):
+            state.store.arrays[name][:size] = column
+    for name, column in zip(about["metrics"], arrays["metrics"]):
+        state.store.metric(name)[:size] = column
+    state.holdings = Holdings.of_layers(arrays["layers"], arrays["last"])
+    state.up, state.capacity = arrays["up"], arrays["capacity"]
+    for shown in (state.up, state.capacity):  # snapshots hand them out as they are
+        shown.setflags(write=False)
+    state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
+    state.service_by_type = arrays["service_by_type"]
+    state._remember(arrays["history"])
+    state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}
+    state._names = Names(*(tuple(codes) for codes in state._codes.values()))
+    return state
+
+
+def _text(data: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(data, dtype=np.uint8)

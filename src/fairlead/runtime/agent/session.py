@@ -1,0 +1,207 @@
+"""The agent: a supervisor of this node's jobs, and a stream to the control plane. It carries orders out, says what became of
+them until that is heard, and beats. When its lease has run out because nobody answered, it stops its jobs by itself."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from fairlead.core.errors import FairleadError
+from fairlead.runtime.agent.files import write_whole
+from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.agent.term import LeaseTerm
+from fairlead.runtime.messages import (
+    METHOD,
+    SERVICE,
+    Beat,
+    FromAgent,
+    Heard,
+    Hello,
+    Orders,
+    Refused,
+    Renewed,
+    Welcome,
+    Words,
+    decode,
+    encode,
+)
+from fairlead.runtime.orders import Ended, Launch, Order, Revoke, Told
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.1
+"""How often progress is looked at."""
+
+LONGEST_PAUSE_S = 5.0
+"""Between tries to reach the control plane."""
+
+
+class Unwanted(FairleadError):
+    """The control plane refuses this agent; trying again as it is would not help."""
+
+
+class _Lost(Exception):
+    """The stream is gone."""
+
+
+@dataclass(eq=False)
+class Agent:
+    """Give it the supervisor of the node, the node's name as the control plane knows it, and where that is."""
+
+    supervisor: Supervisor
+    node: str
+    control: str
+    token: str = ""
+    address: str = "127.0.0.1"
+    credentials: grpc.ChannelCredentials | None = None
+    clock: Callable[[], float] = time.monotonic
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._incarnation = _next_incarnation(self.supervisor.root)
+        self._term: LeaseTerm | None = None
+        self._expired = False
+        self._sequence = 0
+        self._unheard: dict[int, tuple[Ended, ...]] = {}
+        self._asked: list[float] = []  # when the beats were sent that have no answer yet
+
+    def run(self) -> None:
+        """Until `stopping` is set, or the control plane does not want it. Jobs go on when it returns."""
+        self.supervisor.adopt()
+        pause = LOOK_S
+        while not self.stopping.is_set():
+            try:
+                self._session()
+            except _Lost as problem:
+                log.warning("no control plane: %s", problem)
+            pause = LOOK_S if self._asked else min(2 * pause, LONGEST_PAUSE_S)
+            again = self.clock() + pause
+            while not self.stopping.is_set() and self.clock() < again:
+                self._numbered(self._look())
+
+    def _session(self) -> None:
+        """One stream, from hello to its end."""
+        said: queue.Queue[FromAgent | None] = queue.Queue()
+        heard: queue.Queue[bytes | Exception | None] = queue.Queue()
+        channel = (
+            grpc.secure_channel(self.control, self.credentials)
+            if self.credentials is not None
+            else grpc.insecure_channel(self.control)
+        )
+        with channel:
+            call = channel.stream_stream(f"/{SERVICE}/{METHOD}")
+            stream = call(_encoded(said), metadata=(("authorization", f"Bearer {self.token}"),))
+            threading.Thread(target=_listen, args=(stream, heard), daemon=True).start()
+            try:
+                next_beat = self.clock()
+                self._asked = [next_beat]
+                said.put(self._hello())
+                while not self.stopping.is_set():
+                    self._take(heard, said)
+                    now = self.clock()
+                    if self._term is not None and now >= next_beat:
+                        self._asked.append(now)
+                        said.put(Beat())
+                        next_beat = now + self._term.term_s / 3
+                    if told := self._look():
+                        said.put(self._numbered(told))
+            finally:
+                said.put(None)
+                stream.cancel()
+
+    def _hello(self) -> Hello:
+        """What ended and was not heard of yet counts as running: its end is said next."""
+        self._numbered(self.supervisor.poll())
+        running = {(one.job, one.generation) for one in self.supervisor.running()}
+        running |= {(end.job, end.generation) for ends in self._unheard.values() for end in ends}
+        has = self.supervisor.accelerators
+        return Hello(self.node, has.type_name, len(has.devices), self._incarnation, self.address, tuple(sorted(running)))
+
+    def _take(self, heard: queue.Queue[bytes | Exception | None], said: queue.Queue[FromAgent | None]) -> None:
+        """Everything that has arrived."""
+        while not heard.empty():
+            data = heard.get()
+            if data is None or isinstance(data, Exception):
+                raise _Lost(str(data or "the stream was closed"))
+            message = decode(data)
+            if isinstance(message, Welcome):
+                self._term = LeaseTerm(message.term_s)
+                self._renewed()
+                for sequence, told in self._unheard.items():
+                    said.put(Words(sequence, told))
+            elif isinstance(message, Renewed):
+                self._renewed()
+            elif isinstance(message, Heard):
+                for end in self._unheard.pop(message.sequence, ()):
+                    self.supervisor.acknowledge(end.job, end.generation)
+            elif isinstance(message, Orders):
+                for order in message.orders:
+                    if (problem := self._carry_out(order)) is not None:
+                        said.put(self._numbered([problem]))
+            elif isinstance(message, Refused):
+                raise Unwanted(message.why)
+
+    def _carry_out(self, order: Order) -> Ended | None:
+        """None, or why it could not be begun."""
+        try:
+            if isinstance(order, Launch):
+                self.supervisor.launch(order)
+            elif isinstance(order, Revoke):
+                self.supervisor.revoke(order)
+            else:
+                self.supervisor.kill(order)
+        except FairleadError as problem:
+            log.error("order refused: %s", problem)
+            return Ended(order.job, order.generation, 126, False, 0, 0, str(problem)) if isinstance(order, Launch) else None
+        return None
+
+    def _look(self) -> list[Told]:
+        """What became of jobs by now; and the lease is watched."""
+        if self._term is not None and self._term.is_over(self.clock()) and not self._expired:
+            log.warning("the lease of this agent is over: its jobs are stopped")
+            self._expired = True
+            self.supervisor.expire()
+        self.supervisor.wait(LOOK_S)
+        return self.supervisor.poll()
+
+    def _numbered(self, told: list[Told]) -> Words:
+        """Ends are kept until they are heard; the rest is out of date soon."""
+        self._sequence += 1
+        if ends := tuple(word for word in told if isinstance(word, Ended)):
+            self._unheard[self._sequence] = ends
+        return Words(self._sequence, tuple(told))
+
+    def _renewed(self) -> None:
+        """The lease counts from when the answered beat was sent, not from when the answer came."""
+        if self._term is not None and self._asked:
+            self._term = self._term.renewed(self._asked.pop(0))
+            self._expired = False
+
+
+def _listen(stream: Iterator[bytes], heard: queue.Queue[bytes | Exception | None]) -> None:
+    try:
+        for data in stream:
+            heard.put(data)
+        heard.put(None)
+    except grpc.RpcError as problem:
+        heard.put(problem)
+
+
+def _encoded(said: queue.Queue[FromAgent | None]) -> Iterator[bytes]:
+    while (message := said.get()) is not None:
+        yield encode(message)
+
+
+def _next_incarnation(root: Path) -> int:
+    """Grows with every start of an agent on this root."""
+    path = root / "incarnation"
+    before = int(path.read_text()) if path.exists() else 0
+    write_whole(path, str(before + 1).encode())
+    return before + 1
