@@ -24,7 +24,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     # 0. What there is to learn from who came and how fast who runs. It must be known before anybody asks for rates.
     lesson = _lesson(view, stages)
     if lesson is not None and lesson.facts:
-        view = view.but(learned={**view.learned, **lesson.facts})
+        view = view.but(learned={**view.learned, **lesson.facts}, lessons=view.lessons + 1)
 
     # 1. Whoever can never run here is refused with the reason, so that it cannot hold up a queue or an optimum.
     refused = _refused(view, stages)

@@ -86,7 +86,7 @@ class Turns:
         numbers, types, others_wait = (NONE, NONE, False) if by_type else self._left_over(ledger, view, received, taken)
         chosen = taken.entries
         holds: float | None = None
-        if len(chosen) == len(standing) and not others_wait:
+        if len(chosen) == len(standing) and not others_wait and not (self.lease_s and len(numbers)):
             # Every share, and no guest gives way: until something happens, or what has happened may be reckoned with.
             holds = max(view.time, ledger.computed_s + self.least_interval_s) if pending else math.inf
         if len(numbers):
