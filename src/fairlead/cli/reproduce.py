@@ -47,7 +47,7 @@ def gavel(
         Path | None,
         typer.Option(
             "--throughputs",
-            help=f"Gavel's {TABLE}; its traces are looked for beside it. [default: where Fairlead's own tests look for it, else the bundled catalogue]",
+            help=f"Gavel's {TABLE}; its traces are looked for beside it. [default: none, the bundled catalogue's rates]",
         ),
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="The folder for the report and the finished cases.")] = Path(
@@ -90,9 +90,7 @@ def _table(given: Path | None) -> Path | None:
     beside = Path(__file__).resolve().parents[3] / SHARED
     if beside.is_file():
         return beside.resolve()
-    note(
-        "going on with the bundled catalogue's rates; for Gavel's own, pass --throughputs FILE (its simulation_throughputs.json)"
-    )
+    note("going on with the bundled catalogue's rates; for Gavel's own, pass its simulation_throughputs.json as --throughputs")
     return None
 
 

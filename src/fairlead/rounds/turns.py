@@ -38,6 +38,8 @@ from fairlead.rounds.queue import Taken, take
 FIRST = 1e9
 """The priority of a share of which nothing has been received yet, per unit of share: before all others."""
 
+LONGEST_S = 1e9
+
 REVISIT_S = 360.0
 """Without rounds, turns are so long."""
 
@@ -70,8 +72,10 @@ class Turns:
     def __post_init__(self) -> None:
         for name in ("least_interval_s", "prior_s", "lease_s"):
             value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise InputError("mechanism turns", "seconds from 0 on", field=name, value=value)
+            if not 0 <= value <= LONGEST_S:
+                raise InputError("mechanism turns", f"seconds from 0 to {LONGEST_S:g}", field=name, value=value)
+        if 0 < self.lease_s < 1:
+            raise InputError("mechanism turns", "0, or at least a second", field="lease_s", value=self.lease_s)
 
     def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
