@@ -14,6 +14,7 @@ from fairlead.core.events import FactsLearned, Memo, RoundPlanned
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated
 from fairlead.engine.codec import decode, encode
+from fairlead.rounds.ledger import Ledger
 from fairlead.rounds.turns import Turns
 from fairlead.testing.builders import job, random_table
 from fairlead.testing.harness import Harness
@@ -283,3 +284,32 @@ def test_what_is_learned_makes_it_compute_anew() -> None:
     harness.loop.record(FactsLearned(harness.state.time, {"fact": 1.0}))
     harness.round()
     assert len(fixed.asked) == 2
+
+
+def test_guests_whose_leases_count_differently_are_asked_about_every_round() -> None:
+    alone = np.array([[1.0, 0.5], [1 / 200, 1 / 250]])
+    table = ThroughputTable(("v100", "k80"), (("quick", 1), ("slow", 1)), alone, alone, np.zeros((2, 2, 2)), "made up")
+    ends = []
+    for skip in (True, False):
+        turns = Allocated(Fixed(np.zeros((2, 2))), Turns(lease_s=300.0))
+        harness = Harness(table=table).cluster("v100:1,k80:1").policy(turns)
+        harness.submit(job("quick").of_kind("quick", 1e4), job("slow").of_kind("slow", 50))
+        harness.loop.skip_quiet_rounds = skip
+        harness.run()
+        ends.append((harness.ended_s("quick"), harness.ended_s("slow")))
+    assert ends[0] == ends[1]
+
+
+def test_what_a_pair_is_owed_is_owed_to_both_and_gone_with_either() -> None:
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1")
+    harness.submit(job("a"), job("b"), job("c"))
+    harness.round()
+    view = harness.state.snapshot(300.0)
+    pair = Allocation(np.array([0]), np.array([1]), np.array([0]), np.array([1.0]))
+    alone = Allocation(np.array([2]), np.array([-1]), np.array([0]), np.array([1.0]))
+    opened = Ledger.opened(harness.state.snapshot(0.0), pair, None)
+    assert opened.owed(view, opened.received).tolist() == [300.0, 300.0, 0.0]
+    after = opened.reopened(view, alone, None, 0.0)
+    assert after.owed(view, after.received).tolist() == [300.0, 300.0, 0.0]
+    gone = view.without(np.array([1]))
+    assert not len(opened.reopened(gone, alone, None, 0.0).debts)

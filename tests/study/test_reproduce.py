@@ -187,4 +187,4 @@ def test_the_command_writes_the_report(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "fig13" in done.stdout
     assert (tmp_path / "report.html").is_file()
-    assert "1 of 1 cases were run" in done.stderr
+    assert "cases run: 1" in done.stderr

@@ -33,7 +33,7 @@ JOB = st.builds(
     steps=ABOVE_0,
     kind=st.sampled_from(["", "LM (batch size 5)", 'odd, "kind"\nof a name']),
     workers=st.integers(1, 1_000_000),
-    weight=ABOVE_0,
+    weight=st.floats(min_value=1e-3, max_value=1e3),
     priority=WHOLE,
     user=TEXT,
     entity=TEXT,

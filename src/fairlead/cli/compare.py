@@ -154,7 +154,7 @@ def compare(
 
 def _table(arms: list[Aggregate], title: str) -> Table:
     """One row per scheduler and load, with as many figures as the terminal has room for."""
-    table = Table(title=title, caption=f"mean ± half the 95 % interval over {arms[0].seeds} seeds", box=box.SIMPLE)
+    table = Table(title=title, box=box.SIMPLE)
     columns = [column for name in FIGURES for column in COLUMNS if column.key == name]
     cells = [[_cell(arm, column) for column in columns] for arm in arms]
     labels = [arm.label for arm in arms]
@@ -168,6 +168,10 @@ def _table(arms: list[Aggregate], title: str) -> Table:
             room -= width
             shown_columns.append(index)
             table.add_column(column.heading, justify="right", no_wrap=True)
+    hidden = [column.heading for index, column in enumerate(columns) if index not in shown_columns]
+    table.caption = f"mean ± half the 95 % interval over {arms[0].seeds} seeds"
+    if hidden:
+        table.caption += f"; no room here for {', '.join(hidden)}: widen the terminal, or --json"
     for arm, row in zip(arms, cells):
         load = "as is" if arm.load is None else f"{arm.load:g}"
         table.add_row(arm.label, load, *(row[index] for index in shown_columns))

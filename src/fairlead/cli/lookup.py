@@ -27,7 +27,10 @@ def policies(
         print_json({"parts": [_described(entry) for entry in found]})
         return
     for kind in kinds:
-        table = Table("name", "what it does", "parameters (defaults)", "from", title=kind, title_justify="left", expand=False)
+        table = Table(title=kind, title_justify="left", expand=False)
+        table.add_column("name", no_wrap=True, min_width=max(len(entry.name) for entry in found if entry.what == kind))
+        for heading in ("what it does", "parameters (defaults)", "from"):
+            table.add_column(heading, overflow="fold")
         for entry in found:
             if entry.what == kind:
                 line = _described(entry)

@@ -45,7 +45,10 @@ def gavel(
     only: Annotated[str, typer.Option("--only", help="Studies, separated by commas. [default: all]")] = "",
     throughputs: Annotated[
         Path | None,
-        typer.Option("--throughputs", help=f"Gavel's {TABLE}; its traces are looked for beside it. [default: ../shared's]"),
+        typer.Option(
+            "--throughputs",
+            help=f"Gavel's {TABLE}; its traces are looked for beside it. [default: none, the bundled catalogue's rates]",
+        ),
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="The folder for the report and the finished cases.")] = Path(
         "out/gavel"
@@ -75,7 +78,8 @@ def gavel(
         print_json({"scale": given.scale.name, "rates": given.world.rates_are, "ran": outcome.ran, "rows": rows})
         return
     out.print(_shown(outcome, f"{given.scale.description}; {given.world.rates_are}"))
-    note(f"{outcome.ran} of {len(given.cases())} cases were run, the others kept from before")
+    kept = len(given.cases()) - outcome.ran
+    note(f"cases run: {outcome.ran}" + (f", kept from before: {kept}" if kept else ""))
     note(f"report: {folder / 'report.html'}")
 
 
@@ -86,7 +90,7 @@ def _table(given: Path | None) -> Path | None:
     beside = Path(__file__).resolve().parents[3] / SHARED
     if beside.is_file():
         return beside.resolve()
-    note(f"error: {SHARED} is not here: pass --throughputs FILE (Gavel's table); going on with the bundled catalogue's rates")
+    note("going on with the bundled catalogue's rates; for Gavel's own, pass its simulation_throughputs.json as --throughputs")
     return None
 
 

@@ -24,6 +24,8 @@ from fairlead.registry import Registry
 
 DEFAULT_ROUND_S = 300.0
 EVENT_DRIVEN = "event-driven"
+LARGEST_SEED = 2**63 - 1
+
 SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.01, 1e9
 
 _PARTS = ("admission", "estimation", "policy", "mechanism", "placement", "termination")
@@ -165,7 +167,10 @@ def _outside_brackets(text: str) -> list[str]:
 
 def _checked(source: str, name: str, value: Any, hint: Any) -> Any:
     try:
-        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
+        checked = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
+        if name == "seed" and not 0 <= checked <= LARGEST_SEED:
+            raise InputError(source, f"a whole number from 0 to {LARGEST_SEED}", field=name, value=value)
+        return checked
     except ValidationError as error:
         wanted = str(error.errors()[0]["msg"]).removeprefix("Input should be ")
         raise InputError(source, wanted, field=name, value=value) from error

@@ -45,6 +45,7 @@ class Snapshot:
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
     learned: Facts = field(default_factory=lambda: NO_FACTS)  # by estimation, so far
+    lessons: int = 0  # how often something was learned
 
     @property
     def rates(self) -> Rates:

@@ -24,7 +24,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     # 0. What there is to learn from who came and how fast who runs. It must be known before anybody asks for rates.
     lesson = _lesson(view, stages)
     if lesson is not None and lesson.facts:
-        view = view.but(learned={**view.learned, **lesson.facts})
+        view = view.but(learned={**view.learned, **lesson.facts}, lessons=view.lessons + 1)
 
     # 1. Whoever can never run here is refused with the reason, so that it cannot hold up a queue or an optimum.
     refused = _refused(view, stages)
@@ -51,8 +51,9 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     holds_until, revisit = selection.holds_until, selection.revisit
     if lesson is not None:
         # Whoever starts, and whoever's neighbours change, runs at a speed that is there to be seen from the next look on.
+        # Without rounds nobody looks before something happens, and then sees it.
         moves = len(placed.launches) or len(suspended) or len(ended)
-        again = view.time if moves else lesson.holds_until
+        again = view.time if moves and stages.round_s > 0 else lesson.holds_until
         holds_until = None if holds_until is None else min(holds_until, again)
         revisit = min(revisit, again)
     plan = RoundPlan(

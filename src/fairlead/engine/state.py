@@ -56,6 +56,7 @@ class State:
         self._arrived: list[int] = []  # the youngest of them, not yet in the array
         self.memo: ev.Memo = None
         self.learned: Facts = NO_FACTS  # by estimation; another mapping whenever something is learned
+        self.lessons = 0  # how often that was
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
         self.any_min_run = False
@@ -82,7 +83,8 @@ class State:
         """A state that goes on from a moment of another: the same live jobs by the same numbers; those that ended are gone."""
         state = cls(view.cluster)
         state.time, state.memo, state.any_min_run = view.time, memo, view.any_min_run
-        state.up, state.capacity, state.learned = view.up.copy(), view.capacity.copy(), view.learned
+        state.up, state.capacity = view.up.copy(), view.capacity.copy()
+        state.learned, state.lessons = view.learned, view.lessons
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
         state.store.reserve(state.next_number)
@@ -122,6 +124,7 @@ class State:
             run_to_completion=run_to_completion,
             any_min_run=self.any_min_run,
             learned=self.learned,
+            lessons=self.lessons,
         )
 
     def everybody(self) -> JobColumns:
@@ -157,7 +160,7 @@ class State:
         digest.update(repr((float(self.time), gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
         digest.update(encode_memo(self.memo) + encode_memo(self.scheduler))
         if self.learned:
-            digest.update(encode_memo(self.learned))
+            digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
         return digest.hexdigest()
 
     # What events do.
@@ -227,6 +230,7 @@ class State:
 
     def _learned(self, event: ev.FactsLearned) -> None:
         self.learned = {**self.learned, **event.facts}
+        self.lessons += 1
 
     def _planned(self, event: ev.RoundPlanned) -> None:
         plan = event.plan

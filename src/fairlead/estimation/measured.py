@@ -34,38 +34,37 @@ class Measured:
                 raise InputError("estimation measured", f"a speed above 0 for {name}", field="speeds", value=speed)
 
     def learn(self, view: Snapshot) -> Lesson:
-        jobs, facts = view.jobs.runners, dict[str, list[float]]()
+        """Of all that run alike on one type, the mean counts: one number, which is known or is not."""
+        jobs, seen = view.jobs.runners, dict[tuple[int, int, int], list[float]]()
         for kind, workers, type_, rate in zip(*(c.tolist() for c in (jobs.kind, jobs.workers, jobs.type, jobs.rate))):
-            name = view.names.kinds[kind]
-            if name == TIMED or not rate > 0:
-                continue
-            key = _fact(name, workers)
-            seen = facts.get(key) or list(view.learned.get(key, [0.0] * len(view.capacity)))
-            if abs(rate - seen[type_]) > TELLS * seen[type_]:
-                seen[type_] = rate
-                facts[key] = seen
+            if rate > 0 and view.names.kinds[kind] != TIMED:
+                seen.setdefault((kind, workers, type_), []).append(rate)
+        facts = dict[str, float]()
+        for (kind, workers, type_), rates in seen.items():
+            name = _fact(view.names.kinds[kind], workers, view.cluster.type_names[type_])
+            mean, known = sum(rates) / len(rates), view.learned.get(name, 0.0)
+            if abs(mean - known) > TELLS * known:
+                facts[name] = mean
         return Lesson(facts)
 
     def rates(self, view: Snapshot) -> Rates:
-        jobs = view.jobs
+        jobs, types = view.jobs, view.cluster.type_names
         looks: dict[tuple[int, int], int] = {}
         row = [looks.setdefault(look, len(looks)) for look in zip(jobs.kind.tolist(), jobs.workers.tolist())]
-        speed = np.array([self.speeds.get(name, 1.0) for name in view.cluster.type_names])
-        alone = np.ones((len(looks), len(speed)))
+        speed = np.array([self.speeds.get(name, 1.0) for name in types])
+        alone = np.ones((len(looks), len(types)))
         for (kind, workers), at in looks.items():
-            if view.names.kinds[kind] != TIMED:
-                alone[at] = _filled(view.learned.get(_fact(view.names.kinds[kind], workers)), speed)
-        return Rates(np.array(row, dtype=np.int64), alone, alone, np.zeros((len(looks), len(looks), len(speed))))
+            name = view.names.kinds[kind]
+            if name != TIMED:
+                alone[at] = _filled(np.array([view.learned.get(_fact(name, workers, t), 0.0) for t in types]), speed)
+        return Rates(np.array(row, dtype=np.int64), alone, alone, np.zeros((len(looks), len(looks), len(types))))
 
 
-def _filled(seen: list[float] | None, speed: Floats) -> Floats:
-    if seen is None:
-        return speed
-    measured = np.array(seen)
+def _filled(measured: Floats, speed: Floats) -> Floats:
     there = measured > 0
     level = float((measured[there] / speed[there]).mean()) if there.any() else 1.0
     return np.where(there, measured, speed * level)
 
 
-def _fact(kind: str, workers: int) -> str:
-    return f"measured {workers} × {kind}"
+def _fact(kind: str, workers: int, type_name: str) -> str:
+    return f"measured {workers} × {kind} on {type_name}"

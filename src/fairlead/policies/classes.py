@@ -10,7 +10,6 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.holdings import NONE
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 
@@ -34,12 +33,6 @@ class Classes:
     def dealt(self, view: Snapshot, totals: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
         """Classes × types of total time, in equal parts to the members, so that they fare alike."""
         return self.each(view, totals / self.count[:, None], reasons)
-
-    def only(self, some: Ints) -> Classes:
-        """Some of the classes, for a program that leaves the others out; whose jobs they are is not kept."""
-        count, row, workers, group = (column[some] for column in (self.count, self.row, self.workers, self.group))
-        keys = [self.keys[at] for at in some.tolist()]
-        return Classes(NONE, count, row, workers, self.weight[some], group, self.rates[some], keys)
 
     def but_one(self, job: int) -> Classes:
         """The same with one job, a row of the view, in a class of its own behind the others."""

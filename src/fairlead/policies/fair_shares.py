@@ -255,8 +255,9 @@ class FairShares:
         pairs, kinds, time = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
         if len(self._pair_column):
             amount = found.values[self._pair_column]
-            some = (amount > 1e-9).nonzero()[0]
-            position = {slot: at for at, slot in enumerate(slots.tolist())}
+            position = {slot: at for at, slot in enumerate(slots.tolist())}  # of classes that are there; the rest is dust
+            here = np.array([g in position and h in position for g, h, _ in self._pairs], dtype=np.bool_)
+            some = (here & (amount > 1e-9)).nonzero()[0]
             chosen: Sequence[tuple[int, int, int]] = [self._pairs[i] for i in some.tolist()]
             pairs = np.array([(position[g], position[h]) for g, h, _ in chosen], dtype=np.int64).reshape(-1, 2)
             kinds = np.array([j for _, _, j in chosen], dtype=np.int64)

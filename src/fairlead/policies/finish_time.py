@@ -24,7 +24,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
 from fairlead.policies.in_time import Among, Hurry, fastest_of, in_time
 from fairlead.policies.max_min import nothing
-from fairlead.policies.sharing import NO_SHARING, Sharing
+from fairlead.policies.sharing import NO_SHARING, Sharing, check_among
 
 PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
 
@@ -50,6 +50,9 @@ class FinishTimeFairnessPerf(Sharing):
 
     paper: ClassVar[str] = PAPER
     among: Among = "most"
+
+    def __post_init__(self) -> None:
+        check_among("finish-time-fairness-perf", self.among, self)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         return _fairest(view, memo, self.among, sharing=self)

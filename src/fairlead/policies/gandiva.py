@@ -123,7 +123,9 @@ class Pairs:
         tried = (jobs.run_s[one] > self.ran) & (jobs.run_s[two] > self.also_ran) & (jobs.type[one] == jobs.type[two])
         # Who runs together stands on the same accelerators, and is suspended at the same second.
         place = view.holdings.last
-        tried &= (place[self.first] == place[self.second]) & (jobs.running[one] | _same(jobs.waiting_since_s, one, two))
+        together = jobs.running[one] & jobs.running[two]
+        together |= ~(jobs.running[one] | jobs.running[two]) & _same(jobs.waiting_since_s, one, two)
+        tried &= together & (place[self.first] == place[self.second])
         helps = ~tried
         at = tried.nonzero()[0]
         helps[at] = gain(view, one[at], two[at], jobs.type[one[at]]) > least_gain

@@ -17,7 +17,6 @@ import numpy as np
 
 from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.centre import centre
@@ -70,8 +69,6 @@ def in_time(
 ) -> tuple[Allocation, Mapping[str, Any]]:
     """`memo` has what was returned with it the last time: level and prices, from which the next ones are found sooner."""
     near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
-    if among == "centre" and not sharing.alone:
-        raise InputError(name, "'most' where jobs share or gangs may stand apart", field="among", value=among)
     if alike:
         hurry = Hurry(hurry.left / fastest_of(view, classes), hurry.unit, hurry.spent)
         if (classes.rates > 0).all():

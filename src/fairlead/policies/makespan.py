@@ -18,7 +18,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import classes_of
 from fairlead.policies.in_time import Among, Hurry, in_time
 from fairlead.policies.max_min import nothing
-from fairlead.policies.sharing import NO_SHARING, Sharing
+from fairlead.policies.sharing import NO_SHARING, Sharing, check_among
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ class MinTotalDurationPerf(Sharing):
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     among: Among = "most"
+
+    def __post_init__(self) -> None:
+        check_among("min-total-duration-perf", self.among, self)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         return _soonest(view, memo, self.among, sharing=self)

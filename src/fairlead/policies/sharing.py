@@ -14,6 +14,7 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
@@ -40,6 +41,13 @@ class Sharing:
     def alone(self) -> bool:
         """Whether it is nothing else."""
         return not (self.space_sharing or self.placement_sensitive)
+
+
+def check_among(policy: str, among: str, sharing: Sharing) -> None:
+    """The middle of the optima is known only where everybody is alone on types at full speed."""
+    if among == "centre" and not sharing.alone:
+        wanted = "'most' together with space_sharing or placement_sensitive"
+        raise InputError(f"policy {policy}", wanted, field="among", value=among)
 
 
 NO_SHARING = Sharing()

@@ -46,7 +46,8 @@ class Ledger:
         """A new allocation; what the old one still owed is carried over."""
         owed = self.deficit + self.allocation.share * (view.time - self.computed_s) - self.received_by(view, lease_s)
         keys, debts = np.concatenate((_keys(self.allocation), self.debt_keys)), np.concatenate((owed, self.debts))
-        alive = among(view.jobs.number, keys >> 35)
+        first, second = _jobs(keys)
+        alive = among(view.jobs.number, first) & ((second < 0) | among(view.jobs.number, second))
         keys, debts = keys[alive], debts[alive].round(3)
         if np.count_nonzero(keys[1:] < keys[:-1]):
             order = keys.argsort(kind="stable")
@@ -138,9 +139,9 @@ class Ledger:
         """What each job of the view is owed on all types together (less than 0: it has had more than its share)."""
         x, number = self.allocation, view.jobs.number
         owed = self.deficit + x.share * (view.time - self.computed_s) - received
-        pairs = (x.second >= 0).nonzero()[0]
-        who = np.concatenate((x.first, x.second[pairs], self.debt_keys >> 35))
-        seconds = np.concatenate((owed, owed[pairs], self.debts))
+        first, second = _jobs(self.debt_keys)
+        who = np.concatenate((x.first, x.second, first, second))  # -1 where there is no partner
+        seconds = np.concatenate((owed, owed, self.debts, self.debts))
         here = among(number, who)
         total = np.bincount(number.searchsorted(who[here]), seconds[here], minlength=len(number)).astype(np.float64)
         return total.round(3)
@@ -192,7 +193,7 @@ _FIELDS = (
 
 
 def _facts(view: Snapshot) -> int:
-    return len(view.learned)
+    return view.lessons
 
 
 def among(numbers: Ints, wanted: Ints) -> Bools:
@@ -206,6 +207,11 @@ def among(numbers: Ints, wanted: Ints) -> Bools:
 def _keys(x: Allocation) -> Ints:
     """Job, partner and type as one number."""
     return (x.first << 35) | ((x.second + 1) << 7) | x.types
+
+
+def _jobs(keys: Ints) -> tuple[Ints, Ints]:
+    """Job and partner (-1: none) of such numbers."""
+    return keys >> 35, (keys >> 7 & (1 << 28) - 1) - 1
 
 
 def _pair(numbers: Ints, types: Ints) -> Ints:

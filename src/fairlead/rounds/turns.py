@@ -38,6 +38,8 @@ from fairlead.rounds.queue import Taken, take
 FIRST = 1e9
 """The priority of a share of which nothing has been received yet, per unit of share: before all others."""
 
+LONGEST_S = 1e9
+
 REVISIT_S = 360.0
 """Without rounds, turns are so long."""
 
@@ -70,8 +72,10 @@ class Turns:
     def __post_init__(self) -> None:
         for name in ("least_interval_s", "prior_s", "lease_s"):
             value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise InputError("mechanism turns", "seconds from 0 on", field=name, value=value)
+            if not 0 <= value <= LONGEST_S:
+                raise InputError("mechanism turns", f"seconds from 0 to {LONGEST_S:g}", field=name, value=value)
+        if 0 < self.lease_s < 1:
+            raise InputError("mechanism turns", "0, or at least a second", field="lease_s", value=self.lease_s)
 
     def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
@@ -86,7 +90,7 @@ class Turns:
         numbers, types, others_wait = (NONE, NONE, False) if by_type else self._left_over(ledger, view, received, taken)
         chosen = taken.entries
         holds: float | None = None
-        if len(chosen) == len(standing) and not others_wait:
+        if len(chosen) == len(standing) and not others_wait and not (self.lease_s and len(numbers)):
             # Every share, and no guest gives way: until something happens, or what has happened may be reckoned with.
             holds = max(view.time, ledger.computed_s + self.least_interval_s) if pending else math.inf
         if len(numbers):

@@ -35,7 +35,7 @@ class TaskSpec(BaseModel):
     kind: str = ""
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
     steps: Positive = 1e6
-    weight: Positive = 1.0
+    weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     entity: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
     types: Annotated[list[str], Field(max_length=64)] = []

@@ -18,6 +18,10 @@ LONGEST_S = 1e11
 """Three thousand years: beyond it a clock of 64 bits no longer tells milliseconds apart."""
 MOST_STEPS = 1e15
 
+LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e3
+"""Beyond these, programs that weigh jobs against each other are not solved exactly any more."""
+
+_WEIGHT = f"a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
 _WITHIN = f"seconds from 0 to {LONGEST_S:g}"
 _STEPS = f"a number above 0, at most {MOST_STEPS:g}"
 _POSITIVE = "a number above 0"
@@ -66,7 +70,7 @@ def check_job(job: Job, source: object, line: int | None) -> InputError | None:
         ("submitted_s", 0 <= job.submitted_s <= LONGEST_S, _WITHIN),
         ("steps", 0 < job.steps <= MOST_STEPS, _STEPS),
         ("workers", job.workers >= 1, "a whole number of at least 1"),
-        ("weight", 0 < job.weight < math.inf, _POSITIVE),
+        ("weight", LEAST_WEIGHT <= job.weight <= MOST_WEIGHT, _WEIGHT),
         ("deadline_s", job.deadline_s > 0, _POSITIVE),
         ("memory_gb", 0 <= job.memory_gb < math.inf, _AMOUNT),
         ("cpus", 0 <= job.cpus < math.inf, _AMOUNT),

@@ -87,9 +87,7 @@ def test_others_jobs_are_not_there():
 def test_without_a_token_nothing_is_told(token):
     async def scene(plane, who):
         nobody = who("x")
-        nobody.headers["authorization"] = (
-            f"Bearer {token}" if token != "agent" else who("agent").headers["authorization"]
-        )
+        nobody.headers["authorization"] = f"Bearer {token}" if token != "agent" else who("agent").headers["authorization"]
         for path in ("/v1/jobs", "/v1/nodes", "/v1/usage", "/v1/jobs/a"):
             assert (await nobody.get(path)).status_code == 401
         assert (await nobody.post("/v1/jobs", json={"jobs": [{"run": "true"}]})).status_code == 401
