@@ -44,6 +44,7 @@ class Starter:
         stubs: list[subprocess.Popen[bytes]] = []
         workers: list[Worker] = []
         with faults_of(directory), contextlib.ExitStack() as undo:
+            undo.callback(_remove_empty, directory.parent / "checkpoints", directory.parent)
             undo.callback(remove, directory)
             undo.callback(_take_back, stubs)
             self._folder(directory, replace=True)
@@ -172,6 +173,12 @@ class Starter:
     def _give(self, path: Path) -> None:
         if self._settings.user is not None and os.geteuid() == 0:
             os.chown(path, self._settings.user.number, self._settings.user.group)
+
+
+def _remove_empty(*directories: Path) -> None:
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            directory.rmdir()
 
 
 def _take_back(stubs: list[subprocess.Popen[bytes]]) -> None:

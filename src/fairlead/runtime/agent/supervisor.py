@@ -122,6 +122,10 @@ class Supervisor:
         for launched in self._launched.values():
             launched.revoke(now, grace_s)
 
+    def stop_sharing(self) -> None:
+        """Ends the services of shared accelerators, for an agent that has stopped everything and leaves."""
+        self._sharing.close()
+
     def acknowledge(self, job: int, generation: int) -> None:
         """Whoever had to know that a launch ended knows it: a later supervisor does not tell it again."""
         launched = self._launched.get((job, generation))
