@@ -122,6 +122,7 @@ class Launched:
             self.ended = self.ended or self._end()
             told.append(self.ended)
             self._told_end = True
+            self.close()
         return told
 
     def settle(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fairlead.runtime.agent.accelerators import Accelerators
 from fairlead.runtime.agent.archives import is_digest, lay_out
+from fairlead.runtime.agent.cgroups import Cgroup
 from fairlead.runtime.agent.environment import variables
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, faults_of
 from fairlead.runtime.agent.files import remove
@@ -53,10 +54,14 @@ class Starter:
             for local_rank in range(len(launch.ranks)):
                 desk = directory / str(launch.ranks[local_rank])
                 lease = self._furnish(launch, desk)
+                undo.callback(lease.path.unlink, missing_ok=True)
                 undo.callback(lease.close)
                 stubs.append(start_stub(desk))
                 record = self._record(launch, local_rank, stubs[-1], lease.path)
+                if record.cgroup:
+                    undo.callback(_dismiss, Cgroup.create(Path(record.cgroup), record.pid), stubs[-1])
                 workers.append(Worker(record, desk, lease, stubs[-1]))
+                undo.callback(workers[-1].close)
                 errands.append(self._errand(launch, local_rank, desk, lease.path, where, checkpoints, held))
             workers.sort(key=lambda worker: worker.record.rank)
             reports = Reports(workers[0].desk / REPORTS)
@@ -108,7 +113,8 @@ class Starter:
         own.mkdir()
         if launch.task.code:
             lay_out(self._code / launch.task.code, own)
-        for folder, _, _ in os.walk(own):
+        # From the leaves up: once a folder is given away, its owner may put anything in the place of what is in it.
+        for folder, _, _ in os.walk(own, topdown=False):
             self._give(Path(folder))
         return str(own), checkpoints
 
@@ -131,7 +137,9 @@ class Starter:
         process = look(stub.pid)
         if process is None:
             raise RuntimeFault(f"/proc/{stub.pid}", "cannot be read: is /proc mounted?")
-        return WorkerRecord(launch.ranks[local_rank], launch.accelerators[local_rank], stub.pid, process.started, str(page))
+        rank, groups = launch.ranks[local_rank], self._settings.cgroup
+        cgroup = str(groups / f"{launch.job}-{launch.generation}-{rank}") if groups is not None else ""
+        return WorkerRecord(rank, launch.accelerators[local_rank], stub.pid, process.started, str(page), cgroup)
 
     def _errand(
         self, launch: Launch, local_rank: int, desk: Path, page: Path, where: str, checkpoints: Path, held: Sequence[int]
@@ -172,7 +180,7 @@ class Starter:
 
     def _give(self, path: Path) -> None:
         if self._settings.user is not None and os.geteuid() == 0:
-            os.chown(path, self._settings.user.number, self._settings.user.group)
+            os.chown(path, self._settings.user.number, self._settings.user.group, follow_symlinks=False)
 
 
 def _remove_empty(*directories: Path) -> None:
@@ -186,6 +194,11 @@ def _take_back(stubs: list[subprocess.Popen[bytes]]) -> None:
     for stub in stubs:
         stub.kill()
         stub.communicate()
+
+
+def _dismiss(cgroup: Cgroup, stub: subprocess.Popen[bytes]) -> None:
+    _take_back([stub])
+    cgroup.remove()
 
 
 def _send(stub: subprocess.Popen[bytes], errand: bytes) -> None:

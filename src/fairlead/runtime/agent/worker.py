@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from fairlead.client.page import PAGE
+from fairlead.runtime.agent.cgroups import Cgroup
 from fairlead.runtime.agent.files import read_json
 from fairlead.runtime.agent.pages import LeaseFile, Standing
 from fairlead.runtime.agent.processes import Process, descendants, end, has_ended, is_there, send, watch, with_variable
@@ -51,6 +52,7 @@ class Worker:
         self._gone = not boot
         self._handle = watch(record.pid, record.started) if boot else None
         self._ending_since: float | None = None
+        self._cgroup = Cgroup(Path(record.cgroup)) if record.cgroup and boot else None
 
     @property
     def handle(self) -> int | None:
@@ -68,8 +70,10 @@ class Worker:
         said = read_json(self.desk / EXIT)
         if isinstance(said, dict):
             self.exit = Exit(**said)
-        elif end(lambda: with_variable(f"{PAGE}={self.record.page}")):
+        elif self._strays_are_dead():
             self.exit = self._exit_by_stub()
+        if self.exit is not None and self._cgroup is not None:
+            self._cgroup.remove()
 
     def revoke(self) -> None:
         if self._lease is not None:
@@ -91,8 +95,11 @@ class Worker:
             self._ending_since = now
             send(self._stub, END)
         all_dead = end(lambda: descendants(self._stub.pid, self._stub.started))
-        if all_dead and now - self._ending_since > patience_s:
-            send(self._stub, signal.SIGKILL)
+        if now - self._ending_since > patience_s:
+            if self._cgroup is not None:
+                self._cgroup.kill()
+            elif all_dead:
+                send(self._stub, signal.SIGKILL)
 
     def close(self) -> None:
         if self._lease is not None:
@@ -109,6 +116,12 @@ class Worker:
         if self._handle is not None:
             return has_ended(self._handle) and _reaped(self._handle)
         return not is_there(self._stub.pid, self._stub.started)
+
+    def _strays_are_dead(self) -> bool:
+        """Of a stub that could not see to it itself."""
+        if self._cgroup is not None:
+            return self._cgroup.kill()
+        return end(lambda: with_variable(f"{PAGE}={self.record.page}"))
 
     def _exit_by_stub(self) -> Exit:
         now_ns = time.monotonic_ns()
