@@ -1,6 +1,6 @@
 """The process between an agent and a worker: `python -m fairlead.runtime.agent.stub`. It leads the worker's session, starts
 the command as a process group, keeps what it prints, adopts its orphans, and writes down how it ended, all of which goes on
-when the agent dies. Standard library only, so that it starts fast.
+when the agent dies. Standard library only, and values as named tuples, so that it starts fast.
 
 SIGTERM it passes on to that group. `END` kills the command and all that came from it. Both end a stub that has not started
 yet.
@@ -20,8 +20,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from fairlead.runtime.agent.logs import LogWriter
 from fairlead.runtime.agent.processes import descendants, end, look
@@ -37,8 +37,7 @@ _CHUNK = 1 << 16
 _LOOK_AGAIN_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Errand:
+class Errand(NamedTuple):
     """What a stub has to do. `user` is a number of a user, its group and its other groups; empty: the agent's own."""
 
     command: list[str]
@@ -50,11 +49,10 @@ class Errand:
     user: list[int]
 
     def spelled(self) -> bytes:
-        return json.dumps(asdict(self)).encode() + b"\n"
+        return json.dumps(self._asdict()).encode() + b"\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(NamedTuple):
     """How a worker ended: its exit status (negative: the signal), and when, monotonic."""
 
     code: int
@@ -196,7 +194,7 @@ def _reserve(draft: Path) -> int:
 
 
 def _leave(desk: Path, draft: int, exit: Exit) -> int:
-    said = json.dumps(asdict(exit)).encode()[:_RESERVED]
+    said = json.dumps(exit._asdict()).encode()[:_RESERVED]
     with contextlib.suppress(OSError):
         if draft >= 0:
             os.pwrite(draft, said.ljust(_RESERVED), 0)
