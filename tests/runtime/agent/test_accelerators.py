@@ -13,7 +13,7 @@ import pytest
 from workshop import FOR_EVER, Node, order
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.agent.accelerators import Accelerators, Sample, type_of
+from fairlead.runtime.agent.accelerators import Accelerator, Accelerators, Sample, type_of
 from fairlead.runtime.agent.faults import RuntimeFault
 
 GB = 2**30
@@ -80,7 +80,7 @@ def nvml(products: list[str], broken: tuple[int, ...] = ()) -> ModuleType:
 def test_accelerators_are_found_and_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100-SXM2-16GB"] * 3, broken=(1,)))
     found = Accelerators.found({})
-    assert (found.type_name, len(found), found.devices[0].memory_gb) == ("v100", 3, 16.0)
+    assert (found.type_name, len(found), found.devices[2]) == ("v100", 3, Accelerator("2", 16.0, "GPU-2abc"))
     assert found.samples() == [Sample(0, 0.0, 0.0, 16.0), Sample(2, 0.2, 2.0, 16.0)]
     found.close()
     assert found.samples() == []
@@ -124,13 +124,15 @@ def test_the_sharing_service_is_started_when_a_second_job_comes(
     control.write_text(CONTROL.format(python=sys.executable, calls=str(calls)))
     control.chmod(0o755)
     monkeypatch.setenv("PATH", str(control.parent), prepend=":")
-    node = make_node()
-    show = "import os; print(os.environ.get('CUDA_MPS_PIPE_DIRECTORY'), flush=True)\n"
+    devices = tuple(Accelerator(str(place), identity=f"GPU-{place}") for place in range(4))
+    node = make_node(accelerators=Accelerators("v100", devices))
+    show = "import os; print(os.environ.get('CUDA_MPS_PIPE_DIRECTORY'), os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
     alone = node.starts(replace(order(show + FOR_EVER), accelerators=(2,)))
     assert not calls.exists()
     others = [node.starts(replace(order(show + FOR_EVER, job=job), accelerators=(2,))) for job in (2, 3)]
     elsewhere = node.starts(replace(order(show + FOR_EVER, job=4), accelerators=(1,)))
     pipe = str(node.root / "mps" / "2-pipe")
-    assert [node.printed(launch).split()[0] for launch in (alone, *others, elsewhere)] == ["None", pipe, pipe, "None"]
+    seen = [node.printed(launch).split()[:2] for launch in (alone, *others, elsewhere)]
+    assert seen == [["None", "2"], [pipe, "GPU-2"], [pipe, "GPU-2"], ["None", "1"]]
     node.supervisor.stop_sharing()
-    assert [json.loads(line) for line in calls.read_text().splitlines()] == [[["-d"], "", "2"], [[], "quit", None]]
+    assert [json.loads(line) for line in calls.read_text().splitlines()] == [[["-d"], "", "GPU-2"], [[], "quit", "GPU-2"]]

@@ -145,13 +145,13 @@ class Starter:
         self, launch: Launch, local_rank: int, desk: Path, page: Path, where: str, checkpoints: Path, held: Sequence[int]
     ) -> bytes:
         accelerator = launch.accelerators[local_rank]
-        device = self._accelerators.devices[accelerator].device
+        device = self._accelerators.devices[accelerator]
         user = self._settings.user
         inherited = {name: os.environ[name] for name in self._settings.inherited if name in os.environ}
         environment = variables(
             launch,
             local_rank,
-            device=device,
+            device=device.device,
             page=page,
             reports=desk / REPORTS,
             checkpoints=checkpoints,
