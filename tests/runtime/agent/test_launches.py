@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from workshop import FOR_EVER, Node, order
 
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning
-from fairlead.runtime.agent.settings import Settings
+from fairlead.runtime.agent.settings import Settings, User
 from fairlead.runtime.agent.supervisor import Supervisor
 
 SHOW = "import json, os; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))"
@@ -149,6 +151,9 @@ def test_a_new_generation_waits_for_the_old_one_to_end(node: Node) -> None:
         ({"code": "0" * 64}, "was not sent"),
         ({"code": "../../etc"}, "was not sent"),
         ({"grace_s": float("nan")}, "grace"),
+        ({"max_s": float("inf")}, "bounds"),
+        ({"max_steps": 2**64}, "bounds"),
+        ({"generation": 0}, "out of range"),
     ],
 )
 def test_an_order_that_makes_no_sense_leaves_no_trace(node: Node, change: dict[str, object], why: str) -> None:
@@ -161,12 +166,18 @@ def test_an_order_that_makes_no_sense_leaves_no_trace(node: Node, change: dict[s
     assert node.ended(order()).code == 0
 
 
-def test_jobs_under_another_user_own_what_they_need_and_nothing_else(make_node, tmp_path_factory) -> None:
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A place that other users can pass through, as pytest's own is not."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o711)
+        yield Path(place)
+
+
+def test_jobs_under_another_user_own_what_they_need_and_nothing_else(open_to_all: Path, make_node: Callable[..., Node]) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    from fairlead.runtime.agent.settings import User
-
-    node = make_node(Settings(user=User.named("nobody")), root=_open_to_all(tmp_path_factory))
+    node = make_node(Settings(user=User.named("nobody")), root=open_to_all / "root")
     script = """
 import json, os
 from pathlib import Path
@@ -198,14 +209,6 @@ except PermissionError: print("cannot kill its stub")
     assert seen.pop("home") == "/nonexistent"
     assert seen == {"checkpoints": True, "here": True, "reports": True, "exit": False, "log": False, "record": False}
     assert lines[1] == "cannot kill its stub"
-
-
-def _open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("open")
-    for folder in (place, *place.parents):
-        if folder.owner() == "root" and not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o011)
-    return place / "root"
 
 
 def test_a_root_that_cannot_be_made_is_a_fault_with_its_path(node: Node, tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from fairlead.runtime.agent.stub import LOG, Errand
 from fairlead.runtime.agent.worker import LEASE, REPORTS, Worker, start_stub
 from fairlead.runtime.orders import Launch
 
+LONGEST_S = 1e9  # three decades: no job means more
+
 
 class Starter:
     def __init__(
@@ -77,7 +79,7 @@ class Starter:
         words = [*task.prefix, *task.command, *task.environment.values(), task.directory, launch.checkpoints]
         problems = {
             "it has no command": not task.command,
-            "its generation is not 1 or more": launch.generation < 1 or launch.job < 0,
+            "its number or its generation is out of range": not (0 <= launch.job < 10**18 and 1 <= launch.generation < 10**18),
             "it has no workers here": not launch.ranks,
             "a rank stands in it twice": len(set(launch.ranks)) != len(launch.ranks),
             f"its ranks are not below its {launch.world_size} workers": any(
@@ -95,7 +97,9 @@ class Starter:
                 path and not os.path.isabs(path) for path in (task.directory, launch.checkpoints)
             ),
             f"its code {task.code[:12]} was not sent": bool(task.code) and not self.has_code(task.code),
-            "its grace or its bounds are below 0": not (task.grace_s >= 0 and launch.max_s >= 0 and launch.max_steps >= 0),
+            "its grace or its bounds are out of range": not (
+                0 <= task.grace_s <= LONGEST_S and 0 <= launch.max_s <= LONGEST_S and 0 <= launch.max_steps <= 2**53
+            ),
         }
         for problem, there in problems.items():
             if there:

@@ -57,14 +57,15 @@ class Supervisor:
 
     def launch(self, order: Launch) -> None:
         """Starts the workers, all or none. The same launch again changes nothing."""
-        newest = self._newest.get(order.job, 0)
-        if order.generation < newest:
-            raise StaleGeneration(order.job, order.generation, newest)
-        if order.generation == newest:
-            return
-        before = self._launched.get((order.job, newest))
-        if before is not None and before.ended is None:
-            raise StillRunning(order.job, order.generation, newest)
+        newest = self._newest.get(order.job)
+        if newest is not None:
+            if order.generation < newest:
+                raise StaleGeneration(order.job, order.generation, newest)
+            if order.generation == newest:
+                return
+            before = self._launched.get((order.job, newest))
+            if before is not None and before.ended is None:
+                raise StillRunning(order.job, order.generation, newest)
         held = [accelerator for one in self.running() for accelerator in one.accelerators]
         self._launched[order.job, order.generation] = self._starter.start(order, held)
         self._newest[order.job] = order.generation

@@ -88,17 +88,16 @@ class Worker:
             send(self._stub, signal.SIGTERM)
 
     def end(self, now: float, patience_s: float) -> None:
-        """To be repeated until it has ended. The stub is spared, so that it can say how, unless it does not end either."""
+        """To be repeated until it has ended. It is the stub that kills, and says so; one that does not is killed too, last."""
         if self.exit is not None:
             return
         if self._ending_since is None:
             self._ending_since = now
             send(self._stub, END)
-        all_dead = end(lambda: descendants(self._stub.pid, self._stub.started))
-        if now - self._ending_since > patience_s:
+        elif now - self._ending_since > patience_s:
             if self._cgroup is not None:
                 self._cgroup.kill()
-            elif all_dead:
+            elif end(lambda: descendants(self._stub.pid, self._stub.started)):
                 send(self._stub, signal.SIGKILL)
 
     def close(self) -> None:
