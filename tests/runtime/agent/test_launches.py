@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from workshop import FOR_EVER, Node, order
+from workshop import FOR_EVER, PATIENCE_S, Node, order
 
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning
 from fairlead.runtime.agent.settings import Settings, User
@@ -218,5 +219,13 @@ def test_a_root_that_cannot_be_made_is_a_fault_with_its_path(node: Node, tmp_pat
 
 
 def test_two_supervisors_do_not_share_a_root(node: Node) -> None:
-    with pytest.raises(RuntimeFault, match="another agent"):
-        Supervisor(node.root, node.accelerators)
+    script = """
+import sys
+from pathlib import Path
+from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.supervisor import Supervisor
+Supervisor(Path(sys.argv[1]), Accelerators.spelled("v100:1"))
+"""
+    other = subprocess.run([sys.executable, "-c", script, str(node.root)], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert "RuntimeFault" in other.stderr
+    assert "another agent works on this directory" in other.stderr

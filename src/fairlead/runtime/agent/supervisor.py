@@ -209,8 +209,9 @@ def _found(record: Record, directory: Path, settings: Settings) -> Launched:
 def _locked(path: Path) -> int:
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        # The process's own, unlike flock's, which a child that an agent has just forked would hold on to when the agent dies.
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
         os.close(lock)
         raise RuntimeFault(path.parent, "another agent works on this directory") from None
     return lock

@@ -76,8 +76,10 @@ class Worker:
             self._cgroup.remove()
 
     def revoke(self) -> None:
-        if self._lease is not None:
-            self._lease.revoke()
+        # Where its page cannot be written it is not told, and is killed after its grace.
+        with contextlib.suppress(OSError):
+            if self._lease is not None:
+                self._lease.revoke()
 
     def extend(self, max_steps: int, max_s: float) -> None:
         if self._lease is not None:
