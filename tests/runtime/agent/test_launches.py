@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from workshop import FOR_EVER, PATIENCE_S, Node, order
+from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
 
+from fairlead.runtime.agent.archives import digest_of
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning
 from fairlead.runtime.agent.settings import Settings, User
 from fairlead.runtime.agent.supervisor import Supervisor
@@ -210,6 +213,41 @@ except PermissionError: print("cannot kill its stub")
     assert seen.pop("home") == "/nonexistent"
     assert seen == {"checkpoints": True, "here": True, "reports": True, "exit": False, "log": False, "record": False}
     assert lines[1] == "cannot kill its stub"
+
+
+def test_code_is_read_and_not_changed_by_jobs_of_another_user(open_to_all: Path, make_node: Callable[..., Node]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    node = make_node(Settings(user=User.named("nobody")), root=open_to_all / "root")
+    script = """
+import os
+import pkg.words
+for path in ("train.py", "pkg/words.py"):
+    try: open(path, "a")
+    except PermissionError: print("not", path)
+open("pkg/new", "w")
+print(pkg.words.WORD)
+"""
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w") as archive:
+        archive.writestr("train.py", script)
+        archive.writestr("pkg/words.py", "WORD = 'read'")
+    digest = digest_of(memory.getvalue())
+    node.supervisor.take_code(memory.getvalue(), digest)
+    launch = node.launch(order(command=("/usr/bin/env", "python3", "-B", "train.py"), code=digest))
+    node.ended(launch)
+    assert node.printed(launch).splitlines() == ["not train.py", "not pkg/words.py", "read"]
+
+
+def test_pages_can_lie_in_memory_and_go_with_the_launch(make_node: Callable[..., Node], tmp_path: Path) -> None:
+    node = make_node(Settings(pages=tmp_path / "memory"))
+    launch = node.starts(order(LEASED, ranks=1))
+    (page,) = (tmp_path / "memory").iterdir()
+    assert page.name == "1-1-0"
+    node.restarts()
+    node.revoke(launch)
+    assert node.ended(launch).yielded
+    assert not list((tmp_path / "memory").iterdir())
 
 
 def test_a_root_that_cannot_be_made_is_a_fault_with_its_path(node: Node, tmp_path: Path) -> None:
