@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from workshop import Node
 
+from fairlead.runtime.agent.accelerators import Accelerators
 from fairlead.runtime.agent.settings import Settings
 
 
@@ -15,7 +16,7 @@ from fairlead.runtime.agent.settings import Settings
 def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     nodes: list[Node] = []
 
-    def make(settings: Settings | None = None, accelerators: str = "v100:4", root: Path | None = None) -> Node:
+    def make(settings: Settings | None = None, accelerators: str | Accelerators = "v100:4", root: Path | None = None) -> Node:
         nodes.append(Node(root or tmp_path / "root", settings, accelerators))
         return nodes[-1]
 

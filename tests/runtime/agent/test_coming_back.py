@@ -214,3 +214,34 @@ def test_a_forgotten_job_leaves_nothing_on_the_disk(node: Node) -> None:
     node.ended(launch)
     node.supervisor.forget(launch.job)
     assert not (node.root / "jobs" / "1").exists()
+
+
+DIES_AT = """
+import os
+effects = 0
+def count(event, _):
+    global effects
+    effects += event == "open" or event.startswith(("os.", "subprocess."))
+    if effects == {moment}:
+        print("dies", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(count)
+"""
+
+
+@pytest.mark.parametrize("moment", range(4, 50, 4))
+def test_at_whatever_effect_an_agent_dies_a_gang_runs_once_or_not_at_all(make_node, tmp_path: Path, moment: int) -> None:
+    an_agent_dies(tmp_path / "root", f"[order({FOR_EVER!r}, ranks=2)]", DIES_AT.format(moment=moment))
+    node: Node = make_node()
+    gang = node.launch(order(FOR_EVER, ranks=2))  # said again, as a control plane does that has heard nothing
+    node.clock.passes(6)
+
+    def settled() -> bool:
+        assert len(node.workers(gang)) <= 2
+        node.clock.passes(6)
+        return len(node.workers(gang)) == 2 or bool(node.ends_of(gang))
+
+    node.until(settled, "two workers, or the end of half a gang")
+    node.kill(gang)
+    node.ended(gang)
+    assert not node.workers(gang)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import subprocess
 import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from workshop import FOR_EVER, Node, order
+from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
 
+from fairlead.runtime.agent.archives import digest_of
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning
-from fairlead.runtime.agent.settings import Settings
+from fairlead.runtime.agent.settings import Settings, User
 from fairlead.runtime.agent.supervisor import Supervisor
 
 SHOW = "import json, os; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))"
@@ -76,11 +82,10 @@ def test_a_prefix_comes_before_the_command(node: Node) -> None:
     assert node.printed(launch) == "yes\n"
 
 
-def test_a_worker_leads_no_session_but_has_its_own_group(node: Node) -> None:
-    launch = node.launch(order("import os; print(os.getpgid(0), os.getsid(0))"))
+def test_a_worker_leads_a_group_in_the_session_of_its_stub(node: Node) -> None:
+    launch = node.launch(order("import os; print(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getppid())"))
     node.ended(launch)
-    group, session = node.printed(launch).split()
-    assert group == session != str(os.getpgid(0))
+    assert node.printed(launch) == "True True\n"
 
 
 def test_a_job_runs_where_it_says(node: Node, tmp_path: Path) -> None:
@@ -150,6 +155,9 @@ def test_a_new_generation_waits_for_the_old_one_to_end(node: Node) -> None:
         ({"code": "0" * 64}, "was not sent"),
         ({"code": "../../etc"}, "was not sent"),
         ({"grace_s": float("nan")}, "grace"),
+        ({"max_s": float("inf")}, "bounds"),
+        ({"max_steps": 2**64}, "bounds"),
+        ({"generation": 0}, "out of range"),
     ],
 )
 def test_an_order_that_makes_no_sense_leaves_no_trace(node: Node, change: dict[str, object], why: str) -> None:
@@ -162,12 +170,18 @@ def test_an_order_that_makes_no_sense_leaves_no_trace(node: Node, change: dict[s
     assert node.ended(order()).code == 0
 
 
-def test_jobs_under_another_user_own_what_they_need_and_nothing_else(make_node, tmp_path_factory) -> None:
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A place that other users can pass through, as pytest's own is not."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o711)
+        yield Path(place)
+
+
+def test_jobs_under_another_user_own_what_they_need_and_nothing_else(open_to_all: Path, make_node: Callable[..., Node]) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    from fairlead.runtime.agent.settings import User
-
-    node = make_node(Settings(user=User.named("nobody")), root=_open_to_all(tmp_path_factory))
+    node = make_node(Settings(user=User.named("nobody")), root=open_to_all / "root")
     script = """
 import json, os
 from pathlib import Path
@@ -201,12 +215,39 @@ except PermissionError: print("cannot kill its stub")
     assert lines[1] == "cannot kill its stub"
 
 
-def _open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("open")
-    for folder in (place, *place.parents):
-        if folder.owner() == "root" and not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o011)
-    return place / "root"
+def test_code_is_read_and_not_changed_by_jobs_of_another_user(open_to_all: Path, make_node: Callable[..., Node]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    node = make_node(Settings(user=User.named("nobody")), root=open_to_all / "root")
+    script = """
+import os
+import pkg.words
+for path in ("train.py", "pkg/words.py"):
+    try: open(path, "a")
+    except PermissionError: print("not", path)
+open("pkg/new", "w")
+print(pkg.words.WORD)
+"""
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w") as archive:
+        archive.writestr("train.py", script)
+        archive.writestr("pkg/words.py", "WORD = 'read'")
+    digest = digest_of(memory.getvalue())
+    node.supervisor.take_code(memory.getvalue(), digest)
+    launch = node.launch(order(command=("/usr/bin/env", "python3", "-B", "train.py"), code=digest))
+    node.ended(launch)
+    assert node.printed(launch).splitlines() == ["not train.py", "not pkg/words.py", "read"]
+
+
+def test_pages_can_lie_in_memory_and_go_with_the_launch(make_node: Callable[..., Node], tmp_path: Path) -> None:
+    node = make_node(Settings(pages=tmp_path / "memory"))
+    launch = node.starts(order(LEASED, ranks=1))
+    (page,) = (tmp_path / "memory").iterdir()
+    assert page.name == "1-1-0"
+    node.restarts()
+    node.revoke(launch)
+    assert node.ended(launch).yielded
+    assert not list((tmp_path / "memory").iterdir())
 
 
 def test_a_root_that_cannot_be_made_is_a_fault_with_its_path(node: Node, tmp_path: Path) -> None:
@@ -216,5 +257,13 @@ def test_a_root_that_cannot_be_made_is_a_fault_with_its_path(node: Node, tmp_pat
 
 
 def test_two_supervisors_do_not_share_a_root(node: Node) -> None:
-    with pytest.raises(RuntimeFault, match="another agent"):
-        Supervisor(node.root, node.accelerators)
+    script = """
+import sys
+from pathlib import Path
+from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.supervisor import Supervisor
+Supervisor(Path(sys.argv[1]), Accelerators.spelled("v100:1"))
+"""
+    other = subprocess.run([sys.executable, "-c", script, str(node.root)], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert "RuntimeFault" in other.stderr
+    assert "another agent works on this directory" in other.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from workshop import FOR_EVER, LEASED, STUBBORN, Node, order
 
 from fairlead.client.page import Field, Page
 from fairlead.runtime.agent.processes import Process, look, send
+from fairlead.runtime.agent.settings import Settings
 
 SAVES_WHEN_ASKED = """
 import os, signal, sys
@@ -146,6 +148,48 @@ for _ in range(300):
     assert not node.workers(launch)
 
 
+FLEES = """
+import os
+print("up", flush=True)
+while True:
+    if os.fork(): os._exit(0)
+    {leave}
+"""
+
+
+def test_a_job_that_flees_from_process_to_process_is_killed_with_its_group(node: Node) -> None:
+    launch = node.launch(order("import os\nif os.fork(): os.wait()\n" + FLEES.format(leave="pass")))
+    node.until(lambda: node.printed(launch), "a first word")
+    node.kill(launch)
+    node.ended(launch)
+    assert not node.workers(launch)
+
+
+def test_a_control_group_holds_whoever_leaves_everything_else(make_node: Callable[..., Node]) -> None:
+    groups = next((path for path in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")) if _is_ours(path)), None)
+    if groups is None:
+        pytest.skip("no control group (version 2) that can be written")
+    mine = groups / f"fairlead-test-{os.getpid()}"
+    mine.mkdir()
+    try:
+        node = make_node(Settings(cgroup=mine))
+        launch = node.launch(order(f"import os, signal\nif os.fork(): signal.pause()\n{FLEES.format(leave='os.setsid()')}"))
+        node.until(lambda: node.printed(launch), "a first word")
+        node.kill(launch)
+        node.clock.passes(6)
+        assert node.ended(launch).code == -9
+        assert not node.workers(launch)
+        done = node.launch(order(job=2))
+        assert node.ended(done).code == 0
+        assert not [path for path in mine.iterdir() if path.is_dir()]
+    finally:
+        mine.rmdir()
+
+
+def _is_ours(path: Path) -> bool:
+    return (path / "cgroup.procs").exists() and os.access(path, os.W_OK)
+
+
 def test_a_worker_that_fails_takes_its_siblings_along_after_a_short_grace(node: Node) -> None:
     script = (
         "import os, sys, signal\nprint('up', flush=True)\nif os.environ['RANK'] == '1': sys.exit(3)\nwhile True: signal.pause()"
@@ -190,7 +234,6 @@ def test_a_stub_that_was_stopped_does_not_hold_up_a_kill(node: Node) -> None:
     (worker,) = node.workers(launch)
     os.kill(look(worker).parent, signal.SIGSTOP)
     node.kill(launch)
-    node.until(lambda: not node.workers(launch), "the worker's end")
     node.clock.passes(6)
     assert node.ended(launch).code == -9
 

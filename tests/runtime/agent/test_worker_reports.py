@@ -37,6 +37,25 @@ def test_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     reports.close()
 
 
+def test_what_was_dealt_with_is_not_told_again_by_the_next_agent(node: Node) -> None:
+    script = """
+import os, signal
+file = open(os.environ["FAIRLEAD_REPORTS"], "a")
+file.write('{"loss": 1}\\n')
+file.flush()
+signal.signal(signal.SIGTERM, lambda *_: (file.write('{"loss": 2}\\n'), file.close(), os._exit(0)))
+print("up", flush=True)
+while True: signal.pause()
+"""
+    launch = node.starts(order(script, cooperative=False))
+    node.until(lambda: node.metrics(), "a report")
+    node.told += node.supervisor.poll()
+    node.restarts()
+    node.revoke(launch)
+    node.ended(launch)
+    assert node.metrics() == [("loss", 1.0), ("loss", 2.0)]
+
+
 def test_lines_without_an_end_and_floods_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "reports"
     path.write_bytes(b"x" * (AT_ONCE + 5) + b'\n{"a": 1}\n' + b'{"' + b"y" * LINE + b'": 1}\n{"a": 2}\n')

@@ -58,10 +58,10 @@ def order(script: str = "", *, job: int = 1, generation: int = 1, ranks: int = 1
 
 
 class Node:
-    def __init__(self, root: Path, settings: Settings | None = None, accelerators: str = "v100:4") -> None:
+    def __init__(self, root: Path, settings: Settings | None = None, accelerators: str | Accelerators = "v100:4") -> None:
         self.root, self.clock = root, Clock()
         self.settings = settings or Settings()
-        self.accelerators = Accelerators.spelled(accelerators)
+        self.accelerators = Accelerators.spelled(accelerators) if isinstance(accelerators, str) else accelerators
         self.told: list[Told] = []
         self.supervisor = self._supervisor()
 

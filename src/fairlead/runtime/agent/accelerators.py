@@ -22,6 +22,7 @@ _MODEL = re.compile(r"^[a-z]+\d+[a-z]*$")
 class Accelerator:
     device: str  # what CUDA_VISIBLE_DEVICES calls it
     memory_gb: float = 0.0  # 0: not known
+    identity: str = ""  # its UUID, where there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,12 @@ class Accelerators:
         try:
             nvml.nvmlInit()
             all_handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-            chosen = _visible([nvml.nvmlDeviceGetUUID(handle) for handle in all_handles], environment)
+            identities = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in all_handles]
+            chosen = _visible(identities, environment)
             handles = tuple(all_handles[index] for index in chosen)
             names = {type_of(nvml.nvmlDeviceGetName(handle)) for handle in handles}
             devices = tuple(
-                Accelerator(str(index), nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30)
+                Accelerator(str(index), nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30, identities[index])
                 for index, handle in zip(chosen, handles, strict=True)
             )
         except nvml.NVMLError as error:
@@ -97,18 +99,18 @@ class Accelerators:
 
 def type_of(product: str | bytes) -> str:
     """'Tesla V100-SXM2-16GB' is a v100, 'NVIDIA GeForce RTX 3090' an rtx3090."""
-    name = product.decode() if isinstance(product, bytes) else product
-    words = [word for word in re.split(r"[\s\-]+", name.lower()) if word not in ("nvidia", "tesla", "geforce", "quadro")]
+    words = [
+        word for word in re.split(r"[\s\-]+", _text(product).lower()) if word not in ("nvidia", "tesla", "geforce", "quadro")
+    ]
     words = [word for word in words if not _FORM_FACTORS.match(word)]
     models = [word for word in words if _MODEL.match(word)]
     return models[0] if models else "".join(words[:2]) or "gpu"
 
 
-def _visible(identities: list[str | bytes], environment: Mapping[str, str]) -> list[int]:
+def _visible(names: list[str], environment: Mapping[str, str]) -> list[int]:
     said = environment.get("CUDA_VISIBLE_DEVICES")
     if said is None:
-        return list(range(len(identities)))
-    names = [identity.decode() if isinstance(identity, bytes) else identity for identity in identities]
+        return list(range(len(names)))
     chosen: list[int] = []
     for word in filter(None, (part.strip() for part in said.split(","))):
         places = [int(word)] if word.isdigit() else [place for place, name in enumerate(names) if name.startswith(word)]
@@ -116,3 +118,7 @@ def _visible(identities: list[str | bytes], environment: Mapping[str, str]) -> l
             break
         chosen.append(places[0])
     return chosen
+
+
+def _text(said: str | bytes) -> str:
+    return said.decode() if isinstance(said, bytes) else said

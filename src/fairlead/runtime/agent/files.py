@@ -49,7 +49,7 @@ def sync_directory(path: Path) -> None:
 
 def remove(directory: Path) -> None:
     """All of it, also what was made read-only."""
-    for folder, _, _ in os.walk(directory):
+    for _, _, _, folder in os.fwalk(directory):  # by descriptor: a job may have put links among its folders
         with contextlib.suppress(OSError):
-            os.chmod(folder, 0o700)
+            os.fchmod(folder, 0o700)
     shutil.rmtree(directory, ignore_errors=True)

@@ -92,12 +92,12 @@ class Launched:
             if stop.deadline < self._stop.deadline:
                 self._stop_by(stop)
             return
+        self._stop_by(stop if self._stop is None else replace(stop, deadline=min(stop.deadline, self._stop.deadline)))
         if not self.record.cooperative:
             for worker in self.workers:
                 worker.ask()
         elif self.workers[0].record.rank == 0:
             self.workers[0].revoke()
-        self._stop_by(stop if self._stop is None else replace(stop, deadline=min(stop.deadline, self._stop.deadline)))
 
     def kill(self, now: float, why: str) -> None:
         self._killed = self._killed or why
@@ -122,6 +122,7 @@ class Launched:
             self.ended = self.ended or self._end()
             told.append(self.ended)
             self._told_end = True
+            self.close()
         return told
 
     def settle(self) -> None:

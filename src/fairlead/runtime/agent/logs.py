@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _DIGITS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
+class Excerpt(NamedTuple):
     """`data` stands at `offset`, which is later than asked for where older pieces are gone; go on reading at `next`."""
 
     offset: int

@@ -9,14 +9,13 @@ import os
 import select
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _PARENT, _STARTED = 1, 19
 """Fields of /proc/PID/stat, counted behind the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     pid: int
     started: int  # in ticks since the machine booted
     parent: int = 0

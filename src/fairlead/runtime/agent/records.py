@@ -27,6 +27,7 @@ class WorkerRecord:
     pid: int  # its stub's
     started: int
     page: str
+    cgroup: str = ""  # its control group, where it has one
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@ are counted and passed over; a worker that writes faster than anybody reads lose
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -15,14 +16,21 @@ NAME = 200
 
 
 class Reports:
-    def __init__(self, path: Path, offset: int = 0) -> None:
+    def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._offset = offset
+        self._mark = os.open(path.with_name(path.name + ".read"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._offset = self._marked = int.from_bytes(os.pread(self._mark, 8, 0), "little")
+        os.pwrite(self._mark, self._offset.to_bytes(8, "little"), 0)
         self._torn = False  # the next line's beginning was skipped
         self.ignored = 0
 
     def read(self) -> list[tuple[str, float]]:
-        """The numbers of the whole lines since the last call, in their order, at most so many bytes of them."""
+        """The numbers of the whole lines since the last call, in their order, at most so many bytes of them. Whoever asks again
+        has dealt with what was read before: only then is it marked as read, for the next agent."""
+        if self._offset != self._marked:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._mark, self._offset.to_bytes(8, "little"), 0)
+            self._marked = self._offset
         size = os.fstat(self._file).st_size
         if size < self._offset:
             self._offset = 0
@@ -62,6 +70,7 @@ class Reports:
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
+            os.close(self._mark)
             self._file = -1
 
 

@@ -45,6 +45,7 @@ class User:
 class Settings:
     user: User | None = None  # None: the agent's own
     pages: Path | None = None  # where lease pages lie, best in memory (/dev/shm/…); None: with the launch
+    cgroup: Path | None = None  # a control group (version 2) that the agent may make groups in; None: none is used
     log_bytes: int = 16 << 20  # of one piece of a worker's log
     log_pieces: int = 4
     sibling_grace_s: float = 5.0  # from a worker's failure to the end of the others

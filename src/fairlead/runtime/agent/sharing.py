@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from fairlead.runtime.agent.accelerators import Accelerator
 from fairlead.runtime.agent.faults import faults_of
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -20,20 +21,27 @@ class MultiProcessService:
         self._program = shutil.which(CONTROL, path=path)
         self._started: dict[int, dict[str, str]] = {}
 
-    def variables(self, accelerator: int, device: str) -> dict[str, str]:
-        """What a worker on a shared accelerator needs in its environment; starts the service at first."""
-        if self._program is None:
+    def variables(self, place: int, accelerator: Accelerator) -> dict[str, str]:
+        """What a worker on a shared accelerator needs in its environment; starts the service at first.
+
+        The service counts devices anew, so both sides name them by UUID. By number, a worker whose service has failed would
+        find itself on another accelerator; where there is no UUID there is no service."""
+        if self._program is None or not accelerator.identity:
             return {}
-        if accelerator not in self._started:
-            pipes, logs = self._root / f"{accelerator}-pipe", self._root / f"{accelerator}-log"
+        if place not in self._started:
+            pipes, logs = self._root / f"{place}-pipe", self._root / f"{place}-log"
             with faults_of(self._root):
                 for folder in (pipes, logs):
                     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            variables = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs)}
+            variables = {
+                "CUDA_VISIBLE_DEVICES": accelerator.identity,
+                "CUDA_MPS_PIPE_DIRECTORY": str(pipes),
+                "CUDA_MPS_LOG_DIRECTORY": str(logs),
+            }
             # A daemon that an earlier agent left says so and ends with an error: it serves as well.
-            self._tell(["-d"], {**variables, "CUDA_VISIBLE_DEVICES": device})
-            self._started[accelerator] = variables
-        return self._started[accelerator]
+            self._tell(["-d"], variables)
+            self._started[place] = variables
+        return self._started[place]
 
     def close(self) -> None:
         for variables in self._started.values():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fairlead.runtime.agent.accelerators import Accelerators
 from fairlead.runtime.agent.archives import is_digest, lay_out
+from fairlead.runtime.agent.cgroups import Cgroup
 from fairlead.runtime.agent.environment import variables
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, faults_of
 from fairlead.runtime.agent.files import remove
@@ -25,6 +26,8 @@ from fairlead.runtime.agent.sharing import MultiProcessService
 from fairlead.runtime.agent.stub import LOG, Errand
 from fairlead.runtime.agent.worker import LEASE, REPORTS, Worker, start_stub
 from fairlead.runtime.orders import Launch
+
+LONGEST_S = 1e9  # three decades: no job means more
 
 
 class Starter:
@@ -44,6 +47,7 @@ class Starter:
         stubs: list[subprocess.Popen[bytes]] = []
         workers: list[Worker] = []
         with faults_of(directory), contextlib.ExitStack() as undo:
+            undo.callback(_remove_empty, directory.parent / "checkpoints", directory.parent)
             undo.callback(remove, directory)
             undo.callback(_take_back, stubs)
             self._folder(directory, replace=True)
@@ -52,10 +56,14 @@ class Starter:
             for local_rank in range(len(launch.ranks)):
                 desk = directory / str(launch.ranks[local_rank])
                 lease = self._furnish(launch, desk)
+                undo.callback(lease.path.unlink, missing_ok=True)
                 undo.callback(lease.close)
                 stubs.append(start_stub(desk))
                 record = self._record(launch, local_rank, stubs[-1], lease.path)
+                if record.cgroup:
+                    undo.callback(_dismiss, Cgroup.create(Path(record.cgroup), record.pid), stubs[-1])
                 workers.append(Worker(record, desk, lease, stubs[-1]))
+                undo.callback(workers[-1].close)
                 errands.append(self._errand(launch, local_rank, desk, lease.path, where, checkpoints, held))
             workers.sort(key=lambda worker: worker.record.rank)
             reports = Reports(workers[0].desk / REPORTS)
@@ -71,7 +79,7 @@ class Starter:
         words = [*task.prefix, *task.command, *task.environment.values(), task.directory, launch.checkpoints]
         problems = {
             "it has no command": not task.command,
-            "its generation is not 1 or more": launch.generation < 1 or launch.job < 0,
+            "its number or its generation is out of range": not (0 <= launch.job < 10**18 and 1 <= launch.generation < 10**18),
             "it has no workers here": not launch.ranks,
             "a rank stands in it twice": len(set(launch.ranks)) != len(launch.ranks),
             f"its ranks are not below its {launch.world_size} workers": any(
@@ -89,7 +97,9 @@ class Starter:
                 path and not os.path.isabs(path) for path in (task.directory, launch.checkpoints)
             ),
             f"its code {task.code[:12]} was not sent": bool(task.code) and not self.has_code(task.code),
-            "its grace or its bounds are below 0": not (task.grace_s >= 0 and launch.max_s >= 0 and launch.max_steps >= 0),
+            "its grace or its bounds are out of range": not (
+                0 <= task.grace_s <= LONGEST_S and 0 <= launch.max_s <= LONGEST_S and 0 <= launch.max_steps <= 2**53
+            ),
         }
         for problem, there in problems.items():
             if there:
@@ -107,7 +117,8 @@ class Starter:
         own.mkdir()
         if launch.task.code:
             lay_out(self._code / launch.task.code, own)
-        for folder, _, _ in os.walk(own):
+        # From the leaves up: once a folder is given away, its owner may put anything in the place of what is in it.
+        for folder, _, _ in os.walk(own, topdown=False):
             self._give(Path(folder))
         return str(own), checkpoints
 
@@ -130,19 +141,21 @@ class Starter:
         process = look(stub.pid)
         if process is None:
             raise RuntimeFault(f"/proc/{stub.pid}", "cannot be read: is /proc mounted?")
-        return WorkerRecord(launch.ranks[local_rank], launch.accelerators[local_rank], stub.pid, process.started, str(page))
+        rank, groups = launch.ranks[local_rank], self._settings.cgroup
+        cgroup = str(groups / f"{launch.job}-{launch.generation}-{rank}") if groups is not None else ""
+        return WorkerRecord(rank, launch.accelerators[local_rank], stub.pid, process.started, str(page), cgroup)
 
     def _errand(
         self, launch: Launch, local_rank: int, desk: Path, page: Path, where: str, checkpoints: Path, held: Sequence[int]
     ) -> bytes:
         accelerator = launch.accelerators[local_rank]
-        device = self._accelerators.devices[accelerator].device
+        device = self._accelerators.devices[accelerator]
         user = self._settings.user
         inherited = {name: os.environ[name] for name in self._settings.inherited if name in os.environ}
         environment = variables(
             launch,
             local_rank,
-            device=device,
+            device=device.device,
             page=page,
             reports=desk / REPORTS,
             checkpoints=checkpoints,
@@ -171,7 +184,13 @@ class Starter:
 
     def _give(self, path: Path) -> None:
         if self._settings.user is not None and os.geteuid() == 0:
-            os.chown(path, self._settings.user.number, self._settings.user.group)
+            os.chown(path, self._settings.user.number, self._settings.user.group, follow_symlinks=False)
+
+
+def _remove_empty(*directories: Path) -> None:
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            directory.rmdir()
 
 
 def _take_back(stubs: list[subprocess.Popen[bytes]]) -> None:
@@ -179,6 +198,11 @@ def _take_back(stubs: list[subprocess.Popen[bytes]]) -> None:
     for stub in stubs:
         stub.kill()
         stub.communicate()
+
+
+def _dismiss(cgroup: Cgroup, stub: subprocess.Popen[bytes]) -> None:
+    _take_back([stub])
+    cgroup.remove()
 
 
 def _send(stub: subprocess.Popen[bytes], errand: bytes) -> None:

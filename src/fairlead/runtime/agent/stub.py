@@ -1,8 +1,9 @@
-"""The process between an agent and a worker: `python -m fairlead.runtime.agent.stub`. It leads the worker's session and process
-group, starts the command, keeps what it prints, adopts its orphans, and writes down how it ended, all of which goes on when the
-agent dies. Standard library only, so that it starts fast.
+"""The process between an agent and a worker: `python -m fairlead.runtime.agent.stub`. It leads the worker's session, starts
+the command as a process group, keeps what it prints, adopts its orphans, and writes down how it ended, all of which goes on
+when the agent dies. Standard library only, and values as named tuples, so that it starts fast.
 
-SIGTERM it passes on to the group. `END` kills the command and all that came from it. Both end a stub that has not started yet.
+SIGTERM it passes on to that group. `END` kills the command and all that came from it. Both end a stub that has not started
+yet.
 
 It reads what to do from its standard input, whole or not at all: an agent that dies before it has said everything has started
 nothing."""
@@ -19,8 +20,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from fairlead.runtime.agent.logs import LogWriter
 from fairlead.runtime.agent.processes import descendants, end, look
@@ -36,8 +37,7 @@ _CHUNK = 1 << 16
 _LOOK_AGAIN_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Errand:
+class Errand(NamedTuple):
     """What a stub has to do. `user` is a number of a user, its group and its other groups; empty: the agent's own."""
 
     command: list[str]
@@ -49,11 +49,10 @@ class Errand:
     user: list[int]
 
     def spelled(self) -> bytes:
-        return json.dumps(asdict(self)).encode() + b"\n"
+        return json.dumps(self._asdict()).encode() + b"\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(NamedTuple):
     """How a worker ended: its exit status (negative: the signal), and when, monotonic."""
 
     code: int
@@ -108,6 +107,7 @@ def _start(errand: Errand, prints: int, die_with_stub: Callable[[], object]) -> 
         user=user,
         group=group,
         extra_groups=groups,
+        process_group=0,
         preexec_fn=die_with_stub,  # behind the change of user, which would undo it
     )
     worker.returncode = 0  # we reap it ourselves, with the orphans
@@ -141,9 +141,11 @@ def _attend(pid: int, printed: int, waking: int, heard: set[int], log: LogWriter
         status = _reap(pid)
         if status is not None:
             code, at_ns = os.waitstatus_to_exitcode(status), time.monotonic_ns()
-        if signal.SIGTERM in heard and not passed_on:
+        if signal.SIGTERM in heard and code is None and not passed_on:
             passed_on = True
-            os.killpg(0, signal.SIGTERM)
+            _signal_group(pid, signal.SIGTERM)
+        if END in heard and code is None:
+            _signal_group(pid, signal.SIGKILL)
         over = code is not None or END in heard
         if over and end(lambda: descendants(myself.pid, myself.started)) and quiet and code is not None:
             return code, at_ns
@@ -158,17 +160,27 @@ def _printed(source: int) -> bytes | None:
 
 
 def _reap(pid: int) -> int | None:
-    """Reaps whoever ended, orphans too; the status of `pid` where it was among them."""
+    """Reaps whoever ended, orphans too; the status of `pid` where it was among them. Its group ends with it: until it is
+    reaped, nobody else can have its number."""
     found = None
     while True:
         try:
-            ended, status = os.waitpid(-1, os.WNOHANG)
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return found
-        if ended == 0:
+        if ended is None:
             return found
-        if ended == pid:
+        if ended.si_pid == pid:
+            _signal_group(pid, signal.SIGKILL)
+        _, status = os.waitpid(ended.si_pid, 0)
+        if ended.si_pid == pid:
             found = status
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    """All of them at once, which those who fork all the time do not outrun."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
 
 
 def _reserve(draft: Path) -> int:
@@ -182,7 +194,7 @@ def _reserve(draft: Path) -> int:
 
 
 def _leave(desk: Path, draft: int, exit: Exit) -> int:
-    said = json.dumps(asdict(exit)).encode()[:_RESERVED]
+    said = json.dumps(exit._asdict()).encode()[:_RESERVED]
     with contextlib.suppress(OSError):
         if draft >= 0:
             os.pwrite(draft, said.ljust(_RESERVED), 0)

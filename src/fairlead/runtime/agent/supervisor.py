@@ -57,14 +57,15 @@ class Supervisor:
 
     def launch(self, order: Launch) -> None:
         """Starts the workers, all or none. The same launch again changes nothing."""
-        newest = self._newest.get(order.job, 0)
-        if order.generation < newest:
-            raise StaleGeneration(order.job, order.generation, newest)
-        if order.generation == newest:
-            return
-        before = self._launched.get((order.job, newest))
-        if before is not None and before.ended is None:
-            raise StillRunning(order.job, order.generation, newest)
+        newest = self._newest.get(order.job)
+        if newest is not None:
+            if order.generation < newest:
+                raise StaleGeneration(order.job, order.generation, newest)
+            if order.generation == newest:
+                return
+            before = self._launched.get((order.job, newest))
+            if before is not None and before.ended is None:
+                raise StillRunning(order.job, order.generation, newest)
         held = [accelerator for one in self.running() for accelerator in one.accelerators]
         self._launched[order.job, order.generation] = self._starter.start(order, held)
         self._newest[order.job] = order.generation
@@ -121,6 +122,10 @@ class Supervisor:
         now = self._clock()
         for launched in self._launched.values():
             launched.revoke(now, grace_s)
+
+    def stop_sharing(self) -> None:
+        """Ends the services of shared accelerators, for an agent that has stopped everything and leaves."""
+        self._sharing.close()
 
     def acknowledge(self, job: int, generation: int) -> None:
         """Whoever had to know that a launch ended knows it: a later supervisor does not tell it again."""
@@ -204,8 +209,9 @@ def _found(record: Record, directory: Path, settings: Settings) -> Launched:
 def _locked(path: Path) -> int:
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        # The process's own, unlike flock's, which a child that an agent has just forked would hold on to when the agent dies.
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
         os.close(lock)
         raise RuntimeFault(path.parent, "another agent works on this directory") from None
     return lock

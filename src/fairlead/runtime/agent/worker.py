@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from fairlead.client.page import PAGE
+from fairlead.runtime.agent.cgroups import Cgroup
 from fairlead.runtime.agent.files import read_json
 from fairlead.runtime.agent.pages import LeaseFile, Standing
 from fairlead.runtime.agent.processes import Process, descendants, end, has_ended, is_there, send, watch, with_variable
@@ -51,6 +52,7 @@ class Worker:
         self._gone = not boot
         self._handle = watch(record.pid, record.started) if boot else None
         self._ending_since: float | None = None
+        self._cgroup = Cgroup(Path(record.cgroup)) if record.cgroup and boot else None
 
     @property
     def handle(self) -> int | None:
@@ -68,12 +70,16 @@ class Worker:
         said = read_json(self.desk / EXIT)
         if isinstance(said, dict):
             self.exit = Exit(**said)
-        elif end(lambda: with_variable(f"{PAGE}={self.record.page}")):
+        elif self._strays_are_dead():
             self.exit = self._exit_by_stub()
+        if self.exit is not None and self._cgroup is not None:
+            self._cgroup.remove()
 
     def revoke(self) -> None:
-        if self._lease is not None:
-            self._lease.revoke()
+        # Where its page cannot be written it is not told, and is killed after its grace.
+        with contextlib.suppress(OSError):
+            if self._lease is not None:
+                self._lease.revoke()
 
     def extend(self, max_steps: int, max_s: float) -> None:
         if self._lease is not None:
@@ -84,15 +90,17 @@ class Worker:
             send(self._stub, signal.SIGTERM)
 
     def end(self, now: float, patience_s: float) -> None:
-        """To be repeated until it has ended. The stub is spared, so that it can say how, unless it does not end either."""
+        """To be repeated until it has ended. It is the stub that kills, and says so; one that does not is killed too, last."""
         if self.exit is not None:
             return
         if self._ending_since is None:
             self._ending_since = now
             send(self._stub, END)
-        all_dead = end(lambda: descendants(self._stub.pid, self._stub.started))
-        if all_dead and now - self._ending_since > patience_s:
-            send(self._stub, signal.SIGKILL)
+        elif now - self._ending_since > patience_s:
+            if self._cgroup is not None:
+                self._cgroup.kill()
+            elif end(lambda: descendants(self._stub.pid, self._stub.started)):
+                send(self._stub, signal.SIGKILL)
 
     def close(self) -> None:
         if self._lease is not None:
@@ -109,6 +117,12 @@ class Worker:
         if self._handle is not None:
             return has_ended(self._handle) and _reaped(self._handle)
         return not is_there(self._stub.pid, self._stub.started)
+
+    def _strays_are_dead(self) -> bool:
+        """Of a stub that could not see to it itself."""
+        if self._cgroup is not None:
+            return self._cgroup.kill()
+        return end(lambda: with_variable(f"{PAGE}={self.record.page}"))
 
     def _exit_by_stub(self) -> Exit:
         now_ns = time.monotonic_ns()

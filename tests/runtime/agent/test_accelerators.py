@@ -1,0 +1,138 @@
+"""Finding accelerators, naming them, and sharing them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from workshop import FOR_EVER, Node, order
+
+from fairlead.core.errors import InputError
+from fairlead.runtime.agent.accelerators import Accelerator, Accelerators, Sample, type_of
+from fairlead.runtime.agent.faults import RuntimeFault
+
+GB = 2**30
+
+
+def test_a_spelling_says_type_and_number() -> None:
+    spelled = Accelerators.spelled("v100:4")
+    assert (spelled.type_name, len(spelled)) == ("v100", 4)
+    assert [one.device for one in spelled.devices] == ["0", "1", "2", "3"]
+    assert spelled.samples() == []
+
+
+@pytest.mark.parametrize("text", ["", "v100", "v100:0", "v100:-1", ":4", "v100:4,k80:1", "v100:99999", "v 100:1"])
+def test_other_spellings_are_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InputError, match="as in 'v100:4'"):
+        Accelerators.spelled(text)
+
+
+@pytest.mark.parametrize(
+    ("product", "name"),
+    [
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("Tesla K80", "k80"),
+        ("Tesla P100-PCIE-16GB", "p100"),
+        (b"NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("NVIDIA RTX A6000", "a6000"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("Something", "something"),
+    ],
+)
+def test_products_have_short_names(product: str | bytes, name: str) -> None:
+    assert type_of(product) == name
+
+
+class NVMLError(Exception):
+    pass
+
+
+def nvml(products: list[str], broken: tuple[int, ...] = ()) -> ModuleType:
+    def busy(handle: int) -> SimpleNamespace:
+        if handle in broken:
+            raise NVMLError("GPU is lost")
+        return SimpleNamespace(gpu=10 * handle)
+
+    module = ModuleType("pynvml")
+    module.__dict__.update(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: len(products),
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}abc",
+        nvmlDeviceGetName=lambda handle: products[handle],
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=16 * GB, used=handle * GB),
+        nvmlDeviceGetUtilizationRates=busy,
+    )
+    return module
+
+
+def test_accelerators_are_found_and_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100-SXM2-16GB"] * 3, broken=(1,)))
+    found = Accelerators.found({})
+    assert (found.type_name, len(found), found.devices[2]) == ("v100", 3, Accelerator("2", 16.0, "GPU-2abc"))
+    assert found.samples() == [Sample(0, 0.0, 0.0, 16.0), Sample(2, 0.2, 2.0, 16.0)]
+    found.close()
+    assert found.samples() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "devices"),
+    [("2,0", ["2", "0"]), ("GPU-1", ["1"]), ("1,9,0", ["1"]), (" 1 , GPU-2abc", ["1", "2"])],
+)
+def test_an_agent_takes_only_what_it_may_see(monkeypatch: pytest.MonkeyPatch, said: str, devices: list[str]) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100"] * 3))
+    assert [one.device for one in Accelerators.found({"CUDA_VISIBLE_DEVICES": said}).devices] == devices
+
+
+def test_two_types_none_and_no_library_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100", "Tesla K80"]))
+    with pytest.raises(RuntimeFault, match="k80, v100: a node has accelerators of one type"):
+        Accelerators.found({})
+    assert Accelerators.found({"CUDA_VISIBLE_DEVICES": "1"}).type_name == "k80"
+    with pytest.raises(RuntimeFault, match="found no accelerator"):
+        Accelerators.found({"CUDA_VISIBLE_DEVICES": ""})
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(RuntimeFault, match="--accelerators"):
+        Accelerators.found({})
+
+
+CONTROL = """#!{python}
+import json, os, sys
+word = sys.stdin.read().strip()
+with open({calls!r}, "a") as file:
+    file.write(json.dumps([sys.argv[1:], word, os.environ.get("CUDA_VISIBLE_DEVICES")]) + "\\n")
+"""
+
+
+def test_the_sharing_service_is_started_when_a_second_job_comes(
+    make_node: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = tmp_path / "calls"
+    control = tmp_path / "bin" / "nvidia-cuda-mps-control"
+    control.parent.mkdir()
+    control.write_text(CONTROL.format(python=sys.executable, calls=str(calls)))
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(control.parent), prepend=":")
+    devices = tuple(Accelerator(str(place), identity=f"GPU-{place}") for place in range(4))
+    node = make_node(accelerators=Accelerators("v100", devices))
+    show = "import os; print(os.environ.get('CUDA_MPS_PIPE_DIRECTORY'), os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
+    alone = node.starts(replace(order(show + FOR_EVER), accelerators=(2,)))
+    assert not calls.exists()
+    others = [node.starts(replace(order(show + FOR_EVER, job=job), accelerators=(2,))) for job in (2, 3)]
+    elsewhere = node.starts(replace(order(show + FOR_EVER, job=4), accelerators=(1,)))
+    pipe = str(node.root / "mps" / "2-pipe")
+    seen = [node.printed(launch).split()[:2] for launch in (alone, *others, elsewhere)]
+    assert seen == [["None", "2"], [pipe, "GPU-2"], [pipe, "GPU-2"], ["None", "1"]]
+    node.supervisor.stop_sharing()
+    assert [json.loads(line) for line in calls.read_text().splitlines()] == [[["-d"], "", "GPU-2"], [[], "quit", "GPU-2"]]
