@@ -96,7 +96,7 @@ class Agent:
             else grpc.insecure_channel(self.control)
         )
         with channel:
-            call = channel.stream_stream(f"/{SERVICE}/{METHOD}")
+            call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{METHOD}")
             stream = call(_encoded(said), metadata=(("authorization", f"Bearer {self.token}"),))
             threading.Thread(target=_listen, args=(stream, heard), daemon=True).start()
             try:

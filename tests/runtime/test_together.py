@@ -1,0 +1,174 @@
+"""The whole of it on this machine: a control plane with its journal, agents of two kinds, and real jobs in real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fairlead.config import SchedulerConfig
+from fairlead.core.cluster import Cluster
+from fairlead.core.job import Phase
+from fairlead.engine.state import State
+from fairlead.journals.opening import open_journal, read_journal
+from fairlead.journals.recovery import recover
+from fairlead.registry import Registry
+from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.session import Agent
+from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.control.api import create_app
+from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.testing import check_events
+
+PATIENCE_S = 100.0
+SOURCE = str(Path(__file__).resolve().parents[2] / "src")
+CLUSTER = Cluster.parse("2xv100:2,2xk80:2")
+ENDED = {"finished", "failed", "cancelled", "refused"}
+
+COUNTS = """
+import sys, time
+import fairlead
+
+log, steps, pause = open(sys.argv[1], "a"), int(sys.argv[2]), float(sys.argv[3])
+for step in fairlead.lease(range(steps), save=lambda folder: None):
+    print(step, file=log, flush=True)
+    time.sleep(pause)
+"""
+
+
+class Together:
+    """A control plane and agents in threads of this process; jobs are processes of their own."""
+
+    def __init__(self, root: Path, **scheduler: Any) -> None:
+        self.root, self.where = root, str(root / "journal.sqlite")
+        self.scheduler = {"policy": "las", "estimation": "measured", "rounds": 1.0, **scheduler}
+        self.tokens = Tokens()
+        self.admin = self.tokens.issue(Role.ADMIN, "root")
+        self.word = self.tokens.issue(Role.AGENT, "agent")
+        self.agents: list[tuple[Agent, threading.Thread]] = []
+        self.script = root / "counts.py"
+        self.script.write_text(COUNTS)
+
+    async def __aenter__(self) -> Together:
+        journal = open_journal(self.where)
+        known = any(True for _ in journal)
+        self.plane = Plane(
+            CLUSTER,
+            self.scheduler,
+            lambda data: SchedulerConfig.from_data(dict(data)).build(None, Registry.installed()),
+            journal,
+            recover(journal)[0] if known else None,
+            term_s=20.0,
+            grace_s=5.0,
+            checkpoints=str(self.root / "checkpoints"),
+            may_join=lambda token: (found := self.tokens.bearer(token)) is not None and found.role is Role.AGENT,
+        )
+        self.port = await self.plane.start()
+        transport = httpx.ASGITransport(create_app(self.plane, self.tokens))
+        headers = {"Authorization": f"Bearer {self.admin}"}
+        self.people = httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers)
+        for number, node in enumerate(CLUSTER.nodes):
+            supervisor = Supervisor(self.root / f"agent-{number}", Accelerators.spelled(f"{node.type}:{node.accelerators}"))
+            agent = Agent(supervisor, node.name, f"127.0.0.1:{self.port}", self.word)
+            thread = threading.Thread(target=agent.run, daemon=True)
+            thread.start()
+            self.agents.append((agent, thread))
+        return self
+
+    async def __aexit__(self, *problem: object) -> None:
+        for agent, thread in self.agents:
+            agent.stopping.set()
+            await asyncio.to_thread(thread.join)
+            agent.supervisor.close()
+        self.agents.clear()
+        await self.people.aclose()
+        await self.plane.stop()
+
+    def counting(self, name: str, steps: int, pause: float, **about: Any) -> dict[str, Any]:
+        run = [sys.executable, str(self.script), str(self.root / f"{name}.steps"), str(steps), str(pause)]
+        return {"name": name, "run": run, "steps": steps, "env": {"PYTHONPATH": SOURCE}, **about}
+
+    def steps_of(self, name: str) -> list[int]:
+        return [int(line) for line in (self.root / f"{name}.steps").read_text().split()]
+
+    async def submit(self, *jobs: dict[str, Any]) -> None:
+        answer = await self.people.post("/v1/jobs", json={"jobs": jobs})
+        assert answer.status_code == 201, answer.text
+
+    async def jobs(self) -> dict[str, dict[str, Any]]:
+        return {job["name"]: job for job in (await self.people.get("/v1/jobs")).json()["jobs"]}
+
+    async def until(self, reached: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
+        async def look() -> dict[str, dict[str, Any]]:
+            while not reached(jobs := await self.jobs()):
+                await asyncio.sleep(0.1)
+            return jobs
+
+        return await asyncio.wait_for(look(), PATIENCE_S)
+
+
+def run(scene: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(scene())
+
+
+def all_ended(jobs: Iterable[dict[str, Any]]) -> bool:
+    return all(job["phase"] in ENDED for job in jobs)
+
+
+def check_journal(where: str) -> State:
+    events = list(read_journal(where))
+    return check_events(events, real=True)
+
+
+def test_jobs_end_in_the_right_phase_and_every_step_is_done_once(tmp_path):
+    async def scene() -> None:
+        async with Together(tmp_path) as all_of_it:
+            await all_of_it.submit(*(all_of_it.counting(f"count-{n}", 25, 0.08) for n in range(6)))
+            await all_of_it.submit(
+                {"name": "fails", "run": [sys.executable, "-c", "raise SystemExit(3)"], "retries": 1},
+                all_of_it.counting("cancelled", 10_000, 0.05),
+                all_of_it.counting("only-k80", 5, 0.05, types=["k80"]),
+            )
+            await all_of_it.until(lambda jobs: jobs["cancelled"]["starts"] > 0)
+            assert (await all_of_it.people.delete("/v1/jobs/cancelled")).status_code == 200
+            jobs = await all_of_it.until(lambda jobs: all_ended(jobs.values()))
+        phases = {name: job["phase"] for name, job in jobs.items()}
+        assert phases == {
+            **{f"count-{n}": "finished" for n in range(6)},
+            "fails": "failed",
+            "cancelled": "cancelled",
+            "only-k80": "finished",
+        }
+        assert sum(job["preemptions"] for job in jobs.values()) > 0, "nobody was preempted: the test shows nothing"
+        for n in range(6):
+            assert all_of_it.steps_of(f"count-{n}") == list(range(25))
+        assert jobs["fails"]["failures"] == 1
+        state = check_journal(all_of_it.where)
+        assert state.digest() == all_of_it.plane.loop.state.digest()
+
+    run(scene)
+
+
+def test_a_control_plane_that_comes_back_finds_its_jobs_running(tmp_path):
+    async def scene() -> None:
+        together = Together(tmp_path, policy="fifo")
+        async with together:
+            await together.submit(together.counting("long", 60, 0.05))
+            await together.until(lambda jobs: jobs["long"]["steps_done"] > 5)
+        before = check_journal(together.where).digest()
+        async with together:
+            assert together.plane.loop.state.next_number == 1
+            jobs = await together.until(lambda jobs: all_ended(jobs.values()))
+        assert (jobs["long"]["phase"], jobs["long"]["starts"]) == ("finished", 1)
+        assert together.steps_of("long") == list(range(60))
+        after = check_journal(together.where)
+        assert after.digest() != before
+        assert after.store.arrays["phase"][0] == Phase.FINISHED
+
+    run(scene)
