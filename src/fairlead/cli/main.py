@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from fairlead import __version__
+from fairlead.cli.cluster import agent, serve, up
 from fairlead.cli.compare import compare
 from fairlead.cli.lookup import policies
+from fairlead.cli.people import cancel, info, nodes, queue, submit, usage, why
 from fairlead.cli.report import report
 from fairlead.cli.reproduce import reproduce_app
 from fairlead.cli.simulate import simulate
@@ -19,7 +21,7 @@ from fairlead.core.errors import FairleadError
 
 app = typer.Typer(
     name="fairlead",
-    help="A scheduler for deep-learning clusters: simulate it, compare it, look at what it did.",
+    help="A scheduler for deep-learning clusters: simulate it, run it, look at what it did.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -31,6 +33,10 @@ app.add_typer(trace_app, name="trace")
 app.command()(report)
 app.add_typer(reproduce_app, name="reproduce")
 app.command()(policies)
+for process in (up, serve, agent):
+    app.command()(process)
+for verb in (submit, queue, info, why, cancel, nodes, usage):
+    app.command()(verb)
 
 
 def _version(wanted: bool) -> None:
@@ -43,9 +49,10 @@ def _version(wanted: bool) -> None:
 def main(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    """A scheduler for deep-learning clusters: simulate it, compare it, look at what it did.
+    """A scheduler for deep-learning clusters: simulate it, run it, look at what it did.
 
-    Try: fairlead compare, then fairlead simulate --policy las --report las.html, then fairlead policies.
+    Try: fairlead compare, then fairlead simulate --policy las --report las.html, then fairlead policies. A real cluster on this
+    machine: fairlead up, and in another terminal fairlead submit -- python train.py, then fairlead queue.
 
     Exit codes: 0 done, 1 found something wrong (trace check), 2 bad input, 130 interrupted.
     """

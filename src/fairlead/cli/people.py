@@ -1,0 +1,150 @@
+"""`fairlead submit`, `queue`, `info`, `why`, `cancel`, `nodes` and `usage`: what people ask of a control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from fairlead.cli.options import JsonOption
+from fairlead.cli.output import out, print_json
+from fairlead.config.source import read_yaml
+from fairlead.core.errors import InputError
+from fairlead.report.columns import duration
+from fairlead.runtime.people import ControlPlane
+from fairlead.runtime.tasks import checked
+
+NameArgument = Annotated[str, typer.Argument(help="A job's name or number.")]
+
+
+def submit(
+    words: Annotated[
+        list[str] | None, typer.Argument(help="A task file (x.yaml), or a program and its arguments after --.")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="[default: job-NUMBER]")] = "",
+    workers: Annotated[int, typer.Option("--workers", help="The gang's size.", min=1)] = 1,
+    types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
+    steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
+    array: Annotated[int, typer.Option("--array", help="So many of it; each finds its number in JOB_INDEX.", min=1)] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether, and on what, it can ever run.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Submit a job: fairlead submit -- python train.py --lr 0.1, or fairlead submit task.yaml.
+
+    It is accepted when this returns: it is in the journal then.
+    """
+    if not words:
+        raise InputError("submit", "a task file, or a program after --")
+    if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
+        task = dict(read_yaml(words[0]).data)
+        source = words[0]
+    else:
+        task, source = {"run": list(words)}, "command line"
+    given = {
+        "name": name,
+        "workers": workers if workers > 1 else None,
+        "types": types.split(",") if types else None,
+        "steps": steps,
+    }
+    task |= {key: value for key, value in given.items() if value}
+    task.setdefault("directory", str(Path.cwd()))
+    checked(task, source)
+    jobs: list[dict[str, Any]] = [task]
+    if array > 1:
+        env = dict(task.get("env") or {})
+        stem = task.get("name")
+        jobs = [
+            {**task, **({"name": f"{stem}-{n}"} if stem else {}), "env": {**env, "JOB_INDEX": str(n)}} for n in range(array)
+        ]
+    answer = ControlPlane.found().submit(jobs, dry_run=dry_run)
+    if json:
+        print_json({"jobs": answer})
+        return
+    for job in answer:
+        if dry_run:
+            out.print(f"{job['name'] or 'it'} can run on {', '.join(job['types'])}", highlight=False)
+        else:
+            out.print(f"{job['name']} (number {job['number']})", highlight=False)
+
+
+def queue(
+    everybody: Annotated[bool, typer.Option("--all", help="Everybody's jobs (admin), and those that have ended.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """The jobs that have not ended, with what they wait for."""
+    plane = ControlPlane.found()
+    jobs = plane.jobs(() if everybody else ("queued", "waiting", "running"), everybody=everybody)
+    if json:
+        print_json({"jobs": jobs})
+        return
+    table = Table(box=box.SIMPLE)
+    for heading in ("number", "name", "user", "phase", "where", "done", "steps/s", "starts", "why it waits"):
+        table.add_column(heading, no_wrap=heading in ("name", "phase"))
+    for job in jobs:
+        done = f"{100 * job['steps_done'] / job['steps']:.0f} %"
+        where = ", ".join(job["nodes"])
+        reason = job.get("reason", {}).get("text", "")
+        rate = f"{job['rate']:.3g}" if job["rate"] else ""
+        table.add_row(str(job["number"]), job["name"], job["user"], job["phase"], where, done, rate, str(job["starts"]), reason)
+    out.print(table)
+
+
+def info(name: NameArgument, json: JsonOption = False) -> None:
+    """Everything about one job."""
+    job = ControlPlane.found().job(name)
+    if json:
+        print_json(job)
+        return
+    for key, value in job.items():
+        if value not in (None, "", []):
+            shown = duration(value) if key.endswith("_s") and isinstance(value, float) else value
+            out.print(f"{key:>16}  {shown}", highlight=False)
+
+
+def why(name: NameArgument, json: JsonOption = False) -> None:
+    """Why a job does not run yet: who says so, and the numbers."""
+    job = ControlPlane.found().job(name)
+    reason = job.get("reason")
+    if json:
+        print_json({"name": job["name"], "phase": job["phase"], "reason": reason})
+        return
+    out.print(f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else ""), highlight=False)
+
+
+def cancel(name: NameArgument, json: JsonOption = False) -> None:
+    """End a job; what it saved stays until it is cleaned up."""
+    answer = ControlPlane.found().cancel(name)
+    if json:
+        print_json(answer)
+    else:
+        out.print(f"job number {answer['number']} is cancelled", highlight=False)
+
+
+def nodes(json: JsonOption = False) -> None:
+    """The nodes of the cluster."""
+    found = ControlPlane.found().nodes()
+    if json:
+        print_json({"nodes": found})
+        return
+    table = Table("name", "type", "accelerators", "free", "up", "agent", box=box.SIMPLE)
+    for node in found:
+        there = "connected" if node["connected"] else "away"
+        table.add_row(
+            node["name"], node["type"], str(node["accelerators"]), str(node["free"]), "yes" if node["up"] else "no", there
+        )
+    out.print(table)
+
+
+def usage(json: JsonOption = False) -> None:
+    """Accelerator hours by user and entity."""
+    found = ControlPlane.found().usage()
+    if json:
+        print_json({"usage": found})
+        return
+    table = Table("user", "entity", "jobs", "accelerator hours", box=box.SIMPLE)
+    for row in found:
+        table.add_row(row["user"], row["entity"], str(row["jobs"]), f"{row['accelerator_hours']:.2f}")
+    out.print(table)

@@ -1,0 +1,94 @@
+"""The Python client of a control plane: what the commands for people use, and scripts may.
+
+from fairlead.runtime.people import ControlPlane
+plane = ControlPlane.found()
+plane.submit([{"run": "python train.py"}])
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from fairlead.core.errors import FairleadError
+
+URL, TOKEN = "FAIRLEAD_URL", "FAIRLEAD_TOKEN"
+CONNECTION = Path(".fairlead") / "connection.json"
+"""Where `fairlead up` writes how it is reached."""
+
+
+class RefusedRequest(FairleadError):
+    """The control plane answered, and said no."""
+
+    def __init__(self, status: int, why: str) -> None:
+        self.status = status
+        super().__init__(why)
+
+
+class Unreachable(FairleadError):
+    """No control plane answers."""
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    url: str
+    token: str = ""
+    timeout_s: float = 40.0
+
+    @classmethod
+    def found(cls) -> ControlPlane:
+        """By FAIRLEAD_URL and FAIRLEAD_TOKEN, or the one that `fairlead up` started in this directory or one above it."""
+        if url := os.environ.get(URL):
+            return cls(url, os.environ.get(TOKEN, ""))
+        for folder in (Path.cwd(), *Path.cwd().parents):
+            if (folder / CONNECTION).is_file():
+                told = orjson.loads((folder / CONNECTION).read_bytes())
+                return cls(told["url"], told["token"])
+        raise Unreachable(f"no control plane is known: start one with 'fairlead up', or set {URL} and {TOKEN}")
+
+    def submit(self, jobs: Sequence[Mapping[str, Any]], *, dry_run: bool = False) -> list[dict[str, Any]]:
+        return list(self._ask("POST", "/v1/jobs", {"jobs": list(jobs), "dry_run": dry_run})["jobs"])
+
+    def jobs(self, phases: Sequence[str] = (), *, everybody: bool = False) -> list[dict[str, Any]]:
+        query = "&".join([*(f"phase={phase}" for phase in phases), *(["everybody=true"] if everybody else [])])
+        return list(self._ask("GET", f"/v1/jobs?{query}")["jobs"])
+
+    def job(self, name: str) -> dict[str, Any]:
+        return self._ask("GET", f"/v1/jobs/{name}")
+
+    def cancel(self, name: str) -> dict[str, Any]:
+        return self._ask("DELETE", f"/v1/jobs/{name}")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return list(self._ask("GET", "/v1/nodes")["nodes"])
+
+    def usage(self) -> list[dict[str, Any]]:
+        return list(self._ask("GET", "/v1/usage")["usage"])
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        try:
+            answer = httpx.request(method, self.url + path, json=body, headers=headers, timeout=self.timeout_s)
+        except httpx.HTTPError as problem:
+            raise Unreachable(f"{self.url}: {problem}; is the control plane running?") from None
+        if answer.is_success:
+            told: dict[str, Any] = answer.json()
+            return told
+        raise RefusedRequest(answer.status_code, _why(answer))
+
+
+def _why(answer: httpx.Response) -> str:
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        return f"status {answer.status_code}"
+    if isinstance(detail, list):  # what was wrong with a body, the first of it
+        where = ".".join(str(part) for part in detail[0]["loc"] if part != "body")
+        return f"{where}: {detail[0]['msg']}"
+    return str(detail)
