@@ -135,8 +135,12 @@ def agent(
     token_file: Annotated[Path | None, typer.Option("--token-file", help="A file with an agent's token.")] = None,
     address: Annotated[str, typer.Option("--address", help="Where other nodes find this one.")] = "127.0.0.1",
     user: Annotated[str, typer.Option("--user", help="Whom jobs run as, where the agent is root.")] = "",
+    end_jobs: Annotated[bool, typer.Option("--end-jobs", help="When it is ended, let jobs save and end them too.")] = False,
 ) -> None:
-    """Run the agent of this node: it starts and stops jobs as the control plane says, and by itself when it is cut off."""
+    """Run the agent of this node: it starts and stops jobs as the control plane says, and by itself when it is cut off.
+
+    Jobs outlive it unless --end-jobs is given: start it again on the same --root, and it goes on with them.
+    """
     from fairlead.runtime.agent.accelerators import Accelerators
     from fairlead.runtime.agent.session import Agent
     from fairlead.runtime.agent.settings import Settings, User
@@ -151,6 +155,11 @@ def agent(
         signal.signal(number, lambda *_: one.stopping.set())
     try:
         one.run()
+        if end_jobs:
+            supervisor.stop_all()
+            while supervisor.running():
+                supervisor.wait(0.2)
+                supervisor.poll()
     finally:
         supervisor.close()
 
@@ -176,7 +185,8 @@ def up(
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(orjson.dumps(connection))
     started: list[subprocess.Popen[bytes]] = []
-    base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--control", agents, "--token-file", str(root / "agent.token")]
+    base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--control", agents]
+    base += ["--token-file", str(root / "agent.token")]
     for machine in machines.nodes:
         spelled = f"{machine.type}:{machine.accelerators}"
         where = str(root / "agents" / machine.name)
