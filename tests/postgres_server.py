@@ -65,6 +65,14 @@ class PostgresServer:
     def url(self, database: str) -> str:
         return f"postgresql://fairlead@/{database}?host={self.folder}"
 
+    def size(self, url: str) -> int:
+        """What a database takes on disk, in bytes."""
+        with psycopg.connect(url) as connection:
+            connection.execute("CHECKPOINT")
+            row = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+            assert row is not None
+            return int(row[0])
+
     def start(self) -> None:
         """Returns when it answers. What a killed one left behind may keep a new one waiting."""
         deadline = time.monotonic() + DEADLINE_S
