@@ -16,7 +16,8 @@ from fairlead.engine.saved import save
 from fairlead.engine.state import State
 from fairlead.journals.database import SPARE_SNAPSHOTS, DatabaseJournal
 from fairlead.journals.opening import open_journal
-from fairlead.journals.recovery import recover
+from fairlead.journals.postgres import PostgresJournal
+from fairlead.journals.recovery import is_new, recover
 from fairlead.journals.sqlite import SqliteJournal
 from postgres_server import PostgresServer
 
@@ -184,11 +185,25 @@ def test_a_snapshot_twice_at_one_moment_is_one(where: str) -> None:
     journal.close()
 
 
-def test_a_journal_with_nothing_in_it_has_no_state(where: str) -> None:
+def test_a_journal_with_nothing_in_it_is_new_and_has_no_state(where: str) -> None:
     journal = opened(where)
-    assert journal.last == 0
+    assert is_new(journal)
     with pytest.raises(FairleadError, match="a journal begins with the cluster"):
         recover(journal)
+    for event in EVENTS[:2]:
+        journal.append(event)
+    journal.snapshot(State.replay(EVENTS[:2]))
+    journal.compact(keep=1)
+    assert list(journal) == []
+    assert not is_new(journal)
+    journal.close()
+
+
+def test_a_file_of_lines_is_new_until_something_is_in_it(tmp_path: Path) -> None:
+    journal = open_journal(str(tmp_path / "events.jsonl"))
+    assert is_new(journal)
+    journal.append(EVENTS[0])
+    assert not is_new(journal)
     journal.close()
 
 
@@ -215,4 +230,14 @@ def test_a_copy_made_by_sqlite_while_it_is_written_is_a_journal(tmp_path: Path) 
     journal.close()
     restored = SqliteJournal(tmp_path / "copy.sqlite")
     assert recover(restored)[0].digest() == DIGEST
+    restored.close()
+
+
+def test_a_dump_made_by_postgres_while_it_is_written_is_a_journal(postgres: PostgresServer) -> None:
+    url = postgres.database()
+    journal = written(url)
+    restored = PostgresJournal(postgres.copied(url, "--schema=fairlead"))
+    journal.close()
+    assert recover(restored)[0].digest() == DIGEST
+    check_continued(restored)
     restored.close()

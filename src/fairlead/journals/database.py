@@ -70,6 +70,8 @@ class DatabaseJournal:
     failed commit could not write is written by the next that succeeds; nothing of it counts before that.
     """
 
+    last: int  # the number of the last event that is kept, or 0
+
     def __init__(self, database: Database, *, write: bool = True) -> None:
         self._database, self._writes = database, write
         self._waiting: list[bytes] = []
@@ -78,7 +80,6 @@ class DatabaseJournal:
         try:
             self._prepare()
             self.last = self._last()
-            """The number of the last event that is kept, or 0."""
         except BaseException:
             database.close()
             raise

@@ -130,7 +130,8 @@ class _Postgres:
             connection.execute("SELECT pg_advisory_lock(%s)", (WRITER,))
         except psycopg.errors.LockNotAvailable as error:
             raise JournalError(f"{self.where}: another process writes this journal; end it first") from error
-        connection.execute("CREATE SCHEMA IF NOT EXISTS fairlead")
+        if connection.execute("SELECT FROM pg_namespace WHERE nspname = 'fairlead'").fetchone() is None:
+            connection.execute("CREATE SCHEMA fairlead")  # "IF NOT EXISTS" takes the right to make one even where it is there
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
