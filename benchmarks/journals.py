@@ -57,7 +57,7 @@ def run_of(jobs: int) -> list[Event]:
     """All that happens to so many jobs on 50 nodes of 8, five-minute rounds."""
     cluster, journal = Cluster.parse("400xv100:8"), MemoryJournal()
     table = catalogue().for_types(cluster.type_names)
-    trace = Generator(jobs=jobs, jobs_per_hour=31.5, workers="multiple").trace(0)
+    trace = Generator(jobs=jobs, jobs_per_hour=11.0, workers="multiple").trace(0)
     stages = SchedulerConfig.from_data({"policy": "las", "rounds": 300}).build(table)
     loop = Loop(State(cluster), Simulated(cluster, table, trace.jobs), stages, journal=journal)
     loop.record(Opened(0.0, cluster, {"policy": "las"}, trace.name))

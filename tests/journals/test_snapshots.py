@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -182,6 +183,24 @@ def test_a_snapshot_twice_at_one_moment_is_one(where: str) -> None:
     journal.snapshot(state)
     journal.snapshot(state)
     assert list(journal.snapshots()) == [(50, save(state))]
+    journal.close()
+
+
+def test_a_snapshot_can_be_finished_in_another_thread_while_events_go_on(where: str) -> None:
+    journal, state = opened(where), State.replay(EVENTS[:1])
+    journal.append(EVENTS[0])
+    with ThreadPoolExecutor(1) as thread:
+        snapshots = []
+        for number, event in enumerate(EVENTS[1:], 2):
+            journal.append(event)
+            state.apply(event)
+            journal.commit()
+            if number % 40 == 0:
+                snapshots.append(thread.submit(journal.begin_snapshot(state)))
+        for snapshot in snapshots:
+            snapshot.result()
+    assert list(journal.snapshots()) == [(seq, save(State.replay(EVENTS[:seq]))) for seq in (200, 160, 120, 80, 40)]
+    assert recover(journal)[0].digest() == DIGEST
     journal.close()
 
 
