@@ -209,6 +209,34 @@ def test_several_threads_may_append_and_commit(path: Path) -> None:
     journal.close()
 
 
+def test_rows_that_another_has_written_are_an_error_and_stay(path: Path) -> None:
+    journal = filled(SqliteJournal(path), 50)
+    with sqlite3.connect(path) as database:
+        database.execute("INSERT INTO events VALUES (51, ?)", (encode(EVENTS[60]).decode(),))
+    database.close()
+    journal.append(EVENTS[50])
+    for _ in range(2):
+        with pytest.raises(JournalError, match="event 51 was written by somebody else; open the journal anew"):
+            journal.commit()
+    assert journal.last == 50
+    with pytest.raises(JournalError):
+        journal.close()
+    assert encode(list(read_journal(str(path)))[-1]) == encode(EVENTS[60])
+
+
+def test_rows_that_are_there_already_are_not_written_twice(path: Path) -> None:
+    journal = filled(SqliteJournal(path), 50)
+    with sqlite3.connect(path) as database:
+        database.execute("INSERT INTO events VALUES (51, ?)", (encode(EVENTS[50]).decode(),))
+    database.close()
+    for event in EVENTS[50:55]:
+        journal.append(event)
+    journal.commit()
+    assert journal.last == 55
+    check_continued(journal)
+    journal.close()
+
+
 # Damage and strangers.
 
 

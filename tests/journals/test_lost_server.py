@@ -90,7 +90,6 @@ def test_a_commit_whose_answer_was_lost_is_not_written_twice(postgres: PostgresS
     journal = PostgresJournal(url)
     appended(journal, 0, 50)
     journal.commit()
-    kept = list(journal._waiting)
     appended(journal, 50, 60)
     kept = list(journal._waiting)
     journal.commit()
