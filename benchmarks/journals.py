@@ -135,7 +135,8 @@ def main() -> None:
     about = {"jobs": given.jobs, "events": len(events), "saving a state, s": time.perf_counter() - began}
     rows = []
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd())))
+        Path("out").mkdir(exist_ok=True)  # on a disk, where the folder for temporary files may be memory
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="out")))
         about["fsyncs/s"] = syncs_per_s(folder)
         for kind in ("jsonl", "sqlite"):
             rows.append(
