@@ -55,7 +55,7 @@ browser:
 
 # Journals are tested on a real PostgreSQL server, which the tests start for themselves. Installed in the same way.
 postgres:
-	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v pg_config >/dev/null 2>&1 || \
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null 2>&1 || \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
 		echo "installing postgresql for the tests of journals"; \
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql) >/dev/null 2>&1 \

@@ -65,6 +65,22 @@ class PostgresServer:
     def url(self, database: str) -> str:
         return f"postgresql://fairlead@/{database}?host={self.folder}"
 
+    def size(self, url: str) -> int:
+        """What a database takes on disk, in bytes."""
+        with psycopg.connect(url) as connection:
+            connection.execute("CHECKPOINT")
+            row = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+            assert row is not None
+            return int(row[0])
+
+    def copied(self, url: str, *what: str) -> str:
+        """A new database from another one's dump."""
+        programs, copy = _programs(), self.database()
+        assert programs is not None
+        dump = subprocess.run([str(programs / "pg_dump"), *what, url], capture_output=True, check=True).stdout
+        subprocess.run([str(programs / "psql"), "--quiet", "--set=ON_ERROR_STOP=1", copy], input=dump, check=True)
+        return copy
+
     def start(self) -> None:
         """Returns when it answers. What a killed one left behind may keep a new one waiting."""
         deadline = time.monotonic() + DEADLINE_S
@@ -84,7 +100,7 @@ class PostgresServer:
                     continue
 
     def kill(self) -> None:
-        """At once, as a power failure would."""
+        """At once, without a word to anybody."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(DEADLINE_S)

@@ -13,7 +13,7 @@ from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.errors import JournalError
 from fairlead.core.events import Event, MetricsReported
-from fairlead.engine.saved import load, save
+from fairlead.engine.saved import freeze, load, save
 from fairlead.engine.state import State
 from fairlead.testing import cluster
 from fairlead.testing.contracts import SCENES, every_event, play
@@ -73,15 +73,17 @@ def test_a_saved_state_is_the_same_and_goes_on_the_same(name: str, scene: int, s
     events = RUNS.get(key) or RUNS.setdefault(key, run_of(name, scene))
     moment = 1 + int(share * (len(events) - 1))
     state = State.replay(events[:moment])
-    again = load(save(state))
+    data, frozen = save(state), freeze(state)
+    again = load(data)
     assert again.digest() == state.digest()
     assert contents(again) == contents(state)
-    assert save(again) == save(state)
+    assert save(again) == data
     for event in events[moment:]:
         state.apply(event)
         again.apply(event)
     assert again.digest() == state.digest()
     assert contents(again) == contents(state)
+    assert frozen() == data, "a frozen state has moved on with the other"
 
 
 @pytest.mark.parametrize("moment", range(1, len(every_event()) + 1))

@@ -11,7 +11,7 @@ import hashlib
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,21 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 def save(state: State) -> bytes:
     """All that events have made of a state. The same state gives the same bytes."""
-    payload = io.BytesIO()
-    np.savez(payload, **_arrays(state))  # type: ignore[arg-type]
-    body = zlib.compress(payload.getbuffer(), 1)
-    return _MAGIC % VERSION + _checksum(body) + body
+    return freeze(state)()
+
+
+def freeze(state: State) -> Callable[[], bytes]:
+    """The state of this moment, copied quickly; what is returned makes the bytes of it, at leisure and in any thread."""
+    arrays, told, jobs = _arrays(state), _told(state), tuple(state.job_of.items())
+
+    def spell() -> bytes:
+        events = (*told, *(ev.JobSubmitted(job.submitted_s, number, job) for number, job in jobs))
+        payload = io.BytesIO()
+        np.savez(payload, events=_text(b"\n".join(map(encode, events))), **arrays)  # type: ignore[arg-type]
+        body = zlib.compress(payload.getbuffer(), 1)
+        return _MAGIC % VERSION + _checksum(body) + body
+
+    return spell
 
 
 def load(data: bytes) -> State:
@@ -66,31 +77,31 @@ def _checksum(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_CHECKSUM).digest()
 
 
+def _told(state: State) -> tuple[ev.Event, ...]:
+    """What a state has besides jobs and numbers, as events that would tell it."""
+    return (
+        ev.Opened(0.0, state.cluster, state.scheduler),
+        ev.MemoChanged(0.0, state.memo),
+        ev.FactsLearned(0.0, state.learned),
+        ev.RoundPlanned(RoundPlan(0.0, refused=tuple(state.refusals.items()))),
+    )
+
+
 def _arrays(state: State) -> Arrays:
     size, store, metrics = state.next_number, state.store, sorted(state.store.metrics)
     about = {
         "time": float(state.time),
         "any_min_run": state.any_min_run,
+        "lessons": state.lessons,
         "ints": tuple(INT_COLUMNS),
         "floats": tuple(FLOAT_COLUMNS),
         "metrics": metrics,
         "codes": {column: tuple(codes) for column, codes in state._codes.items()},
     }
-    events: list[ev.Event] = [
-        ev.Opened(0.0, state.cluster, state.scheduler),
-        ev.MemoChanged(0.0, state.memo),
-        ev.FactsLearned(0.0, state.learned),
-        ev.RoundPlanned(RoundPlan(0.0, refused=tuple(state.refusals.items()))),
-        *(ev.JobSubmitted(job.submitted_s, number, job) for number, job in state.job_of.items()),
-    ]
-    return {
-        "about": _text(orjson.dumps(about)),
-        "events": _text(b"\n".join(map(encode, events))),
+    changing = {
         "ints": store.ints[:, :size],
         "floats": store.floats[:, :size],
-        "metrics": np.array([store.metrics[name][:size] for name in metrics]).reshape(len(metrics), size),
         "last": state.holdings.last[:size],
-        "layers": state.holdings.layers,
         "up": state.up,
         "capacity": state.capacity,
         "live": state.live,
@@ -98,6 +109,12 @@ def _arrays(state: State) -> Arrays:
         "queue": state.queue,
         "service_by_type": state.service_by_type,
         "history": state._history[: state._finished_count],
+    }
+    return {
+        "about": _text(orjson.dumps(about)),
+        "metrics": np.array([store.metrics[name][:size] for name in metrics]).reshape(len(metrics), size),
+        "layers": state.holdings.layers,
+        **{name: array.copy() for name, array in changing.items()},
     }
 
 
@@ -112,7 +129,7 @@ def _state(arrays: Arrays) -> State:
     ):
         raise ValueError("its events are not where they should be")
     state = State(opened.cluster)
-    state.time, state.any_min_run = about["time"], about["any_min_run"]
+    state.time, state.any_min_run, state.lessons = about["time"], about["any_min_run"], about["lessons"]
     state.scheduler, state.memo, state.learned = opened.scheduler, memo.memo, learned.facts
     state.refusals = dict(planned.plan.refused)
     state.job_of = {event.number: event.job for event in submitted if isinstance(event, ev.JobSubmitted)}

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from fairlead.core.errors import JournalError
 from fairlead.core.events import Event
 from fairlead.engine.codec import VERSION, decode, encode
-from fairlead.engine.saved import load, save
+from fairlead.engine.saved import freeze, load
 from fairlead.engine.state import State
 
 LAYOUT = 1
@@ -70,6 +70,8 @@ class DatabaseJournal:
     failed commit could not write is written by the next that succeeds; nothing of it counts before that.
     """
 
+    last: int  # the number of the last event that is kept, or 0
+
     def __init__(self, database: Database, *, write: bool = True) -> None:
         self._database, self._writes = database, write
         self._waiting: list[bytes] = []
@@ -78,7 +80,6 @@ class DatabaseJournal:
         try:
             self._prepare()
             self.last = self._last()
-            """The number of the last event that is kept, or 0."""
         except BaseException:
             database.close()
             raise
@@ -134,15 +135,26 @@ class DatabaseJournal:
 
     def snapshot(self, state: State) -> None:
         """Keep a state that has seen all that was appended; what was appended is committed first."""
+        self.begin_snapshot(state)()
+
+    def begin_snapshot(self, state: State) -> Callable[[], None]:
+        """The quick part of a snapshot. What is returned does the rest, in another thread if need be, while events go on."""
         with self._turn:
             self.commit()
-            row = (self.last, save(state))
+            seq, spell = self.last, freeze(state)
+
+        def finish() -> None:
+            row = (seq, spell())
 
             def keep(cursor: Cursor) -> None:
                 cursor.execute("DELETE FROM snapshots WHERE seq = ?", row[:1])
                 cursor.execute("INSERT INTO snapshots (seq, body) VALUES (?, ?)", row)
 
-            self._database.write(keep)
+            with self._turn:
+                self._must_be_open(writing=True)
+                self._database.write(keep)
+
+        return finish
 
     def snapshots(self) -> Iterator[tuple[int, bytes]]:
         """Saved states with the number of the last event in each, the youngest first."""

@@ -25,7 +25,7 @@ SCHEMA = (
 WRITER = 0x6661_6972_6C65_6164
 """The number of the writer's lock."""
 
-LOCK_WAIT = "5s"
+LOCK_WAIT_MS = 5000
 """So long a server may take to notice that the writer before has died."""
 
 # A peer that is gone without a word is noticed within half a minute, by either side.
@@ -42,7 +42,6 @@ _SESSION = (
     "SET tcp_keepalives_idle = 10",
     "SET tcp_keepalives_interval = 5",
     "SET tcp_keepalives_count = 3",
-    f"SET lock_timeout = '{LOCK_WAIT}'",
 )
 
 T = TypeVar("T")
@@ -120,7 +119,7 @@ class _Postgres:
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise JournalError(f"{self.where}: its encoding is {encoding}; a journal needs a database with encoding UTF8")
-        for statement in _SESSION:
+        for statement in (*_SESSION, f"SET lock_timeout = {LOCK_WAIT_MS}"):
             connection.execute(statement)
         if not self._write:
             connection.execute("SET default_transaction_read_only = on")
@@ -131,7 +130,8 @@ class _Postgres:
             connection.execute("SELECT pg_advisory_lock(%s)", (WRITER,))
         except psycopg.errors.LockNotAvailable as error:
             raise JournalError(f"{self.where}: another process writes this journal; end it first") from error
-        connection.execute("CREATE SCHEMA IF NOT EXISTS fairlead")
+        if connection.execute("SELECT FROM pg_namespace WHERE nspname = 'fairlead'").fetchone() is None:
+            connection.execute("CREATE SCHEMA fairlead")  # "IF NOT EXISTS" takes the right to make one even where it is there
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:

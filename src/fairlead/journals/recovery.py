@@ -15,6 +15,11 @@ from fairlead.journals.database import DatabaseJournal
 log = logging.getLogger(__name__)
 
 
+def is_new(journal: Journal) -> bool:
+    """Whether nothing was ever written: it has to begin with an `Opened` event before there is anything to recover."""
+    return journal.last == 0 if isinstance(journal, DatabaseJournal) else next(iter(journal), None) is None
+
+
 def recover(journal: Journal) -> tuple[State, int]:
     """The state after all events of a journal, and the number of the last of them, counted from 1.
 
