@@ -99,6 +99,7 @@ def test_a_job_runs_where_it_says(node: Node, tmp_path: Path) -> None:
     [
         ({"command": ("no-such-program",)}, "cannot run 'no-such-program'"),
         ({"directory": "/no/such/place"}, "in /no/such/place"),
+        ({"command": ("\u00e9" * 9000,)}, "cannot run"),
     ],
 )
 def test_a_command_that_cannot_run_ends_with_the_reason(node: Node, change: dict[str, object], why: str) -> None:
@@ -254,6 +255,14 @@ def test_a_root_that_cannot_be_made_is_a_fault_with_its_path(node: Node, tmp_pat
     (tmp_path / "file").write_text("")
     with pytest.raises(RuntimeFault, match="file"):
         Supervisor(tmp_path / "file" / "root", node.accelerators)
+
+
+def test_a_control_group_that_cannot_be_made_is_a_fault_and_nothing_starts(make_node, tmp_path: Path) -> None:
+    node = make_node(Settings(cgroup=tmp_path / "not" / "there"))
+    with pytest.raises(RuntimeFault, match="not/there/1-1-0: No such file"):
+        node.launch(order(FOR_EVER))
+    assert not list((node.root / "jobs").iterdir())
+    assert not node.supervisor.running()
 
 
 def test_two_supervisors_do_not_share_a_root(node: Node) -> None:

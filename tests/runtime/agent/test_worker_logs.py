@@ -19,6 +19,14 @@ def test_both_streams_are_in_one_log_in_their_order(node: Node) -> None:
     assert node.printed(launch) == "out\nerr\n" * 3
 
 
+def test_last_words_are_not_lost(node: Node) -> None:
+    script = "import os, signal; os.write(1, b'last words'); os.kill(os.getpid(), signal.SIGKILL)"
+    launches = [node.launch(order(script, job=job)) for job in range(1, 21)]
+    for launch in launches:
+        assert node.ended(launch).code == -9
+    assert [node.printed(launch) for launch in launches] == ["last words"] * 20
+
+
 def test_everything_is_there_when_the_job_has_ended(node: Node) -> None:
     launch = node.launch(order("import os\nfor n in range(20000): os.write(1, b'%07d\\n' % n)"))
     node.ended(launch)

@@ -10,6 +10,13 @@ from pathlib import Path
 from typing import Any
 
 
+def make_folder(path: Path, mode: int) -> None:
+    """With that mode, whatever the umask; one that is there already is left as it is."""
+    if not path.is_dir():
+        path.mkdir(parents=True)
+        os.chmod(path, mode)
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Durable when it returns."""
     draft = path.with_name(path.name + ".new")
@@ -49,7 +56,7 @@ def sync_directory(path: Path) -> None:
 
 def remove(directory: Path) -> None:
     """All of it, also what was made read-only."""
-    for _, _, _, folder in os.fwalk(directory):  # by descriptor: a job may have put links among its folders
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        for _, _, _, folder in os.fwalk(directory):  # by descriptor: a job may have put links among its folders
             os.fchmod(folder, 0o700)
     shutil.rmtree(directory, ignore_errors=True)

@@ -53,5 +53,10 @@ class Settings:
     inherited: tuple[str, ...] = INHERITED
     archives: Limits = LIMITS
 
+    @property
+    def folder_mode(self) -> int:
+        """Of what the agent owns: where jobs run as somebody else, they must be able to pass through."""
+        return 0o700 if self.user is None else 0o711
+
 
 DEFAULTS = Settings()

@@ -15,7 +15,7 @@ from fairlead.runtime.agent.archives import is_digest, lay_out
 from fairlead.runtime.agent.cgroups import Cgroup
 from fairlead.runtime.agent.environment import variables
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, faults_of
-from fairlead.runtime.agent.files import remove
+from fairlead.runtime.agent.files import make_folder, remove
 from fairlead.runtime.agent.launched import Launched
 from fairlead.runtime.agent.pages import LeaseFile
 from fairlead.runtime.agent.processes import look
@@ -50,7 +50,9 @@ class Starter:
             undo.callback(_remove_empty, directory.parent / "checkpoints", directory.parent)
             undo.callback(remove, directory)
             undo.callback(_take_back, stubs)
-            self._folder(directory, replace=True)
+            remove(directory)  # what was left by an agent that died before anything began
+            self._folder(directory.parent)
+            self._folder(directory)
             where, checkpoints = self._places(launch, directory)
             errands = []
             for local_rank in range(len(launch.ranks)):
@@ -173,14 +175,8 @@ class Starter:
             user=user.numbers if user and os.geteuid() == 0 else [],
         ).spelled()
 
-    def _folder(self, path: Path, replace: bool = False) -> None:
-        """One that the agent owns and, where jobs run as somebody else, that they can pass through."""
-        if replace and path.is_dir():  # left by an agent that died before anything began
-            remove(path)
-        path.mkdir(parents=True, exist_ok=True)
-        mode = 0o700 if self._settings.user is None else 0o711
-        for folder in (path, path.parent) if replace else (path,):
-            os.chmod(folder, mode)
+    def _folder(self, path: Path) -> None:
+        make_folder(path, self._settings.folder_mode)
 
     def _give(self, path: Path) -> None:
         if self._settings.user is not None and os.geteuid() == 0:

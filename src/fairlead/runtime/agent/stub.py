@@ -33,6 +33,7 @@ LOG = "log"
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _RESERVED = 4096
+_SHOWN = 200  # characters of a word, so that an exit fits into what is reserved for it
 _CHUNK = 1 << 16
 _LOOK_AGAIN_S = 0.05
 
@@ -86,7 +87,7 @@ def run(errand: Errand) -> int:
         pid = _start(errand, prints, lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        why = f"cannot run '{errand.command[0]}' in {errand.directory}: {what}"
+        why = f"cannot run '{errand.command[0][:_SHOWN]}' in {errand.directory[:_SHOWN]}: {what}"
         log.write(f"fairlead: {why}\n".encode())
         return _leave(desk, draft, Exit(CANNOT_START, time.monotonic_ns(), why))
     os.close(prints)
@@ -129,15 +130,6 @@ def _attend(pid: int, printed: int, waking: int, heard: set[int], log: LogWriter
         looking.select(_LOOK_AGAIN_S if code is not None or END in heard else None)
         with contextlib.suppress(BlockingIOError):
             os.read(waking, _CHUNK)
-        quiet = True
-        if printing:
-            data = _printed(printed)
-            quiet = data is None
-            if data:
-                log.write(data)
-            elif data == b"":
-                printing, quiet = False, True
-                looking.unregister(printed)
         status = _reap(pid)
         if status is not None:
             code, at_ns = os.waitstatus_to_exitcode(status), time.monotonic_ns()
@@ -147,7 +139,15 @@ def _attend(pid: int, printed: int, waking: int, heard: set[int], log: LogWriter
         if END in heard and code is None:
             _signal_group(pid, signal.SIGKILL)
         over = code is not None or END in heard
-        if over and end(lambda: descendants(myself.pid, myself.started)) and quiet and code is not None:
+        all_dead = over and end(lambda: descendants(myself.pid, myself.started))
+        # Only now: when all are dead, what is read next is the last there will be.
+        data = _printed(printed) if printing else None
+        if data:
+            log.write(data)
+        elif data == b"":
+            printing = False
+            looking.unregister(printed)
+        if code is not None and all_dead and not data:
             return code, at_ns
 
 
@@ -184,12 +184,13 @@ def _signal_group(group: int, number: signal.Signals) -> None:
 
 
 def _reserve(draft: Path) -> int:
-    """A file with room for the exit, taken before the job can fill the disk; -1 where there was none."""
+    """A file for the exit, with its room taken before the job can fill the disk; -1 where it cannot be."""
     try:
         file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.posix_fallocate(file, 0, _RESERVED)
     except OSError:
         return -1
+    with contextlib.suppress(OSError):
+        os.posix_fallocate(file, 0, _RESERVED)
     return file
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from fairlead.runtime.agent.accelerators import Accelerators
 from fairlead.runtime.agent.archives import unpack
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning, faults_of
-from fairlead.runtime.agent.files import remove
+from fairlead.runtime.agent.files import make_folder, remove
 from fairlead.runtime.agent.launched import Launched, Running
 from fairlead.runtime.agent.logs import Excerpt, read
 from fairlead.runtime.agent.pages import LeaseFile
@@ -43,7 +43,7 @@ class Supervisor:
         self._jobs, self._code = self.root / "jobs", self.root / "code"
         with faults_of(self.root):
             for folder in (self.root, self._jobs, self._code):
-                folder.mkdir(mode=0o700 if settings.user is None else 0o711, parents=True, exist_ok=True)
+                make_folder(folder, settings.folder_mode)
             self._lock = _locked(self.root / "lock")
         self._sharing = MultiProcessService(self.root / "mps")
         self._starter = Starter(self._jobs, self._code, accelerators, settings, self._sharing)
