@@ -165,7 +165,7 @@ class Holder:
     def leave(self) -> None:
         """Save what is not saved, say how it ended, and let go."""
         self._save_now()
-        self._gang.done(self.steps, together=self.yielded)
+        self._gang.done(self.steps)
         self._numbers[Field.STAGE] = Stage.YIELDED if self.yielded else Stage.FINISHED
         reports.flush()
 

@@ -55,8 +55,8 @@ class Gang(Protocol):
     def saved(self, steps: int) -> None:
         """There is a whole checkpoint."""
 
-    def done(self, steps: int, *, together: bool) -> None:
-        """This worker is through. Together: others than the first wait until it is through too."""
+    def done(self, steps: int) -> None:
+        """This worker is through. Others than the first wait until that one has saved and is through too."""
 
     def detach(self) -> None:
         """The script left its loop by itself: from now on no business of ours."""
@@ -81,6 +81,6 @@ class Alone:
 
     def saved(self, steps: int) -> None: ...
 
-    def done(self, steps: int, *, together: bool) -> None: ...
+    def done(self, steps: int) -> None: ...
 
     def detach(self) -> None: ...

@@ -81,14 +81,13 @@ class First(Worker):
     def saved(self, steps: int) -> None:
         self._tell(saved=steps)
 
-    def done(self, steps: int, *, together: bool) -> None:
+    def done(self, steps: int) -> None:
         self._through.set()
         self._tell(done=steps)
 
     def _tell(self, **message: int) -> None:
         for other in self._others.values():
-            if other.done < 0:
-                other.line.send(**message)
+            other.line.send(**message)
 
     def _welcome_all(self) -> None:
         while True:

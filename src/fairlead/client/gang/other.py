@@ -69,11 +69,10 @@ class Other(Worker):
 
     def saved(self, steps: int) -> None: ...
 
-    def done(self, steps: int, *, together: bool) -> None:
-        if together:
-            self._await(lambda: self._first_is_done, None, str)
-        self._through.set()
+    def done(self, steps: int) -> None:
         self._line.send(done=steps)
+        self._await(lambda: self._first_is_done, None, str)
+        self._through.set()
 
     def _connect(self) -> socket.socket:
         address = (self._surroundings.master_address, self._surroundings.gang_port)
