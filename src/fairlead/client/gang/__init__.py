@@ -63,8 +63,10 @@ class Gang(Protocol):
 
 
 class Alone:
-    calls = False
     first = True
+
+    def __init__(self) -> None:
+        self.calls = False
 
     def agree(self, steps: int) -> int:
         return steps
