@@ -16,7 +16,7 @@ import pytest
 from fairlead.client.page import Field, Page, Stage
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "jobs"
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 def until(what: Callable[[], object], because: Callable[[], str] = str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import signal
 import socket
@@ -140,6 +141,7 @@ def test_a_worker_that_does_not_answer_does_not_hold_the_others_for_ever(agent: 
     gang = agent.launch_gang(3, script, tmp_path / "log", "100000", "free", environment={"ANSWER_S": "0.5"})
     gang[0].reaches(3)
     gang[1].process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, gang[1].process.pid, os.WSTOPPED | os.WNOWAIT)
     gang[0].revoke()
     assert gang[0].ends() == 1
     assert "worker 1 did not answer within 0.5 s" in gang[0].errors

@@ -175,7 +175,8 @@ class Holder:
         reports.flush()
 
     def adopt(self, folder: Path) -> None:
-        """Somebody else has saved, to this folder."""
+        """Somebody else has saved, on all workers, to this folder."""
+        self._gather(folder)
         if self._checkpoints and self._gang.first:
             self._checkpoints.adopt(folder, self.steps, self.notes)
             self._gang.saved(self.steps)
@@ -244,11 +245,15 @@ class Holder:
         draft = checkpoints.draft(steps)
         save(draft)
         if self._saving.every_rank:
-            if not self._gang.first:
-                sync_all(draft)
-            self._gang.gather(steps)
+            self._gather(draft)
         if self._gang.first:
             checkpoints.complete(draft, steps, self.notes)
             self._gang.saved(steps)
         self._note_saved(steps)
         self._numbers[Field.STAGE] = Stage.RUNNING
+
+    def _gather(self, folder: Path) -> None:
+        """Wait for everybody's part. The first worker forces to disk what it sees; others may be on other machines."""
+        if not self._gang.first:
+            sync_all(folder)
+        self._gang.gather(self.steps)
