@@ -54,6 +54,7 @@ browser:
 
 bench: setup
 	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/lease.py
 
 pictures: setup
 	$(BIN)/python docs/make_policy_pictures.py
