@@ -117,6 +117,16 @@ def test_a_save_that_fails_leaves_the_last_one(tmp_path: Path) -> None:
     assert [folder.name for folder in tmp_path.iterdir()] == ["step-1"]
 
 
+def test_time_makes_a_save_due_too(tmp_path: Path) -> None:
+    saved = []
+    holder = Holder(Saving(lambda folder: saved.append(holder.steps), every_s=1e-9, directory=tmp_path))
+    holder.begin()
+    holder.ready()
+    for _ in range(3):
+        holder.step()
+    assert saved == [1, 2, 3]
+
+
 def test_at_least_one_must_be_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep=0: at least the last checkpoint must stay"):
         Checkpoints(tmp_path, keep=0)

@@ -32,14 +32,26 @@ def load(folder):
     assert (folder / f"part-{rank if every_rank else 0}").exists()
 
 patience = Patience(start_s=30, answer_s=answer_s)
+if "FORKS" in os.environ and not os.fork():
+    while os.read(0, 1):
+        pass
+    os._exit(0)
+
 lease = fairlead.lease(range(steps), load=load, save=save, every_rank=every_rank, patience=patience)
 for number in lease:
     if pace == "paced":
         sys.stdin.read(1)
     else:
         time.sleep(chance.random() ** 3 * 0.004)
+    if pace == "breaks" and number == 3:
+        break
+    if pace == "fails" and number == 3 and rank == "1":
+        raise ArithmeticError("of its own")
     with log.with_name(f"{log.name}.{rank}").open("a") as file:
         file.write(f"{number}\\n")
+if pace == "breaks":
+    print("out of the loop", flush=True)
+    sys.stdin.read(1)
 """
 
 
@@ -126,7 +138,39 @@ def test_when_a_worker_is_killed_the_others_fail_at_their_next_step(
     for worker in gang[:victim] + gang[victim + 1 :]:
         assert worker.ends() == 1
         assert "is gone" in worker.errors
+        assert worker.stage not in (Stage.YIELDED, Stage.FINISHED)
+
+
+def test_a_killed_worker_is_missed_though_its_own_children_live_on(agent: Agent, script: Path, tmp_path: Path) -> None:
+    """As those of a data loader do for a while."""
+    gang = agent.launch_gang(2, script, tmp_path / "log", "100000", "free", environment={"FORKS": "1"})
+    gang[1].reaches(3)
+    gang[1].kill()
+    assert (gang[0].ends(), "worker 1 is gone" in gang[0].errors) == (1, True)
+
+
+def test_when_a_worker_fails_the_others_fail_too(agent: Agent, script: Path, tmp_path: Path) -> None:
+    gang = agent.launch_gang(3, script, tmp_path / "log", "100000", "fails")
+    assert [worker.ends() for worker in gang] == [1, 1, 1]
+    assert "ArithmeticError: of its own" in gang[1].errors
+    assert "worker 1 is gone" in gang[0].errors
+
+
+def test_workers_that_all_leave_their_loops_by_themselves_end_well(agent: Agent, script: Path, tmp_path: Path) -> None:
+    gang = agent.launch_gang(3, script, tmp_path / "log", "100000", "breaks", environment={"ANSWER_S": "5"})
+    for worker in gang:
+        assert worker.process.stdout
+        assert worker.process.stdout.readline() == b"out of the loop\n"
+    for worker in gang:
+        worker.pace(1)
+        assert worker.ends() == 0, worker.errors
         assert worker.stage == Stage.RUNNING
+
+
+def test_workers_with_nobody_to_tell_leave_saving_to_the_first(agent: Agent, script: Path, tmp_path: Path) -> None:
+    for rank in (1, 0):
+        worker = agent.launch(script, tmp_path / "log", "5", "free", rank=rank, environment={"WORLD_SIZE": "2"})
+        assert (worker.ends(), worker.stage, worker.page[Field.SAVED]) == (0, Stage.FINISHED, 0 if rank else 5)
 
 
 def test_a_worker_that_hangs_in_a_step_is_ended_when_another_has_died(agent: Agent, script: Path, tmp_path: Path) -> None:
@@ -148,15 +192,18 @@ def test_a_worker_that_does_not_answer_does_not_hold_the_others_for_ever(agent: 
     assert gang[2].ends() == 1
 
 
-def test_a_worker_with_another_token_is_refused(agent: Agent, script: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variable", ["FAIRLEAD_GANG_TOKEN", "FAIRLEAD_GENERATION"])
+def test_a_worker_with_another_token_or_generation_is_refused(
+    agent: Agent, script: Path, tmp_path: Path, variable: str
+) -> None:
     port = str(free_port())
     common = {"WORLD_SIZE": "2", "FAIRLEAD_GANG_PORT": port}
     command = (script, tmp_path / "log", "100", "paced")
-    first = agent.launch(*command, environment={**common, "FAIRLEAD_GANG_TOKEN": "right"})
-    stranger = agent.launch(*command, rank=1, environment={**common, "FAIRLEAD_GANG_TOKEN": "wrong"})
+    first = agent.launch(*command, environment={**common, variable: "2"})
+    stranger = agent.launch(*command, rank=1, environment={**common, variable: "1"})
     assert stranger.ends() == 1
     assert "worker 0 refuses this worker" in stranger.errors
-    other = agent.launch(*command, rank=1, environment={**common, "FAIRLEAD_GANG_TOKEN": "right"})
+    other = agent.launch(*command, rank=1, environment={**common, variable: "2"})
     until(lambda: first.stage == other.stage == Stage.RUNNING)
 
 

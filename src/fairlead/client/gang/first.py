@@ -54,6 +54,7 @@ class First(Worker):
             self._patience.start_s,
             lambda: _names([rank for rank in everybody if rank not in here or not here[rank].ready]),
         )
+        self._tell(go=1)
         self._listener.shutdown(socket.SHUT_RDWR)  # a thread waits in it, which a mere close would not end
         self._listener.close()
 
