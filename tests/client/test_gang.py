@@ -117,6 +117,15 @@ def test_a_revocation_that_reaches_another_worker_is_passed_on(agent: Agent, scr
     assert {worker.stage for worker in gang} == {Stage.YIELDED}
 
 
+def test_revocations_that_reach_all_workers_at_once_are_one(agent: Agent, script: Path, tmp_path: Path) -> None:
+    gang = agent.launch_gang(3, script, tmp_path / "log", "100000", "free")
+    gang[2].reaches(3)
+    for worker in gang:
+        worker.revoke()
+    together(gang, tmp_path / "log")
+    assert {worker.stage for worker in gang} == {Stage.YIELDED}
+
+
 def test_every_worker_writes_its_part_of_one_checkpoint(agent: Agent, script: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     for _ in range(2):
@@ -218,13 +227,14 @@ def test_strangers_that_say_nothing_or_nonsense_do_not_disturb(agent: Agent, scr
             talks.append(socket.create_connection(("127.0.0.1", port)))
         except OSError:
             return False
-        return len(talks) == 3
+        return len(talks) == 4
 
     until(connected)
     talks[1].sendall(b"GET / HTTP/1.1\r\n\r\n")
     talks[2].sendall(b"[" * 100_000)
+    talks[3].sendall(b"[" * 4000 + b"\n")
     other = agent.launch(script, tmp_path / "log", "5", "free", rank=1, environment=common)
-    assert (first.ends(), other.ends()) == (0, 0), first.errors
+    assert (first.ends(), other.ends(), first.errors) == (0, 0, "")
     for talk in talks:
         talk.close()
 

@@ -36,6 +36,7 @@ class First(Worker):
         self._others: dict[int, _Other] = {}
         self._asked = False
         self._begins_at = 0
+        self._exit = -1
 
     def agree(self, steps: int) -> int:
         self._begins_at = steps
@@ -64,6 +65,9 @@ class First(Worker):
         return self.end_after(self._where()) if self._asked else None
 
     def end_after(self, steps: int) -> int:
+        """Fixed once: a second reason to stop changes nothing."""
+        if self._exit >= 0:
+            return self._exit
         self._tell(prepare=1)
         others = self._others
         self._await(
@@ -71,9 +75,9 @@ class First(Worker):
             self._patience.answer_s,
             lambda: _names([rank for rank, other in others.items() if max(other.at, other.done) < 0]),
         )
-        last = 1 + max(steps, *(max(other.at, other.done) for other in others.values()))
-        self._tell(exit=last)
-        return last
+        self._exit = 1 + max(steps, *(max(other.at, other.done) for other in others.values()))
+        self._tell(exit=self._exit)
+        return self._exit
 
     def gather(self, steps: int) -> None:
         others = self._others
