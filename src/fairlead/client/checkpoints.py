@@ -8,6 +8,7 @@ stops in: a draft is written, everything in it is forced to disk, its small stat
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -98,10 +99,11 @@ class Checkpoints:
 
 
 def sync_all(folder: Path) -> None:
+    """Everything in a folder, but for what another worker takes away meanwhile."""
     for path, _, files in os.walk(folder, topdown=False):
-        for name in files:
-            sync(Path(path, name))
-        sync(Path(path))
+        for name in (*files, ""):
+            with contextlib.suppress(FileNotFoundError):
+                sync(Path(path, name))
 
 
 def sync(path: Path) -> None:

@@ -7,7 +7,7 @@ each."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
 from typing import TypeAlias
@@ -75,7 +75,7 @@ class _Due:
     ns: int = 0
     save_step: int = NEVER
     save_ns: int = NEVER
-    exit_step: int = field(default=NEVER)
+    exit_step: int = NEVER
 
 
 class Holder:
@@ -87,16 +87,14 @@ class Holder:
         *,
         total: int | None = None,
         patience: Patience | None = None,
-        surroundings: Surroundings | None = None,
     ) -> None:
-        around = surroundings or Surroundings.read()
+        around = Surroundings.read()
         self.steps = 0
         self.yielded = False
         self.notes: Mapping[str, int] = {}
         self._saving = saving
         self._total = NEVER if total is None else total
-        self._page = Page(around.page) if around.page else None
-        self._numbers = self._page.numbers if self._page else memoryview(bytearray(SIZE)).cast("Q")
+        self._numbers = Page(around.page).numbers if around.page else memoryview(bytearray(SIZE)).cast("Q")
         directory = around.checkpoints or saving.directory
         self._checkpoints = Checkpoints(Path(directory), keep=saving.keep, prefix=saving.prefix) if directory else None
         self._saved = 0
@@ -110,7 +108,7 @@ class Holder:
         if not around.in_gang:
             if self._saving.every_rank and around.world_size > 1:
                 raise ValueError("every_rank=True: the workers need FAIRLEAD_GANG_PORT to make one checkpoint of their parts")
-            return Alone()
+            return Alone(first=around.rank == 0 or around.world_size == 1)
         if around.rank == 0:
             return First(around, self._where, patience)
         return Other(around, self._where, patience, self._note_saved)
@@ -128,6 +126,8 @@ class Holder:
                 raise FileNotFoundError(f"{where}: worker 0 begins at step {begin}, of which no checkpoint is here")
         self.steps = self._began_at = begin
         self.notes = latest.notes if latest else {}
+        self._numbers[Field.STAGE] = Stage.STARTING
+        self._numbers[Field.BEGAN_NS] = self._numbers[Field.WANTS_MORE] = 0
         self._numbers[STEPS] = begin
         self._note_saved(begin)
         return latest
@@ -165,7 +165,7 @@ class Holder:
     def leave(self) -> None:
         """Save what is not saved, say how it ended, and let go."""
         self._save_now()
-        self._gang.done(self.steps, together=self.yielded)
+        self._gang.done(self.steps)
         self._numbers[Field.STAGE] = Stage.YIELDED if self.yielded else Stage.FINISHED
         reports.flush()
 
@@ -175,7 +175,8 @@ class Holder:
         reports.flush()
 
     def adopt(self, folder: Path) -> None:
-        """Somebody else has saved, to this folder."""
+        """Somebody else has saved, on all workers, to this folder."""
+        self._gather(folder)
         if self._checkpoints and self._gang.first:
             self._checkpoints.adopt(folder, self.steps, self.notes)
             self._gang.saved(self.steps)
@@ -244,11 +245,15 @@ class Holder:
         draft = checkpoints.draft(steps)
         save(draft)
         if self._saving.every_rank:
-            if not self._gang.first:
-                sync_all(draft)
-            self._gang.gather(steps)
+            self._gather(draft)
         if self._gang.first:
             checkpoints.complete(draft, steps, self.notes)
             self._gang.saved(steps)
         self._note_saved(steps)
         self._numbers[Field.STAGE] = Stage.RUNNING
+
+    def _gather(self, folder: Path) -> None:
+        """Wait for everybody's part. The first worker forces to disk what it sees; others may be on other machines."""
+        if not self._gang.first:
+            sync_all(folder)
+        self._gang.gather(self.steps)

@@ -4,13 +4,13 @@ step after the one under way. Nobody can then be beyond the greatest answer plus
 leave (*exit*). A worker that waits inside step i + 1 for the first one answers too, because a thread answers: training may be
 synchronous or not.
 
-    first to other    prepare · exit n · saved n · done n
+    first to other    go · prepare · exit n · saved n · done n
     other to first    ready · at n · asks · wrote n · done n
 
-`asks`: this worker's own page was revoked; please stop all. `wrote`: its part of the checkpoint is on disk. `done`: it is
-through and will close the connection. A connection that ends without it breaks the gang, and everybody else fails at the next
-step, or is ended where it hangs in a step for longer than the time-out. Messages are lines of JSON; both sides prove that
-they know the token."""
+`ready`: it has loaded; `go`: all have. `asks`: this worker's own page was revoked; please stop all. `wrote`: its part of the
+checkpoint is on disk. `done`: it is through and will close the connection. A connection that ends without it breaks the gang,
+and everybody else fails at the next step, or is ended where it hangs in a step for longer than the time-out. Messages are
+lines of JSON; both sides prove that they know the token."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Gang(Protocol):
         """Where all begin: where the first worker's latest checkpoint stands."""
 
     def ready(self) -> None:
-        """This worker has loaded; the first waits here for all others."""
+        """This worker has loaded. Returns when all have."""
 
     def attend(self) -> int | None:
         """After `calls`: the step after which to leave, where that is known now."""
@@ -55,16 +55,19 @@ class Gang(Protocol):
     def saved(self, steps: int) -> None:
         """There is a whole checkpoint."""
 
-    def done(self, steps: int, *, together: bool) -> None:
-        """This worker is through. Together: others than the first wait until it is through too."""
+    def done(self, steps: int) -> None:
+        """This worker is through. Others than the first wait until that one has saved and is through too."""
 
     def detach(self) -> None:
         """The script left its loop by itself: from now on no business of ours."""
 
 
 class Alone:
-    calls = False
-    first = True
+    """Nobody to tell. There may be others all the same, of whom the first one saves."""
+
+    def __init__(self, first: bool = True) -> None:
+        self.calls = False
+        self.first = first
 
     def agree(self, steps: int) -> int:
         return steps
@@ -81,6 +84,6 @@ class Alone:
 
     def saved(self, steps: int) -> None: ...
 
-    def done(self, steps: int, *, together: bool) -> None: ...
+    def done(self, steps: int) -> None: ...
 
     def detach(self) -> None: ...

@@ -36,6 +36,7 @@ class First(Worker):
         self._others: dict[int, _Other] = {}
         self._asked = False
         self._begins_at = 0
+        self._exit = -1
 
     def agree(self, steps: int) -> int:
         self._begins_at = steps
@@ -54,6 +55,7 @@ class First(Worker):
             self._patience.start_s,
             lambda: _names([rank for rank in everybody if rank not in here or not here[rank].ready]),
         )
+        self._tell(go=1)
         self._listener.shutdown(socket.SHUT_RDWR)  # a thread waits in it, which a mere close would not end
         self._listener.close()
 
@@ -63,6 +65,9 @@ class First(Worker):
         return self.end_after(self._where()) if self._asked else None
 
     def end_after(self, steps: int) -> int:
+        """Fixed once: a second reason to stop changes nothing."""
+        if self._exit >= 0:
+            return self._exit
         self._tell(prepare=1)
         others = self._others
         self._await(
@@ -70,9 +75,9 @@ class First(Worker):
             self._patience.answer_s,
             lambda: _names([rank for rank, other in others.items() if max(other.at, other.done) < 0]),
         )
-        last = 1 + max(steps, *(max(other.at, other.done) for other in others.values()))
-        self._tell(exit=last)
-        return last
+        self._exit = 1 + max(steps, *(max(other.at, other.done) for other in others.values()))
+        self._tell(exit=self._exit)
+        return self._exit
 
     def gather(self, steps: int) -> None:
         others = self._others
@@ -81,14 +86,13 @@ class First(Worker):
     def saved(self, steps: int) -> None:
         self._tell(saved=steps)
 
-    def done(self, steps: int, *, together: bool) -> None:
+    def done(self, steps: int) -> None:
         self._through.set()
         self._tell(done=steps)
 
     def _tell(self, **message: int) -> None:
         for other in self._others.values():
-            if other.done < 0:
-                other.line.send(**message)
+            other.line.send(**message)
 
     def _welcome_all(self) -> None:
         while True:

@@ -38,7 +38,10 @@ class Line:
         line = self._incoming.readline(LIMIT)
         if not line.endswith(b"\n"):
             raise EOFError
-        message = json.loads(line)
+        try:
+            message = json.loads(line)
+        except RecursionError:
+            message = None
         if not isinstance(message, dict):
             raise ValueError("not a message")
         return message

@@ -30,6 +30,7 @@ class Other(Worker):
         super().__init__(surroundings, where, patience)
         self._on_saved = on_saved
         self._asked = False
+        self._go = False
         self._held = False
         self._exit = -1
         self._saved = -1
@@ -49,6 +50,7 @@ class Other(Worker):
 
     def ready(self) -> None:
         self._line.send(ready=1)
+        self._await(lambda: self._go, self._patience.start_s, lambda: "worker 0")
 
     def attend(self) -> int | None:
         self.calls = False
@@ -69,11 +71,10 @@ class Other(Worker):
 
     def saved(self, steps: int) -> None: ...
 
-    def done(self, steps: int, *, together: bool) -> None:
-        if together:
-            self._await(lambda: self._first_is_done, None, str)
-        self._through.set()
+    def done(self, steps: int) -> None:
         self._line.send(done=steps)
+        self._await(lambda: self._first_is_done, None, str)
+        self._through.set()
 
     def _connect(self) -> socket.socket:
         address = (self._surroundings.master_address, self._surroundings.gang_port)
@@ -110,6 +111,8 @@ class Other(Worker):
                 # First hold, then look: the loop counts its step before it looks at `calls`, so it can be at most one further.
                 self._held = self.calls = True
                 self._line.send(at=self._where())
+            elif "go" in message:
+                self._go = True
             elif "exit" in message:
                 self._exit = int(message["exit"])
             elif "saved" in message:

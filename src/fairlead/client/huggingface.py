@@ -1,0 +1,49 @@
+"""A lease for the Trainer of Hugging Face. Importable where `transformers` is.
+
+    callback = LeaseCallback()
+    trainer = Trainer(args=TrainingArguments(output_dir=str(callback.directory), …), callbacks=[callback], …)
+    trainer.train(resume_from_checkpoint=callback.checkpoint)
+
+The trainer saves, under its own names, when it leaves and by its own rules besides; what it has saved counts once all of it
+is on disk. A step is an update of the weights. The trainer walks its loader to its place when it goes on, so each batch is
+used once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from fairlead.client.gang import Patience
+from fairlead.client.holder import Holder, Saving
+from fairlead.client.surroundings import Surroundings
+
+
+class LeaseCallback(TrainerCallback):  # type: ignore[misc]  # transformers need not be here when types are checked
+    """`directory`: what to use as `output_dir`. `checkpoint`: where to go on from, or None. `yielded`: training stopped because
+    the lease is over."""
+
+    def __init__(self, *, directory: Path | str = "checkpoints", patience: Patience | None = None) -> None:
+        self.directory = Path(Surroundings.read().checkpoints or directory)
+        self._holder = Holder(Saving(directory=self.directory, prefix="checkpoint-"), patience=patience)
+        latest = self._holder.begin()
+        self.checkpoint = str(latest.folder) if latest else None
+
+    @property
+    def yielded(self) -> bool:
+        return self._holder.yielded
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if not self._holder.ready():
+            control.should_training_stop = True
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if self._holder.step():
+            control.should_save = control.should_training_stop = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._holder.adopt(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._holder.leave()

@@ -1,0 +1,74 @@
+"""A lease for PyTorch Lightning. Importable where Lightning is.
+
+    callback = LeaseCallback()
+    trainer = Trainer(callbacks=[callback], …)
+    trainer.fit(model, ckpt_path=callback.checkpoint)
+
+A step is a batch of training. Lightning writes the checkpoint, the whole of it, and puts its counters back, so each step is
+done once. It does not walk a loader to its place: where an epoch was cut in two, its second part has the loader's first
+batches again, unless the loader keeps its own state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+try:
+    from lightning.pytorch.callbacks import Callback
+except ImportError:
+    from pytorch_lightning.callbacks import Callback
+
+from fairlead.client.gang import Patience
+from fairlead.client.holder import Holder, Saving
+from fairlead.client.surroundings import Surroundings
+
+FILE = "lightning.ckpt"
+
+
+class LeaseCallback(Callback):  # type: ignore[misc]  # Lightning need not be here when types are checked
+    """`checkpoint`: where to go on from, or None. `yielded`: training stopped because the lease is over."""
+
+    def __init__(
+        self,
+        *,
+        every_steps: int = 0,
+        every_s: float = 0.0,
+        keep: int = 1,
+        directory: Path | str | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        super().__init__()
+        # Lightning's way to save is called on all workers and sorts out itself who writes.
+        every_rank = Surroundings.read().in_gang
+        self._holder = Holder(Saving(self._save, every_steps, every_s, every_rank, keep, directory), patience=patience)
+        self._trainer: Any = None
+        self._left = False
+        latest = self._holder.begin()
+        self.checkpoint = latest.folder / FILE if latest else None
+
+    @property
+    def yielded(self) -> bool:
+        return self._holder.yielded
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._trainer = trainer
+        if not self._holder.ready():
+            self._leave()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if not self._left and self._holder.step():
+            self._leave()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if not self._left:
+            self._leave()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._holder.detach()
+
+    def _leave(self) -> None:
+        self._left = self._trainer.should_stop = True
+        self._holder.leave()
+
+    def _save(self, folder: Path) -> None:
+        self._trainer.save_checkpoint(folder / FILE)
