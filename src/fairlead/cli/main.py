@@ -58,12 +58,21 @@ def main(
     """
 
 
+_EXTRA = ("grpc", "fastapi", "uvicorn", "httpx", "starlette")
+"""What only the processes of a real cluster need."""
+
+
 def run() -> None:
     """The console script: foreseen errors are one line on standard error and exit code 2."""
     try:
         app()
     except FairleadError as error:
         sys.stderr.write(f"fairlead: error: {' '.join(str(error).split())}\n")
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        sys.stderr.write(f"fairlead: error: this needs {error.name}: pip install 'fairlead[cluster]'\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("fairlead: interrupted\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -14,8 +14,10 @@ from fairlead.cli.output import out, print_json
 from fairlead.config.source import read_yaml
 from fairlead.core.errors import InputError
 from fairlead.report.columns import duration
-from fairlead.runtime.people import ControlPlane
 from fairlead.runtime.tasks import checked
+
+if TYPE_CHECKING:
+    from fairlead.runtime.people import ControlPlane
 
 NameArgument = Annotated[str, typer.Argument(help="A job's name or number.")]
 
@@ -59,7 +61,7 @@ def submit(
         jobs = [
             {**task, **({"name": f"{stem}-{n}"} if stem else {}), "env": {**env, "JOB_INDEX": str(n)}} for n in range(array)
         ]
-    answer = ControlPlane.found().submit(jobs, dry_run=dry_run)
+    answer = _plane().submit(jobs, dry_run=dry_run)
     if json:
         print_json({"jobs": answer})
         return
@@ -75,7 +77,7 @@ def queue(
     json: JsonOption = False,
 ) -> None:
     """The jobs that have not ended, with what they wait for."""
-    plane = ControlPlane.found()
+    plane = _plane()
     jobs = plane.jobs(() if everybody else ("queued", "waiting", "running"), everybody=everybody)
     if json:
         print_json({"jobs": jobs})
@@ -94,7 +96,7 @@ def queue(
 
 def info(name: NameArgument, json: JsonOption = False) -> None:
     """Everything about one job."""
-    job = ControlPlane.found().job(name)
+    job = _plane().job(name)
     if json:
         print_json(job)
         return
@@ -106,7 +108,7 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
 
 def why(name: NameArgument, json: JsonOption = False) -> None:
     """Why a job does not run yet: who says so, and the numbers."""
-    job = ControlPlane.found().job(name)
+    job = _plane().job(name)
     reason = job.get("reason")
     if json:
         print_json({"name": job["name"], "phase": job["phase"], "reason": reason})
@@ -116,7 +118,7 @@ def why(name: NameArgument, json: JsonOption = False) -> None:
 
 def cancel(name: NameArgument, json: JsonOption = False) -> None:
     """End a job; what it saved stays until it is cleaned up."""
-    answer = ControlPlane.found().cancel(name)
+    answer = _plane().cancel(name)
     if json:
         print_json(answer)
     else:
@@ -125,7 +127,7 @@ def cancel(name: NameArgument, json: JsonOption = False) -> None:
 
 def nodes(json: JsonOption = False) -> None:
     """The nodes of the cluster."""
-    found = ControlPlane.found().nodes()
+    found = _plane().nodes()
     if json:
         print_json({"nodes": found})
         return
@@ -140,7 +142,7 @@ def nodes(json: JsonOption = False) -> None:
 
 def usage(json: JsonOption = False) -> None:
     """Accelerator hours by user and entity."""
-    found = ControlPlane.found().usage()
+    found = _plane().usage()
     if json:
         print_json({"usage": found})
         return
@@ -148,3 +150,9 @@ def usage(json: JsonOption = False) -> None:
     for row in found:
         table.add_row(row["user"], row["entity"], str(row["jobs"]), f"{row['accelerator_hours']:.2f}")
     out.print(table)
+
+
+def _plane() -> ControlPlane:
+    from fairlead.runtime.people import ControlPlane  # needs the extra `cluster`, and a quarter of a second
+
+    return ControlPlane.found()
