@@ -163,6 +163,7 @@ def test_when_a_worker_fails_the_others_fail_too(agent: Agent, script: Path, tmp
     assert [worker.ends() for worker in gang] == [1, 1, 1]
     assert "ArithmeticError: of its own" in gang[1].errors
     assert "worker 1 is gone" in gang[0].errors
+    assert "worker 1 is gone" in gang[2].errors
 
 
 def test_workers_that_all_leave_their_loops_by_themselves_end_well(agent: Agent, script: Path, tmp_path: Path) -> None:
@@ -199,6 +200,7 @@ def test_a_worker_that_does_not_answer_does_not_hold_the_others_for_ever(agent: 
     assert gang[0].ends() == 1
     assert "worker 1 did not answer within 0.5 s" in gang[0].errors
     assert gang[2].ends() == 1
+    assert "worker 1 did not answer within 0.5 s" in gang[2].errors
 
 
 @pytest.mark.parametrize("variable", ["FAIRLEAD_GANG_TOKEN", "FAIRLEAD_GENERATION"])

@@ -4,7 +4,7 @@ step after the one under way. Nobody can then be beyond the greatest answer plus
 leave (*exit*). A worker that waits inside step i + 1 for the first one answers too, because a thread answers: training may be
 synchronous or not.
 
-    first to other    go · prepare · exit n · saved n · done n
+    first to other    go · prepare · exit n · saved n · done n · broken why
     other to first    ready · at n · asks · wrote n · done n
 
 `ready`: it has loaded; `go`: all have. `asks`: this worker's own page was revoked; please stop all. `wrote`: its part of the

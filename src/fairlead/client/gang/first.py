@@ -90,7 +90,12 @@ class First(Worker):
         self._through.set()
         self._tell(done=steps)
 
-    def _tell(self, **message: int) -> None:
+    def _pass_on(self, why: str) -> None:
+        self._tell(broken=why)
+        for other in self._others.values():
+            other.line.close()
+
+    def _tell(self, **message: int | str) -> None:
         for other in self._others.values():
             other.line.send(**message)
 
@@ -114,10 +119,6 @@ class First(Worker):
             while other.done < 0:
                 self._hear(other, line.receive())
         except (OSError, EOFError, ValueError):
-            if self._through.is_set():
-                return
-            for each in self._others.values():
-                each.line.close()
             self._break(f"worker {rank} is gone")
 
     def _greet(self, line: Line) -> int:

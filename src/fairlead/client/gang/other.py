@@ -54,8 +54,9 @@ class Other(Worker):
 
     def attend(self) -> int | None:
         self.calls = False
+        # Twice as patient as the first worker, which may be waiting for somebody else and knows better whom to name.
         self._await(
-            lambda: not self._held or self._exit >= 0 or self._first_is_done, self._patience.answer_s, lambda: "worker 0"
+            lambda: not self._held or self._exit >= 0 or self._first_is_done, 2 * self._patience.answer_s, lambda: "worker 0"
         )
         return self._exit if self._exit >= 0 else None
 
@@ -102,8 +103,12 @@ class Other(Worker):
                 self._hear(self._line.receive())
         except (OSError, EOFError, ValueError):
             self._break("worker 0 is gone")
+        except GangBroken as broken:
+            self._break(str(broken))
 
     def _hear(self, message: dict[str, Any]) -> None:
+        if "broken" in message:
+            raise GangBroken(message["broken"])
         if "saved" in message:
             self._on_saved(int(message["saved"]))
         with self._heard:

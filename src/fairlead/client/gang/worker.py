@@ -36,12 +36,17 @@ class Worker:
         if self._through.is_set():
             return
         with self._heard:
+            if not self._broken:
+                self._pass_on(why)  # before the loop hears it, which ends the process
             self._broken = self._broken or why
             self.calls = True
             self._heard.notify_all()
         if not self._through.wait(self._patience.answer_s):
             print(f"fairlead: {why}; this worker hangs in a step and is ended", file=sys.stderr, flush=True)
             os._exit(ENDED_IN_A_STEP)
+
+    def _pass_on(self, why: str) -> None:
+        """Let others know that the gang is broken."""
 
     def _check(self) -> None:
         if self._broken:
@@ -54,7 +59,9 @@ class Worker:
         self._check()
         if not came:
             self._through.set()
-            raise GangBroken(f"{missing()} did not answer within {seconds:g} s")
+            why = f"{missing()} did not answer within {seconds:g} s"
+            self._pass_on(why)
+            raise GangBroken(why)
 
     def _proof(self, *said: object) -> str:
         text = json.dumps([self._surroundings.generation, *said])
