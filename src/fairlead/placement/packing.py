@@ -101,13 +101,12 @@ def pack(selection: Selection, view: Snapshot, gangs: PlaceGangs, singles: Order
 
 def _can_stay(selection: Selection, view: Snapshot) -> Bools:
     """Runs already, with the same type, size and (where it is given) batch size and place."""
-    jobs = view.jobs
-    at = jobs.position_of(selection.jobs)
-    stays: Bools = jobs.held[at] == selection.workers
+    jobs = view.jobs.of(selection.jobs)  # of a long line only these
+    stays: Bools = jobs.held == selection.workers
     if len(view.cluster.types) > 1:
-        stays &= jobs.type[at] == selection.types
+        stays &= jobs.type == selection.types
     if selection.batch_sizes is not None:
-        stays &= (selection.batch_sizes == 0) | (jobs.batch_size[at] == selection.batch_sizes)
+        stays &= (selection.batch_sizes == 0) | (jobs.batch_size == selection.batch_sizes)
     for job, place in selection.pinned.items():
         index = np.flatnonzero(selection.jobs == job)
         if len(index):
