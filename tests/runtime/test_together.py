@@ -32,10 +32,11 @@ CLUSTER = Cluster.parse("2xv100:2,2xk80:2")
 ENDED = {"finished", "failed", "cancelled", "refused"}
 
 COUNTS = """
-import sys, time
+import os, sys, time
 import fairlead
 
-log, steps, pause = open(sys.argv[1], "a"), int(sys.argv[2]), float(sys.argv[3])
+rank = os.environ["RANK"] if int(os.environ["WORLD_SIZE"]) > 1 else ""
+log, steps, pause = open(sys.argv[1] + rank, "a"), int(sys.argv[2]), float(sys.argv[3])
 for step in fairlead.lease(range(steps), save=lambda folder: None):
     print(step, file=log, flush=True)
     time.sleep(pause)
@@ -45,7 +46,8 @@ for step in fairlead.lease(range(steps), save=lambda folder: None):
 class Together:
     """A control plane and agents in threads of this process; jobs are processes of their own."""
 
-    def __init__(self, root: Path, **scheduler: Any) -> None:
+    def __init__(self, root: Path, cluster: Cluster = CLUSTER, **scheduler: Any) -> None:
+        self.cluster = cluster
         self.root, self.where = root, str(root / "journal.sqlite")
         self.scheduler = {"policy": "las", "estimation": "measured", "rounds": 1.0, **scheduler}
         self.tokens = Tokens()
@@ -59,7 +61,7 @@ class Together:
         journal = open_journal(self.where)
         known = any(True for _ in journal)
         self.plane = Plane(
-            CLUSTER,
+            self.cluster,
             self.scheduler,
             lambda data: SchedulerConfig.from_data(dict(data)).build(None, Registry.installed()),
             journal,
@@ -73,7 +75,7 @@ class Together:
         transport = httpx.ASGITransport(create_app(self.plane, self.tokens))
         headers = {"Authorization": f"Bearer {self.admin}"}
         self.people = httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers)
-        for number, node in enumerate(CLUSTER.nodes):
+        for number, node in enumerate(self.cluster.nodes):
             supervisor = Supervisor(self.root / f"agent-{number}", Accelerators.spelled(f"{node.type}:{node.accelerators}"))
             agent = Agent(supervisor, node.name, f"127.0.0.1:{self.port}", self.word)
             thread = threading.Thread(target=agent.run, daemon=True)
@@ -94,8 +96,8 @@ class Together:
         run = [sys.executable, str(self.script), str(self.root / f"{name}.steps"), str(steps), str(pause)]
         return {"name": name, "run": run, "steps": steps, "env": {"PYTHONPATH": SOURCE}, **about}
 
-    def steps_of(self, name: str) -> list[int]:
-        return [int(line) for line in (self.root / f"{name}.steps").read_text().split()]
+    def steps_of(self, name: str, rank: str = "") -> list[int]:
+        return [int(line) for line in (self.root / f"{name}.steps{rank}").read_text().split()]
 
     async def submit(self, *jobs: dict[str, Any]) -> None:
         answer = await self.people.post("/v1/jobs", json={"jobs": jobs})
@@ -170,5 +172,23 @@ def test_a_control_plane_that_comes_back_finds_its_jobs_running(tmp_path):
         after = check_journal(together.where)
         assert after.digest() != before
         assert after.store.arrays["phase"][0] == Phase.FINISHED
+
+    run(scene)
+
+
+def test_a_gang_on_two_nodes_stops_and_goes_on_as_one(tmp_path):
+    async def scene() -> None:
+        together = Together(tmp_path, Cluster.parse("4xv100:2"))
+        async with together:
+            await together.submit(together.counting("gang", 40, 0.05, workers=3))
+            await together.until(lambda jobs: jobs["gang"]["steps_done"] > 3)
+            assert len((await together.jobs())["gang"]["nodes"]) == 2
+            await together.submit(*(together.counting(f"single-{n}", 30, 0.05) for n in range(4)))
+            jobs = await together.until(lambda jobs: all_ended(jobs.values()))
+        assert {job["phase"] for job in jobs.values()} == {"finished"}
+        assert jobs["gang"]["preemptions"] > 0, "the gang was never preempted: the test shows nothing"
+        for rank in "012":
+            assert together.steps_of("gang", rank) == list(range(40))
+        check_journal(together.where)
 
     run(scene)
