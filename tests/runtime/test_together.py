@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
@@ -37,7 +40,7 @@ import fairlead
 
 rank = os.environ["RANK"] if int(os.environ["WORLD_SIZE"]) > 1 else ""
 log, steps, pause = open(sys.argv[1] + rank, "a"), int(sys.argv[2]), float(sys.argv[3])
-for step in fairlead.lease(range(steps), save=lambda folder: None):
+for step in fairlead.lease(range(steps), save=lambda folder: None, every_steps=int((sys.argv[4:] or ["0"])[0])):
     print(step, file=log, flush=True)
     time.sleep(pause)
 """
@@ -92,8 +95,9 @@ class Together:
         await self.people.aclose()
         await self.plane.stop()
 
-    def counting(self, name: str, steps: int, pause: float, **about: Any) -> dict[str, Any]:
-        run = [sys.executable, str(self.script), str(self.root / f"{name}.steps"), str(steps), str(pause)]
+    def counting(self, name: str, steps: int, pause: float, save_every: int = 0, **about: Any) -> dict[str, Any]:
+        log = str(self.root / f"{name}.steps")
+        run = [sys.executable, str(self.script), log, str(steps), str(pause), str(save_every)]
         return {"name": name, "run": run, "steps": steps, "env": {"PYTHONPATH": SOURCE}, **about}
 
     def steps_of(self, name: str, rank: str = "") -> list[int]:
@@ -189,6 +193,38 @@ def test_a_gang_on_two_nodes_stops_and_goes_on_as_one(tmp_path):
         assert jobs["gang"]["preemptions"] > 0, "the gang was never preempted: the test shows nothing"
         for rank in "012":
             assert together.steps_of("gang", rank) == list(range(40))
+        check_journal(together.where)
+
+    run(scene)
+
+
+def workers_of(log: str) -> list[int]:
+    """Processes of this machine that were started to write this log, those that start others left out."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if log.encode() in words and any(word.endswith(b"counts.py") for word in words[1:2]):
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_after_a_kill_only_steps_since_the_last_checkpoint_are_done_again(tmp_path):
+    async def scene() -> None:
+        together = Together(tmp_path, policy="fifo")
+        async with together:
+            await together.submit(together.counting("hit", 40, 0.05, save_every=5))
+            await together.until(lambda jobs: jobs["hit"]["steps_done"] > 12)
+            (worker,) = workers_of(str(tmp_path / "hit.steps"))
+            os.kill(worker, signal.SIGKILL)
+            jobs = await together.until(lambda jobs: all_ended(jobs.values()))
+        assert (jobs["hit"]["phase"], jobs["hit"]["failures"], jobs["hit"]["starts"]) == ("finished", 1, 2)
+        steps = together.steps_of("hit")
+        cut = next((at for at in range(1, len(steps)) if steps[at] != steps[at - 1] + 1), 0)
+        again = steps[cut]  # 0 where the kill came between a save and the next step: nothing is done again
+        assert steps == ([*range(steps[cut - 1] + 1), *range(again, 40)] if cut else list(range(40)))
+        assert again % 5 == 0
+        assert not cut or steps[cut - 1] + 1 - again <= 5
         check_journal(together.where)
 
     run(scene)
