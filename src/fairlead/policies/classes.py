@@ -3,7 +3,7 @@ over classes, with their multiplicities, is exact and does not grow with the num
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,10 +106,11 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     return Classes(of, count, row, workers, weight, tag, speed * allowed, keys)
 
 
-def lot(key: object) -> float:
-    """A number in [0, 1] that follows from a key of numbers alone, whose hash is the same in every process. It is one of 2^53:
-    no two of the keys that meet in a program have the same."""
-    return (hash(key) % (1 << 64)) / (1 << 64)
+def lots(keys: Iterable[Hashable]) -> Floats:
+    """For each key of numbers a number in [0, 1] that follows from it alone: its hash is the same in every process. It is one
+    of 2^53: no two of the keys that meet in a program have the same."""
+    drawn: Floats = np.fromiter(map(hash, keys), dtype=np.int64).view(np.uint64) / 2.0**64
+    return drawn
 
 
 def _distinct(code: Ints) -> tuple[Ints, Ints]:

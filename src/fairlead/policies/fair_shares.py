@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
-from fairlead.policies.classes import Classes, lot
+from fairlead.policies.classes import Classes, lots
 from fairlead.policies.program import Program, Solution
 
 SECOND = 0.01
@@ -215,7 +215,7 @@ class FairShares:
         if then is not None:  # a member's worth falls with its progress
             worth = np.divide(then, gain, out=np.zeros_like(gain), where=gain > 0)
             keys, places = classes.keys, zip(g.tolist(), h.tolist(), j.tolist())
-            place = np.array([lot((keys[one], keys[two], kind)) for one, two, kind in places])
+            place = lots((keys[one], keys[two], kind) for one, two, kind in places)
             cost = SECOND * (paired[g, h, j] * worth[g, j] + paired[h, g, j] * worth[h, j]) * (1.0 - 1e-3 * place)
         made = program.add_columns(cost, nothing, np.full(len(g), np.inf), (at, column, value))
         self._pairs += list(zip(slots[g].tolist(), slots[h].tolist(), j.tolist()))

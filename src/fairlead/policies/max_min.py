@@ -18,7 +18,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.centre import centre
-from fairlead.policies.classes import Classes, classes_of, lot
+from fairlead.policies.classes import Classes, classes_of, lots
 from fairlead.policies.company import apart, company, dealt
 from fairlead.policies.fair_shares import FairShares
 
@@ -104,7 +104,7 @@ def normalised(classes: Classes, capacity: Ints) -> Floats:
 def in_class_order(worth: Floats, classes: Classes) -> Floats:
     """The same worths, a little less by a number that follows from what the class is, and from type to type: what would be
     equally good is so no longer, and the optimum is one point, whichever way the solver came to it."""
-    place = np.array([lot(key) for key in classes.keys])
+    place = lots(classes.keys)
     types = worth.shape[1]
     ordered: Floats = worth * (1.0 - SLIGHT * (place[:, None] + np.arange(types)[None, :] / types))
     return ordered

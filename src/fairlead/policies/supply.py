@@ -23,7 +23,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
-from fairlead.policies.classes import Classes, lot
+from fairlead.policies.classes import Classes, lots
 from fairlead.policies.dealing import Clash, dealt_out
 from fairlead.policies.levels import FITS, Cost, Demand, least_level, worth_level
 from fairlead.policies.max_min import SLIGHT
@@ -121,7 +121,7 @@ class Supply:
             return worth
         keys = [*self.classes.keys, ()]
         whose = zip(ways.one.tolist(), ways.two.tolist(), ways.types.tolist(), ways.speed.tolist())
-        place = np.array([lot((keys[one], keys[two], kind, speed)) for one, two, kind, speed in whose])
+        place = lots((keys[one], keys[two], kind, speed) for one, two, kind, speed in whose)
         slightly_less: Floats = worth * (1.0 - SLIGHT * place)
         return slightly_less
 
