@@ -42,7 +42,7 @@ def contents(state: State) -> dict[str, Any]:
     """All attributes there are, so that a new one which is not saved fails here; room beyond the last job is nobody's."""
     size = state.next_number
     parts = {**vars(state), "_queue": state.queue, "_arrived": []}
-    del parts["_looks"]  # a cache
+    del parts["_looks"], parts["_blank"]  # a cache, and what views are made from
     store, holdings = parts.pop("store"), parts.pop("holdings")
     parts["columns"] = {name: column[:size] for name, column in store.arrays.items()}
     parts["metrics"] = {name: store.metrics[name][:size] for name in sorted(store.metrics)}

@@ -107,11 +107,13 @@ class World:
         jobs, c = launches.jobs, self.columns
         self.holdings.take(jobs, launches.offsets, launches.accelerators)
         self.type[jobs] = launches.types
-        c["run_started"][jobs] = now
-        c["since"][jobs] = now
+        since: float | Floats = now
         if self.costly:
-            c["since"][jobs] += np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
-        c["kept"][jobs], c["kept_at"][jobs] = c["base"][jobs], c["since"][jobs]
+            since = now + np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
+        if self._limited:
+            c["run_started"][jobs] = now
+        c["since"][jobs] = c["kept_at"][jobs] = since
+        c["kept"][jobs] = c["base"][jobs]
         self.started[jobs] = True
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
@@ -122,7 +124,8 @@ class World:
         c = self.columns
         until = now - c["save"][jobs] if self.costly else now
         c["base"][jobs] = self.steps_at(jobs, until) if saved else self.saved_steps(jobs, now)
-        c["ran"][jobs] += now - c["run_started"][jobs]
+        if self._limited:
+            c["ran"][jobs] += now - c["run_started"][jobs]
         return self._leave(jobs)
 
     def end(self, jobs: Ints) -> Ints:

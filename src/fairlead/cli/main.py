@@ -9,34 +9,16 @@ from typing import Annotated
 import typer
 
 from fairlead import __version__
-from fairlead.cli.cluster import agent, serve, up
-from fairlead.cli.compare import compare
-from fairlead.cli.lookup import policies
-from fairlead.cli.people import cancel, info, nodes, queue, submit, usage, why
-from fairlead.cli.report import report
-from fairlead.cli.reproduce import reproduce_app
-from fairlead.cli.simulate import simulate
-from fairlead.cli.trace import trace_app
+from fairlead.cli.on_demand import STYLE, OnDemand
 from fairlead.core.errors import FairleadError
 
 app = typer.Typer(
     name="fairlead",
+    cls=OnDemand,
     help="A scheduler for deep-learning clusters: simulate it, run it, look at what it did.",
     no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    **STYLE,
 )
-app.command()(simulate)
-app.command()(compare)
-app.add_typer(trace_app, name="trace")
-app.command()(report)
-app.add_typer(reproduce_app, name="reproduce")
-app.command()(policies)
-for process in (up, serve, agent):
-    app.command()(process)
-for verb in (submit, queue, info, why, cancel, nodes, usage):
-    app.command()(verb)
 
 
 def _version(wanted: bool) -> None:

@@ -297,6 +297,11 @@ class JobColumns:
             self._sought, self._found = numbers, found
         return self._found
 
+    def numbers_at(self, positions: Ints) -> Ints:
+        """The numbers of the jobs in these rows. `position_of` knows the way back."""
+        self._sought, self._found = self.number[positions], positions
+        return self._sought
+
     def of(self, numbers: Ints) -> JobColumns:
         """Jobs known by number, in this order."""
         return self.only(self.position_of(numbers))

@@ -19,7 +19,6 @@ class Holdings:
         self.accelerators = accelerators
         self.last: Ints = np.full(capacity, -1, dtype=np.int64)  # by job number: the first of those it has, or had last; or -1
         self._layers: list[Ints] = [np.full(accelerators, -1, dtype=np.int64)]  # by accelerator: a job, or -1
-        self._turn: Ints = np.zeros(accelerators, dtype=np.int64)  # for `take`: who took each last
         self._marks: Bools = np.zeros(capacity + 1, dtype=np.bool_)  # for `held_by`; the last stands for nobody
 
     def reserve(self, size: int) -> None:
@@ -81,10 +80,8 @@ class Holdings:
             takers = jobs.repeat(offsets[1:] - offsets[:-1])
         before = ground[accelerators]
         ground[accelerators] = takers
-        turn, place = self._turn, np.arange(len(accelerators))
-        turn[accelerators] = place
-        if before.item(before.argmax()) >= 0 or np.count_nonzero(turn[accelerators] != place):
-            ground[accelerators] = before  # not all of it was free, or something was taken twice
+        if before.item(before.argmax()) >= 0 or np.count_nonzero(ground[accelerators] != takers):
+            ground[accelerators] = before  # not all of it was free, or something was taken by two
             self._pile_up(takers.tolist(), accelerators.tolist())
 
     def release(self, jobs: Ints) -> None:

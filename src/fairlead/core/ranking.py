@@ -88,7 +88,7 @@ def _one_type(
     if key is None and not backfill:  # everybody takes at least one: the line is looked at no further than it can reach
         rest = rest.only(slice(max(capacity, 0) + 1))
     chosen, head = _take_by(key, rest.workers, capacity, backfill)
-    jobs, sizes = rest.number[chosen], rest.workers[chosen]
+    jobs, sizes = rest.numbers_at(chosen), rest.workers[chosen]
     if ahead is not None:
         jobs, sizes = np.concatenate((ahead.number, jobs)), np.concatenate((ahead.held, sizes))
     stopped = None if head is None else int(rest.number[head])
@@ -172,7 +172,7 @@ def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, ho
     if -1 in given:
         chosen = (types >= 0).nonzero()[0]
         order, types = order[chosen], types[chosen]
-    return Selection(jobs.number[order], types, jobs.workers[order], holds_until=holds_until, head=stopped)
+    return Selection(jobs.numbers_at(order), types, jobs.workers[order], holds_until=holds_until, head=stopped)
 
 
 def _first_free(wishes: tuple[int, ...], mask: int, free: list[int], want: int) -> int:

@@ -52,7 +52,7 @@ def decode(line: bytes | str) -> ev.Event:
 def _column(values: Ints | Floats) -> object:
     if len(values) > 1:
         first = values.item(0)
-        if values.item(values.argmax()) == first == values.item(values.argmin()):
+        if values.item(-1) == first and values.item(values.argmax()) == first == values.item(values.argmin()):
             return {"n": len(values), "all": first}
     return np.ascontiguousarray(values)
 

@@ -34,7 +34,8 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
 
     # 2. Who may enter. Policies see admitted jobs only.
     admitted = stages.admission.admit(view)
-    admitted = replace(admitted, jobs=np.sort(admitted.jobs)) if len(admitted.jobs) > 1 else admitted
+    if np.count_nonzero(admitted.jobs[1:] < admitted.jobs[:-1]):
+        admitted = replace(admitted, jobs=np.sort(admitted.jobs))
     view = view.admitting(admitted.jobs).but(estimate=stages.estimation.rates)
 
     # 3. Who is done before the last step; its accelerators are free for this very decision.

@@ -65,6 +65,7 @@ class State:
         self._looks: dict[tuple[Any, ...], tuple[int, ...]] = {}  # what jobs that look like this have in their columns
         self._history: Floats = np.zeros(256)
         self._finished_count = 0
+        self._blank = self._first_view()
 
     @classmethod
     def replay(cls, events: Iterable[ev.Event]) -> State:
@@ -109,9 +110,8 @@ class State:
     def snapshot(self, time: float | None = None, *, run_to_completion: bool = False) -> Snapshot:
         """The state as the stages see it, at a moment not before the last event."""
         now = self.time if time is None else time
-        return Snapshot(
+        return self._blank.but(
             time=now,
-            cluster=self.cluster,
             jobs=JobColumns(self.store, self.live, now, self.running),
             queued=JobColumns(self.store, self.queue, now),
             holdings=self.holdings,
@@ -126,6 +126,12 @@ class State:
             learned=self.learned,
             lessons=self.lessons,
         )
+
+    def _first_view(self) -> Snapshot:
+        """Of nobody, at second 0: what later ones are made from."""
+        nobody = JobColumns(self.store, NONE, 0.0)
+        parts = (self.holdings, self.up, self.capacity, self._names, self.job_of, self.next_number, self._history)
+        return Snapshot(0.0, self.cluster, nobody, nobody, *parts)
 
     def everybody(self) -> JobColumns:
         """All jobs there ever were, in order of submission."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fairlead.core.cluster import Ints
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.placement.nodes import FreeByNode
 from fairlead.placement.packing import Room, pack
 
 
@@ -26,31 +25,12 @@ class Consolidated:
 
     def _gangs(self, room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
         nodes, found = room.by_node(), list[list[int]]()
+        largest, anywhere = room.cluster.largest_node_of_type.tolist(), len(room.cluster.nodes)
         for home, kind, want in zip(room.last_nodes(jobs, types), types.tolist(), workers.tolist()):
-            if home < 0 or nodes.counts[home] < want:
-                home = nodes.fullest_with(kind, want)
-            found.append(nodes.take(home, want) if home >= 0 else self._over_several(nodes, kind, want, room))
-        return found
-
-    def _over_several(self, nodes: FreeByNode, kind: int, workers: int, room: Room) -> list[int]:
-        """No node holds it. The emptiest first give the fewest; the last is the fullest that holds the rest."""
-        used: list[tuple[int, int]] = []  # a node, and how many of its accelerators
-        found: list[int] = []
-        missing, node = workers, -1
-        while missing:
-            if node < 0:
-                node = nodes.emptiest(kind)
-            if node < 0:
-                break
-            part = nodes.take(node, missing)
-            used.append((node, len(part)))
-            found += part
-            missing -= len(part)
-            node = nodes.fullest_with(kind, missing) if missing else -1
-        if missing or (self.wait and len(used) > -(-workers // int(room.cluster.largest_node_of_type[kind]))):
-            for node, count in used:
-                nodes.give_back(node, count)
-            return []
+            if home >= 0 and nodes.counts[home] >= want:
+                found.append(nodes.take(home, want))
+            else:
+                found.append(nodes.fewest(kind, want, -(-want // largest[kind]) if self.wait else anywhere))
         return found
 
 

@@ -25,34 +25,54 @@ class FreeByNode:
         for node in per_node.nonzero()[0].tolist():
             self._having[self._kind_of_node[node]][self.counts[node]] |= 1 << node
 
-    def fullest_with(self, kind: int, least: int) -> int:
-        """The node of a type with the fewest, but at least so many, free accelerators; the first of equals; -1: none."""
-        for nodes in self._having[kind][least:]:
-            if nodes:
-                return (nodes & -nodes).bit_length() - 1
-        return -1
-
-    def emptiest(self, kind: int) -> int:
-        """The node of a type with the most free accelerators; -1 where all are taken."""
-        for nodes in self._having[kind][:0:-1]:
-            if nodes:
-                return (nodes & -nodes).bit_length() - 1
-        return -1
+    def fewest(self, kind: int, want: int, most_nodes: int) -> list[int]:
+        """Accelerators of a type on as few nodes as can be: of the fullest node that holds them all, the first of equals. Where
+        none does, the emptiest gives all it has, and the rest is sought in the same way. None at all where there are not so
+        many, or where they would be on more than `most_nodes`."""
+        having, counts, starts, places = self._having[kind], self.counts, self._starts, self._places
+        most = len(having) - 1
+        found: list[int] = []
+        used: list[tuple[int, int]] = []  # a node, and how many of its accelerators
+        missing = want
+        while missing and len(used) < most_nodes:
+            had = missing
+            while had <= most and not having[had]:
+                had += 1
+            if had > most:
+                had = min(missing - 1, most)
+                while had and not having[had]:
+                    had -= 1
+                if not had:
+                    break
+            part = missing if had > missing else had
+            bits = having[had]
+            bit = bits & -bits
+            node, left = bit.bit_length() - 1, had - part
+            having[had] = bits ^ bit
+            having[left] |= bit
+            start = starts[node]
+            counts[node], starts[node] = left, start + part
+            found += places[start : start + part]
+            used.append((node, part))
+            missing -= part
+        if not missing:
+            return found
+        for node, part in used:
+            self._give_back(node, part)
+        return []
 
     def take(self, node: int, count: int) -> list[int]:
-        """Take the first `count` free accelerators of a node, or all it has."""
+        """Take the first `count` free accelerators of a node, which has as many."""
         had, start = self.counts[node], self._starts[node]
         left = had - count
-        if left < 0:
-            count, left = had, 0
         having, bit = self._having[self._kind_of_node[node]], 1 << node
         having[had] ^= bit
         having[left] |= bit
         self.counts[node], self._starts[node] = left, start + count
         return self._places[start : start + count]
 
-    def give_back(self, node: int, count: int) -> None:
-        """Undo the last `take` from a node."""
+    def _give_back(self, node: int, count: int) -> None:
+        """Undo what was last taken from a node."""
         had = self.counts[node]
         having, bit = self._having[self._kind_of_node[node]], 1 << node
         having[had] &= ~bit

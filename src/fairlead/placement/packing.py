@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fairlead.core.cluster import Bools, Ints
+from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE
 from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection
 from fairlead.core.reasons import Reason, Unplaced
@@ -126,61 +127,49 @@ def _place_new(
 ) -> tuple[Ints, Ints, dict[int, Reason]]:
     """The positions in `jobs` of those who found a place, their accelerators one after the other, and why others did not."""
     unplaced: dict[int, Reason] = {}
-    given: dict[int, list[int]] = {}  # by position: those who are placed one by one
+    starts = np.add.accumulate(workers) - workers
+    flat = [-1] * int(workers.sum())  # by job, in their order
+    pinned: set[int] = set()
     for index, job in enumerate(jobs.tolist()) if selection.pinned else ():
         if job in selection.pinned:
+            pinned.add(index)
             wanted = selection.pinned[job]
+            if len(wanted) != workers[index]:
+                raise InvalidPlan(f"job {job} asks for {workers[index]} accelerators and is pinned to {len(wanted)}")
             if room.free[wanted].all():
-                given[index] = wanted.tolist()
+                flat[starts.item(index) : starts.item(index) + len(wanted)] = wanted.tolist()
                 room.take(wanted)
             else:
                 unplaced[job] = Unplaced.no_place("its pinned accelerators are not free")
     large = (workers > 1).nonzero()[0]
     if len(large):
         order = large[(-workers[large]).argsort(kind="stable")]
-        if selection.pinned:
-            order = order[
-                [index not in given and job not in unplaced for index, job in zip(order.tolist(), jobs[order].tolist())]
-            ]
-        for index, found in zip(order.tolist(), gangs(room, jobs[order], types[order], workers[order])):
+        if pinned:
+            order = order[[index not in pinned for index in order.tolist()]]
+        taken: list[int] = []
+        for index, start, found in zip(
+            order.tolist(), starts[order].tolist(), gangs(room, jobs[order], types[order], workers[order])
+        ):
             if found:
-                given[index] = found
+                flat[start : start + len(found)] = found
+                taken += found
             else:
                 name = room.cluster.type_names[types.item(index)]
                 needed = f"{workers.item(index)} accelerators of type {name} as it needs them"
                 unplaced[jobs.item(index)] = Unplaced.no_place(needed)
-    ahead = sorted(given)
-    theirs = np.array([place for index in ahead for place in given[index]], dtype=np.int64)
-    room.take(theirs)
-    if len(large) == len(jobs):
-        return np.array(ahead, dtype=np.int64), theirs, unplaced
-    small = workers == 1
-    if selection.pinned:
-        small[ahead] = False
-        small &= ~np.isin(jobs, list(unplaced))
-    single = small.nonzero()[0]
-    spots = _singles(room, jobs[single], types[single], singles, sticky)
-    if len(spots) and spots[spots.argmin()] < 0:
-        unlucky = spots < 0
-        for job in jobs[single[unlucky]].tolist():
-            unplaced[job] = Unplaced.no_place("every accelerator of its type is taken")
-        single, spots = single[~unlucky], spots[~unlucky]
-    if not ahead:
-        return single, spots, unplaced
-    return *_interleaved(np.array(ahead, dtype=np.int64), theirs, single, spots, workers), unplaced
-
-
-def _interleaved(ahead: Ints, theirs: Ints, single: Ints, spots: Ints, workers: Ints) -> tuple[Ints, Ints]:
-    """Two groups with their accelerators, as one in the order of the positions."""
-    one_by_one = np.zeros(len(workers), dtype=np.bool_)
-    one_by_one[ahead] = True
-    placed = np.concatenate((ahead, single))
-    placed.sort()
-    from_theirs = one_by_one[placed].repeat(workers[placed])
-    places = np.empty(len(from_theirs), dtype=np.int64)
-    places[from_theirs] = theirs
-    places[~from_theirs] = spots
-    return placed, places
+        room.take(np.array(taken, dtype=np.int64))
+    places = np.array(flat, dtype=np.int64)
+    if len(large) < len(jobs):
+        single = (workers == 1).nonzero()[0]
+        if pinned:
+            single = single[[index not in pinned for index in single.tolist()]]
+        places[starts[single]] = spots = _singles(room, jobs[single], types[single], singles, sticky)
+        if len(spots) and spots[spots.argmin()] < 0:
+            for job in jobs[single[spots < 0]].tolist():
+                unplaced[job] = Unplaced.no_place("every accelerator of its type is taken")
+    if not unplaced:
+        return np.arange(len(jobs)), places, unplaced
+    return (places[starts] >= 0).nonzero()[0], places[places >= 0], unplaced
 
 
 def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: bool) -> Ints:

@@ -66,20 +66,35 @@ class Trace:
 
 def check_job(job: Job, source: object, line: int | None) -> InputError | None:
     """The first thing wrong with a job's numbers, whatever format they came from."""
-    checks = (
-        ("submitted_s", 0 <= job.submitted_s <= LONGEST_S, _WITHIN),
-        ("steps", 0 < job.steps <= MOST_STEPS, _STEPS),
-        ("workers", job.workers >= 1, "a whole number of at least 1"),
-        ("weight", LEAST_WEIGHT <= job.weight <= MOST_WEIGHT, _WEIGHT),
-        ("deadline_s", job.deadline_s > 0, _POSITIVE),
-        ("memory_gb", 0 <= job.memory_gb < math.inf, _AMOUNT),
-        ("cpus", 0 <= job.cpus < math.inf, _AMOUNT),
-        ("host_memory_gb", 0 <= job.host_memory_gb < math.inf, _AMOUNT),
-        ("time_limit_s", job.time_limit_s > 0, _POSITIVE),
-        ("retry_limit", job.retry_limit >= 0, "a whole number from 0 on"),
-        ("min_run_s", 0 <= job.min_run_s < math.inf, _AMOUNT),
-    )
-    for field, good, expected in checks:
-        if not good:
-            return InputError(source, expected, line=line, field=field, value=getattr(job, field))
+    wrong = _wrong_field(job)
+    if wrong is None:
+        return None
+    field, expected = wrong
+    return InputError(source, expected, line=line, field=field, value=getattr(job, field))
+
+
+def _wrong_field(job: Job) -> tuple[str, str] | None:
+    """Its name, and what would be right."""
+    if not 0 <= job.submitted_s <= LONGEST_S:
+        return "submitted_s", _WITHIN
+    if not 0 < job.steps <= MOST_STEPS:
+        return "steps", _STEPS
+    if not job.workers >= 1:
+        return "workers", "a whole number of at least 1"
+    if not LEAST_WEIGHT <= job.weight <= MOST_WEIGHT:
+        return "weight", _WEIGHT
+    if not job.deadline_s > 0:
+        return "deadline_s", _POSITIVE
+    if not 0 <= job.memory_gb < math.inf:
+        return "memory_gb", _AMOUNT
+    if not 0 <= job.cpus < math.inf:
+        return "cpus", _AMOUNT
+    if not 0 <= job.host_memory_gb < math.inf:
+        return "host_memory_gb", _AMOUNT
+    if not job.time_limit_s > 0:
+        return "time_limit_s", _POSITIVE
+    if not job.retry_limit >= 0:
+        return "retry_limit", "a whole number from 0 on"
+    if not 0 <= job.min_run_s < math.inf:
+        return "min_run_s", _AMOUNT
     return None
