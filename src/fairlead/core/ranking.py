@@ -109,27 +109,38 @@ def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: boo
 
 def take(workers: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
     """Which of the jobs, in this order, fit into `capacity`; and the first that did not, where order is strict."""
-    parts: list[Ints] = []
-    at, free, count = 0, capacity, len(workers)
-    while at < count and free > 0:
-        reach = np.add.accumulate(workers[at : at + free])  # every job takes at least one: no more than `free` can follow
-        fits = int(reach.searchsorted(free, side="right"))
-        if fits:
-            parts.append(np.arange(at, at + fits))
-            free -= int(reach[fits - 1])
-            at += fits
-        if not backfill:
+    count = len(workers)
+    reach = np.add.accumulate(workers[: max(capacity, 0)])  # every job takes at least one: nobody behind can be reached
+    fits = int(reach.searchsorted(capacity, side="right"))
+    taken = np.arange(fits)
+    if fits == count:
+        return taken, None
+    if not backfill:
+        return taken, fits
+    smaller = _small_enough(workers, fits, capacity - (int(reach[fits - 1]) if fits else 0))
+    return (np.concatenate((taken, smaller)) if smaller else taken), None
+
+
+_NEAR = 128
+
+
+def _small_enough(workers: Ints, at: int, free: int) -> list[int]:
+    """Who fits, from a position on, into what others left: found at once where they are far away, one by one from there on."""
+    found: list[int] = []
+    while at < len(workers) and free > 0:
+        small = workers[at:] <= free
+        jump = int(small.argmax())
+        if not small[jump]:
             break
-        if at < count and free > 0:
-            small = workers[at:] <= free
-            jump = int(small.argmax())
-            if not small[jump]:
-                break
-            at += jump
-    head = at if not backfill and at < count else None
-    if len(parts) == 1:
-        return parts[0], head
-    return (np.concatenate(parts) if parts else np.empty(0, np.int64)), head
+        at += jump
+        for position, want in enumerate(workers[at : at + _NEAR].tolist(), at):
+            if want <= free:
+                found.append(position)
+                free -= want
+                if not free:
+                    break
+        at += _NEAR
+    return found
 
 
 def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None) -> Selection:

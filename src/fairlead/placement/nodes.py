@@ -16,10 +16,11 @@ class FreeByNode:
     """
 
     def __init__(self, cluster: Cluster, free: Bools) -> None:
-        per_node = np.bincount(cluster.node_of[free], minlength=len(cluster.nodes))
+        places = free.nonzero()[0]
+        per_node = np.bincount(cluster.node_of[places], minlength=len(cluster.nodes))
         self.counts: list[int] = per_node.tolist()
         self._kind_of_node = cluster.kind_of_node
-        self._places: list[int] = free.nonzero()[0].tolist()  # node after node
+        self._places: list[int] = places.tolist()  # node after node
         self._starts: list[int] = (np.add.accumulate(per_node) - per_node).tolist()
         self._having = [[0] * (most + 1) for most in cluster.largest_node_of_type.tolist()]  # by type and count
         for node in per_node.nonzero()[0].tolist():

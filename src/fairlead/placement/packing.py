@@ -189,9 +189,9 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
             spots[wish[first]] = wanted[first]
             room.free[wanted] = False
     rest = (spots < 0).nonzero()[0]
-    wanted_types = types[rest]
-    for kind in sorted(set(wanted_types.tolist())):
-        mine = rest[wanted_types == kind]
+    kinds = sorted(set(types[rest].tolist()))
+    for kind in kinds:
+        mine = rest[types[rest] == kind] if len(kinds) > 1 else rest
         given = order(room, kind)[: len(mine)]
         spots[mine[: len(given)]] = given
         room.free[given] = False
