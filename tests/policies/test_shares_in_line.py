@@ -135,3 +135,23 @@ def test_sticky_fifo_gives_the_completion_times_of_gavel_s_simulator(public_data
     record = simulate(Simulation(trace, cluster, scheduler, table, measure=(50, 150))).record
     times = (record.jobs.ended_s - record.jobs.submitted_s)[50:150]
     assert times.mean() == pytest.approx(expected, rel=0.03)
+
+
+class TestPlacementSensitive(PolicyContract):
+    make = lambda: Allocated(FifoPerf(placement_sensitive=True), Turns())  # noqa: E731
+
+
+@pytest.mark.parametrize("policy", [FifoPerf, ShortestJobFirstPerf])
+def test_a_gang_that_finds_no_room_together_goes_where_it_does_better(policy):
+    """Two nodes of three V100 hold one pair each; a third pair would stand on both, at a fifth of its rate."""
+    table = table_of(("v100", "k80"), {("pair", 2): (10.0, 4.0)}, spread=np.array([[1.0, 1.0], [2.0, 4.0]]))
+    view = view_of(
+        state_of(Cluster.parse("6xv100:3,2xk80:2"), [Job(f"j{i}", 0.0, 400.0, "pair", 2) for i in range(4)]), 0.0, table
+    )
+
+    def types(**options):
+        return policy(**options).allocate(view, None)[0].matrix(view.jobs.number, 2).tolist()
+
+    assert types(placement_sensitive=True) == [[1, 0], [1, 0], [0, 1], [1, 0]]
+    one_by_one = {"sticky": True} if policy is FifoPerf else {}
+    assert types(**one_by_one) == [[1, 0], [1, 0], [1, 0], [0, 1]]

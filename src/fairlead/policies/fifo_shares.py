@@ -39,18 +39,20 @@ class FifoPerf:
 
     `sticky`: as Gavel's simulator, one by one; a job keeps the type it got, and nobody overtakes the first that finds no room.
     `space_sharing` goes one by one too: who finds no room of its own goes beside whoever it does best with, if that pays.
+    With `placement_sensitive`, one by one as well, a gang that finds no room together may do better on another type.
     """
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     sticky: bool = False
     space_sharing: bool = False
+    placement_sensitive: bool = False
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
         if not len(classes):
             return nothing(view), memo
-        if self.sticky or self.space_sharing:
-            return _one_by_one(view, classes, memo, self.space_sharing)
+        if self.sticky or self.space_sharing or self.placement_sensitive:
+            return self._one_by_one(view, classes, memo)
         there = (classes.of >= 0).nonzero()[0]
         of = classes.of[there]
         weight = (len(view.jobs) - there) / len(view.jobs)
@@ -60,23 +62,22 @@ class FifoPerf:
         x[there], prices = weighted_sum(speed[of], weight, classes.workers[of], view.capacity.astype(np.float64), near)
         return Allocation.alone(view.jobs.number, x), {"prices": prices}
 
-
-def _one_by_one(view: Snapshot, classes: Classes, memo: Memo, pairs: bool) -> tuple[Allocation, Memo]:
-    number, line = view.jobs.number, np.arange(len(view.jobs))
-    held: dict[int, int] = {}
-    mates: dict[int, int] = {}
-    if isinstance(memo, Mapping):
-        place = {one: row for row, one in enumerate(number.tolist())}
-        held = {place[one]: kind for one, kind in zip(memo["number"].tolist(), memo["type"].tolist()) if one in place}
-        known = zip(memo["guest"].tolist(), memo["host"].tolist())
-        mates = {place[guest]: place[host] for guest, host in known if guest in place and host in place}
-        held = {row: kind for row, kind in held.items() if row not in mates}
-    got = taken(view, classes, line, strict=True, held=held)
-    mates = beside(view, got, line, mates) if pairs else {}
-    guests, hosts = np.array([*mates], dtype=np.int64), np.array([*mates.values()], dtype=np.int64)
-    row = (got >= 0).nonzero()[0]
-    kept = {"number": number[row], "type": got[row], "guest": number[guests], "host": number[hosts]}
-    return in_pairs(view, got, mates), kept
+    def _one_by_one(self, view: Snapshot, classes: Classes, memo: Memo) -> tuple[Allocation, Memo]:
+        number, line = view.jobs.number, np.arange(len(view.jobs))
+        held: dict[int, int] = {}
+        mates: dict[int, int] = {}
+        if isinstance(memo, Mapping):
+            place = {one: row for row, one in enumerate(number.tolist())}
+            held = {place[one]: kind for one, kind in zip(memo["number"].tolist(), memo["type"].tolist()) if one in place}
+            known = zip(memo["guest"].tolist(), memo["host"].tolist())
+            mates = {place[guest]: place[host] for guest, host in known if guest in place and host in place}
+            held = {row: kind for row, kind in held.items() if row not in mates}
+        got = taken(view, classes, line, strict=True, held=held, placement_sensitive=self.placement_sensitive)
+        mates = beside(view, got, line, mates) if self.space_sharing else {}
+        guests, hosts = np.array([*mates], dtype=np.int64), np.array([*mates.values()], dtype=np.int64)
+        row = (got >= 0).nonzero()[0]
+        kept = {"number": number[row], "type": got[row], "guest": number[guests], "host": number[hosts]}
+        return in_pairs(view, got, mates), kept
 
 
 def weighted_sum(

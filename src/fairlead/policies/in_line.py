@@ -11,30 +11,62 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes
+from fairlead.policies.company import apart
 
 
-def taken(view: Snapshot, classes: Classes, line: Ints, *, strict: bool, held: Mapping[int, int] | None = None) -> Ints:
+def taken(
+    view: Snapshot,
+    classes: Classes,
+    line: Ints,
+    *,
+    strict: bool,
+    held: Mapping[int, int] | None = None,
+    placement_sensitive: bool = False,
+) -> Ints:
     """By row of the view: the type that the job takes, or -1. `line` are rows of the view; `held` (row → type) come first,
-    where there is room. Strict: the line stops at the first that finds no room; who can run nowhere is passed over."""
+    where there is room. Strict: the line stops at the first that finds no room; who can run nowhere is passed over.
+
+    With `placement_sensitive`, a gang that finds no room together has but the rate of one that stands apart, and may do better
+    on another type.
+    """
     room, kinds = view.capacity.tolist(), classes.of.tolist()
+    nodes = [1.0 + 1e-9] * len(room)  # by type: the part of its nodes on which gangs can still stand together
     workers = view.jobs.workers.tolist()
-    wishes = [[j for j in order if rates[j] > 0] for order, rates in zip(_fastest_first(classes.rates), classes.rates.tolist())]
+    wishes = _wishes(view, classes, placement_sensitive)
     got = np.full(len(view.jobs), -1, dtype=np.int64)
-    for row, kind in (held or {}).items():
-        if kinds[row] >= 0 and kind in wishes[kinds[row]] and room[kind] >= workers[row]:
-            room[kind] -= workers[row]
-            got[row] = kind
-    for row in line.tolist():
-        if kinds[row] < 0 or got[row] >= 0:
-            continue
+
+    def find(row: int, among: list[tuple[int, float]]) -> bool:
         want = workers[row]
-        found = next((j for j in wishes[kinds[row]] if room[j] >= want), -1)
-        if found >= 0:
-            room[found] -= want
-            got[row] = found
-        elif strict:
+        for kind, part in among:
+            if room[kind] >= want and nodes[kind] >= part:
+                room[kind] -= want
+                nodes[kind] -= part
+                got[row] = kind
+                return True
+        return False
+
+    for row, kind in (held or {}).items():
+        if kinds[row] >= 0:
+            find(row, [wish for wish in wishes[kinds[row]] if wish[0] == kind])
+    for row in line.tolist():
+        if kinds[row] >= 0 and got[row] < 0 and not find(row, wishes[kinds[row]]) and strict:
             break
     return got
+
+
+def _wishes(view: Snapshot, classes: Classes, placement_sensitive: bool) -> list[list[tuple[int, float]]]:
+    """By class, fastest first: a type, and what part of its nodes a gang takes there that stands together."""
+    rates, types = classes.rates, classes.rates.shape[1]
+    parts = np.zeros_like(rates)
+    if placement_sensitive:
+        spread = apart(classes, view, rates)
+        parts = np.where((classes.workers > 1)[:, None], spread.use, 0.0)
+        rates, parts = np.concatenate((rates, spread.gain), axis=1), np.concatenate((parts, np.zeros_like(parts)), axis=1)
+    order = np.argsort(-rates, axis=1, kind="stable").tolist()
+    return [
+        [(way % types, part[way]) for way in mine if rate[way] > 0]
+        for mine, rate, part in zip(order, rates.tolist(), parts.tolist())
+    ]
 
 
 def beside(view: Snapshot, got: Ints, line: Ints, mates: Mapping[int, int]) -> dict[int, int]:
@@ -87,8 +119,3 @@ def whole_shares(got: Ints, types: int) -> Floats:
     """All of the time on the type taken: rows × types."""
     shares: Floats = (got[:, None] == np.arange(types)).astype(np.float64)
     return shares
-
-
-def _fastest_first(rates: Floats) -> list[list[int]]:
-    order: list[list[int]] = np.argsort(-rates, axis=1, kind="stable").tolist()
-    return order

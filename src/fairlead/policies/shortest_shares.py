@@ -25,17 +25,19 @@ class ShortestJobFirstPerf:
     """The job that can be done first has its fastest type to itself, then the next, on the fastest type with room for it.
 
     With `space_sharing`, who finds no room of its own goes beside whoever it does best with, if that pays, but for the first.
+    With `placement_sensitive`, a gang that finds no room together may do better on another type.
     """
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     space_sharing: bool = False
+    placement_sensitive: bool = False
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
         fastest = classes.by_job(classes.rates.max(axis=1))
         lasts = np.divide(view.jobs.steps_left, fastest, out=np.full(len(view.jobs), np.inf), where=fastest > 0)
         line = lasts.argsort(kind="stable")
-        got = taken(view, classes, line, strict=False)
+        got = taken(view, classes, line, strict=False, placement_sensitive=self.placement_sensitive)
         if self.space_sharing:
             hosts = got.copy()
             hosts[line[:1]] = -1
