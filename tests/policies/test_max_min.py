@@ -9,6 +9,7 @@ from instances import Moment, is_valid, moment, random_moment
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.core.stages import Allocated, Allocator
+from fairlead.policies.centre import centre
 from fairlead.policies.classes import classes_of, lots
 from fairlead.policies.company import apart
 from fairlead.policies.fair_shares import FairShares
@@ -225,3 +226,14 @@ def test_no_two_classes_draw_the_same_lot() -> None:
     drawn = lots(keys).tolist()
     assert len(set(drawn)) == len(keys)
     assert 0 <= min(drawn) < 0.01 < 0.99 < max(drawn) <= 1
+
+
+@pytest.mark.parametrize("unit", [1e-4, 0.01, 1.0, 1e4])
+def test_the_middle_is_the_same_in_any_unit(unit):
+    one = np.array([1])
+    assert centre(one, one, np.array([unit]), np.array([1, 1, 1]), np.ones((1, 3))) == pytest.approx(
+        np.full((1, 3), 1 / 3), abs=1e-5
+    )
+    weight, gain = np.array([0.01, 1.0, 100.0]), np.array([[1.0, 0.2], [0.9, 0.5], [1.0, 1.0]])
+    several = (np.array([2, 1, 1]), np.array([1, 2, 1]), weight * unit, np.array([2, 2]), gain)
+    assert centre(*several) == pytest.approx(centre(*several[:2], weight, *several[3:]), abs=1e-5)

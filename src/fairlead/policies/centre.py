@@ -29,6 +29,9 @@ def centre(count: Ints, workers: Ints, weight: Floats, capacity: Ints, gain: Flo
         if len(up) and len(some):
             whole[np.ix_(some, up)] = centre(count[some], workers[some], weight[some], capacity[up], gain[np.ix_(some, up)])
         return whole
+    # The same path, since log(w·y) = log w + log y, and t at most about 1, so that the last μ means the same in any unit.
+    gain = gain / weight[:, None]
+    gain = gain / gain.max(axis=1).min()
     usable = gain > 0
     room, many = capacity.astype(np.float64), count[:, None].astype(np.float64)
     load = usable * many * workers[:, None]  # how much of each type a unit of x takes
@@ -37,21 +40,21 @@ def centre(count: Ints, workers: Ints, weight: Floats, capacity: Ints, gain: Flo
 
     part = 0.5 * min(1.0, float((room / np.maximum(load.sum(axis=0), 1e-300)).min())) / usable.sum(axis=1).max()
     x: Floats = usable * part
-    t = 0.5 * float(((gain * x).sum(axis=1) / weight).min())
+    t = 0.5 * float((gain * x).sum(axis=1).min())
     mu = 1.0
     for _ in range(_STEPS):
         # Slacks, gradient and Hessian of the barrier at (x, t): a block for each class, and what the capacities add.
-        time, fair = 1.0 - x.sum(axis=1), (gain * x).sum(axis=1) - weight * t
+        time, fair = 1.0 - x.sum(axis=1), (gain * x).sum(axis=1) - t
         left = room - (load * x).sum(axis=0)
         over = np.divide(1.0, x, out=np.zeros_like(x), where=usable)
         push = count / fair
         bend = push / fair
         gradient = usable * (many * over - many / time[:, None] + gain * push[:, None] - load / left)
-        rise = 1.0 / mu - float(weight @ push)
+        rise = 1.0 / mu - float(push.sum())
         block = usable[:, :, None] * usable[:, None, :] * (many / time[:, None] ** 2)[:, :, None]
         block += (gain * bend[:, None])[:, :, None] * gain[:, None, :]
         block[:, diagonal, diagonal] += np.where(usable, many * over**2, 1.0)
-        cross, corner = -gain * (bend * weight)[:, None], float(bend @ weight**2)
+        cross, corner = -gain * bend[:, None], float(bend.sum())
         try:
             solved = _solved(block, load, left, np.stack((gradient, cross), axis=2))
         except np.linalg.LinAlgError as error:
@@ -61,7 +64,7 @@ def centre(count: Ints, workers: Ints, weight: Floats, capacity: Ints, gain: Flo
         decrement = float((gradient * dx).sum()) + rise * dt
         # As far as all slacks stay above 0, and no further than Newton's step.
         far = 1.0
-        dfair = (gain * dx).sum(axis=1) - weight * dt
+        dfair = (gain * dx).sum(axis=1) - dt
         for slack, change in ((x, dx), (time, -dx.sum(axis=1)), (fair, dfair), (left, -(load * dx).sum(axis=0))):
             falling = change < 0
             if falling.any():
