@@ -132,11 +132,11 @@ def _part_rows(answers: Answers, policy: str) -> list[Row]:
     return [
         row(
             f"part of {name} in the end, by weight {weight:g}",
-            100.0 * weight / all_weights,
+            None,
             partial(_entity_part, answers, policy, place),
             "%",
-            Wants.NEAR,
-            "its part of the weights; the paper shows it as widths in a picture, without numbers",
+            Wants.NOTHING,
+            f"its part of the weights is {100.0 * weight / all_weights:.1f} %; the paper shows widths in a picture, no numbers",
         )
         for place, (name, weight) in enumerate(WEIGHTS.items())
     ]
