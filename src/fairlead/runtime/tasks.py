@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
@@ -22,6 +22,23 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 Positive = Annotated[float, Field(gt=0, lt=1e15)]
 Amount = Annotated[float, Field(ge=0, lt=1e9)]
+
+
+class LeaseSpec(BaseModel):
+    """How much a job may do before it has to ask. Without bounds a lease holds until it is revoked. With `central` renewal it
+    waits for the control plane's answer where it has come to a bound; `max_steps: 1` asks in every step."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_steps: Annotated[int, Field(ge=0, le=10**12, description="0: no bound")] = 0
+    max_duration_s: Annotated[float, Field(ge=0, lt=1e9, description="0: no bound")] = 0.0
+    renewal: Literal["optimistic", "central"] = "optimistic"
+
+    @model_validator(mode="after")
+    def _something_to_ask_for(self) -> LeaseSpec:
+        if self.renewal == "central" and not (self.max_steps or self.max_duration_s):
+            raise ValueError("central renewal needs a bound; max_steps: 1 asks in every step")
+        return self
 
 
 class TaskSpec(BaseModel):
@@ -52,6 +69,13 @@ class TaskSpec(BaseModel):
     prefix: list[str] = []
     cooperative: bool = True
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    lease: LeaseSpec = LeaseSpec()
+
+    @model_validator(mode="after")
+    def _who_asks(self) -> TaskSpec:
+        if not self.cooperative and self.lease != LeaseSpec():
+            raise ValueError("a lease with bounds is for cooperative jobs; time_limit_s bounds every job")
+        return self
 
     @field_validator("name")
     @classmethod
@@ -109,6 +133,8 @@ class TaskSpec(BaseModel):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 launch[name] = value
+        if self.lease != LeaseSpec():
+            launch["lease"] = self.lease.model_dump(exclude_defaults=True)
         return orjson.dumps(launch).decode()
 
 
@@ -124,6 +150,7 @@ def words_of(run: list[str] | str) -> list[str]:
 def task_of(job: Job) -> Task:
     """The launch that a job carries."""
     launch = orjson.loads(job.command)
+    lease = launch.get("lease", {})
     return Task(
         tuple(launch["run"]),
         launch.get("env", {}),
@@ -132,6 +159,9 @@ def task_of(job: Job) -> Task:
         tuple(launch.get("prefix", ())),
         launch.get("cooperative", True),
         launch.get("grace_s", 30.0),
+        lease.get("max_steps", 0),
+        lease.get("max_duration_s", 0.0),
+        lease.get("renewal") == "central",
     )
 
 

@@ -17,7 +17,7 @@ from fairlead.engine.state import State
 from fairlead.registry import Registry
 from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.live import Live
-from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Order, Progress, Revoke, Task
+from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress, Revoke, Task, Wants
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster
 from fairlead.testing.invariants import check_state
@@ -288,3 +288,26 @@ def test_a_clock_that_is_set_back_does_not_go_back():
     calendar[0], steady[0] = 0.0, 6.0
     assert clock.now() == 101.0
     assert WallClock(900.0, 101.0, lambda: 0.0, lambda: 0.0).now() == 101.0
+
+
+def test_a_lease_is_renewed_unless_it_was_revoked_and_nothing_is_written_down():
+    scene = Scene("v100:1")
+    scene.live.task_of = lambda job: Task(("true",), max_steps=100, max_s=60.0)
+    scene.join()
+    scene.job("old", steps=1000.0)
+    scene.at(0.0)
+    before = len(scene.journal.events)
+    scene.live.tell(0, [Wants(0, 1, 1), Wants(0, 2, 1), Wants(7, 1, 1)])
+    assert scene.at(2.0) == [(0, Extend(0, 1, 1, 200, 120.0))]
+    scene.live.tell(0, [Wants(0, 1, 2), Wants(0, 1, 2)])
+    assert scene.at(3.0) == 2 * [(0, Extend(0, 1, 2, 300, 180.0))]
+    scene.live.tell(0, [Wants(0, 1, 2**53)])
+    assert scene.at(4.0) == [(0, Extend(0, 1, 2**53, 2**53, 1e9))]
+    assert len(scene.journal.events) == before
+    scene.live.tell(0, [Progress(0, 1, 10, 0, 1.0)])
+    scene.at(10.0)
+    scene.job("new", steps=1000.0)
+    assert scene.at(20.0) == [(0, Revoke(0, 1))]
+    scene.live.tell(0, [Wants(0, 1, 3)])
+    assert scene.at(21.0) == []
+    scene.check()

@@ -32,12 +32,15 @@ from fairlead.runtime.messages import (
     decode,
     encode,
 )
-from fairlead.runtime.orders import Ended, Launch, Order, Revoke, Told
+from fairlead.runtime.orders import Ended, Extend, Launch, Order, Revoke, Told
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.1
 """How often progress is looked at."""
+
+QUICK_LOOK_S = 0.002
+"""The same where a job does nothing until it is answered (central renewal)."""
 
 LONGEST_PAUSE_S = 5.0
 """Between tries to reach the control plane."""
@@ -155,6 +158,8 @@ class Agent:
                 self.supervisor.launch(order)
             elif isinstance(order, Revoke):
                 self.supervisor.revoke(order)
+            elif isinstance(order, Extend):
+                self.supervisor.extend(order)
             else:
                 self.supervisor.kill(order)
         except FairleadError as problem:
@@ -168,7 +173,8 @@ class Agent:
             log.warning("the lease of this agent is over: its jobs are stopped")
             self._expired = True
             self.supervisor.expire()
-        self.supervisor.wait(LOOK_S)
+        someone_holds = any(one.central for one in self.supervisor.running())
+        self.supervisor.wait(QUICK_LOOK_S if someone_holds else LOOK_S)
         return self.supervisor.poll()
 
     def _numbered(self, told: list[Told]) -> Words:

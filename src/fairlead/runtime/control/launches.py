@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.runtime.orders import Ended, Kill, Launch, Order, Revoke, Task
+from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Order, Revoke, Task, Wants
+
+MOST_STEPS, LONGEST_S = 2**53, 1e9
+"""Of a lease, however often it is renewed; which renewal it is, is the job's own word."""
 
 
 class Fate(Enum):
@@ -139,6 +142,15 @@ class Launches:
                 [(node, Kill(job, run.generation)) for node in self._nodes_left(run)] if run.sent else self._settle(run)[0]
             )
         return orders
+
+    def renew(self, node: int, wants: Wants) -> list[Addressed]:
+        """Whoever is not asked to leave may go on. The same question has the same answer, however often it is asked."""
+        run = self.get(wants.job, wants.generation)
+        if run is None or run.leaving:
+            return []
+        leases = wants.renewal + 1
+        steps, length_s = min(leases * run.task.max_steps, MOST_STEPS), min(leases * run.task.max_s, LONGEST_S)
+        return [(node, Extend(*run.key, wants.renewal, steps, length_s))]
 
     def heard(self, node: int, ended: Ended) -> tuple[list[Addressed], list[Outcome]]:
         """The processes of a launch on one node have ended."""

@@ -21,7 +21,7 @@ from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
-from fairlead.runtime.orders import Ended, Kill, Metric, Order, Task, Told
+from fairlead.runtime.orders import Ended, Kill, Metric, Order, Task, Told, Wants
 
 RATE_TELLS = 0.05
 """A rate that differs by less from what is known is not worth an event."""
@@ -263,6 +263,9 @@ class Live:
             orders, outcomes = self.launches.heard(node, word)
             self._send(orders)
             return self._became(outcomes, now)
+        if isinstance(word, Wants):
+            self._send(self.launches.renew(node, word))
+            return ()
         run = self.launches.get(word.job, word.generation)
         if run is None:
             return ()
