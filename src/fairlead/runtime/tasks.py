@@ -82,6 +82,8 @@ class TaskSpec(BaseModel):
     def _plain_name(cls, name: str) -> str:
         if name and (len(name) > LONGEST_NAME or not _NAME.match(name)):
             raise ValueError(f"letters, digits, '.', '_' and '-', at most {LONGEST_NAME}")
+        if name.isdecimal():
+            raise ValueError("a name with a letter in it; jobs are found by number too")
         return name
 
     @field_validator("run")

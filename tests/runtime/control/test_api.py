@@ -107,6 +107,7 @@ def test_without_a_token_nothing_is_told(token):
         ([{"run": "x", "types": ["h900"]}], 422, "h900"),
         ([{"run": "x", "steps": "many"}], 422, "steps"),
         ([{"run": "x", "name": "../x"}], 422, "letters"),
+        ([{"run": "x", "name": "17"}], 422, "letter"),
         ([{"run": "x", "name": "a"}, {"run": "x", "name": "a"}], 409, "taken"),
         ([{"run": "x\u0000y"}], 422, "NUL"),
         ([{"run": "it's"}], 422, "quotation"),
@@ -171,3 +172,16 @@ def test_tokens_are_kept_as_digests_and_only_for_their_owner(tmp_path):
     assert again.bearer(token[:-1]) is None
     assert again.revoke("ann", Role.USER) == 1
     assert Tokens(path).bearer(token) is None
+
+
+def test_a_job_without_a_name_gets_one_that_nobody_has():
+    async def scene(plane, who):
+        ann = who("ann")
+        answer = await ann.post("/v1/jobs", json={"jobs": [{"run": "x", "name": "job-1"}, {"run": "x"}, {"run": "x"}]})
+        assert [job["name"] for job in answer.json()["jobs"]] == ["job-1", "job-1-again", "job-2"]
+        assert (await ann.get("/v1/jobs/1")).json()["name"] == "job-1-again"
+        assert (await ann.get("/v1/jobs/job-1")).json()["number"] == 0
+        for nobody in ("9", "²", "٣", "9" * 100):
+            assert (await ann.get(f"/v1/jobs/{nobody}")).status_code == 404
+
+    with_plane(scene)

@@ -68,6 +68,7 @@ class Live:
         self._rung = threading.Condition()
         self._unanswered: list[tuple[_Request, Sequence[ev.Event]]] = []  # told, not yet known to be in the journal
         self._job_of: dict[int, Job] = {}
+        self._called: set[str] = set()  # names that look like those of jobs without one
         self._generation: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._progress: dict[int, tuple[float, float, float]] = {}  # steps, rate, since: as the state knows them
@@ -120,8 +121,8 @@ class Live:
         returns when every node concerned has told what runs there, or has been given up."""
         for jobs in (view.jobs, view.queued):
             for number, starts, failures in zip(jobs.number.tolist(), jobs.starts.tolist(), jobs.failures.tolist()):
-                self._job_of[number], self._generation[number] = view.job_of[number], starts
-                self._failures[number] = failures
+                self._know(number, view.job_of[number])
+                self._generation[number], self._failures[number] = starts, failures
         known = zip(
             view.jobs.number.tolist(), view.jobs.base_steps.tolist(), view.jobs.rate.tolist(), view.jobs.since_s.tolist()
         )
@@ -153,8 +154,8 @@ class Live:
         def happen(now: float) -> list[ev.Event]:
             events: list[ev.Event] = []
             for job in jobs:
-                job = replace(job, submitted_s=now, name=job.name or f"job-{self.next_number}")
-                self._job_of[self.next_number] = job
+                job = replace(job, submitted_s=now, name=job.name or self._name())
+                self._know(self.next_number, job)
                 events.append(ev.JobSubmitted(now, self.next_number, job))
                 self.next_number += 1
             return events
@@ -224,6 +225,18 @@ class Live:
             self._rung.notify_all()
 
     # What the above are made of.
+
+    def _know(self, number: int, job: Job) -> None:
+        self._job_of[number] = job
+        if job.name.startswith("job-"):
+            self._called.add(job.name)
+
+    def _name(self) -> str:
+        """Of a job that has none; somebody may have called another one so."""
+        name = f"job-{self.next_number}"
+        while name in self._called:
+            name += "-again"
+        return name
 
     def _ring(self, request: _Request) -> None:
         with self._rung:
