@@ -19,6 +19,7 @@ from fairlead.engine.decide import why_never
 from fairlead.runtime.control import views
 from fairlead.runtime.control.names import Names
 from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.control.refusals import DOCUMENTED, speak_plainly
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.tasks import TaskSpec
 
@@ -35,7 +36,9 @@ class Submission(BaseModel):
 
 
 def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
-    app = FastAPI(title="Fairlead", version=__version__, description="A scheduler for deep-learning clusters.")
+    about = "A scheduler for deep-learning clusters."
+    app = FastAPI(title="Fairlead", version=__version__, description=about, responses=DOCUMENTED)
+    speak_plainly(app)
     scheme = HTTPBearer(auto_error=False)
     names = Names()
     pending: set[str] = set()  # names that are on their way into the journal
@@ -92,7 +95,7 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     async def health() -> dict[str, Any]:
         return {"version": __version__, "second": plane.live.now}
 
-    @app.post("/v1/jobs", status_code=201, responses={409: {}, 411: {}, 413: {}, 422: {}})
+    @app.post("/v1/jobs", status_code=201)
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
         jobs = [task.job(task.name, who.user) for task in body.jobs]
         fitting = await read(lambda: _checked(plane, jobs, names, pending))
@@ -127,12 +130,12 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
 
         return {"jobs": await read(collect)}
 
-    @app.get("/v1/jobs/{name}", responses={404: {}})
+    @app.get("/v1/jobs/{name}")
     async def job(name: JobName, who: Who) -> dict[str, Any]:
         found: dict[str, Any] = await read(lambda: views.job_record(plane.loop, find(name, who), plane.live.now))
         return found
 
-    @app.delete("/v1/jobs/{name}", responses={404: {}, 409: {}})
+    @app.delete("/v1/jobs/{name}")
     async def cancel(name: JobName, who: Who) -> dict[str, Any]:
         number = await read(lambda: find(name, who))
         if await read(lambda: plane.loop.state.store.arrays["phase"][number] > int(Phase.RUNNING)):
