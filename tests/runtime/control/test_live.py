@@ -193,7 +193,8 @@ def test_a_cancelled_job_is_killed_and_its_place_given_when_it_is_gone():
     scene.job("b")
     scene.at(0.0)
     scene.live.cancel(0)
-    assert scene.at(10.0) == [(0, Kill(0, 1))]
+    assert scene.at(10.0) == []  # not before it is in the journal
+    assert scene.at(10.5) == [(0, Kill(0, 1))]
     assert (scene.phase(0), scene.phase(1)) == (Phase.CANCELLED, Phase.RUNNING)
     scene.live.tell(0, [Ended(0, 1, -9, False, 0, 0)])
     assert [(order.job, order.generation) for _, order in scene.at(11.0)] == [(1, 1)]
@@ -310,4 +311,43 @@ def test_a_lease_is_renewed_unless_it_was_revoked_and_nothing_is_written_down():
     assert scene.at(20.0) == [(0, Revoke(0, 1))]
     scene.live.tell(0, [Wants(0, 1, 3)])
     assert scene.at(21.0) == []
+    scene.check()
+
+
+def test_what_was_ordered_while_an_agent_was_away_is_ordered_again():
+    scene = Scene("v100:1,v100:1,v100:1")
+    scene.join()
+    for name in ("lost", "revoked", "cancelled"):
+        scene.job(name, steps=1000.0)
+    launches = scene.at(0.0)
+    assert [node for node, _ in launches] == [0, 1, 2]
+    scene.live.joined(0, ())  # it came back, and never heard of its job
+    assert scene.at(1.0) == [launches[0]]
+    scene.live.joined(0, [(0, 1)])
+    assert scene.at(2.0) == []
+    scene.live.launches.revoke(1)
+    scene.live.cancel(2)
+    scene.at(3.0)
+    assert scene.at(4.0) == [(2, Kill(2, 1))]
+    for node, found in ((1, [(1, 1)]), (2, [(2, 1)])):
+        scene.live.joined(node, found)
+    assert scene.at(5.0) == [(1, Revoke(1, 1)), (2, Kill(2, 1))]
+    for node in (1, 2):
+        scene.live.joined(node, ())
+    assert scene.at(6.0) == [(1, Revoke(1, 1)), (2, Kill(2, 1))]
+
+
+def test_a_launch_that_came_to_nothing_takes_no_steps_away():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("old", steps=1000.0, retry_limit=5)
+    scene.at(0.0)
+    scene.live.tell(0, [Progress(0, 1, 40, 40, 1.0)])
+    scene.at(5.0)
+    scene.live.tell(0, [Ended(0, 1, 1, False, 50, 40, "exit code 1")])
+    scene.at(10.0)
+    assert scene.phase(0) is Phase.RUNNING
+    scene.live.tell(0, [Ended(0, 2, 1, False, 0, 0, "exit code 1")])  # before it had read its checkpoint
+    scene.at(11.0)
+    assert scene.loop.state.store.arrays["base_steps"][0] == 40.0
     scene.check()

@@ -16,6 +16,7 @@ import grpc
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.agent.files import write_whole
 from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.agent.telling import Telling
 from fairlead.runtime.agent.term import LeaseTerm
 from fairlead.runtime.messages import (
     METHOD,
@@ -71,6 +72,7 @@ class Agent:
         self._incarnation = _next_incarnation(self.supervisor.root)
         self._term: LeaseTerm | None = None
         self._expired = False
+        self._telling = Telling()
         self._sequence = 0
         self._unheard: dict[int, tuple[Ended, ...]] = {}
         self._asked: list[float] = []  # when the beats were sent that have no answer yet
@@ -121,7 +123,7 @@ class Agent:
 
     def _hello(self) -> Hello:
         """What ended and was not heard of yet counts as running: its end is said next."""
-        self._numbered(self.supervisor.poll())
+        self._numbered(self._telling.of(self.supervisor.poll(), self.clock()))
         running = {(one.job, one.generation) for one in self.supervisor.running()}
         running |= {(end.job, end.generation) for ends in self._unheard.values() for end in ends}
         has = self.supervisor.accelerators
@@ -152,14 +154,16 @@ class Agent:
                 raise Unwanted(message.why)
 
     def _carry_out(self, order: Order) -> Ended | None:
-        """None, or why it could not be begun."""
+        """None, or why it could not be begun. A launch that got lost on its way, and then is not wanted any more, has ended."""
         try:
             if isinstance(order, Launch):
                 self.supervisor.launch(order)
-            elif isinstance(order, Revoke):
-                self.supervisor.revoke(order)
             elif isinstance(order, Extend):
                 self.supervisor.extend(order)
+            elif not self.supervisor.has(order.job, order.generation):
+                return Ended(order.job, order.generation, 126, False, 0, 0, "it never came here")
+            elif isinstance(order, Revoke):
+                self.supervisor.revoke(order)
             else:
                 self.supervisor.kill(order)
         except FairleadError as problem:
@@ -175,7 +179,7 @@ class Agent:
             self.supervisor.expire()
         someone_holds = any(one.central for one in self.supervisor.running())
         self.supervisor.wait(QUICK_LOOK_S if someone_holds else LOOK_S)
-        return self.supervisor.poll()
+        return self._telling.of(self.supervisor.poll(), self.clock())
 
     def _numbered(self, told: list[Told]) -> Words:
         """Ends are kept until they are heard; the rest is out of date soon."""

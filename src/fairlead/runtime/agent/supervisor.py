@@ -70,6 +70,10 @@ class Supervisor:
         self._launched[order.job, order.generation] = self._starter.start(order, held)
         self._newest[order.job] = order.generation
 
+    def has(self, job: int, generation: int) -> bool:
+        """Whether it runs here, or has ended here and that was not acknowledged yet."""
+        return (job, generation) in self._launched
+
     def revoke(self, order: Revoke) -> None:
         """Lets it save and stop. What has ended, or was never here, needs no more."""
         if (launched := self._launched.get((order.job, order.generation))) is not None:

@@ -84,10 +84,11 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     def find(name: str, who: Bearer) -> int:
         """A job by number, or by name: the youngest of that name. Others' jobs are not there."""
         state = plane.loop.state
-        number = int(name) if name.isdecimal() and len(name) < 10 else names.find(state, name)
-        if number not in state.job_of or (who.role is not Role.ADMIN and state.job_of[number].user != who.user):
-            raise HTTPException(404, f"there is no job {name[:80]!r}")
-        return number
+        numbers = [int(name)] if name.isdecimal() and len(name) < 10 else names.called(state, name)
+        for number in reversed(numbers):
+            if number in state.job_of and (who.role is Role.ADMIN or state.job_of[number].user == who.user):
+                return number
+        raise HTTPException(404, f"there is no job {name[:80]!r}")
 
     JobName = Annotated[str, Path(max_length=128)]
 

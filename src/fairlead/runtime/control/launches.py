@@ -3,7 +3,7 @@ network and no clock: whatever is to be sent comes back as orders, whatever beca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -109,8 +109,9 @@ class Launches:
     def latest(self, job: int) -> Running | None:
         return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
 
-    def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat]) -> list[Addressed]:
-        run = Running(job, generation, name, task, tuple(seats))
+    def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0) -> list[Addressed]:
+        """`saved` is what it will find in its last checkpoint: it has that many steps even if it comes to nothing."""
+        run = Running(job, generation, name, task, tuple(seats), saved=saved)
         mine = run.places
         run.waits_for = {
             other.key
@@ -141,6 +142,21 @@ class Launches:
             orders += (
                 [(node, Kill(job, run.generation)) for node in self._nodes_left(run)] if run.sent else self._settle(run)[0]
             )
+        return orders
+
+    def remind(self, node: int, found: Collection[Key]) -> list[Addressed]:
+        """An agent came back, and this runs there. What was ordered while it was away got lost, and is ordered again: an order
+        that did arrive changes nothing the second time."""
+        orders: list[Addressed] = []
+        for run in self._all.values():
+            if not run.sent or node not in self._nodes_left(run):
+                continue
+            if run.dropped:
+                orders.append((node, Kill(*run.key)))
+            elif run.revoked:
+                orders.append((node, Revoke(*run.key)))
+            elif run.key not in found:
+                orders += [(there, order) for there, order in self._orders(run) if there == node]
         return orders
 
     def renew(self, node: int, wants: Wants) -> list[Addressed]:
@@ -189,6 +205,9 @@ class Launches:
         if run.waits_for:
             return []
         run.sent = True
+        return self._orders(run)
+
+    def _orders(self, run: Running) -> list[Addressed]:
         master, gang = self._ports(run.key) if run.world_size > 1 else (0, 0)
         host = self._address_of(run.seats[0].node)
         return [
@@ -217,6 +236,7 @@ class Launches:
         for other in list(self._all.values()):
             if run.key in other.waits_for:
                 other.waits_for.discard(run.key)
+                other.saved = max(other.saved, run.saved if other.job == run.job else 0)
                 orders += self._send(other)
         return orders, [_outcome(run)]
 

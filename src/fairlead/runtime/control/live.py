@@ -72,6 +72,7 @@ class Live:
         self._generation: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._progress: dict[int, tuple[float, float, float]] = {}  # steps, rate, since: as the state knows them
+        self._saved: dict[int, int] = {}  # steps in the last checkpoint of who does not run
         self._present: set[int] = set()  # nodes that are up, as the state knows it
         self._awaited: set[int] = set()  # nodes that ran something before a restart and have not told what runs there
         self._found: dict[int, frozenset[Key]] = {}  # by node, what its agent found running when it joined
@@ -113,7 +114,8 @@ class Live:
             steps, _, _ = self._progress.get(number, (0.0, 0.0, 0.0))
             self._progress[number] = (steps, 0.0, plan.time)
             seats = self._seats(starts.accelerators[begin:end])
-            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats))
+            saved = self._saved.get(number, 0)
+            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved))
         return told
 
     def reconcile(self, view: Snapshot) -> Sequence[ev.Event]:
@@ -127,6 +129,7 @@ class Live:
             view.jobs.number.tolist(), view.jobs.base_steps.tolist(), view.jobs.rate.tolist(), view.jobs.since_s.tolist()
         )
         self._progress = {number: (steps, rate, since) for number, steps, rate, since in known}
+        self._saved = {number: int(steps) for number, (steps, rate, _) in self._progress.items() if not rate}
         seats = {number: self._seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
         self._present |= set(np.unique(self.cluster.node_of[view.up]).tolist())
         self._awaited = {seat.node for places in seats.values() for seat in places} - set(self._found)
@@ -163,11 +166,17 @@ class Live:
         self._ring(_Request(happen, answered))
 
     def cancel(self, number: int, answered: Callable[[Sequence[ev.Event]], None] = lambda events: None) -> None:
+        orders: list[Addressed] = []
+
         def happen(now: float) -> list[ev.Event]:
-            self._send(self.launches.drop(number))
+            orders.extend(self.launches.drop(number))
             return [ev.JobCancelled(now, number)]
 
-        self._ring(_Request(happen, answered))
+        def kept(events: Sequence[ev.Event]) -> None:
+            self._send(orders)
+            answered(events)
+
+        self._ring(_Request(happen, kept))
 
     def switch(self, scheduler: dict[str, object], why: str) -> None:
         self._ring(_Request(lambda now: [ev.SchedulerSwitched(now, scheduler, why)]))
@@ -181,6 +190,7 @@ class Live:
                 self._awaited.discard(node)
             else:
                 self._end_strangers(node)
+                self._send(self.launches.remind(node, self._found[node]))
             if node in self._present:
                 return []
             self._present.add(node)
@@ -300,6 +310,7 @@ class Live:
     def _became(self, outcomes: Sequence[Outcome], now: float) -> list[ev.Event]:
         events: list[ev.Event] = []
         for end in outcomes:
+            self._saved[end.job] = end.saved
             one, at = np.array([end.job], dtype=np.int64), np.array([now])
             saved = np.array([float(end.saved)])
             if end.fate is Fate.FINISHED:

@@ -1,7 +1,9 @@
-"""Jobs by name. People find the youngest job of a name; a name is free again when its job has ended. Names are read from the
-state as jobs come, so that a look costs the same with ten jobs and with a hundred thousand."""
+"""Jobs by name. People find the youngest job of a name that they may see; a name is free again when its job has ended. Names
+are read from the state as jobs come, so that a look costs the same with ten jobs and with a hundred thousand."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from fairlead.core.job import Phase
 from fairlead.engine.state import State
@@ -11,15 +13,17 @@ class Names:
     """Ask it under the control plane's lock only."""
 
     def __init__(self) -> None:
-        self._youngest: dict[str, int] = {}
+        self._numbers: dict[str, list[int]] = {}
         self._read = 0
 
-    def find(self, state: State, name: str) -> int | None:
+    def called(self, state: State, name: str) -> Sequence[int]:
+        """The numbers of all jobs of a name, the youngest last."""
         for number in range(self._read, state.next_number):
-            self._youngest[state.job_of[number].name] = number
+            self._numbers.setdefault(state.job_of[number].name, []).append(number)
         self._read = state.next_number
-        return self._youngest.get(name)
+        return self._numbers.get(name, ())
 
     def taken(self, state: State, name: str) -> bool:
-        number = self.find(state, name)
-        return number is not None and state.store.arrays["phase"][number] <= Phase.RUNNING
+        """At most the youngest of a name has not ended."""
+        numbers = self.called(state, name)
+        return bool(numbers) and bool(state.store.arrays["phase"][numbers[-1]] <= Phase.RUNNING)
