@@ -148,6 +148,7 @@ def test_a_gang_is_one_launch_on_several_nodes_and_dies_as_one():
     (one, two) = (order for _, order in orders)
     assert (one.master_port, one.gang_port) == (two.master_port, two.gang_port) != (0, 0)
     assert one.master_address == two.master_address == "node-0"
+    assert one.gang_token == two.gang_token != ""
     scene.live.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
     assert scene.at(3.0) == [(0, Kill(0, 1))]
     assert scene.phase(0) is Phase.RUNNING

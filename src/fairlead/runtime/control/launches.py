@@ -3,6 +3,7 @@ network and no clock: whatever is to be sent comes back as orders, whatever beca
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -63,6 +64,7 @@ class Running:
     ended: dict[int, Ended] = field(default_factory=dict)  # by node
     lost: set[int] = field(default_factory=set)  # nodes
     saved: int = 0
+    gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def key(self) -> Key:
@@ -223,6 +225,7 @@ class Launches:
                     master_address=host,
                     master_port=master,
                     gang_port=gang,
+                    gang_token=run.gang_token if gang else "",
                     checkpoints=f"{self._checkpoints}/{run.job}" if self._checkpoints else "",
                 ),
             )
