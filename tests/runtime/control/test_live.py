@@ -352,3 +352,21 @@ def test_a_launch_that_came_to_nothing_takes_no_steps_away():
     scene.at(11.0)
     assert scene.loop.state.store.arrays["base_steps"][0] == 40.0
     scene.check()
+
+
+def test_the_longest_grace_on_a_node_is_known_before_and_after_a_restart():
+    scene = Scene()
+    scene.live.task_of = lambda job: Task(("true",), grace_s=120.0)
+    scene.join()
+    scene.job("slow to leave", workers=3, steps=1000.0)
+    assert scene.live.grace_on(0) < 120
+    scene.at(0.0)
+    assert scene.live.grace_on(0) == scene.live.grace_on(1) > 120
+    again = Scene(state=State.replay(scene.journal), journal=scene.journal)
+    again.live.task_of = scene.live.task_of
+    again.live.stop()  # it does not wait for agents then
+    again.live.reconcile(again.loop.state.snapshot(0.0))
+    assert again.live.grace_on(1) > 120
+    again.live.left(1)
+    again.live._next(0.0)
+    assert again.live.grace_on(1) < 120

@@ -108,6 +108,10 @@ class Launches:
     def get(self, job: int, generation: int) -> Running | None:
         return self._all.get((job, generation))
 
+    def everybody(self) -> list[Running]:
+        """A copy, for other threads too."""
+        return list(self._all.values())
+
     def latest(self, job: int) -> Running | None:
         return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
 

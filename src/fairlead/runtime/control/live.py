@@ -32,6 +32,9 @@ FIRST_PORT, PORTS = 20_000, 10_000
 
 LONGEST_WAIT_S = 3600.0
 
+KILLING_S = 5.0
+"""From the end of a grace until the last process is gone, however stubborn."""
+
 
 class Wire(Protocol):
     """How orders reach agents. An order to a node that is not connected is lost: what it would have done is found out when the
@@ -76,6 +79,7 @@ class Live:
         self._present: set[int] = set()  # nodes that are up, as the state knows it
         self._awaited: set[int] = set()  # nodes that ran something before a restart and have not told what runs there
         self._found: dict[int, frozenset[Key]] = {}  # by node, what its agent found running when it joined
+        self._graces_before: dict[int, float] = {}  # by node, of what ran there before a restart
         self._stopped = False
         first = np.searchsorted(self.cluster.node_of, np.arange(len(self.cluster.nodes)))
         self._first_of_node: list[int] = first.tolist()
@@ -131,6 +135,10 @@ class Live:
         self._progress = {number: (steps, rate, since) for number, steps, rate, since in known}
         self._saved = {number: int(steps) for number, (steps, rate, _) in self._progress.items() if not rate}
         seats = {number: self._seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
+        for number, places in seats.items():
+            for seat in places:
+                known_s = self._graces_before.get(seat.node, 0.0)
+                self._graces_before[seat.node] = max(known_s, self.task_of(self._job_of[number]).grace_s)
         self._present |= set(np.unique(self.cluster.node_of[view.up]).tolist())
         self._awaited = {seat.node for places in seats.values() for seat in places} - set(self._found)
         happened: list[ev.Event] = []
@@ -186,6 +194,8 @@ class Live:
 
         def happen(now: float) -> list[ev.Event]:
             self._found[node] = frozenset(found)
+            if not self._awaited:
+                self._graces_before.pop(node, None)
             if self._awaited:  # after a restart, everybody is heard first
                 self._awaited.discard(node)
             else:
@@ -204,6 +214,7 @@ class Live:
         def happen(now: float) -> list[ev.Event]:
             self._awaited.discard(node)
             self._found.pop(node, None)
+            self._graces_before.pop(node, None)
             if node not in self._present:
                 return []
             self._present.discard(node)
@@ -223,6 +234,11 @@ class Live:
             return events
 
         self._ring(_Request(happen, lambda events: answered()))
+
+    def grace_on(self, node: int) -> float:
+        """How long jobs there may go on after they were asked to stop, killing them included."""
+        graces = [run.task.grace_s for run in self.launches.everybody() if any(seat.node == node for seat in run.seats)]
+        return max(self._graces_before.get(node, 0.0), *graces, 0.0) + KILLING_S
 
     @property
     def stopped(self) -> bool:
