@@ -188,3 +188,13 @@ def test_a_job_without_a_name_gets_one_that_nobody_has():
             assert (await ann.get(f"/v1/jobs/{nobody}")).status_code == 404
 
     with_plane(scene)
+
+
+def test_of_many_who_claim_a_name_at_once_one_gets_it():
+    async def scene(plane, who):
+        ann, one = who("ann"), {"jobs": [{"name": "a", "run": "x"}]}
+        answers = await asyncio.gather(*(ann.post("/v1/jobs", json=one) for _ in range(12)))
+        assert sorted(answer.status_code for answer in answers) == [201] + 11 * [409]
+        assert plane.loop.state.next_number == 1
+
+    with_plane(scene)

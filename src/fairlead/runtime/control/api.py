@@ -99,11 +99,10 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     @app.post("/v1/jobs", status_code=201)
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
         jobs = [task.job(task.name, who.user) for task in body.jobs]
-        fitting = await read(lambda: _checked(plane, jobs, names, pending))
+        new = set() if body.dry_run else {job.name for job in jobs} - {""}
+        fitting = await read(lambda: _checked(plane, jobs, names, pending, new))
         if body.dry_run:
             return {"jobs": [{"name": job.name, "types": types} for job, types in zip(jobs, fitting)]}
-        new = {job.name for job in jobs} - {""}
-        pending.update(new)
         try:
             events = await in_the_journal(lambda answered: plane.live.submit_jobs(jobs, answered))
         finally:
@@ -156,17 +155,19 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     return app
 
 
-def _checked(plane: Plane, jobs: Sequence[Job], names: Names, pending: set[str]) -> list[list[str]]:
-    """The types each could run on. Refuses what can never run here, and names that are taken."""
+def _checked(plane: Plane, jobs: Sequence[Job], names: Names, pending: set[str], claimed: set[str]) -> list[list[str]]:
+    """The types each could run on. Refuses what can never run here, and names that are taken; those that are claimed are taken
+    from now on."""
     state = plane.loop.state
     types: list[list[str]] = []
-    new: set[str] = set()
+    seen: set[str] = set()
     for job in jobs:
         mask = state.types_that_fit(job)
         if not mask:
             raise HTTPException(422, f"{job.name or 'it'} can never run here: {why_never(job, state.cluster)}")
-        if job.name and (job.name in new or job.name in pending or names.taken(state, job.name)):
+        if job.name and (job.name in seen or job.name in pending or names.taken(state, job.name)):
             raise HTTPException(409, f"the name {job.name!r} is taken by a job that has not ended")
-        new.add(job.name)
+        seen.add(job.name)
         types.append([name for code, name in enumerate(state.cluster.type_names) if mask >> code & 1])
+    pending |= claimed
     return types
