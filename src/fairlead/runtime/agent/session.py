@@ -108,8 +108,12 @@ class Agent:
                 next_beat = self.clock()
                 self._asked = [next_beat]
                 said.put(self._hello())
+                was_over = self._expired
                 while not self.stopping.is_set():
                     self._take(heard, said)
+                    was_over = was_over and self._expired
+                    if self._expired and not was_over:  # a line can be dead long before the network says so
+                        raise _Lost("no answer for the whole term of the lease")
                     now = self.clock()
                     if self._term is not None and now >= next_beat:
                         self._asked.append(now)
