@@ -93,7 +93,7 @@ def main() -> None:
     for number, row in enumerate(measured.get("leases", ())):
         if number == 0:
             print("  ".join(row))
-        print("  ".join(f"{value:{len(name)},.{1 if value < 10 else 0}f}" for name, value in row.items()))
+        print("  ".join(f"{value:{len(name)},.{int(value % 1 > 0 and value < 10)}f}" for name, value in row.items()))
 
 
 if __name__ == "__main__":
