@@ -16,6 +16,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.registry import Registry
 from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.launches import Fate, Seat
 from fairlead.runtime.control.live import Live
 from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress, Revoke, Task, Wants
 from fairlead.testing import check_events
@@ -370,3 +371,18 @@ def test_the_longest_grace_on_a_node_is_known_before_and_after_a_restart():
     again.live.left(1)
     again.live._next(0.0)
     assert again.live.grace_on(1) < 120
+
+
+def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
+    scene = Scene("v100:1,v100:1")
+    scene.join()
+    scene.job("moving", steps=1000.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Progress(0, 1, 30, 30, 1.0)])
+    scene.at(5.0)
+    launches = scene.live.launches
+    launches.revoke(0)
+    assert launches.start(0, 2, "moving", Task(("true",)), [Seat(1, (0,), (0,))]) == []  # the first has not left yet
+    assert launches.revoke(0) == ([], [])
+    orders, (became,) = launches.heard(0, Ended(0, 1, 0, True, 33, 33))
+    assert (orders, became.fate, became.saved) == ([], Fate.YIELDED, 33)

@@ -21,7 +21,7 @@ from serving import Served, served
 from fairlead.engine.state import State
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-EXAMPLES = 12  # of each operation and each kind
+EXAMPLES = 8  # of each operation and each kind
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ _LEFT_WHEN_ASKED = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A launch that has not ended. `central`: it waits for an answer at its bounds."""
+    """A launch that has not ended."""
 
     job: int
     generation: int
@@ -36,7 +36,6 @@ class Running:
     accelerators: tuple[int, ...]
     steps: int
     stopping: bool
-    central: bool
 
 
 class Launched:
@@ -84,7 +83,6 @@ class Launched:
             tuple(worker.accelerator for worker in self.record.workers),
             standing.steps,
             bool(self._stop or self._killed),
-            self.record.central,
         )
 
     @property

@@ -181,8 +181,7 @@ class Agent:
             log.warning("the lease of this agent is over: its jobs are stopped")
             self._expired = True
             self.supervisor.expire()
-        someone_holds = any(one.central for one in self.supervisor.running())
-        self.supervisor.wait(QUICK_LOOK_S if someone_holds else LOOK_S)
+        self.supervisor.wait(QUICK_LOOK_S if self.supervisor.is_waited_for else LOOK_S)
         return self._telling.of(self.supervisor.poll(), self.clock())
 
     def _numbered(self, told: list[Told]) -> Words:

@@ -110,6 +110,11 @@ class Supervisor:
     def running(self) -> list[Running]:
         return [launched.running for launched in self._launched.values() if launched.ended is None]
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a job does nothing beyond its bounds until it is answered (central renewal)."""
+        return any(launched.record.central and launched.ended is None for launched in self._launched.values())
+
     def adopt(self, wanted: Callable[[Running], bool] = lambda running: True) -> list[Running]:
         """What an earlier supervisor left running and is wanted still. The rest is killed, and told of when it has ended."""
         for launched in self._launched.values():

@@ -136,8 +136,8 @@ class Launches:
         if run is None:  # it ended at this very moment, and that is being told
             return [], []
         run.revoked = True
-        if not run.sent:
-            return self._settle(run)
+        if not run.sent:  # it did nothing, so nothing has become of it
+            return self._settle(run)[0], []
         return [(node, Revoke(job, run.generation)) for node in self._nodes_left(run)], []
 
     def drop(self, job: int) -> list[Addressed]:
