@@ -386,3 +386,31 @@ def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
     assert launches.revoke(0) == ([], [])
     orders, (became,) = launches.heard(0, Ended(0, 1, 0, True, 33, 33))
     assert (orders, became.fate, became.saved) == ([], Fate.YIELDED, 33)
+
+
+def test_a_job_that_has_used_its_time_limit_up_has_failed_and_is_killed():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("limited", steps=1000.0, time_limit_s=25.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Progress(0, 1, 10, 10, 1.0)])
+    scene.at(10.0)
+    scene.job("other", steps=1000.0)
+    assert scene.at(20.0) == [(0, Revoke(0, 1))]  # it has run for 20 s
+    scene.live.tell(0, [Ended(0, 1, 0, True, 20, 20)])
+    assert [order.job for _, order in scene.at(21.0)] == [1]
+    again = Scene("v100:1", state=State.replay(scene.journal), journal=scene.journal)
+    again.second = 40.0
+    again.live.joined(0, [(1, 1)])
+    for event in again.live.reconcile(again.loop.state.snapshot(40.0)):
+        again.loop.record(event)
+    again.live.tell(0, [Ended(1, 1, 0, False, 1000, 1000)])
+    assert [order.job for _, order in again.at(50.0)] == [0]
+    assert again.at(54.0) == []
+    assert again.phase(0) is Phase.RUNNING
+    again.at(56.0)
+    assert again.phase(0) is Phase.FAILED
+    assert again.at(57.0) == [(0, Kill(0, 2))]  # once it is in the journal
+    again.live.tell(0, [Ended(0, 2, -9, False, 25, 20)])
+    again.at(60.0)
+    again.check()

@@ -21,6 +21,7 @@ from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
+from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.orders import Ended, Kill, Metric, Order, Task, Told, Wants
 
 RATE_TELLS = 0.05
@@ -75,6 +76,7 @@ class Live:
         self._generation: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._progress: dict[int, tuple[float, float, float]] = {}  # steps, rate, since: as the state knows them
+        self._limits = Limits()
         self._saved: dict[int, int] = {}  # steps in the last checkpoint of who does not run
         self._present: set[int] = set()  # nodes that are up, as the state knows it
         self._awaited: set[int] = set()  # nodes that ran something before a restart and have not told what runs there
@@ -105,8 +107,10 @@ class Live:
     def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
         told: list[ev.Event] = []
         for job in plan.ended.tolist():
+            self._limits.forget(job)
             self._send(self.launches.drop(job))
         for job in plan.suspended.tolist():
+            self._limits.stopped(job, plan.time)
             orders, outcomes = self.launches.revoke(job)
             self._send(orders)
             told += self._became(outcomes, plan.time)
@@ -117,6 +121,7 @@ class Live:
             self._generation[number] = generation
             steps, _, _ = self._progress.get(number, (0.0, 0.0, 0.0))
             self._progress[number] = (steps, 0.0, plan.time)
+            self._limits.started(number, plan.time)
             seats = self._seats(starts.accelerators[begin:end])
             saved = self._saved.get(number, 0)
             self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved))
@@ -134,6 +139,11 @@ class Live:
         )
         self._progress = {number: (steps, rate, since) for number, steps, rate, since in known}
         self._saved = {number: int(steps) for number, (steps, rate, _) in self._progress.items() if not rate}
+        for jobs in (view.jobs, view.queued):
+            for number, ran_s in zip(jobs.number.tolist(), jobs.run_s.tolist()):
+                self._limits.add(number, view.job_of[number].time_limit_s, ran_s)
+        for number in view.jobs.runners.number.tolist():
+            self._limits.started(number, view.time)
         seats = {number: self._seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
         for number, places in seats.items():
             for seat in places:
@@ -167,6 +177,7 @@ class Live:
             for job in jobs:
                 job = replace(job, submitted_s=now, name=job.name or self._name())
                 self._know(self.next_number, job)
+                self._limits.add(self.next_number, job.time_limit_s)
                 events.append(ev.JobSubmitted(now, self.next_number, job))
                 self.next_number += 1
             return events
@@ -177,6 +188,7 @@ class Live:
         orders: list[Addressed] = []
 
         def happen(now: float) -> list[ev.Event]:
+            self._limits.forget(number)
             orders.extend(self.launches.drop(number))
             return [ev.JobCancelled(now, number)]
 
@@ -271,6 +283,7 @@ class Live:
 
     def _next(self, until: float) -> list[ev.Event]:
         """What happens next, or nothing up to a second."""
+        until = min(until, self._limits.soonest)
         self.lock.release()
         try:
             with self._rung:
@@ -285,7 +298,18 @@ class Live:
             events = request.happen(self.now)
             happened += events
             self._unanswered.append((request, events))
-        return happened
+        return happened + self._overrun()
+
+    def _overrun(self) -> list[ev.Event]:
+        """Whoever has used its time limit up has failed, and is killed when that is in the journal."""
+        now, events = self.now, list[ev.Event]()
+        for job in self._limits.over(now):
+            self._limits.forget(job)
+            orders = self.launches.drop(job)
+            events.append(ev.JobsFailed(now, np.array([job], dtype=np.int64), np.array([now]), "time limit"))
+            kill = _Request(lambda now: (), lambda events, orders=orders: self._send(orders))  # type: ignore[misc]
+            self._unanswered.append((kill, events))
+        return events
 
     def _send(self, orders: Sequence[Addressed]) -> None:
         for node, order in orders:
@@ -327,9 +351,12 @@ class Live:
         events: list[ev.Event] = []
         for end in outcomes:
             self._saved[end.job] = end.saved
+            if end.fate is not Fate.YIELDED:  # who was asked to leave stopped counting then
+                self._limits.stopped(end.job, now)
             one, at = np.array([end.job], dtype=np.int64), np.array([now])
             saved = np.array([float(end.saved)])
             if end.fate is Fate.FINISHED:
+                self._limits.forget(end.job)
                 self._send(self.launches.drop(end.job))  # it may have been about to go on elsewhere
                 events.append(ev.JobsFinished(now, one, at))
             elif end.fate is Fate.YIELDED:
