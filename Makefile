@@ -65,7 +65,7 @@ postgres:
 bench: setup
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/journals.py
-	$(BIN)/python benchmarks/lease.py
+	$(BIN)/python benchmarks/runtime.py
 
 pictures: setup
 	$(BIN)/python docs/make_policy_pictures.py

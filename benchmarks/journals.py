@@ -25,7 +25,7 @@ from typing import Any
 
 from fairlead.backends.simulated import Simulated
 from fairlead.config import SchedulerConfig
-from fairlead.core.cluster import Cluster
+from fairlead.config.cluster import read_cluster
 from fairlead.core.events import Event, JobSubmitted, Opened
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
@@ -33,7 +33,7 @@ from fairlead.engine.saved import save
 from fairlead.engine.state import State
 from fairlead.journals.database import DatabaseJournal
 from fairlead.journals.opening import open_journal
-from fairlead.workloads.catalogue import catalogue
+from fairlead.workloads.catalogue import accelerator_types, catalogue
 from fairlead.workloads.generate import Generator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -55,7 +55,7 @@ print(time.perf_counter() - began, state.digest())
 
 def run_of(jobs: int) -> list[Event]:
     """All that happens to so many jobs on 50 nodes of 8, five-minute rounds."""
-    cluster, journal = Cluster.parse("400xv100:8"), MemoryJournal()
+    cluster, journal = read_cluster("400xv100:8", accelerator_types()), MemoryJournal()
     table = catalogue().for_types(cluster.type_names)
     trace = Generator(jobs=jobs, jobs_per_hour=11.0, workers="multiple").trace(0)
     stages = SchedulerConfig.from_data({"policy": "las", "rounds": 300}).build(table)

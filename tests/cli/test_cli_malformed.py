@@ -152,6 +152,30 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("out.xlsx", ".csv"),
     ),
     "a full disk": ({}, (*SIMULATE, "--jobs", "2", "--events", "/dev/full"), ("/dev/full", "No space left")),
+    # Tasks.
+    "a task that is a list": ({"task.yaml": "- run: x\n"}, ("submit", "task.yaml"), ("task.yaml:1", "mapping")),
+    "a task that is cut off": ({"task.yaml": "run: [x\n"}, ("submit", "task.yaml"), ("task.yaml:2", "YAML")),
+    "a task that is code": (
+        {"task.yaml": "run: !!python/object/apply:os.system ['x']\n"},
+        ("submit", "task.yaml"),
+        ("task.yaml:1", "YAML"),
+    ),
+    "a task with an unknown field": ({"task.yaml": "run: x\nworker: 2\n"}, ("submit", "task.yaml"), ("task.yaml:2", "workers")),
+    "a task with a word for a number": (
+        {"task.yaml": "run: x\nworkers: many\n"},
+        ("submit", "task.yaml"),
+        ("task.yaml", "'workers'", "'many'", "integer"),
+    ),
+    "a task in a directory that is somewhere": (
+        {"task.yaml": "run: x\ndirectory: ../../etc\n"},
+        ("submit", "task.yaml"),
+        ("task.yaml", "'directory'", "absolute"),
+    ),
+    "a task with a lease that waits for nothing": (
+        {"task.yaml": "run: x\nlease: {renewal: central}\n"},
+        ("submit", "task.yaml"),
+        ("task.yaml", "'lease'", "bound"),
+    ),
 }
 
 

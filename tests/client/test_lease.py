@@ -96,6 +96,21 @@ def test_a_bound_in_time_ends_the_lease(agent: Agent) -> None:
     assert 0 < job.page[Field.SAVED] == job.page[Field.STEPS] < 1_000_000
 
 
+def test_under_central_renewal_nothing_is_done_beyond_a_bound_before_the_answer(agent: Agent) -> None:
+    central = {"FAIRLEAD_RENEWAL": "central"}
+    job = agent.launch(COUNT, "--steps", "100", "--paced", environment=central, bounds={Field.MAX_STEPS: 1})
+    job.pace(100)
+    for renewal in (1, 2):
+        until(lambda: job.page[Field.WANTS_MORE] == renewal)  # noqa: B023 - it is called here
+        assert job.page[Field.STEPS] == renewal
+        job.page[Field.MAX_STEPS] = renewal + 1
+        job.page[Field.RENEWALS] = renewal
+    until(lambda: job.page[Field.WANTS_MORE] == 3)
+    job.revoke()
+    assert job.ends() == 0
+    assert (job.stage, job.page[Field.STEPS], job.page[Field.SAVED]) == (Stage.YIELDED, 3, 3)
+
+
 def test_the_page_tells_when_steps_were_done(agent: Agent) -> None:
     job = agent.launch(COUNT, "--steps", "100", "--paced")
     job.pace(1)

@@ -55,3 +55,10 @@ def test_a_job_without_a_lease_reports_its_last_value_when_it_ends(agent: Agent,
     job = agent.launch(script)
     assert job.ends() == 0, job.errors
     assert written(job.reports)[-1] == {"number": 4.0}
+
+
+def test_a_full_disk_or_a_missing_folder_does_not_stop_training(tmp_path: Path) -> None:
+    for path in ("/dev/full", str(tmp_path / "missing" / "reports")):
+        reports = Reports(path)
+        reports.add({"loss": 0.5})
+        reports.flush()

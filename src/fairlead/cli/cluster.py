@@ -64,7 +64,7 @@ async def _serve(
     import uvicorn  # with what it brings, a second; only this command needs it
 
     from fairlead.journals.opening import open_journal
-    from fairlead.journals.recovery import recover
+    from fairlead.journals.recovery import is_new, recover
     from fairlead.runtime.control.api import create_app
     from fairlead.runtime.control.plane import Plane
     from fairlead.runtime.control.tokens import Role
@@ -72,8 +72,7 @@ async def _serve(
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     tokens = _tokens(root)
     journal = open_journal(where or str(root / "journal.sqlite"))
-    known = next(iter(journal), None) is not None
-    state = recover(journal)[0] if known else None
+    state = None if is_new(journal) else recover(journal)[0]
     if state is not None and state.cluster != machines:
         raise InputError("--cluster", "the cluster that the journal is about; another one needs a journal of its own")
     registry = Registry.installed()

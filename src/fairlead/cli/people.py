@@ -14,7 +14,7 @@ from fairlead.cli.output import out, print_json
 from fairlead.config.source import read_yaml
 from fairlead.core.errors import InputError
 from fairlead.report.columns import duration
-from fairlead.runtime.tasks import checked
+from fairlead.runtime.tasks import TaskSpec, checked
 
 if TYPE_CHECKING:
     from fairlead.runtime.people import ControlPlane
@@ -41,7 +41,9 @@ def submit(
     if not words:
         raise InputError("submit", "a task file, or a program after --")
     if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
-        task = dict(read_yaml(words[0]).data)
+        written = read_yaml(words[0])
+        written.mapping(TaskSpec.model_fields)
+        task = dict(written.data)
         source = words[0]
     else:
         task, source = {"run": list(words)}, "command line"

@@ -95,7 +95,7 @@ class Checkpoints:
             going = self.directory / f"{DRAFT}gone-{folder.name}"
             shutil.rmtree(going, ignore_errors=True)
             os.replace(folder, going)
-            shutil.rmtree(going)
+            shutil.rmtree(going, ignore_errors=True)  # what is left of it goes when the next launch begins
 
 
 def sync_all(folder: Path) -> None:

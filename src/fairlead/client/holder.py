@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic_ns
+from time import monotonic_ns, sleep
 from typing import TypeAlias
 
 from fairlead.client import reports
@@ -23,6 +23,8 @@ from fairlead.client.surroundings import Surroundings
 Save: TypeAlias = Callable[[Path], object]
 
 NEVER = 2**63
+LOOK_FOR_AN_ANSWER_S = 0.0005
+
 STEPS, LAST_NS, REVOKED, RENEWALS = (int(each) for each in (Field.STEPS, Field.LAST_NS, Field.REVOKED, Field.RENEWALS))
 
 
@@ -66,6 +68,9 @@ class _Bounds:
             ask_ns=began_ns + 3 * length_ns // 4 if length_ns else NEVER,
         )
 
+    def reached(self, steps: int, now: int) -> bool:
+        return steps >= self.last_step or now >= self.last_ns
+
 
 @dataclass(slots=True)
 class _Due:
@@ -101,6 +106,7 @@ class Holder:
         self._began_at = 0
         self._began_ns = monotonic_ns()
         self._renewals = 0
+        self._central = around.central
         self._due = _Due()
         self._gang = self._join(around, patience or Patience())
 
@@ -208,8 +214,9 @@ class Holder:
             due.exit_step = told
         if steps >= self._total:
             return True
-        self._renewals = numbers[RENEWALS]
-        bounds = _Bounds.read(numbers, self._began_at, self._began_ns)
+        bounds = self._bounds()
+        if self._central and self._gang.first and due.exit_step == NEVER:
+            bounds = self._await_renewal(bounds, steps)
         if due.exit_step == NEVER and self._is_over(bounds, steps, now):
             told = self._gang.end_after(steps)
             due.exit_step = NEVER if told is None else told
@@ -220,15 +227,27 @@ class Holder:
             self._save_now()
             self._plan_save(monotonic_ns())
         wants_more = self._gang.first and (steps >= bounds.ask_step or now >= bounds.ask_ns)
-        numbers[Field.WANTS_MORE] = wants_more
+        numbers[Field.WANTS_MORE] = self._renewals + 1 if wants_more else 0
         due.step = min(due.exit_step, due.save_step, self._total, bounds.last_step if wants_more else bounds.ask_step)
         due.ns = min(due.save_ns, bounds.last_ns if wants_more else bounds.ask_ns)
         return False
 
+    def _bounds(self) -> _Bounds:
+        self._renewals = self._numbers[RENEWALS]
+        return _Bounds.read(self._numbers, self._began_at, self._began_ns)
+
+    def _await_renewal(self, bounds: _Bounds, steps: int) -> _Bounds:
+        """Nothing is done beyond the bounds before there is an answer: more, or that the lease is over."""
+        numbers = self._numbers
+        while bounds.reached(steps, monotonic_ns()) and not numbers[REVOKED] and not self._gang.calls:
+            numbers[Field.WANTS_MORE] = self._renewals + 1
+            sleep(LOOK_FOR_AN_ANSWER_S)
+            bounds = self._bounds()
+        return bounds
+
     def _is_over(self, bounds: _Bounds, steps: int, now: int) -> bool:
         """Bounds are the first worker's business. A revocation counts wherever it arrives."""
-        bounded = self._gang.first and (steps >= bounds.last_step or now >= bounds.last_ns)
-        return bounded or bool(self._numbers[REVOKED])
+        return (self._gang.first and bounds.reached(steps, now)) or bool(self._numbers[REVOKED])
 
     def _plan_save(self, now: int) -> None:
         every = self._saving

@@ -25,7 +25,7 @@ class Field(IntEnum):
     REVOKED = 1  # 1: stop after the next step. Only the first worker of a gang is told; it tells the others.
     MAX_STEPS = 2  # of this launch, 0: no bound
     MAX_MS = 3  # of this launch in milliseconds, 0: no bound
-    RENEWALS = 4  # counts up whenever the bounds above were extended
+    RENEWALS = 4  # how often the bounds above were extended; counts up after they were
     # Written by the worker.
     STAGE = 16  # how far it is: a `Stage`
     STEPS = 17  # done since the job began, over all its launches
@@ -33,7 +33,7 @@ class Field(IntEnum):
     BEGAN_NS = 19  # monotonic, when this launch did its first step; with STEPS and LAST_NS the rate follows
     BEGAN_AT = 20  # steps at that moment
     LAST_NS = 21  # monotonic, when the last step ended
-    WANTS_MORE = 22  # 1: three quarters of the bounds are used; please extend
+    WANTS_MORE = 22  # three quarters of the bounds are used; which renewal it asks for: RENEWALS + 1, or 0
     BATCH_SIZE = 23  # the present one, 0: never said
 
 

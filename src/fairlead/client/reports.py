@@ -5,6 +5,7 @@ nothing is written."""
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import math
 import os
@@ -44,12 +45,14 @@ class Reports:
             return
         line = json.dumps({name: self._held.pop(name) for name in names}) + "\n"
         self._written_ns.update(dict.fromkeys(names, now))
-        # One write to a file opened for appending: lines of several processes do not mix.
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        # One write to a file opened for appending: lines of several processes do not mix. A report that cannot be written, to a
+        # disk that is full, is no reason to stop training.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(descriptor, line.encode())
+            finally:
+                os.close(descriptor)
 
 
 _reports: Reports | None = None

@@ -15,6 +15,7 @@ REPORTS = "FAIRLEAD_REPORTS"
 GANG_PORT = "FAIRLEAD_GANG_PORT"
 GANG_TOKEN = "FAIRLEAD_GANG_TOKEN"
 GENERATION = "FAIRLEAD_GENERATION"
+RENEWAL = "FAIRLEAD_RENEWAL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Surroundings:
     gang_port: int = 0  # 0: nobody to tell
     gang_token: str = ""
     generation: str = ""
+    central: bool = False  # at its bounds it waits for an answer, instead of leaving
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Surroundings:
@@ -39,6 +41,7 @@ class Surroundings:
             gang_port=_number(environment, GANG_PORT, 0),
             gang_token=environment.get(GANG_TOKEN, ""),
             generation=environment.get(GENERATION, ""),
+            central=environment.get(RENEWAL) == "central",
         )
 
     @property

@@ -12,7 +12,7 @@ import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Progress, Revoke
+from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Progress, Revoke, Wants
 
 LARGEST = 4 << 20
 """Bytes of one message."""
@@ -53,7 +53,7 @@ class Words:
     """What became of jobs; said again until it is heard."""
 
     sequence: int
-    told: tuple[Progress | Metric | Ended, ...]
+    told: tuple[Progress | Metric | Wants | Ended, ...]
 
 
 @with_config(_STRICT)
@@ -73,7 +73,7 @@ class Renewed:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
 class Orders:
-    orders: tuple[Launch | Revoke | Kill, ...]
+    orders: tuple[Launch | Revoke | Kill | Extend, ...]
 
 
 @with_config(_STRICT)
@@ -99,7 +99,9 @@ Message: TypeAlias = FromAgent | FromControl
 _KINDS: dict[str, type[Any]] = {
     kind.__name__.lower(): kind for kind in (Hello, Beat, Words, Welcome, Renewed, Orders, Heard, Refused)
 }
-_PARTS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (Launch, Revoke, Kill, Progress, Metric, Ended)}
+_PARTS: dict[str, type[Any]] = {
+    kind.__name__.lower(): kind for kind in (Launch, Revoke, Kill, Extend, Progress, Metric, Wants, Ended)
+}
 _ADAPTERS = {name: TypeAdapter(kind) for name, kind in {**_KINDS, **_PARTS}.items()}
 
 

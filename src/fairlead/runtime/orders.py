@@ -21,6 +21,9 @@ class Task:
     prefix: tuple[str, ...] = ()  # such as a container's: comes before the command
     cooperative: bool = True  # it looks at its lease; otherwise it is sent SIGTERM and has the grace to save
     grace_s: float = 30.0  # from revocation to SIGKILL
+    max_steps: int = 0  # of one lease, 0: no bound; each renewal adds as much again
+    max_s: float = 0.0
+    central: bool = False  # at its bounds it waits for the control plane's answer, instead of leaving without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,8 @@ class Launch:
     master_address: str = "127.0.0.1"
     master_port: int = 0  # for the job's own rendezvous (torchrun's MASTER_PORT)
     gang_port: int = 0  # where the first worker tells the others when to stop; 0: nobody to tell
+    gang_token: str = ""  # what workers of the gang prove to each other that they know
     checkpoints: str = ""  # the job's directory for checkpoints; it outlives a launch
-    max_steps: int = 0
-    max_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,19 @@ class Kill:
     generation: int
 
 
-Order: TypeAlias = Launch | Revoke | Kill
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """A lease is renewed: these are its bounds from now on, counted from the launch's beginning. `renewal` says which it is,
+    counted from 1; one that was carried out before changes nothing."""
+
+    job: int
+    generation: int
+    renewal: int
+    max_steps: int
+    max_s: float
+
+
+Order: TypeAlias = Launch | Revoke | Kill | Extend
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +98,15 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
+class Wants:
+    """Three quarters of a lease are used: its holder asks for this renewal, counted from 1; said again until it is answered."""
+
+    job: int
+    generation: int
+    renewal: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """All workers of a job on this node have ended. `yielded` where they saved and left because the lease was over; otherwise
     `code` is the exit status of the first that failed (negative: the signal), or 0 where all did their work."""
@@ -97,4 +120,4 @@ class Ended:
     why: str = ""  # for people: what ended it, such as "killed 30 s after it was asked to stop"
 
 
-Told: TypeAlias = Progress | Metric | Ended
+Told: TypeAlias = Progress | Metric | Wants | Ended

@@ -88,7 +88,4 @@ def _why(answer: httpx.Response) -> str:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):
         return f"status {answer.status_code}"
-    if isinstance(detail, list):  # what was wrong with a body, the first of it
-        where = ".".join(str(part) for part in detail[0]["loc"] if part != "body")
-        return f"{where}: {detail[0]['msg']}"
     return str(detail)

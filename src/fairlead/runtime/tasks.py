@@ -6,22 +6,71 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.runtime.orders import Task
 
 LONGEST_NAME, MOST_WORDS, LARGEST_WORD = 128, 4096, 32_768
+LARGEST_LAUNCH = 1 << 20
+"""Bytes of all that a job's launch is made of. It is sent to agents in one message."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
+
+def _one_line(text: str) -> str:
+    if len(text) > LONGEST_NAME or not text.isprintable():
+        raise ValueError(f"at most {LONGEST_NAME} characters that can be printed")
+    return text
+
+
+def _word(text: str) -> str:
+    """What can be an argument of a program."""
+    if len(text) > LARGEST_WORD or "\0" in text or not _can_be_spelled(text):
+        raise ValueError(f"at most {LARGEST_WORD} characters, without NUL or halves of surrogate pairs")
+    return text
+
+
+def _absolute(path: str) -> str:
+    if path and not path.startswith("/"):
+        raise ValueError("an absolute path, the same on all nodes")
+    return _word(path)
+
+
+def _can_be_spelled(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+Label = Annotated[str, AfterValidator(_one_line)]
+Word = Annotated[str, AfterValidator(_word)]
 Positive = Annotated[float, Field(gt=0, lt=1e15)]
 Amount = Annotated[float, Field(ge=0, lt=1e9)]
+
+
+class LeaseSpec(BaseModel):
+    """How much a job may do before it has to ask. Without bounds a lease holds until it is revoked. With `central` renewal it
+    waits for the control plane's answer where it has come to a bound; `max_steps: 1` asks in every step."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_steps: Annotated[int, Field(ge=0, le=10**12, description="0: no bound")] = 0
+    max_duration_s: Annotated[float, Field(ge=0, lt=1e9, description="0: no bound")] = 0.0
+    renewal: Literal["optimistic", "central"] = "optimistic"
+
+    @model_validator(mode="after")
+    def _something_to_ask_for(self) -> LeaseSpec:
+        if self.renewal == "central" and not (self.max_steps or self.max_duration_s):
+            raise ValueError("central renewal needs a bound; max_steps: 1 asks in every step")
+        return self
 
 
 class TaskSpec(BaseModel):
@@ -32,13 +81,13 @@ class TaskSpec(BaseModel):
 
     name: str = ""
     run: Annotated[list[str] | str, Field(description="program and arguments")]
-    kind: str = ""
+    kind: Label = ""
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
     steps: Positive = 1e6
     weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    entity: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
-    types: Annotated[list[str], Field(max_length=64)] = []
+    entity: Label = ""
+    types: Annotated[list[Label], Field(max_length=64)] = []
     memory_gb: Amount = 0.0
     cpus: Amount = 0.0
     host_memory_gb: Amount = 0.0
@@ -46,18 +95,33 @@ class TaskSpec(BaseModel):
     time_limit_s: Positive | None = None
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
     min_run_s: Amount = 0.0
-    env: dict[str, str] = {}
-    directory: str = ""
+    env: dict[str, Word] = {}
+    directory: Annotated[str, AfterValidator(_absolute)] = ""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    prefix: list[str] = []
+    prefix: Annotated[list[Word], Field(max_length=MOST_WORDS)] = []
     cooperative: bool = True
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    lease: LeaseSpec = LeaseSpec()
+
+    @model_validator(mode="after")
+    def _not_too_much(self) -> TaskSpec:
+        if len(self._command(words_of(self.run))) > LARGEST_LAUNCH:
+            raise ValueError(f"all words, variables and paths of a task together have at most {LARGEST_LAUNCH:,} bytes")
+        return self
+
+    @model_validator(mode="after")
+    def _who_asks(self) -> TaskSpec:
+        if not self.cooperative and self.lease != LeaseSpec():
+            raise ValueError("a lease with bounds is for cooperative jobs; time_limit_s bounds every job")
+        return self
 
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
         if name and (len(name) > LONGEST_NAME or not _NAME.match(name)):
             raise ValueError(f"letters, digits, '.', '_' and '-', at most {LONGEST_NAME}")
+        if name.isdecimal():
+            raise ValueError("a name with a letter in it; jobs are found by number too")
         return name
 
     @field_validator("run")
@@ -66,15 +130,17 @@ class TaskSpec(BaseModel):
         words = words_of(run)
         if not words or not words[0]:
             raise ValueError("a program to run")
-        if len(words) > MOST_WORDS or any(len(word) > LARGEST_WORD or "\0" in word for word in words):
-            raise ValueError(f"at most {MOST_WORDS} words of {LARGEST_WORD} characters, without NUL")
+        if len(words) > MOST_WORDS:
+            raise ValueError(f"at most {MOST_WORDS} words")
+        for word in words:
+            _word(word)
         return run
 
     @field_validator("env")
     @classmethod
     def _variables(cls, env: dict[str, str]) -> dict[str, str]:
-        for name, value in env.items():
-            if not _VARIABLE.match(name) or "\0" in value or len(value) > LARGEST_WORD:
+        for name in env:
+            if not _VARIABLE.match(name) or len(name) > LONGEST_NAME:
                 raise ValueError(f"variables such as SEED: '1'; {name[:40]!r} is not one")
             if name.startswith("FAIRLEAD_") or name in ("CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE"):
                 raise ValueError(f"{name} is set by Fairlead")
@@ -86,7 +152,7 @@ class TaskSpec(BaseModel):
         return Job(
             name,
             steps=self.steps,
-            kind=self.kind or script.rsplit("/", 1)[-1],
+            kind=self.kind or script.rsplit("/", 1)[-1][:LONGEST_NAME],
             workers=self.workers,
             weight=self.weight,
             priority=self.priority,
@@ -109,6 +175,8 @@ class TaskSpec(BaseModel):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 launch[name] = value
+        if self.lease != LeaseSpec():
+            launch["lease"] = self.lease.model_dump(exclude_defaults=True)
         return orjson.dumps(launch).decode()
 
 
@@ -124,6 +192,7 @@ def words_of(run: list[str] | str) -> list[str]:
 def task_of(job: Job) -> Task:
     """The launch that a job carries."""
     launch = orjson.loads(job.command)
+    lease = launch.get("lease", {})
     return Task(
         tuple(launch["run"]),
         launch.get("env", {}),
@@ -132,6 +201,9 @@ def task_of(job: Job) -> Task:
         tuple(launch.get("prefix", ())),
         launch.get("cooperative", True),
         launch.get("grace_s", 30.0),
+        lease.get("max_steps", 0),
+        lease.get("max_duration_s", 0.0),
+        lease.get("renewal") == "central",
     )
 
 
@@ -142,4 +214,5 @@ def checked(data: Any, source: str) -> TaskSpec:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str"))) or "task"
-        raise InputError(source, str(first["msg"]).removeprefix("Value error, "), field=field, value=first["input"]) from None
+        mend = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+        raise InputError(source, mend, field=field, value=first["input"]) from None

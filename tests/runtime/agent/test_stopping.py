@@ -14,6 +14,7 @@ from workshop import FOR_EVER, LEASED, STUBBORN, Node, order
 from fairlead.client.page import Field, Page
 from fairlead.runtime.agent.processes import Process, look, send
 from fairlead.runtime.agent.settings import Settings
+from fairlead.runtime.orders import Extend, Wants
 
 SAVES_WHEN_ASKED = """
 import os, signal, sys
@@ -211,13 +212,54 @@ def test_a_job_that_overstays_its_bound_is_killed(node: Node) -> None:
     node.until(lambda: node.progress(), "progress")
     node.clock.passes(105)
     assert not node.supervisor.poll() or node.supervisor.running()
-    node.supervisor.extend(1, 1, 9, 200.0)
+    node.supervisor.extend(Extend(1, 1, 1, 9, 200.0))
     assert (page[Field.MAX_MS], page[Field.MAX_STEPS], page[Field.RENEWALS]) == (200_000, 9, 1)
     node.clock.passes(100)
     node.told += node.supervisor.poll()
     assert not node.supervisor.running()[0].stopping
     node.clock.passes(10)
     assert node.ended(launch).why == "killed 10 s after its 200 s were over"
+
+
+WANTING = LEASED.replace("print(", "page[Field.WANTS_MORE] = 1\nprint(")
+
+
+def test_who_wants_more_is_told_of_until_it_is_answered_and_answers_count_once(node: Node) -> None:
+    launch = node.starts(order(WANTING, max_steps=10))
+    page = Page(node.directory(launch) / "0" / "lease")
+    node.until(lambda: Wants(1, 1, 1) in node.told, "the question")
+    node.told.clear()
+    assert Wants(1, 1, 1) not in node.supervisor.poll()
+    node.clock.passes(1.1)
+    assert Wants(1, 1, 1) in node.supervisor.poll()
+    for _ in range(2):
+        node.supervisor.extend(Extend(1, 1, 1, 20, 0.0))
+    assert (page[Field.MAX_STEPS], page[Field.RENEWALS]) == (20, 1)
+    node.supervisor.extend(Extend(1, 2, 2, 30, 0.0))
+    assert page[Field.MAX_STEPS] == 20, "of another generation"
+    node.clock.passes(5)
+    assert Wants(1, 1, 1) not in node.supervisor.poll()
+
+
+def test_who_is_asked_to_stop_does_not_ask_for_more(node: Node) -> None:
+    launch = node.starts(order(WANTING.replace("not page[Field.REVOKED]", "True"), max_steps=10))
+    node.revoke(launch)
+    node.told.clear()
+    node.clock.passes(5)
+    assert Wants(1, 1, 1) not in node.supervisor.poll()
+
+
+def test_the_time_of_a_renewed_lease_counts_anew_under_the_next_agent(node: Node) -> None:
+    script = LEASED.replace("not page[Field.REVOKED]", "True")
+    launch = node.starts(order(script, max_s=100.0, grace_s=10))
+    node.until(lambda: node.progress(), "progress")
+    node.supervisor.extend(Extend(1, 1, 1, 0, 200.0))
+    node.clock.passes(150)
+    node.restarts()
+    node.supervisor.poll()
+    assert not node.supervisor.running()[0].stopping
+    node.clock.passes(111)
+    assert node.ended(launch).why == "killed 10 s after its 100 s were over"
 
 
 def test_a_stub_that_dies_takes_its_worker_along(node: Node) -> None:
@@ -264,5 +306,5 @@ def test_a_process_that_has_another_start_time_is_not_signalled() -> None:
 def test_orders_for_what_was_never_here_do_nothing(node: Node) -> None:
     node.revoke(order(job=5))
     node.kill(order(job=5))
-    node.supervisor.extend(5, 1, 0, 0.0)
+    node.supervisor.extend(Extend(5, 1, 1, 0, 0.0))
     assert node.supervisor.poll() == []

@@ -16,13 +16,13 @@ def test_reports_become_metrics_and_nonsense_is_counted(node: Node) -> None:
 import os
 with open(os.environ["FAIRLEAD_REPORTS"], "a") as file:
     file.write('{"loss": 0.5, "accuracy": 1}\n')
-    file.write('nonsense\n[1]\n{"loss": "low"}\n{"loss": NaN}\n{"loss": true}\n{"loss": 1e999}\n')
+    file.write('nonsense\n[1]\n{"loss": "low"}\n{"loss": NaN}\n{"loss": true}\n{"loss": 1e999}\n{"\\ud800": 1}\n')
     file.write('{"loss": 0.25}\n{"torn": 1')
 """
     launch = node.launch(order(script))
     node.ended(launch)
     assert node.metrics() == [("loss", 0.5), ("accuracy", 1.0), ("loss", 0.25)]
-    assert node.supervisor.ignored_reports() == 6
+    assert node.supervisor.ignored_reports() == 7
 
 
 def test_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:

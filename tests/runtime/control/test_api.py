@@ -79,6 +79,9 @@ def test_others_jobs_are_not_there():
         assert (await bob.get("/v1/jobs?everybody=true")).json() == {"jobs": []}
         assert len((await who("root").get("/v1/jobs?everybody=true")).json()["jobs"]) == 1
         assert (await who("root").delete("/v1/jobs/mine")).status_code == 200
+        assert (await bob.post("/v1/jobs", json={"jobs": [{"name": "mine", "run": "true"}]})).status_code == 201
+        assert (await who("ann").get("/v1/jobs/mine")).json()["number"] == 0, "hers, though a younger one has that name"
+        assert (await who("root").get("/v1/jobs/mine")).json()["number"] == 1
 
     with_plane(scene)
 
@@ -107,6 +110,7 @@ def test_without_a_token_nothing_is_told(token):
         ([{"run": "x", "types": ["h900"]}], 422, "h900"),
         ([{"run": "x", "steps": "many"}], 422, "steps"),
         ([{"run": "x", "name": "../x"}], 422, "letters"),
+        ([{"run": "x", "name": "17"}], 422, "letter"),
         ([{"run": "x", "name": "a"}, {"run": "x", "name": "a"}], 409, "taken"),
         ([{"run": "x\u0000y"}], 422, "NUL"),
         ([{"run": "it's"}], 422, "quotation"),
@@ -171,3 +175,26 @@ def test_tokens_are_kept_as_digests_and_only_for_their_owner(tmp_path):
     assert again.bearer(token[:-1]) is None
     assert again.revoke("ann", Role.USER) == 1
     assert Tokens(path).bearer(token) is None
+
+
+def test_a_job_without_a_name_gets_one_that_nobody_has():
+    async def scene(plane, who):
+        ann = who("ann")
+        answer = await ann.post("/v1/jobs", json={"jobs": [{"run": "x", "name": "job-1"}, {"run": "x"}, {"run": "x"}]})
+        assert [job["name"] for job in answer.json()["jobs"]] == ["job-1", "job-1-again", "job-2"]
+        assert (await ann.get("/v1/jobs/1")).json()["name"] == "job-1-again"
+        assert (await ann.get("/v1/jobs/job-1")).json()["number"] == 0
+        for nobody in ("9", "²", "٣", "9" * 100):
+            assert (await ann.get(f"/v1/jobs/{nobody}")).status_code == 404
+
+    with_plane(scene)
+
+
+def test_of_many_who_claim_a_name_at_once_one_gets_it():
+    async def scene(plane, who):
+        ann, one = who("ann"), {"jobs": [{"name": "a", "run": "x"}]}
+        answers = await asyncio.gather(*(ann.post("/v1/jobs", json=one) for _ in range(12)))
+        assert sorted(answer.status_code for answer in answers) == [201] + 11 * [409]
+        assert plane.loop.state.next_number == 1
+
+    with_plane(scene)

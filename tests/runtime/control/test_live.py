@@ -16,8 +16,9 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.registry import Registry
 from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.launches import Fate, Seat
 from fairlead.runtime.control.live import Live
-from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Order, Progress, Revoke, Task
+from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress, Revoke, Task, Wants
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster
 from fairlead.testing.invariants import check_state
@@ -148,6 +149,7 @@ def test_a_gang_is_one_launch_on_several_nodes_and_dies_as_one():
     (one, two) = (order for _, order in orders)
     assert (one.master_port, one.gang_port) == (two.master_port, two.gang_port) != (0, 0)
     assert one.master_address == two.master_address == "node-0"
+    assert one.gang_token == two.gang_token != ""
     scene.live.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
     assert scene.at(3.0) == [(0, Kill(0, 1))]
     assert scene.phase(0) is Phase.RUNNING
@@ -193,7 +195,8 @@ def test_a_cancelled_job_is_killed_and_its_place_given_when_it_is_gone():
     scene.job("b")
     scene.at(0.0)
     scene.live.cancel(0)
-    assert scene.at(10.0) == [(0, Kill(0, 1))]
+    assert scene.at(10.0) == []  # not before it is in the journal
+    assert scene.at(10.5) == [(0, Kill(0, 1))]
     assert (scene.phase(0), scene.phase(1)) == (Phase.CANCELLED, Phase.RUNNING)
     scene.live.tell(0, [Ended(0, 1, -9, False, 0, 0)])
     assert [(order.job, order.generation) for _, order in scene.at(11.0)] == [(1, 1)]
@@ -288,3 +291,126 @@ def test_a_clock_that_is_set_back_does_not_go_back():
     calendar[0], steady[0] = 0.0, 6.0
     assert clock.now() == 101.0
     assert WallClock(900.0, 101.0, lambda: 0.0, lambda: 0.0).now() == 101.0
+
+
+def test_a_lease_is_renewed_unless_it_was_revoked_and_nothing_is_written_down():
+    scene = Scene("v100:1")
+    scene.live.task_of = lambda job: Task(("true",), max_steps=100, max_s=60.0)
+    scene.join()
+    scene.job("old", steps=1000.0)
+    scene.at(0.0)
+    before = len(scene.journal.events)
+    scene.live.tell(0, [Wants(0, 1, 1), Wants(0, 2, 1), Wants(7, 1, 1)])
+    assert scene.at(2.0) == [(0, Extend(0, 1, 1, 200, 120.0))]
+    scene.live.tell(0, [Wants(0, 1, 2), Wants(0, 1, 2)])
+    assert scene.at(3.0) == 2 * [(0, Extend(0, 1, 2, 300, 180.0))]
+    scene.live.tell(0, [Wants(0, 1, 2**53)])
+    assert scene.at(4.0) == [(0, Extend(0, 1, 2**53, 2**53, 1e9))]
+    assert len(scene.journal.events) == before
+    scene.live.tell(0, [Progress(0, 1, 10, 0, 1.0)])
+    scene.at(10.0)
+    scene.job("new", steps=1000.0)
+    assert scene.at(20.0) == [(0, Revoke(0, 1))]
+    scene.live.tell(0, [Wants(0, 1, 3)])
+    assert scene.at(21.0) == []
+    scene.check()
+
+
+def test_what_was_ordered_while_an_agent_was_away_is_ordered_again():
+    scene = Scene("v100:1,v100:1,v100:1")
+    scene.join()
+    for name in ("lost", "revoked", "cancelled"):
+        scene.job(name, steps=1000.0)
+    launches = scene.at(0.0)
+    assert [node for node, _ in launches] == [0, 1, 2]
+    scene.live.joined(0, ())  # it came back, and never heard of its job
+    assert scene.at(1.0) == [launches[0]]
+    scene.live.joined(0, [(0, 1)])
+    assert scene.at(2.0) == []
+    scene.live.launches.revoke(1)
+    scene.live.cancel(2)
+    scene.at(3.0)
+    assert scene.at(4.0) == [(2, Kill(2, 1))]
+    for node, found in ((1, [(1, 1)]), (2, [(2, 1)])):
+        scene.live.joined(node, found)
+    assert scene.at(5.0) == [(1, Revoke(1, 1)), (2, Kill(2, 1))]
+    for node in (1, 2):
+        scene.live.joined(node, ())
+    assert scene.at(6.0) == [(1, Revoke(1, 1)), (2, Kill(2, 1))]
+
+
+def test_a_launch_that_came_to_nothing_takes_no_steps_away():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("old", steps=1000.0, retry_limit=5)
+    scene.at(0.0)
+    scene.live.tell(0, [Progress(0, 1, 40, 40, 1.0)])
+    scene.at(5.0)
+    scene.live.tell(0, [Ended(0, 1, 1, False, 50, 40, "exit code 1")])
+    scene.at(10.0)
+    assert scene.phase(0) is Phase.RUNNING
+    scene.live.tell(0, [Ended(0, 2, 1, False, 0, 0, "exit code 1")])  # before it had read its checkpoint
+    scene.at(11.0)
+    assert scene.loop.state.store.arrays["base_steps"][0] == 40.0
+    scene.check()
+
+
+def test_the_longest_grace_on_a_node_is_known_before_and_after_a_restart():
+    scene = Scene()
+    scene.live.task_of = lambda job: Task(("true",), grace_s=120.0)
+    scene.join()
+    scene.job("slow to leave", workers=3, steps=1000.0)
+    assert scene.live.grace_on(0) < 120
+    scene.at(0.0)
+    assert scene.live.grace_on(0) == scene.live.grace_on(1) > 120
+    again = Scene(state=State.replay(scene.journal), journal=scene.journal)
+    again.live.task_of = scene.live.task_of
+    again.live.stop()  # it does not wait for agents then
+    again.live.reconcile(again.loop.state.snapshot(0.0))
+    assert again.live.grace_on(1) > 120
+    again.live.left(1)
+    again.live._next(0.0)
+    assert again.live.grace_on(1) < 120
+
+
+def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
+    scene = Scene("v100:1,v100:1")
+    scene.join()
+    scene.job("moving", steps=1000.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Progress(0, 1, 30, 30, 1.0)])
+    scene.at(5.0)
+    launches = scene.live.launches
+    launches.revoke(0)
+    assert launches.start(0, 2, "moving", Task(("true",)), [Seat(1, (0,), (0,))]) == []  # the first has not left yet
+    assert launches.revoke(0) == ([], [])
+    orders, (became,) = launches.heard(0, Ended(0, 1, 0, True, 33, 33))
+    assert (orders, became.fate, became.saved) == ([], Fate.YIELDED, 33)
+
+
+def test_a_job_that_has_used_its_time_limit_up_has_failed_and_is_killed():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("limited", steps=1000.0, time_limit_s=25.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Progress(0, 1, 10, 10, 1.0)])
+    scene.at(10.0)
+    scene.job("other", steps=1000.0)
+    assert scene.at(20.0) == [(0, Revoke(0, 1))]  # it has run for 20 s
+    scene.live.tell(0, [Ended(0, 1, 0, True, 20, 20)])
+    assert [order.job for _, order in scene.at(21.0)] == [1]
+    again = Scene("v100:1", state=State.replay(scene.journal), journal=scene.journal)
+    again.second = 40.0
+    again.live.joined(0, [(1, 1)])
+    for event in again.live.reconcile(again.loop.state.snapshot(40.0)):
+        again.loop.record(event)
+    again.live.tell(0, [Ended(1, 1, 0, False, 1000, 1000)])
+    assert [order.job for _, order in again.at(50.0)] == [0]
+    assert again.at(54.0) == []
+    assert again.phase(0) is Phase.RUNNING
+    again.at(56.0)
+    assert again.phase(0) is Phase.FAILED
+    assert again.at(57.0) == [(0, Kill(0, 2))]  # once it is in the journal
+    again.live.tell(0, [Ended(0, 2, -9, False, 25, 20)])
+    again.at(60.0)
+    again.check()

@@ -10,12 +10,16 @@ from pathlib import Path
 
 from fairlead.client.page import Stage
 from fairlead.runtime.agent.files import write_json
+from fairlead.runtime.agent.pages import Standing
 from fairlead.runtime.agent.records import ENDED, SETTLED, Record, Stop
 from fairlead.runtime.agent.reports import Reports
 from fairlead.runtime.agent.settings import Settings
 from fairlead.runtime.agent.stub import Exit
 from fairlead.runtime.agent.worker import Worker
-from fairlead.runtime.orders import Ended, Metric, Progress, Told
+from fairlead.runtime.orders import Ended, Extend, Metric, Progress, Told, Wants
+
+ASK_AGAIN_S = 1.0
+"""A renewal that was asked for and not answered is asked for again: the question may have been lost."""
 
 _LEFT_WHEN_ASKED = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 """How a script that knows no lease ends when it is sent SIGTERM: in its own time, at once, or as a shell puts it."""
@@ -23,7 +27,7 @@ _LEFT_WHEN_ASKED = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A launch that has not ended. `wants_more`: it has used three quarters of its bounds and asks for more."""
+    """A launch that has not ended."""
 
     job: int
     generation: int
@@ -32,7 +36,6 @@ class Running:
     accelerators: tuple[int, ...]
     steps: int
     stopping: bool
-    wants_more: bool
 
 
 class Launched:
@@ -46,16 +49,21 @@ class Launched:
         reports: Reports | None,
         settings: Settings,
         stop: Stop | None,
+        found: bool = False,
     ) -> None:
+        """`found`: an earlier agent launched it. How often its lease was renewed by then is not known for sure: its time counts
+        anew."""
         self.record, self.directory, self.workers = record, directory, workers
         self.ended: Ended | None = None
         self._reports, self._settings = reports, settings
         self._stop = stop
         self._max_s = record.max_s
         self._began: float | None = None
+        self._found = found
         self._killed = ""  # why
         self._told: Progress | None = None
         self._told_end = False
+        self._asked: tuple[int, float] = (0, 0.0)  # which renewal, and when
 
     @classmethod
     def over(cls, record: Record, directory: Path, settings: Settings, ended: Ended) -> Launched:
@@ -75,7 +83,6 @@ class Launched:
             tuple(worker.accelerator for worker in self.record.workers),
             standing.steps,
             bool(self._stop or self._killed),
-            standing.wants_more,
         )
 
     @property
@@ -104,10 +111,11 @@ class Launched:
         for worker in self.workers:
             worker.end(now, self._settings.kill_patience_s)
 
-    def extend(self, max_steps: int, max_s: float) -> None:
-        self._max_s = max_s
-        for worker in self.workers:
-            worker.extend(max_steps, max_s)
+    def extend(self, order: Extend) -> None:
+        if self.ended is None and order.renewal > self.workers[0].standing.renewals:
+            self._max_s = order.max_s
+            for worker in self.workers:
+                worker.extend(order.renewal, order.max_steps, order.max_s)
 
     def poll(self, now: float) -> list[Told]:
         if self._told_end:
@@ -117,7 +125,7 @@ class Launched:
                 worker.look()
             self._hurry(now)
         over = all(worker.exit is not None for worker in self.workers)
-        told = self._news(over)
+        told = self._news(over, now)
         if over:
             self.ended = self.ended or self._end()
             told.append(self.ended)
@@ -143,7 +151,7 @@ class Launched:
             why = f"worker {failed.record.rank} failed and the others did not end within {self._settings.sibling_grace_s:g} s"
             self._stop_by(Stop(now + self._settings.sibling_grace_s, why, asked=False))
         if self._began is None and (began_ns := self.workers[0].standing.began_ns):
-            self._began = min(began_ns / 1e9, now)
+            self._began = now if self._found else min(began_ns / 1e9, now)
         if self._max_s and self._began is not None and now > self._began + self._max_s + self.record.grace_s:
             self.kill(now, f"killed {self.record.grace_s:g} s after its {self._max_s:g} s were over")
         elif self._stop is not None and now >= self._stop.deadline:
@@ -151,7 +159,7 @@ class Launched:
         elif self._killed:
             self.kill(now, self._killed)
 
-    def _news(self, over: bool) -> list[Told]:
+    def _news(self, over: bool, now: float) -> list[Told]:
         if not self.workers:
             return []
         job, generation, standing = self.record.job, self.record.generation, self.workers[0].standing
@@ -161,10 +169,18 @@ class Launched:
         if replace(progress, rate=0.0) != replace(before, rate=0.0):
             told.append(progress)
             self._told = progress
+        if self._must_ask(standing, now) and not over:
+            self._asked = (standing.wants_more, now)
+            told.append(Wants(job, generation, standing.wants_more))
         if self._reports is not None:
             said = self._reports.rest() if over else self._reports.read()
             told += [Metric(job, generation, name, value) for name, value in said]
         return told
+
+    def _must_ask(self, standing: Standing, now: float) -> bool:
+        which, asked_s = self._asked
+        wants = standing.wants_more == standing.renewals + 1 and self._stop is None and not self._killed
+        return wants and (which != standing.wants_more or now >= asked_s + ASK_AGAIN_S)
 
     def _end(self) -> Ended:
         standings = [worker.standing for worker in self.workers]

@@ -24,7 +24,8 @@ class Standing:
     rate: float = 0.0
     began_ns: int = 0
     batch_size: int = 0
-    wants_more: bool = False
+    renewals: int = 0
+    wants_more: int = 0  # which renewal it asks for, 0: none
 
 
 class LeaseFile:
@@ -54,10 +55,9 @@ class LeaseFile:
         self._write(Field.MAX_STEPS, max_steps)
         self._write(Field.MAX_MS, round(max_s * 1000))
 
-    def extend(self, max_steps: int, max_s: float) -> None:
+    def extend(self, renewal: int, max_steps: int, max_s: float) -> None:
         self.bound(max_steps, max_s)
-        numbers = self._numbers()
-        self._write(Field.RENEWALS, numbers[Field.RENEWALS] + 1 if numbers else 1)
+        self._write(Field.RENEWALS, renewal)
 
     def close(self) -> None:
         if self._file >= 0:
@@ -83,5 +83,6 @@ def _standing(numbers: tuple[int, ...]) -> Standing:
         rate=done / took_ns * 1e9 if done > 0 and took_ns > 0 and numbers[Field.BEGAN_NS] else 0.0,
         began_ns=numbers[Field.BEGAN_NS],
         batch_size=min(numbers[Field.BATCH_SIZE], _LARGEST),
-        wants_more=bool(numbers[Field.WANTS_MORE]),
+        renewals=min(numbers[Field.RENEWALS], _LARGEST),
+        wants_more=min(numbers[Field.WANTS_MORE], _LARGEST),
     )

@@ -41,6 +41,7 @@ class Record:
     max_s: float
     boot: str  # which start of the machine the processes belong to
     workers: tuple[WorkerRecord, ...]
+    central: bool = False
 
     @classmethod
     def of(cls, launch: Launch, workers: tuple[WorkerRecord, ...]) -> Record:
@@ -51,9 +52,10 @@ class Record:
             launch.world_size,
             launch.task.cooperative,
             launch.task.grace_s,
-            launch.max_s,
+            launch.task.max_s,
             boot(),
             workers,
+            launch.task.central,
         )
 
     def write(self, directory: Path) -> None:

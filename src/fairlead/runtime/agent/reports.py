@@ -81,9 +81,14 @@ def _numbers(line: bytes) -> list[tuple[str, float]] | None:
         said = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(said, dict) or not all(_is_number(value) and len(name) <= NAME for name, value in said.items()):
+    if not isinstance(said, dict) or not all(_is_number(value) and _is_name(name) for name, value in said.items()):
         return None
     return [(name, float(value)) for name, value in said.items()]
+
+
+def _is_name(name: str) -> bool:
+    """One that can be sent and shown; JSON can spell halves of characters."""
+    return len(name) <= NAME and name.isprintable()
 
 
 def _is_number(value: object) -> bool:

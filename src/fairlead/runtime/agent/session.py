@@ -16,6 +16,7 @@ import grpc
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.agent.files import write_whole
 from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.agent.telling import Telling
 from fairlead.runtime.agent.term import LeaseTerm
 from fairlead.runtime.messages import (
     METHOD,
@@ -32,12 +33,15 @@ from fairlead.runtime.messages import (
     decode,
     encode,
 )
-from fairlead.runtime.orders import Ended, Launch, Order, Revoke, Told
+from fairlead.runtime.orders import Ended, Extend, Launch, Order, Revoke, Told
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.1
 """How often progress is looked at."""
+
+QUICK_LOOK_S = 0.002
+"""The same where a job does nothing until it is answered (central renewal)."""
 
 LONGEST_PAUSE_S = 5.0
 """Between tries to reach the control plane."""
@@ -68,6 +72,7 @@ class Agent:
         self._incarnation = _next_incarnation(self.supervisor.root)
         self._term: LeaseTerm | None = None
         self._expired = False
+        self._telling = Telling()
         self._sequence = 0
         self._unheard: dict[int, tuple[Ended, ...]] = {}
         self._asked: list[float] = []  # when the beats were sent that have no answer yet
@@ -103,8 +108,12 @@ class Agent:
                 next_beat = self.clock()
                 self._asked = [next_beat]
                 said.put(self._hello())
+                was_over = self._expired
                 while not self.stopping.is_set():
                     self._take(heard, said)
+                    was_over = was_over and self._expired
+                    if self._expired and not was_over:  # a line can be dead long before the network says so
+                        raise _Lost("no answer for the whole term of the lease")
                     now = self.clock()
                     if self._term is not None and now >= next_beat:
                         self._asked.append(now)
@@ -118,7 +127,7 @@ class Agent:
 
     def _hello(self) -> Hello:
         """What ended and was not heard of yet counts as running: its end is said next."""
-        self._numbered(self.supervisor.poll())
+        self._numbered(self._telling.of(self.supervisor.poll(), self.clock()))
         running = {(one.job, one.generation) for one in self.supervisor.running()}
         running |= {(end.job, end.generation) for ends in self._unheard.values() for end in ends}
         has = self.supervisor.accelerators
@@ -149,10 +158,14 @@ class Agent:
                 raise Unwanted(message.why)
 
     def _carry_out(self, order: Order) -> Ended | None:
-        """None, or why it could not be begun."""
+        """None, or why it could not be begun. A launch that got lost on its way, and then is not wanted any more, has ended."""
         try:
             if isinstance(order, Launch):
                 self.supervisor.launch(order)
+            elif isinstance(order, Extend):
+                self.supervisor.extend(order)
+            elif not self.supervisor.has(order.job, order.generation):
+                return Ended(order.job, order.generation, 126, False, 0, 0, "it never came here")
             elif isinstance(order, Revoke):
                 self.supervisor.revoke(order)
             else:
@@ -168,8 +181,8 @@ class Agent:
             log.warning("the lease of this agent is over: its jobs are stopped")
             self._expired = True
             self.supervisor.expire()
-        self.supervisor.wait(LOOK_S)
-        return self.supervisor.poll()
+        self.supervisor.wait(QUICK_LOOK_S if self.supervisor.is_waited_for else LOOK_S)
+        return self._telling.of(self.supervisor.poll(), self.clock())
 
     def _numbered(self, told: list[Told]) -> Words:
         """Ends are kept until they are heard; the rest is out of date soon."""

@@ -100,7 +100,7 @@ class Starter:
             ),
             f"its code {task.code[:12]} was not sent": bool(task.code) and not self.has_code(task.code),
             "its grace or its bounds are out of range": not (
-                0 <= task.grace_s <= LONGEST_S and 0 <= launch.max_s <= LONGEST_S and 0 <= launch.max_steps <= 2**53
+                0 <= task.grace_s <= LONGEST_S and 0 <= task.max_s <= LONGEST_S and 0 <= task.max_steps <= 2**53
             ),
         }
         for problem, there in problems.items():
@@ -134,7 +134,7 @@ class Starter:
         if self._settings.pages is not None:
             self._folder(self._settings.pages)
             page = self._settings.pages / f"{launch.job}-{launch.generation}-{desk.name}"
-        lease = LeaseFile.create(page, launch.max_steps, launch.max_s)
+        lease = LeaseFile.create(page, launch.task.max_steps, launch.task.max_s)
         os.chmod(page, 0o600)
         self._give(page)
         return lease

@@ -26,7 +26,7 @@ from fairlead.runtime.agent.sharing import MultiProcessService
 from fairlead.runtime.agent.starting import Starter
 from fairlead.runtime.agent.stub import LOG
 from fairlead.runtime.agent.worker import REPORTS, Worker
-from fairlead.runtime.orders import Kill, Launch, Revoke, Told
+from fairlead.runtime.orders import Extend, Kill, Launch, Revoke, Told
 
 READ_AT_ONCE = 1 << 20
 
@@ -70,6 +70,10 @@ class Supervisor:
         self._launched[order.job, order.generation] = self._starter.start(order, held)
         self._newest[order.job] = order.generation
 
+    def has(self, job: int, generation: int) -> bool:
+        """Whether it runs here, or has ended here and that was not acknowledged yet."""
+        return (job, generation) in self._launched
+
     def revoke(self, order: Revoke) -> None:
         """Lets it save and stop. What has ended, or was never here, needs no more."""
         if (launched := self._launched.get((order.job, order.generation))) is not None:
@@ -80,10 +84,10 @@ class Supervisor:
         if launched is not None and launched.ended is None:
             launched.kill(self._clock(), "killed because it was not wanted any more")
 
-    def extend(self, job: int, generation: int, max_steps: int, max_s: float) -> None:
-        """New bounds for a launch that asks for more; they count from its beginning."""
-        if (launched := self._launched.get((job, generation))) is not None and launched.ended is None:
-            launched.extend(max_steps, max_s)
+    def extend(self, order: Extend) -> None:
+        """New bounds for a launch that asked for more."""
+        if (launched := self._launched.get((order.job, order.generation))) is not None:
+            launched.extend(order)
 
     def poll(self) -> list[Told]:
         """What happened since the last call, and whatever is due by now: kills at the end of a grace, siblings of the
@@ -105,6 +109,11 @@ class Supervisor:
 
     def running(self) -> list[Running]:
         return [launched.running for launched in self._launched.values() if launched.ended is None]
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a job does nothing beyond its bounds until it is answered (central renewal)."""
+        return any(launched.record.central and launched.ended is None for launched in self._launched.values())
 
     def adopt(self, wanted: Callable[[Running], bool] = lambda running: True) -> list[Running]:
         """What an earlier supervisor left running and is wanted still. The rest is killed, and told of when it has ended."""
@@ -203,7 +212,8 @@ def _found(record: Record, directory: Path, settings: Settings) -> Launched:
     reports = None
     with contextlib.suppress(OSError):
         reports = Reports(directory / str(record.workers[0].rank) / REPORTS)
-    return Launched(record, directory, workers, reports, settings, Stop.read(directory) if same_boot else None)
+    stop = Stop.read(directory) if same_boot else None
+    return Launched(record, directory, workers, reports, settings, stop, found=True)
 
 
 def _locked(path: Path) -> int:

@@ -81,9 +81,9 @@ class Worker:
             if self._lease is not None:
                 self._lease.revoke()
 
-    def extend(self, max_steps: int, max_s: float) -> None:
+    def extend(self, renewal: int, max_steps: int, max_s: float) -> None:
         if self._lease is not None:
-            self._lease.extend(max_steps, max_s)
+            self._lease.extend(renewal, max_steps, max_s)
 
     def ask(self) -> None:
         if self.exit is None:

@@ -17,7 +17,9 @@ from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
 from fairlead.engine.decide import why_never
 from fairlead.runtime.control import views
+from fairlead.runtime.control.names import Names
 from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.control.refusals import DOCUMENTED, speak_plainly
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.tasks import TaskSpec
 
@@ -34,11 +36,14 @@ class Submission(BaseModel):
 
 
 def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
-    app = FastAPI(title="Fairlead", version=__version__, description="A scheduler for deep-learning clusters.")
+    about = "A scheduler for deep-learning clusters."
+    app = FastAPI(title="Fairlead", version=__version__, description=about, responses=DOCUMENTED)
+    speak_plainly(app)
     scheme = HTTPBearer(auto_error=False)
+    names = Names()
     pending: set[str] = set()  # names that are on their way into the journal
 
-    def bearer(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
+    async def bearer(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
         found = None if given is None else tokens.bearer(given.credentials)
         if found is None or found.role is Role.AGENT:
             raise HTTPException(401, "a valid token is needed: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
@@ -49,7 +54,7 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     @app.middleware("http")
     async def small_bodies(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
         length = request.headers.get("content-length", "0")
-        if request.method in ("POST", "PUT", "PATCH") and (not length.isdigit() or int(length) > LARGEST_BODY):
+        if request.method in ("POST", "PUT", "PATCH") and (not length.isdecimal() or int(length) > LARGEST_BODY):
             return JSONResponse({"detail": f"a body of at most {LARGEST_BODY:,} bytes, with its length"}, 413)
         if request.method in ("POST", "PUT", "PATCH") and "content-length" not in request.headers:
             return JSONResponse({"detail": "a body with its length"}, 411)
@@ -79,12 +84,11 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     def find(name: str, who: Bearer) -> int:
         """A job by number, or by name: the youngest of that name. Others' jobs are not there."""
         state = plane.loop.state
-        number = int(name) if name.isdigit() and len(name) < 10 and int(name) in state.job_of else -1
-        if number < 0:
-            number = next((n for n in reversed(state.job_of) if state.job_of[n].name == name), -1)
-        if number < 0 or (who.role is not Role.ADMIN and state.job_of[number].user != who.user):
-            raise HTTPException(404, f"there is no job {name[:80]!r}")
-        return number
+        numbers = [int(name)] if name.isdecimal() and len(name) < 10 else names.called(state, name)
+        for number in reversed(numbers):
+            if number in state.job_of and (who.role is Role.ADMIN or state.job_of[number].user == who.user):
+                return number
+        raise HTTPException(404, f"there is no job {name[:80]!r}")
 
     JobName = Annotated[str, Path(max_length=128)]
 
@@ -92,18 +96,17 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     async def health() -> dict[str, Any]:
         return {"version": __version__, "second": plane.live.now}
 
-    @app.post("/v1/jobs", status_code=201, responses={409: {}, 411: {}, 413: {}, 422: {}})
+    @app.post("/v1/jobs", status_code=201)
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
         jobs = [task.job(task.name, who.user) for task in body.jobs]
-        fitting = await read(lambda: _checked(plane, jobs, pending))
+        new = set() if body.dry_run else {job.name for job in jobs} - {""}
+        fitting = await read(lambda: _checked(plane, jobs, names, pending, new))
         if body.dry_run:
             return {"jobs": [{"name": job.name, "types": types} for job, types in zip(jobs, fitting)]}
-        names = {job.name for job in jobs} - {""}
-        pending.update(names)
         try:
             events = await in_the_journal(lambda answered: plane.live.submit_jobs(jobs, answered))
         finally:
-            pending.difference_update(names)
+            pending.difference_update(new)
         return {"jobs": [{"number": e.number, "name": e.job.name} for e in events if isinstance(e, ev.JobSubmitted)]}
 
     @app.get("/v1/jobs")
@@ -127,12 +130,12 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
 
         return {"jobs": await read(collect)}
 
-    @app.get("/v1/jobs/{name}", responses={404: {}})
+    @app.get("/v1/jobs/{name}")
     async def job(name: JobName, who: Who) -> dict[str, Any]:
         found: dict[str, Any] = await read(lambda: views.job_record(plane.loop, find(name, who), plane.live.now))
         return found
 
-    @app.delete("/v1/jobs/{name}", responses={404: {}, 409: {}})
+    @app.delete("/v1/jobs/{name}")
     async def cancel(name: JobName, who: Who) -> dict[str, Any]:
         number = await read(lambda: find(name, who))
         if await read(lambda: plane.loop.state.store.arrays["phase"][number] > int(Phase.RUNNING)):
@@ -152,18 +155,19 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     return app
 
 
-def _checked(plane: Plane, jobs: Sequence[Job], pending: set[str]) -> list[list[str]]:
-    """The types each could run on. Refuses what can never run here, and names that are taken."""
+def _checked(plane: Plane, jobs: Sequence[Job], names: Names, pending: set[str], claimed: set[str]) -> list[list[str]]:
+    """The types each could run on. Refuses what can never run here, and names that are taken; those that are claimed are taken
+    from now on."""
     state = plane.loop.state
-    taken = {state.job_of[n].name for n in (*state.live.tolist(), *state.queue.tolist())} | pending
     types: list[list[str]] = []
-    new: set[str] = set()
+    seen: set[str] = set()
     for job in jobs:
         mask = state.types_that_fit(job)
         if not mask:
             raise HTTPException(422, f"{job.name or 'it'} can never run here: {why_never(job, state.cluster)}")
-        if job.name and (job.name in taken or job.name in new):
+        if job.name and (job.name in seen or job.name in pending or names.taken(state, job.name)):
             raise HTTPException(409, f"the name {job.name!r} is taken by a job that has not ended")
-        new.add(job.name)
+        seen.add(job.name)
         types.append([name for code, name in enumerate(state.cluster.type_names) if mask >> code & 1])
+    pending |= claimed
     return types

@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 
 LEAST_LOOK_S = 0.05
 
+HELLO_WITHIN_S = 10.0
+"""Whoever opens a stream and says nothing is sent away."""
+
 
 @dataclass(eq=False)
 class _Session:
@@ -50,10 +53,10 @@ class _Session:
 
 @dataclass(eq=False)
 class Hub:
-    """Give it the cluster, the length of an agent's lease, and how long after its end jobs may still be dying there.
+    """Give it the cluster, the length of an agent's lease, and how long after its end jobs may still be dying there at least.
 
-    A node is given up `term_s + grace_s` after the last beat that was answered; until then its jobs count as running, because
-    they may be.
+    A node is given up `term_s + grace_s` after the last beat that was answered, or later where a job on it has a longer grace
+    of its own; until then its jobs count as running, because they may be.
     """
 
     cluster: Cluster
@@ -107,20 +110,23 @@ class Hub:
         while True:
             now = self.clock()
             for node in [node for node, until in self._until.items() if until <= now]:
+                if (longer := self._alive().grace_on(node) - self.grace_s) > 0 and self._until[node] + longer > now:
+                    continue
                 del self._until[node]
                 self._close(node)
                 self._alive().left(node)
                 log.warning("node given up", extra={"node": self.cluster.nodes[node].name})
-            soonest = min(self._until.values(), default=now + 1.0)
+            soonest = min((until for until in self._until.values() if until > now), default=now + 1.0)
             await asyncio.sleep(min(max(soonest - now, LEAST_LOOK_S), 1.0))
 
     async def _session(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> AsyncIterator[bytes]:
         try:
-            session = self._welcome(await _first(requests), context)
-        except BadMessage as problem:
-            yield encode(Refused(str(problem)))
+            self._admit(context)
+            session = self._welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S))
+        except (BadMessage, TimeoutError) as problem:
+            yield encode(Refused(str(problem) or f"no word within {HELLO_WITHIN_S:g} s"))
             return
         listening = asyncio.create_task(self._listen(session, requests))
         try:
@@ -133,11 +139,14 @@ class Hub:
             if self._sessions.get(session.node) is session:
                 del self._sessions[session.node]
 
-    def _welcome(self, message: Message, context: grpc.aio.ServicerContext[bytes, bytes]) -> _Session:
-        """Who says hello must be allowed to, and be the node it says it is."""
+    def _admit(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        """Who has no right token is not listened to."""
         token = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not self.may_join(str(token).removeprefix("Bearer ")):
             raise BadMessage("this token is not one of an agent")
+
+    def _welcome(self, message: Message) -> _Session:
+        """Who says hello must be the node it says it is."""
         if not isinstance(message, Hello):
             raise BadMessage("the first word of an agent is hello")
         node = self._number.get(message.node, -1)

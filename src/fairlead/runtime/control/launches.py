@@ -3,12 +3,16 @@ network and no clock: whatever is to be sent comes back as orders, whatever beca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import secrets
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.runtime.orders import Ended, Kill, Launch, Order, Revoke, Task
+from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Order, Revoke, Task, Wants
+
+MOST_STEPS, LONGEST_S = 2**53, 1e9
+"""Of a lease, however often it is renewed; which renewal it is, is the job's own word."""
 
 
 class Fate(Enum):
@@ -60,6 +64,7 @@ class Running:
     ended: dict[int, Ended] = field(default_factory=dict)  # by node
     lost: set[int] = field(default_factory=set)  # nodes
     saved: int = 0
+    gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def key(self) -> Key:
@@ -103,11 +108,16 @@ class Launches:
     def get(self, job: int, generation: int) -> Running | None:
         return self._all.get((job, generation))
 
+    def everybody(self) -> list[Running]:
+        """A copy, for other threads too."""
+        return list(self._all.values())
+
     def latest(self, job: int) -> Running | None:
         return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
 
-    def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat]) -> list[Addressed]:
-        run = Running(job, generation, name, task, tuple(seats))
+    def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0) -> list[Addressed]:
+        """`saved` is what it will find in its last checkpoint: it has that many steps even if it comes to nothing."""
+        run = Running(job, generation, name, task, tuple(seats), saved=saved)
         mine = run.places
         run.waits_for = {
             other.key
@@ -126,8 +136,8 @@ class Launches:
         if run is None:  # it ended at this very moment, and that is being told
             return [], []
         run.revoked = True
-        if not run.sent:
-            return self._settle(run)
+        if not run.sent:  # it did nothing, so nothing has become of it
+            return self._settle(run)[0], []
         return [(node, Revoke(job, run.generation)) for node in self._nodes_left(run)], []
 
     def drop(self, job: int) -> list[Addressed]:
@@ -139,6 +149,30 @@ class Launches:
                 [(node, Kill(job, run.generation)) for node in self._nodes_left(run)] if run.sent else self._settle(run)[0]
             )
         return orders
+
+    def remind(self, node: int, found: Collection[Key]) -> list[Addressed]:
+        """An agent came back, and this runs there. What was ordered while it was away got lost, and is ordered again: an order
+        that did arrive changes nothing the second time."""
+        orders: list[Addressed] = []
+        for run in self._all.values():
+            if not run.sent or node not in self._nodes_left(run):
+                continue
+            if run.dropped:
+                orders.append((node, Kill(*run.key)))
+            elif run.revoked:
+                orders.append((node, Revoke(*run.key)))
+            elif run.key not in found:
+                orders += [(there, order) for there, order in self._orders(run) if there == node]
+        return orders
+
+    def renew(self, node: int, wants: Wants) -> list[Addressed]:
+        """Whoever is not asked to leave may go on. The same question has the same answer, however often it is asked."""
+        run = self.get(wants.job, wants.generation)
+        if run is None or run.leaving:
+            return []
+        leases = wants.renewal + 1
+        steps, length_s = min(leases * run.task.max_steps, MOST_STEPS), min(leases * run.task.max_s, LONGEST_S)
+        return [(node, Extend(*run.key, wants.renewal, steps, length_s))]
 
     def heard(self, node: int, ended: Ended) -> tuple[list[Addressed], list[Outcome]]:
         """The processes of a launch on one node have ended."""
@@ -177,6 +211,9 @@ class Launches:
         if run.waits_for:
             return []
         run.sent = True
+        return self._orders(run)
+
+    def _orders(self, run: Running) -> list[Addressed]:
         master, gang = self._ports(run.key) if run.world_size > 1 else (0, 0)
         host = self._address_of(run.seats[0].node)
         return [
@@ -192,6 +229,7 @@ class Launches:
                     master_address=host,
                     master_port=master,
                     gang_port=gang,
+                    gang_token=run.gang_token if gang else "",
                     checkpoints=f"{self._checkpoints}/{run.job}" if self._checkpoints else "",
                 ),
             )
@@ -205,6 +243,7 @@ class Launches:
         for other in list(self._all.values()):
             if run.key in other.waits_for:
                 other.waits_for.discard(run.key)
+                other.saved = max(other.saved, run.saved if other.job == run.job else 0)
                 orders += self._send(other)
         return orders, [_outcome(run)]
 

@@ -21,7 +21,8 @@ from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
-from fairlead.runtime.orders import Ended, Kill, Metric, Order, Task, Told
+from fairlead.runtime.control.limits import Limits
+from fairlead.runtime.orders import Ended, Kill, Metric, Order, Task, Told, Wants
 
 RATE_TELLS = 0.05
 """A rate that differs by less from what is known is not worth an event."""
@@ -31,6 +32,9 @@ FIRST_PORT, PORTS = 20_000, 10_000
 """For gangs to find each other."""
 
 LONGEST_WAIT_S = 3600.0
+
+KILLING_S = 5.0
+"""From the end of a grace until the last process is gone, however stubborn."""
 
 
 class Wire(Protocol):
@@ -68,12 +72,16 @@ class Live:
         self._rung = threading.Condition()
         self._unanswered: list[tuple[_Request, Sequence[ev.Event]]] = []  # told, not yet known to be in the journal
         self._job_of: dict[int, Job] = {}
+        self._called: set[str] = set()  # names that look like those of jobs without one
         self._generation: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._progress: dict[int, tuple[float, float, float]] = {}  # steps, rate, since: as the state knows them
+        self._limits = Limits()
+        self._saved: dict[int, int] = {}  # steps in the last checkpoint of who does not run
         self._present: set[int] = set()  # nodes that are up, as the state knows it
         self._awaited: set[int] = set()  # nodes that ran something before a restart and have not told what runs there
         self._found: dict[int, frozenset[Key]] = {}  # by node, what its agent found running when it joined
+        self._graces_before: dict[int, float] = {}  # by node, of what ran there before a restart
         self._stopped = False
         first = np.searchsorted(self.cluster.node_of, np.arange(len(self.cluster.nodes)))
         self._first_of_node: list[int] = first.tolist()
@@ -99,8 +107,10 @@ class Live:
     def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
         told: list[ev.Event] = []
         for job in plan.ended.tolist():
+            self._limits.forget(job)
             self._send(self.launches.drop(job))
         for job in plan.suspended.tolist():
+            self._limits.stopped(job, plan.time)
             orders, outcomes = self.launches.revoke(job)
             self._send(orders)
             told += self._became(outcomes, plan.time)
@@ -111,8 +121,10 @@ class Live:
             self._generation[number] = generation
             steps, _, _ = self._progress.get(number, (0.0, 0.0, 0.0))
             self._progress[number] = (steps, 0.0, plan.time)
+            self._limits.started(number, plan.time)
             seats = self._seats(starts.accelerators[begin:end])
-            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats))
+            saved = self._saved.get(number, 0)
+            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved))
         return told
 
     def reconcile(self, view: Snapshot) -> Sequence[ev.Event]:
@@ -120,13 +132,23 @@ class Live:
         returns when every node concerned has told what runs there, or has been given up."""
         for jobs in (view.jobs, view.queued):
             for number, starts, failures in zip(jobs.number.tolist(), jobs.starts.tolist(), jobs.failures.tolist()):
-                self._job_of[number], self._generation[number] = view.job_of[number], starts
-                self._failures[number] = failures
+                self._know(number, view.job_of[number])
+                self._generation[number], self._failures[number] = starts, failures
         known = zip(
             view.jobs.number.tolist(), view.jobs.base_steps.tolist(), view.jobs.rate.tolist(), view.jobs.since_s.tolist()
         )
         self._progress = {number: (steps, rate, since) for number, steps, rate, since in known}
+        self._saved = {number: int(steps) for number, (steps, rate, _) in self._progress.items() if not rate}
+        for jobs in (view.jobs, view.queued):
+            for number, ran_s in zip(jobs.number.tolist(), jobs.run_s.tolist()):
+                self._limits.add(number, view.job_of[number].time_limit_s, ran_s)
+        for number in view.jobs.runners.number.tolist():
+            self._limits.started(number, view.time)
         seats = {number: self._seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
+        for number, places in seats.items():
+            for seat in places:
+                known_s = self._graces_before.get(seat.node, 0.0)
+                self._graces_before[seat.node] = max(known_s, self.task_of(self._job_of[number]).grace_s)
         self._present |= set(np.unique(self.cluster.node_of[view.up]).tolist())
         self._awaited = {seat.node for places in seats.values() for seat in places} - set(self._found)
         happened: list[ev.Event] = []
@@ -153,8 +175,9 @@ class Live:
         def happen(now: float) -> list[ev.Event]:
             events: list[ev.Event] = []
             for job in jobs:
-                job = replace(job, submitted_s=now, name=job.name or f"job-{self.next_number}")
-                self._job_of[self.next_number] = job
+                job = replace(job, submitted_s=now, name=job.name or self._name())
+                self._know(self.next_number, job)
+                self._limits.add(self.next_number, job.time_limit_s)
                 events.append(ev.JobSubmitted(now, self.next_number, job))
                 self.next_number += 1
             return events
@@ -162,11 +185,18 @@ class Live:
         self._ring(_Request(happen, answered))
 
     def cancel(self, number: int, answered: Callable[[Sequence[ev.Event]], None] = lambda events: None) -> None:
+        orders: list[Addressed] = []
+
         def happen(now: float) -> list[ev.Event]:
-            self._send(self.launches.drop(number))
+            self._limits.forget(number)
+            orders.extend(self.launches.drop(number))
             return [ev.JobCancelled(now, number)]
 
-        self._ring(_Request(happen, answered))
+        def kept(events: Sequence[ev.Event]) -> None:
+            self._send(orders)
+            answered(events)
+
+        self._ring(_Request(happen, kept))
 
     def switch(self, scheduler: dict[str, object], why: str) -> None:
         self._ring(_Request(lambda now: [ev.SchedulerSwitched(now, scheduler, why)]))
@@ -176,10 +206,13 @@ class Live:
 
         def happen(now: float) -> list[ev.Event]:
             self._found[node] = frozenset(found)
+            if not self._awaited:
+                self._graces_before.pop(node, None)
             if self._awaited:  # after a restart, everybody is heard first
                 self._awaited.discard(node)
             else:
                 self._end_strangers(node)
+                self._send(self.launches.remind(node, self._found[node]))
             if node in self._present:
                 return []
             self._present.add(node)
@@ -193,6 +226,7 @@ class Live:
         def happen(now: float) -> list[ev.Event]:
             self._awaited.discard(node)
             self._found.pop(node, None)
+            self._graces_before.pop(node, None)
             if node not in self._present:
                 return []
             self._present.discard(node)
@@ -213,6 +247,11 @@ class Live:
 
         self._ring(_Request(happen, lambda events: answered()))
 
+    def grace_on(self, node: int) -> float:
+        """How long jobs there may go on after they were asked to stop, killing them included."""
+        graces = [run.task.grace_s for run in self.launches.everybody() if any(seat.node == node for seat in run.seats)]
+        return max(self._graces_before.get(node, 0.0), *graces, 0.0) + KILLING_S
+
     @property
     def stopped(self) -> bool:
         return self._stopped
@@ -225,6 +264,18 @@ class Live:
 
     # What the above are made of.
 
+    def _know(self, number: int, job: Job) -> None:
+        self._job_of[number] = job
+        if job.name.startswith("job-"):
+            self._called.add(job.name)
+
+    def _name(self) -> str:
+        """Of a job that has none; somebody may have called another one so."""
+        name = f"job-{self.next_number}"
+        while name in self._called:
+            name += "-again"
+        return name
+
     def _ring(self, request: _Request) -> None:
         with self._rung:
             self._inbox.append(request)
@@ -232,6 +283,7 @@ class Live:
 
     def _next(self, until: float) -> list[ev.Event]:
         """What happens next, or nothing up to a second."""
+        until = min(until, self._limits.soonest)
         self.lock.release()
         try:
             with self._rung:
@@ -246,7 +298,18 @@ class Live:
             events = request.happen(self.now)
             happened += events
             self._unanswered.append((request, events))
-        return happened
+        return happened + self._overrun()
+
+    def _overrun(self) -> list[ev.Event]:
+        """Whoever has used its time limit up has failed, and is killed when that is in the journal."""
+        now, events = self.now, list[ev.Event]()
+        for job in self._limits.over(now):
+            self._limits.forget(job)
+            orders = self.launches.drop(job)
+            events.append(ev.JobsFailed(now, np.array([job], dtype=np.int64), np.array([now]), "time limit"))
+            kill = _Request(lambda now: (), lambda events, orders=orders: self._send(orders))  # type: ignore[misc]
+            self._unanswered.append((kill, events))
+        return events
 
     def _send(self, orders: Sequence[Addressed]) -> None:
         for node, order in orders:
@@ -263,6 +326,9 @@ class Live:
             orders, outcomes = self.launches.heard(node, word)
             self._send(orders)
             return self._became(outcomes, now)
+        if isinstance(word, Wants):
+            self._send(self.launches.renew(node, word))
+            return ()
         run = self.launches.get(word.job, word.generation)
         if run is None:
             return ()
@@ -284,9 +350,13 @@ class Live:
     def _became(self, outcomes: Sequence[Outcome], now: float) -> list[ev.Event]:
         events: list[ev.Event] = []
         for end in outcomes:
+            self._saved[end.job] = end.saved
+            if end.fate is not Fate.YIELDED:  # who was asked to leave stopped counting then
+                self._limits.stopped(end.job, now)
             one, at = np.array([end.job], dtype=np.int64), np.array([now])
             saved = np.array([float(end.saved)])
             if end.fate is Fate.FINISHED:
+                self._limits.forget(end.job)
                 self._send(self.launches.drop(end.job))  # it may have been about to go on elsewhere
                 events.append(ev.JobsFinished(now, one, at))
             elif end.fate is Fate.YIELDED:

@@ -1,0 +1,94 @@
+"""An agent's session with a hub, over a real stream."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.session import Agent
+from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.control.hub import Hub
+from fairlead.runtime.messages import METHOD, SERVICE, Welcome, decode, encode
+from fairlead.runtime.orders import Ended, Kill, Order, Revoke
+from fairlead.testing.builders import cluster
+
+PATIENCE_S = 30.0
+
+
+class Ears:
+    """In the place of the loop's backend."""
+
+    def __init__(self) -> None:
+        self.joins, self.words = asyncio.Event(), asyncio.Queue[Any]()
+
+    def joined(self, node: int, found: Any) -> None:
+        self.joins.set()
+
+    def left(self, node: int) -> None: ...
+
+    def grace_on(self, node: int) -> float:
+        return 0.0
+
+    def tell(self, node: int, told: Any, answered: Any) -> None:
+        for word in told:
+            self.words.put_nowait(word)
+        answered()
+
+
+@pytest.mark.parametrize("order", [Revoke(7, 2), Kill(7, 2)])
+def test_a_launch_that_never_arrived_has_ended_when_it_is_not_wanted_any_more(tmp_path: Path, order: Order) -> None:
+    async def scene() -> None:
+        hub = Hub(cluster("v100:2"))
+        hub.live = ears = Ears()  # type: ignore[assignment]
+        server, port = await hub.serve("127.0.0.1:0")
+        supervisor = Supervisor(tmp_path, Accelerators.spelled("v100:2"))
+        agent = Agent(supervisor, hub.cluster.nodes[0].name, f"127.0.0.1:{port}")
+        thread = threading.Thread(target=agent.run)
+        thread.start()
+        try:
+            await asyncio.wait_for(ears.joins.wait(), PATIENCE_S)
+            hub.send(0, order)
+            assert await asyncio.wait_for(ears.words.get(), PATIENCE_S) == Ended(7, 2, 126, False, 0, 0, "it never came here")
+        finally:
+            agent.stopping.set()
+            await asyncio.to_thread(thread.join)
+            supervisor.close()
+            await server.stop(0)
+
+    asyncio.run(scene())
+
+
+def test_an_agent_that_gets_no_answers_for_its_whole_term_tries_anew(tmp_path: Path) -> None:
+    async def scene() -> None:
+        hellos = asyncio.Queue[Any]()
+
+        async def welcomes_and_falls_silent(requests: Any, context: Any) -> Any:
+            hellos.put_nowait(decode(await anext(aiter(requests))))
+            yield encode(Welcome(0.3))
+            await asyncio.Event().wait()
+
+        server = grpc.aio.server()
+        handler = grpc.stream_stream_rpc_method_handler(welcomes_and_falls_silent)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        supervisor = Supervisor(tmp_path, Accelerators.spelled("v100:2"))
+        agent = Agent(supervisor, "here", f"127.0.0.1:{port}")
+        thread = threading.Thread(target=agent.run)
+        thread.start()
+        try:
+            for _ in range(3):
+                assert (await asyncio.wait_for(hellos.get(), PATIENCE_S)).node == "here"
+        finally:
+            agent.stopping.set()
+            await asyncio.to_thread(thread.join)
+            supervisor.close()
+            await server.stop(0)
+
+    asyncio.run(scene())

@@ -1,0 +1,72 @@
+"""A control plane whose HTTP side is a real server on loopback, for tests that speak to it as strangers do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from fairlead.config import SchedulerConfig
+from fairlead.engine.journal import MemoryJournal
+from fairlead.registry import Registry
+from fairlead.runtime.control.api import create_app
+from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.testing.builders import cluster
+
+PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Served:
+    url: str
+    token: str
+    agent: str  # the token of agents
+    agents: str  # where they connect
+    plane: Plane
+    journal: MemoryJournal
+
+
+@contextmanager
+def served(machines: str = "v100:4") -> Iterator[Served]:
+    """In a thread of its own, with an event loop of its own."""
+    up, over = threading.Event(), threading.Event()
+    found: list[Any] = []
+
+    async def run() -> None:
+        journal, tokens = MemoryJournal(), Tokens()
+        admin, agent = tokens.issue(Role.ADMIN, "root"), tokens.issue(Role.AGENT, "agent")
+        plane = Plane(
+            cluster(machines),
+            {"policy": "las", "estimation": "measured", "rounds": 0.2},
+            lambda data: SchedulerConfig.from_data(dict(data)).build(None, Registry.installed()),
+            journal,
+            may_join=lambda token: token == agent,
+        )
+        agents = await plane.start()
+        server = uvicorn.Server(uvicorn.Config(create_app(plane, tokens), "127.0.0.1", 0, log_level="critical", lifespan="off"))
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        found.append(Served(f"http://127.0.0.1:{port}", admin, agent, f"127.0.0.1:{agents}", plane, journal))
+        up.set()
+        await asyncio.to_thread(over.wait)
+        server.should_exit = True
+        await serving
+        await plane.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    assert up.wait(PATIENCE_S), "the control plane did not start"
+    try:
+        yield found[0]
+    finally:
+        over.set()
+        thread.join(PATIENCE_S)
+    assert found[0].plane.failure is None

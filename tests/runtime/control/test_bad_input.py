@@ -1,0 +1,157 @@
+"""Strangers and mistakes at a real server's door: each is refused with a sentence, and the journal is what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from typing import Any
+
+import grpc.aio
+import orjson
+import pytest
+from serving import Served, served
+
+from fairlead.engine.codec import encode as spelled
+from fairlead.runtime.control.api import LARGEST_BODY
+from fairlead.runtime.messages import METHOD, SERVICE, Hello, Refused, Welcome, Words, decode, encode
+from fairlead.runtime.orders import Ended, Progress, Wants
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def control() -> Served:
+    """Four accelerators, and one job that waits, as no agent is there."""
+    with served("v100:4") as one:
+        status, said = ask(one, "POST", "/v1/jobs", orjson.dumps({"jobs": [{"name": "here", "run": "true"}]}))
+        assert status == 201, said
+        while ask(one, "GET", "/v1/jobs/here")[1]["phase"] == "queued":
+            pass
+        yield one
+
+
+def ask(control: Served, method: str, path: str, body: bytes | None = None, token: str | None = None, **more: str) -> Any:
+    headers = {"Authorization": f"Bearer {control.token if token is None else token}", **more}
+    connection = http.client.HTTPConnection(control.url.removeprefix("http://"), timeout=PATIENCE_S)
+    connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+    answer = connection.getresponse()
+    told = answer.status, orjson.loads(answer.read())
+    connection.close()
+    return told
+
+
+def lines(control: Served) -> list[bytes]:
+    return [spelled(event) for event in control.journal]
+
+
+def task(**fields: Any) -> bytes:
+    return orjson.dumps({"jobs": [{"run": "true", **fields}]})
+
+
+def raw(fields: str) -> bytes:
+    return f'{{"jobs": [{{{fields}}}]}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"{", 422, "JSON"),
+        (b"\x80", 400, "body"),
+        (b"[" * 100_000, 400, "body"),
+        (b"null", 422, "object"),
+        (b"x" * (LARGEST_BODY + 1), 413, "8,388,608 bytes"),
+        (task(colour="red"), 422, "jobs.0.colour"),
+        (task(workers=9), 422, "needs 9 accelerators, of at most 4"),
+        (task(types=["h900"]), 422, "h900"),
+        (task(name="here"), 409, "taken"),
+        (task(name="../../etc/passwd"), 422, "jobs.0.name"),
+        (task(name="0"), 422, "jobs.0.name"),
+        (task(directory="../.."), 422, "jobs.0.directory: an absolute path"),
+        (task(directory="/a\0b"), 422, "jobs.0.directory"),
+        (task(code="../../x"), 422, "jobs.0.code"),
+        (task(kind="k" * 129), 422, "jobs.0.kind"),
+        (task(entity="two\nlines"), 422, "jobs.0.entity"),
+        (task(prefix=["a\0b"]), 422, "jobs.0.prefix.0"),
+        (task(prefix=["x"] * 5000), 422, "jobs.0.prefix"),
+        (task(env={"PATH": "x" * 40_000}), 422, "jobs.0.env"),
+        (task(env={f"V{n}": "x" * 30_000 for n in range(40)}), 422, "1,048,576 bytes"),
+        (task(lease={"renewal": "central"}), 422, "jobs.0.lease: central renewal needs a bound"),
+        (task(lease={"max_steps": -1}), 422, "jobs.0.lease.max_steps"),
+        (task(lease={"max_steps": 5}, cooperative=False), 422, "cooperative"),
+        (raw(r'"run": "\ud800"'), 422, "jobs.0.run"),
+        (raw(r'"run": "x", "kind": "\ud800"'), 422, "jobs.0.kind"),
+        (raw(r'"run": "x", "env": {"A": "\udfff"}'), 422, "jobs.0.env.A"),
+        (raw(r'"run": "x", "\ud800": 1'), 422, "jobs.0"),
+        (raw('"run": "x", "steps": NaN'), 422, "jobs.0.steps"),
+        (raw('"run": "x", "weight": 1e999'), 422, "jobs.0.weight"),
+        (raw(f'"run": "x", "workers": {"9" * 5000}'), 400, "body"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence_and_leaves_no_trace(control, body, status, said):
+    before = lines(control)
+    assert (answer := ask(control, "POST", "/v1/jobs", body))[0] == status, answer
+    assert said in answer[1]["detail"]
+    assert len(answer[1]["detail"]) < 1100
+    assert lines(control) == before
+
+
+@pytest.mark.parametrize("token", ["", "guess", "fl_" + "x" * 43, "\xff", "x" * 10_000])
+def test_without_a_right_token_nothing_is_told_or_done(control, token):
+    before = lines(control)
+    for method, path, body in (
+        ("GET", "/v1/jobs", None),
+        ("GET", "/v1/jobs/here", None),
+        ("DELETE", "/v1/jobs/here", None),
+        ("POST", "/v1/jobs", task(name="new")),
+    ):
+        status, said = ask(control, method, path, body, token)
+        assert (status, said["detail"][:13]) == (401, "a valid token")
+    assert lines(control) == before
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/jobs/9",
+        "/v1/jobs/..%2f..%2fetc",
+        "/v1/jobs/%00",
+        "/v1/jobs/%ff%fe",
+        "/v1/jobs/%C2%B2",
+        "/v1/jobs/" + 90 * "9",
+        "/v2",
+    ],
+)
+def test_what_is_not_there_is_not_found(control, path):
+    before = lines(control)
+    for method in ("GET", "DELETE"):
+        assert ask(control, method, path)[0] == 404
+    assert lines(control) == before
+
+
+def test_an_agent_with_a_stale_incarnation_is_refused_and_stale_generations_are_dropped():
+    async def join(control: Served, incarnation: int) -> Any:
+        channel = grpc.aio.insecure_channel(control.agents)
+        stream = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=(("authorization", f"Bearer {control.agent}"),))
+        node = control.plane.cluster.nodes[0].name
+        await stream.write(encode(Hello(node, "v100", 4, incarnation)))
+        return channel, stream, decode(await asyncio.wait_for(stream.read(), PATIENCE_S))
+
+    async def scene(control: Served) -> None:
+        channel, stream, answer = await join(control, 5)
+        assert isinstance(answer, Welcome)
+        await asyncio.wait_for(stream.read(), PATIENCE_S)  # the launch of the job that waits
+        before = lines(control)
+        stale, _, answer = await join(control, 4)
+        assert isinstance(answer, Refused)
+        assert "younger" in answer.why
+        for sequence, generation in enumerate((0, 2, 7)):
+            words = (Progress(0, generation, 500, 500, 9.0), Wants(0, generation, 1), Ended(0, generation, 0, False, 9, 9))
+            await stream.write(encode(Words(sequence, words)))
+            assert decode(await asyncio.wait_for(stream.read(), PATIENCE_S)).sequence == sequence
+        assert lines(control) == before
+        await channel.close()
+        await stale.close()
+
+    with served("v100:4") as control:
+        assert ask(control, "POST", "/v1/jobs", task(name="here"))[0] == 201
+        asyncio.run(scene(control))

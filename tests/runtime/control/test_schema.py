@@ -1,0 +1,55 @@
+"""The OpenAPI document is kept: schemathesis makes requests from it, right ones and wrong ones, and a real server answers none
+of them with a failure of its own or with what the document does not say."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from serving import Served, served
+
+from fairlead.engine.state import State
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+EXAMPLES = 8  # of each operation and each kind
+
+
+@pytest.fixture(scope="module")
+def control() -> Served:
+    with served() as one:
+        yield one
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_no_request_breaks_the_server_or_the_document(control: Served, mode: GenerationMode) -> None:
+    schema = schemathesis.openapi.from_url(f"{control.url}/openapi.json")
+    operations = [found.ok() for found in schema.get_all_operations()]
+    assert len(operations) >= 7
+    for operation in operations:
+
+        @given(operation.as_strategy(generation_mode=mode))
+        @settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=(Phase.explicit, Phase.generate),
+            suppress_health_check=list(HealthCheck),
+        )
+        def all_is_well(case: schemathesis.Case) -> None:
+            case.call_and_validate(headers={"Authorization": f"Bearer {control.token}"}, checks=CHECKS)
+
+        with suppress(Unsatisfiable):  # nothing can be wrong with a request that has nothing in it
+            all_is_well()
+    assert control.plane.failure is None
+    assert State.replay(control.journal).next_number == control.plane.loop.state.next_number
