@@ -75,6 +75,7 @@ class Live:
         self._awaited: set[int] = set()  # nodes that ran something before a restart and have not told what runs there
         self._found: dict[int, frozenset[Key]] = {}  # by node, what its agent found running when it joined
         self._stopped = False
+        self._awake = False  # `wait` returns, though nothing has happened
         first = np.searchsorted(self.cluster.node_of, np.arange(len(self.cluster.nodes)))
         self._first_of_node: list[int] = first.tolist()
 
@@ -217,6 +218,12 @@ class Live:
     def stopped(self) -> bool:
         return self._stopped
 
+    def wake(self) -> None:
+        """`wait` returns: something that the loop waits for is there."""
+        with self._rung:
+            self._awake = True
+            self._rung.notify_all()
+
     def stop(self) -> None:
         """The loop ends; jobs go on."""
         with self._rung:
@@ -235,10 +242,11 @@ class Live:
         self.lock.release()
         try:
             with self._rung:
-                while not self._inbox and not self._stopped and (left := until - self.clock.now()) > 0:
+                while not (self._inbox or self._awake or self._stopped) and (left := until - self.clock.now()) > 0:
                     self._rung.wait(min(left, LONGEST_WAIT_S))
                 requests = list(self._inbox)
                 self._inbox.clear()
+                self._awake = False
         finally:
             self.lock.acquire()
         happened: list[ev.Event] = []

@@ -17,6 +17,8 @@ from fairlead.core.stages import Stages
 from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.runtime.control.ahead import unhurried
+from fairlead.runtime.control.aside import DecidedAside
 from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.hub import Hub
 from fairlead.runtime.control.live import Live
@@ -48,9 +50,10 @@ class Plane:
         clock = WallClock(self.origin, state.time)
         self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self.checkpoints)
         self.hub.live = self.live
-        stages = self.compose(state.scheduler if recovered else self.scheduler)
-        self.loop = Loop(state, self.live, stages, journal=self.journal, compose=self.compose, patient=True)
+        stages = self._composed(state.scheduler if recovered else self.scheduler)
+        self.loop = Loop(state, self.live, stages, journal=self.journal, compose=self._composed, patient=True)
         self.loop.stopwatch = time.perf_counter
+        self.loop.aside = DecidedAside(self.live.wake)
         self._recovered = recovered
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
@@ -82,6 +85,9 @@ class Plane:
         self._watching.cancel()
         await self._server.stop(0.2)
         self.journal.close()
+
+    def _composed(self, scheduler: Mapping[str, Any]) -> Stages:
+        return unhurried(self.compose(scheduler))
 
     def _run(self) -> None:
         """The loop's thread. It holds the lock but while it waits, so that whoever else has it sees a state at rest."""
