@@ -15,6 +15,7 @@ from fairlead.cli.lookup import policies
 from fairlead.cli.people import cancel, info, nodes, queue, submit, usage, why
 from fairlead.cli.report import report
 from fairlead.cli.reproduce import reproduce_app
+from fairlead.cli.scheduler import scheduler_app
 from fairlead.cli.simulate import simulate
 from fairlead.cli.trace import trace_app
 from fairlead.core.errors import FairleadError
@@ -35,6 +36,7 @@ app.add_typer(reproduce_app, name="reproduce")
 app.command()(policies)
 for process in (up, serve, agent):
     app.command()(process)
+app.add_typer(scheduler_app, name="scheduler")
 for verb in (submit, queue, info, why, cancel, nodes, usage):
     app.command()(verb)
 

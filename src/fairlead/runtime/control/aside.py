@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -36,10 +36,10 @@ def in_a_thread(name: str, work: Callable[[], T], done: Callable[[], None] = lam
 
 
 class DecidedAside:
-    """One decision at a time. `wake` makes the backend's `wait` return; `took` is told the seconds of each decision."""
+    """One decision at a time. `wake` makes the backend's `wait` return; `told` hear the seconds of each decision."""
 
-    def __init__(self, wake: Callable[[], None], took: Callable[[float], None] = lambda seconds: None) -> None:
-        self._wake, self._took = wake, took
+    def __init__(self, wake: Callable[[], None], told: Sequence[Callable[[float], None]] = ()) -> None:
+        self._wake, self._told = wake, told
         self._last: deque[float] = deque(maxlen=5)
 
     @property
@@ -53,7 +53,8 @@ class DecidedAside:
             made = decision()
             seconds = time.perf_counter() - began
             self._last.append(seconds)
-            self._took(seconds)
+            for tell in self._told:
+                tell(seconds)
             return made
 
         result = in_a_thread("decision", timed, self._wake)

@@ -110,7 +110,6 @@ class Hub:
                 del self._until[node]
                 self._close(node)
                 self._alive().left(node)
-                log.warning("node given up", extra={"node": self.cluster.nodes[node].name})
             soonest = min(self._until.values(), default=now + 1.0)
             await asyncio.sleep(min(max(soonest - now, LEAST_LOOK_S), 1.0))
 
@@ -120,6 +119,7 @@ class Hub:
         try:
             session = self._welcome(await _first(requests), context)
         except BadMessage as problem:
+            log.warning("agent refused", extra={"why": str(problem), "peer": context.peer()})
             yield encode(Refused(str(problem)))
             return
         listening = asyncio.create_task(self._listen(session, requests))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -169,8 +169,13 @@ class Live:
 
         self._ring(_Request(happen, answered))
 
-    def switch(self, scheduler: dict[str, object], why: str) -> None:
-        self._ring(_Request(lambda now: [ev.SchedulerSwitched(now, scheduler, why)]))
+    def switch(
+        self,
+        scheduler: Mapping[str, Any],
+        why: str,
+        answered: Callable[[Sequence[ev.Event]], None] = lambda events: None,
+    ) -> None:
+        self._ring(_Request(lambda now: [ev.SchedulerSwitched(now, scheduler, why)], answered))
 
     def joined(self, node: int, found: Sequence[Key]) -> None:
         """An agent is there, and this is what it found running. Until `left`, its node is up."""
