@@ -49,10 +49,8 @@ class Keeper:
         now: Callable[[], float],
         lock: Any,
         rules: Retention,
-        look_s: float = LOOK_S,
     ) -> None:
         self._journal, self._state, self._now, self._lock, self._rules = journal, state, now, lock, rules
-        self._look_s = look_s
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._taken, self._taken_at = journal.youngest_snapshot(), time.monotonic()
@@ -82,7 +80,7 @@ class Keeper:
         return new >= self._rules.every_events or (new > 0 and time.monotonic() - self._taken_at >= self._rules.every_s)
 
     def _run(self) -> None:
-        while not self._ending.wait(self._look_s):
+        while not self._ending.wait(LOOK_S):
             if not self._due:
                 continue
             try:
