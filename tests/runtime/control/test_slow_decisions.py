@@ -16,6 +16,7 @@ import pytest
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.allocation import Allocation
+from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.job import Phase
 from fairlead.core.plan import Selection
@@ -43,6 +44,20 @@ class SlowShares:
         self.asked.append(view.jobs.number.tolist())
         assert self.gate.wait(PATIENCE_S)
         return Allocation.alone(view.jobs.number, np.full((len(view.jobs), 1), 1.0)), memo
+
+
+@dataclass(frozen=True)
+class Unsolved(SlowShares):
+    """No shares for anybody, until the gate is open."""
+
+    gate: ClassVar[threading.Event]
+    asked: ClassVar[list[list[int]]]
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        if not self.gate.is_set():
+            self.asked.append(view.jobs.number.tolist())
+            raise SolverError("unsolved", "a time limit")
+        return super().allocate(view, memo)
 
 
 @dataclass(frozen=True)
@@ -137,6 +152,21 @@ def test_rounds_go_on_with_the_last_allocation_while_the_next_is_computed(tmp_pa
         assert (loop.state.holdings.of(0).tolist(), scene.starts(0), scene.starts(1)) == (held, 1, 1)
 
     scene.play(story)
+
+
+def test_after_a_solver_that_failed_the_last_allocation_stands_and_it_is_asked_again(tmp_path, caplog):
+    scene = Scene(tmp_path, Unsolved)
+    loop = scene.plane.loop
+
+    async def story() -> None:
+        await scene.submit("first")
+        await scene.until(lambda: scene.runs(0) and len(Unsolved.asked) > 1)
+        assert "allocation failed, the last one stands" in caplog.text
+        Unsolved.gate.set()
+        await scene.until(lambda: loop.state.memo["known"].tolist() == [0])
+
+    scene.play(story)
+    assert scene.starts(0) == 1
 
 
 @pytest.mark.parametrize("policy", [SlowShares, SlowFifo])

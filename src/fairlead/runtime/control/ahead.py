@@ -7,18 +7,21 @@ decision leaves, and so in the journal: a replay does not ask it again."""
 
 from __future__ import annotations
 
+import logging
 import math
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
 
 from fairlead.core.allocation import Allocation, NotYet
-from fairlead.core.errors import FairleadError
+from fairlead.core.errors import FairleadError, SolverError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Rates, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated, Allocator, Mechanism, Stages
 from fairlead.runtime.control.aside import in_a_thread
+
+log = logging.getLogger(__name__)
 
 LONGEST_PATIENCE_S = 10.0
 PATIENCE_WITHOUT_ROUNDS_S = 1.0
@@ -33,7 +36,11 @@ class Ahead:
         self._moment: Snapshot | None = None  # that the answer is about
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return self.within(0.0 if self._answer is not None else self._patience_s, view, memo)
+        try:
+            return self.within(0.0 if self._answer is not None else self._patience_s, view, memo)
+        except SolverError as problem:  # nothing of it is used; it is asked again in the next round
+            log.error("allocation failed, the last one stands", extra={"why": str(problem)})
+            raise NotYet(str(problem)) from problem
 
     def within(self, seconds: float, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         """The answer, where it is there in so many seconds: this question's, or that of an earlier one."""
