@@ -49,7 +49,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def serving(folder: Path, *words: str, end: int = signal.SIGINT) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     http = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "fairlead.cli.main", "serve", "--cluster", "2xv100:2", "--root", "root", *words]
     command += ["--http", http, "--agents", f"127.0.0.1:{free_port()}", "--log-format", "json"]
@@ -66,8 +66,9 @@ def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes]
         until(answers, folder)
         yield process, f"http://{http}"
     finally:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(end)
         process.wait(PATIENCE_S)
+    assert "Traceback" not in (folder / "log").read_text()
 
 
 @contextlib.contextmanager
@@ -106,10 +107,11 @@ def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
     log = (tmp_path / "log").read_text()
     assert not any((tmp_path / "root" / f"{role}.token").read_text() in log for role in ("admin", "agent"))
     with (
-        serving(tmp_path, "--config", "scheduler.yaml") as (process, url),
+        serving(tmp_path, "--config", "scheduler.yaml", end=signal.SIGTERM) as (process, url),
         person(tmp_path, url, monkeypatch) as scheduler,
     ):
         until(lambda: "policy: fifo" in scheduler("show").stdout, tmp_path)
+    assert process.returncode == 0
     journal = read_journal(str(tmp_path / "root" / "journal.sqlite"))
     switches = [(event.scheduler["policy"], event.why) for event in journal if isinstance(event, ev.SchedulerSwitched)]
     assert switches == [("fifo", "SIGHUP"), ("srtf", "a test"), ("fifo", "--config")]

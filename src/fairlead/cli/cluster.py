@@ -137,11 +137,15 @@ async def _serve(
     )
     serving = asyncio.create_task(server.serve())
     ended = asyncio.create_task(plane.ended())
-    await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
-    await serving
-    if not ended.done():
-        await plane.stop()
+    # The server ends at a signal and raises it again: SIGINT is then a cancellation, SIGTERM must not be the end of everything.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
+    try:
+        await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await serving
+    finally:
+        if not ended.done():
+            await plane.stop()
     await ended
 
 
@@ -177,6 +181,7 @@ def agent(
     address: Annotated[str, typer.Option("--address", help="Where other nodes find this one.")] = "127.0.0.1",
     user: Annotated[str, typer.Option("--user", help="Whom jobs run as, where the agent is root.")] = "",
     end_jobs: Annotated[bool, typer.Option("--end-jobs", help="When it is ended, let jobs save and end them too.")] = False,
+    log_format: LogOption = "text",
 ) -> None:
     """Run the agent of this node: it starts and stops jobs as the control plane says, and by itself when it is cut off.
 
@@ -187,7 +192,7 @@ def agent(
     from fairlead.runtime.agent.settings import Settings, User
     from fairlead.runtime.agent.supervisor import Supervisor
 
-    logging.basicConfig(level=logging.WARNING, format="fairlead agent: %(message)s")
+    log_to_stderr(log_format, logging.WARNING)
     has = Accelerators.spelled(accelerators) if accelerators else Accelerators.found()
     token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
     supervisor = Supervisor(root, has, Settings(user=User.named(user) if user else None))
@@ -230,7 +235,7 @@ def up(
         file.write(orjson.dumps(connection))
     started: list[subprocess.Popen[bytes]] = []
     base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--control", agents]
-    base += ["--token-file", str(root / "agent.token")]
+    base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
     for machine in machines.nodes:
         spelled = f"{machine.type}:{machine.accelerators}"
         where = str(root / "agents" / machine.name)
