@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.control.tokens import Bearer
 
 Answered: TypeAlias = Callable[[Sequence[ev.Event]], None]
 
@@ -36,13 +37,14 @@ def scheduler_routes(
     async def scheduler() -> dict[str, Any]:
         return {"scheduler": dict(plane.scheduled), "decisions": plane.loop.decisions, "missed": plane.loop.missed}
 
-    @router.post("/v1/scheduler", dependencies=[Depends(admin)], responses={403: {}, 411: {}, 413: {}, 422: {}})
-    async def switch(body: Switch) -> dict[str, Any]:
+    @router.post("/v1/scheduler", responses={403: {}, 411: {}, 413: {}, 422: {}})
+    async def switch(body: Switch, who: Annotated[Bearer, Depends(admin)]) -> dict[str, Any]:
         try:
             await asyncio.to_thread(plane.check, body.scheduler)
         except (FairleadError, TypeError, ValueError) as problem:  # a plug-in may find what is wrong in a way of its own
             raise HTTPException(422, str(problem)) from None
-        await in_the_journal(lambda answered: plane.live.switch(body.scheduler, body.why or "asked for", answered))
+        why = body.why or f"{who.user} wanted it"
+        await in_the_journal(lambda answered: plane.live.switch(body.scheduler, why, answered))
         return {"scheduler": body.scheduler}
 
     return router
