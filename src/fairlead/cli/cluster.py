@@ -20,7 +20,7 @@ from fairlead.cli.reloading import follow
 from fairlead.config import SchedulerConfig
 from fairlead.config.cluster import read_cluster
 from fairlead.config.scheduler import parse_part
-from fairlead.config.wall_time import MEASURED, compose, read_scheduler
+from fairlead.config.wall_time import MEASURED, compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.registry import Registry
@@ -135,6 +135,8 @@ async def _serve(
     note(
         f"people: http://{http}/docs   agents: {agents.rpartition(':')[0]}:{port}   journal: {where or root / 'journal.sqlite'}"
     )
+    if state is not None and keeping.config is None:
+        note(f"scheduler: {scheduler_of(plane.scheduled).label}, as in the journal")
     serving = asyncio.create_task(server.serve())
     ended = asyncio.create_task(plane.ended())
     # The server ends at a signal and raises it again: SIGINT is then a cancellation, SIGTERM must not be the end of everything.
