@@ -1,56 +1,117 @@
-"""`fairlead serve` on journals of other times."""
+"""`fairlead serve` as a process: its log, its metrics, its scheduler file, and another scheduler while it runs."""
 
 from __future__ import annotations
 
-import re
+import contextlib
+import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
-from command import environment
+import pytest
+from click.testing import Result
+from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
-from fairlead.config.cluster import read_cluster
+from fairlead.cli.main import app
 from fairlead.core import events as ev
-from fairlead.core.job import Job
-from fairlead.engine.state import State
-from fairlead.journals.sqlite import SqliteJournal
-from fairlead.workloads.catalogue import accelerator_types
+from fairlead.journals.opening import read_journal
 
 PATIENCE_S = 60.0
+SOURCE = str(Path(__file__).resolve().parents[2] / "src")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE}
 
 
-def test_a_journal_of_which_only_a_snapshot_is_left_is_gone_on_with(tmp_path: Path) -> None:
-    machines, journal = read_cluster("1xv100:1", accelerator_types()), SqliteJournal(tmp_path / "journal.sqlite")
-    state, job = State(machines), Job("old", command='{"run":["true"]}', user="admin")
-    for event in (ev.Opened(0.0, machines, {"policy": "las"}), ev.NodeLost(0.0, 0), ev.JobSubmitted(1.0, 0, job)):
-        journal.append(event)
-        state.apply(event)
-    journal.snapshot(state)
-    journal.compact(keep=1)
-    journal.close()
-    ports = []
-    for _ in range(2):
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            ports.append(f"127.0.0.1:{listener.getsockname()[1]}")
-    command = [sys.executable, "-m", "fairlead.cli.main", "serve", "--cluster", "1xv100:1", "--root", str(tmp_path)]
-    command += ["--http", ports[0], "--agents", ports[1]]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def until(reached: Callable[[], Any], folder: Path) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := reached()):
+        assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
+        time.sleep(0.05)
+    return found
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """What it has logged so far, the first remark left out: that is for people."""
+    return [json.loads(line) for line in (folder / "log").read_text().splitlines() if line.startswith("{")]
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *words: str, end: int = signal.SIGINT) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    http = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "fairlead.cli.main", "serve", "--cluster", "2xv100:2", "--root", "root", *words]
+    command += ["--http", http, "--agents", f"127.0.0.1:{free_port()}", "--log-format", "json"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=log, stderr=log)
+
+    def answers() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()[-2000:]
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"http://{http}/v1/health").status_code == 200
+        return False
+
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            try:
-                headers = {"Authorization": f"Bearer {(tmp_path / 'admin.token').read_text()}"}
-                answer = httpx.get(f"http://{ports[0]}/v1/jobs/old", headers=headers)
-                break
-            except (httpx.TransportError, OSError):
-                assert process.poll() is None, process.stderr and process.stderr.read()
-                time.sleep(0.05)
-        assert (answer.status_code, answer.json()["number"]) == (200, 0)
+        until(answers, folder)
+        yield process, f"http://{http}"
     finally:
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=PATIENCE_S)
-    assert not re.search("Traceback", said), said
+        process.send_signal(end)
+        process.wait(PATIENCE_S)
+    assert "Traceback" not in (folder / "log").read_text()
+
+
+@contextlib.contextmanager
+def person(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
+    """Somebody at a command line, with the admin's token."""
+    with monkeypatch.context() as here:
+        here.setenv("FAIRLEAD_URL", url)
+        here.setenv("FAIRLEAD_TOKEN", (folder / "root" / "admin.token").read_text())
+        yield lambda *words: CliRunner().invoke(app, ["scheduler", *words])
+
+
+def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
+    file = tmp_path / "scheduler.yaml"
+    file.write_text("policy: las\nrounds: 1\n")
+    with (
+        serving(tmp_path, "--config", "scheduler.yaml", "--metrics-open") as (process, url),
+        person(tmp_path, url, monkeypatch) as scheduler,
+    ):
+        assert "policy: las" in scheduler("show").stdout
+        file.write_text("policy: lass\n")
+        process.send_signal(signal.SIGHUP)
+        refused = until(lambda: [line for line in lines(tmp_path) if "refused" in line["event"]], tmp_path)
+        assert "near: 'las'" in refused[0]["why"]
+        file.write_text("policy: fifo\nrounds: 2\n")
+        process.send_signal(signal.SIGHUP)
+        switched = until(lambda: [line for line in lines(tmp_path) if line["event"] == "scheduler switched"], tmp_path)
+        assert (switched[0]["policy"], switched[0]["why"]) == ("fifo", "SIGHUP")
+        told = {family.name for family in text_string_to_metric_families(httpx.get(f"{url}/metrics").text)}
+        assert {"fairlead_jobs", "fairlead_decision_seconds", "fairlead_http_requests"} <= told
+        another = scheduler("set", "--policy", "srtf", "--why", "a test", "--json")
+        assert another.exit_code == 0, another.output
+        assert "policy: srtf" in (shown := scheduler("show").stdout)
+        assert "rounds: 2.0" in shown, "what is not named stays"
+        assert "unknown policy 'nonsense'" in str(scheduler("set", "--policy", "nonsense").exception)
+        assert "scheduler file" in str(scheduler("set").exception)
+    log = (tmp_path / "log").read_text()
+    assert not any((tmp_path / "root" / f"{role}.token").read_text() in log for role in ("admin", "agent"))
+    with (
+        serving(tmp_path, "--config", "scheduler.yaml", end=signal.SIGTERM) as (process, url),
+        person(tmp_path, url, monkeypatch) as scheduler,
+    ):
+        until(lambda: "policy: fifo" in scheduler("show").stdout, tmp_path)
+    assert process.returncode == 0
+    journal = read_journal(str(tmp_path / "root" / "journal.sqlite"))
+    switches = [(event.scheduler["policy"], event.why) for event in journal if isinstance(event, ev.SchedulerSwitched)]
+    assert switches == [("fifo", "SIGHUP"), ("srtf", "a test"), ("fifo", "--config")]

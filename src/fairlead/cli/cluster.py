@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,12 +16,16 @@ import orjson
 import typer
 
 from fairlead.cli.output import note
+from fairlead.cli.reloading import follow
 from fairlead.config import SchedulerConfig
 from fairlead.config.cluster import read_cluster
 from fairlead.config.scheduler import parse_part
+from fairlead.config.wall_time import MEASURED, compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.registry import Registry
+from fairlead.runtime.control.keeping import Retention
+from fairlead.runtime.logs import LogFormat, log_to_stderr
 from fairlead.workloads.catalogue import accelerator_types
 
 if TYPE_CHECKING:
@@ -30,13 +35,24 @@ ClusterOption = Annotated[str, typer.Option("--cluster", help="Accelerators × t
 PolicyOption = Annotated[str, typer.Option("--policy", help="See `fairlead policies`.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A scheduler as YAML, in place of --policy and --round.")]
 RoundOption = Annotated[float, typer.Option("--round", help="Seconds of a round.", min=0.1)]
+MetricsOption = Annotated[bool, typer.Option("--metrics-open", help="Let everybody read /metrics, without a token.")]
+LogOption = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or JSON for machines.")]
 RootOption = Annotated[Path, typer.Option("--root", help="Where journal, tokens, checkpoints and logs are kept.")]
+
+
+@dataclass(frozen=True)
+class Housekeeping:
+    """What a control plane does besides deciding."""
+
+    config: Path | None = None  # the scheduler file that it follows
+    metrics_open: bool = False
+    retention: Retention = field(default_factory=Retention)
 
 
 def _scheduler(config: Path | None, policy: str, round_s: float) -> SchedulerConfig:
     if config is not None:
-        return SchedulerConfig.from_file(config)
-    return SchedulerConfig(parse_part(policy), estimation=parse_part("measured"), round_s=round_s)
+        return read_scheduler(config)
+    return SchedulerConfig(parse_part(policy), estimation=MEASURED, round_s=round_s)
 
 
 def serve(
@@ -49,17 +65,40 @@ def serve(
     http: Annotated[str, typer.Option("--http", help="Address for people.")] = "127.0.0.1:7420",
     agents: Annotated[str, typer.Option("--agents", help="Address for agents.")] = "127.0.0.1:7421",
     term: Annotated[float, typer.Option("--term", help="Seconds of an agent's lease.", min=1.0)] = 15.0,
+    metrics_open: MetricsOption = False,
+    log_format: LogOption = "text",
+    snapshot_events: Annotated[
+        int, typer.Option("--snapshot-events", help="A snapshot after so many events …", min=1)
+    ] = 50_000,
+    snapshot_minutes: Annotated[float, typer.Option("--snapshot-minutes", help="… or so many minutes.", min=0.01)] = 30.0,
+    keep_snapshots: Annotated[int, typer.Option("--keep-snapshots", help="So many stay.", min=1)] = 3,
+    keep_days: Annotated[
+        float | None, typer.Option("--keep-days", help="Events older than this may be dropped. [default: all stay]", min=0.001)
+    ] = None,
 ) -> None:
     """Run the control plane: the scheduler's loop on wall time, for agents and people. Jobs outlive it; run it again to go on.
 
     A token for people (admin) and one for agents are made at the first start and kept in ROOT/admin.token and ROOT/agent.token.
+
+    SIGHUP reads --config again; a scheduler with a mistake is refused in the log, and the old one stays. Without --config, a
+    plane that is started again goes on with the scheduler of its journal; `fairlead scheduler set` gives it another.
     """
+    log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
-    asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, term))
+    rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
+    keeping = Housekeeping(config, metrics_open, rules)
+    asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, term, keeping))
 
 
 async def _serve(
-    machines: Cluster, scheduler: SchedulerConfig, root: Path, where: str, http: str, agents: str, term_s: float
+    machines: Cluster,
+    scheduler: SchedulerConfig,
+    root: Path,
+    where: str,
+    http: str,
+    agents: str,
+    term_s: float,
+    keeping: Housekeeping,
 ) -> None:
     import uvicorn  # with what it brings, a second; only this command needs it
 
@@ -79,27 +118,36 @@ async def _serve(
     plane = Plane(
         machines,
         scheduler.to_data(),
-        lambda data: SchedulerConfig.from_data({k: v for k, v in data.items() if k != "name"}).build(None, registry),
+        lambda data: compose(data, registry),
         journal,
         state,
         term_s=term_s,
         checkpoints=str((root / "checkpoints").absolute()),
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
         origin=_origin(root),
+        retention=keeping.retention,
     )
     port = await plane.start(agents)
+    follow(plane, keeping.config)
     host, _, at = http.rpartition(":")
-    server = uvicorn.Server(uvicorn.Config(create_app(plane, tokens), host, int(at), log_level="warning", lifespan="off"))
+    app = create_app(plane, tokens, metrics_open=keeping.metrics_open)
+    server = uvicorn.Server(uvicorn.Config(app, host, int(at), log_config=None, log_level="warning", lifespan="off"))
     note(
         f"people: http://{http}/docs   agents: {agents.rpartition(':')[0]}:{port}   journal: {where or root / 'journal.sqlite'}"
     )
+    if state is not None and keeping.config is None:
+        note(f"scheduler: {scheduler_of(plane.scheduled).label}, as in the journal")
     serving = asyncio.create_task(server.serve())
     ended = asyncio.create_task(plane.ended())
-    await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
-    await serving
-    if not ended.done():
-        await plane.stop()
+    # The server ends at a signal and raises it again: SIGINT is then a cancellation, SIGTERM must not be the end of everything.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
+    try:
+        await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await serving
+    finally:
+        if not ended.done():
+            await plane.stop()
     await ended
 
 
@@ -135,6 +183,7 @@ def agent(
     address: Annotated[str, typer.Option("--address", help="Where other nodes find this one.")] = "127.0.0.1",
     user: Annotated[str, typer.Option("--user", help="Whom jobs run as, where the agent is root.")] = "",
     end_jobs: Annotated[bool, typer.Option("--end-jobs", help="When it is ended, let jobs save and end them too.")] = False,
+    log_format: LogOption = "text",
 ) -> None:
     """Run the agent of this node: it starts and stops jobs as the control plane says, and by itself when it is cut off.
 
@@ -145,7 +194,7 @@ def agent(
     from fairlead.runtime.agent.settings import Settings, User
     from fairlead.runtime.agent.supervisor import Supervisor
 
-    logging.basicConfig(level=logging.WARNING, format="fairlead agent: %(message)s")
+    log_to_stderr(log_format, logging.WARNING)
     has = Accelerators.spelled(accelerators) if accelerators else Accelerators.found()
     token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
     supervisor = Supervisor(root, has, Settings(user=User.named(user) if user else None))
@@ -171,11 +220,14 @@ def up(
     root: RootOption = Path(".fairlead"),
     http: Annotated[str, typer.Option("--http", help="Address for people.")] = "127.0.0.1:7420",
     agents: Annotated[str, typer.Option("--agents", help="Address for agents.")] = "127.0.0.1:7421",
+    metrics_open: MetricsOption = False,
+    log_format: LogOption = "text",
 ) -> None:
     """Run a whole cluster on this machine: the control plane and an agent for each node. Ctrl-C ends it, and the jobs with it.
 
     Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes.
     """
+    log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     _tokens(root)
@@ -185,13 +237,14 @@ def up(
         file.write(orjson.dumps(connection))
     started: list[subprocess.Popen[bytes]] = []
     base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--control", agents]
-    base += ["--token-file", str(root / "agent.token")]
+    base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
     for machine in machines.nodes:
         spelled = f"{machine.type}:{machine.accelerators}"
         where = str(root / "agents" / machine.name)
         started.append(subprocess.Popen([*base, "--node", machine.name, "--accelerators", spelled, "--root", where]))
     try:
-        asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, "", http, agents, 15.0))
+        keeping = Housekeeping(config, metrics_open)
+        asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, "", http, agents, 15.0, keeping))
     finally:
         path.unlink(missing_ok=True)
         for process in started:

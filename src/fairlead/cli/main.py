@@ -40,7 +40,7 @@ def main(
     """
 
 
-_EXTRA = ("grpc", "fastapi", "uvicorn", "httpx", "starlette")
+_EXTRA = ("grpc", "fastapi", "uvicorn", "httpx", "starlette", "prometheus_client")
 """What only the processes of a real cluster need."""
 
 

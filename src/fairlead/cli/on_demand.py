@@ -24,6 +24,7 @@ COMMANDS = {
     "up": "fairlead.cli.cluster:up",
     "serve": "fairlead.cli.cluster:serve",
     "agent": "fairlead.cli.cluster:agent",
+    "scheduler": "fairlead.cli.scheduler:scheduler_app",
     "submit": "fairlead.cli.people:submit",
     "queue": "fairlead.cli.people:queue",
     "info": "fairlead.cli.people:info",

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.columns import JobColumns
-from fairlead.core.errors import InvalidPlan
+from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.plan import Rates
 from fairlead.core.reasons import Reason
+
+if TYPE_CHECKING:
+    from fairlead.core.snapshot import Snapshot
 
 NEGLIGIBLE = 1e-6
 """Shares below this are a solver's dust, not time."""
@@ -21,12 +25,17 @@ DIGITS = 9
 """Shares are kept to so many digits, so that an optimum reached along another way is the same number."""
 
 
+class NotYet(FairleadError):
+    """The allocation that was asked for is still being computed; the last one stands until it is there. Only on wall time."""
+
+
 @dataclass(frozen=True)
 class Allocation:
     """The matrix X as a list of its entries above 0.
 
     Entry i gives job `first[i]` (together with job `second[i]`, unless that is -1) the fraction `share[i]` of time on type
     `types[i]`. A job's shares sum to at most 1. `reasons` tells of jobs that the policy left out, or could not do justice to.
+    `moment` is given where it was computed for an earlier moment than it is asked for: jobs may have come and gone since.
     """
 
     first: Ints
@@ -34,6 +43,7 @@ class Allocation:
     types: Ints
     share: Floats
     reasons: Mapping[int, Reason] = field(default_factory=dict)
+    moment: Snapshot | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not len(self.first) == len(self.second) == len(self.types) == len(self.share):

@@ -172,6 +172,14 @@ class Launches:
     def __len__(self) -> int:
         return len(self.jobs)
 
+    def only(self, which: Bools) -> Launches:
+        """Some of them."""
+        if which.all():
+            return self
+        sizes = None if self.batch_sizes is None else self.batch_sizes[which]
+        offsets = np.concatenate((NO_OFFSETS, self.workers[which].cumsum()))
+        return Launches(self.jobs[which], self.types[which], offsets, self.accelerators[which.repeat(self.workers)], sizes)
+
 
 NO_LAUNCHES = Launches(NONE, NONE, NO_OFFSETS, NONE)
 

@@ -55,7 +55,8 @@ class Allocator(Protocol):
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """What turns the time fractions of an allocator into the selection of each round."""
+    """What turns the time fractions of an allocator into the selection of each round. Where the allocator says `NotYet`, the
+    last allocation stands; a mechanism that lets this through is asked again when the answer is there."""
 
     def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]: ...
 

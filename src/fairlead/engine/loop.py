@@ -4,17 +4,19 @@ time is virtual or real, and whether jobs are processes or numbers, is the backe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias
 
 from fairlead.core.errors import FairleadError
-from fairlead.core.events import Event, FactsLearned, MemoChanged, RoundPlanned, SchedulerSwitched
+from fairlead.core.events import Event, FactsLearned, Memo, MemoChanged, RoundPlanned, SchedulerSwitched
 from fairlead.core.plan import RoundPlan
 from fairlead.core.rounds import boundary_after, boundary_at
+from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Backend, Stages
 from fairlead.engine.decide import decide
 from fairlead.engine.journal import Journal, NoJournal
+from fairlead.engine.overtaken import still_possible
 from fairlead.engine.state import State
 
 STALLED_AFTER = 20_000
@@ -26,6 +28,22 @@ LEAST_STEP_S = 1.0
 
 class Stalled(FairleadError):
     """Decisions go on, and nobody gets any further."""
+
+
+Decision: TypeAlias = tuple[RoundPlan, Memo]
+
+
+class Aside(Protocol):
+    """Where decisions are made while the loop goes on listening: for wall time, which does not wait for them."""
+
+    @property
+    def lead_s(self) -> float:
+        """So long before a round's start its decision is begun."""
+        ...
+
+    def begin(self, decision: Callable[[], Decision]) -> Callable[[], Decision | None]:
+        """What is returned gives the decision once it is made; when it is, the backend's `wait` returns."""
+        ...
 
 
 @dataclass
@@ -41,10 +59,12 @@ class Loop:
     compose: Callable[[Mapping[str, Any]], Stages] | None = None  # makes the stages of a switched scheduler
     stopwatch: Callable[[], float] = lambda: 0.0
     on_decision: Callable[[RoundPlan], None] | None = None  # for progress bars and tests; it may look, not touch
+    aside: Aside | None = None  # None: a decision is made at its moment, and nothing happens until it is
 
     decisions: int = 0
     rounds: int = 0  # that have passed, skipped ones included; without rounds, decisions
     decide_s: float = 0.0
+    missed: int = 0  # rounds that began while the decision of an earlier one was still being made
     plan: RoundPlan | None = None  # the last one
     _last_round: float | None = None
     _wake_s: float = -math.inf  # when a decision is due, whatever happens or not; at first, at the first boundary
@@ -59,22 +79,21 @@ class Loop:
             self._wake_s = boundary_at(self.backend.now, self.stages.round_s)
         while self.state.busy or not self.backend.exhausted:
             # 1. What happened: up to the next decision that is due in any case, or, after an event, to the next round.
-            happened = self.backend.wait(min(self._wake_s, until), self.stages.round_s)
-            for event in happened:
-                self.record(event)
-            if happened:
-                self.journal.commit()  # that the backend is asked to wait again says that this is kept
+            happened = self.backend.wait(min(self._wake_s - self._lead_s, until), self.stages.round_s)
+            self._hear(happened)
             if stop is not None and stop(self.state):
                 return
             now = self.backend.now
             if happened:  # whatever happened is decided on at the next boundary, which may be now
                 self._wake_s = min(self._wake_s, boundary_at(now, self.stages.round_s))
-            if now < self._wake_s:
+            if now < self._wake_s - self._lead_s:
                 if now >= until or (self.backend.exhausted and self._wake_s == math.inf):
                     return
                 continue
             # 2. Decide, 3. record, 4. carry out.
-            plan = self.step()
+            plan = self.step() if self.aside is None else self._step_aside(self.aside)
+            if plan is None:
+                continue
             # 5. When to look again at the latest.
             self._wake_s = self._next_look(plan)
             if self.decisions % 1000 == 0 and not self.patient:
@@ -102,10 +121,37 @@ class Loop:
 
     def step(self) -> RoundPlan:
         """One decision at the backend's present moment."""
-        began = self.stopwatch()
         view = self.state.snapshot(self.backend.now, run_to_completion=self.stages.run_to_completion)
-        plan, memo = decide(view, self.state.memo, self.stages)
+        return self._act(*self._decide(view, self.state.memo, self.stages))
+
+    def _step_aside(self, aside: Aside) -> RoundPlan | None:
+        """One decision for the start of a round, made elsewhere. What happens meanwhile is recorded; of the plan, what it has
+        made impossible is left out. None where nobody wants the decision any more."""
+        moment, stages, memo = max(self.backend.now, self._wake_s), self.stages, self.state.memo
+        view = self.state.snapshot(moment, run_to_completion=stages.run_to_completion).detached()
+        made, overtaken = aside.begin(lambda: self._decide(view, memo, stages)), False
+        while (decision := made()) is None or self.backend.now < moment:
+            happened = self.backend.wait(math.inf if decision is None else moment, 0.0)
+            self._hear(happened)
+            if self.stages is not stages or self.backend.exhausted:
+                return None
+            overtaken = overtaken or bool(happened)
+        now, length = self.backend.now, stages.round_s
+        self.missed += int((now - moment) / length) if length else 0
+        plan, memo = decision
+        plan = still_possible(plan, self.state.snapshot(now))
+        if overtaken:  # what happened is not in the view, so there is another look, whatever the policy promised
+            plan = replace(plan, holds_until=now)
+        return self._act(plan, memo)
+
+    def _decide(self, view: Snapshot, memo: Memo, stages: Stages) -> Decision:
+        began = self.stopwatch()
+        decision = decide(view, memo, stages)
         self.decide_s += self.stopwatch() - began
+        return decision
+
+    def _act(self, plan: RoundPlan, memo: Memo) -> RoundPlan:
+        """A decision is recorded, then carried out."""
         self.decisions += 1
         self._count_rounds()
         if plan.learned:
@@ -121,6 +167,12 @@ class Loop:
         if self.on_decision is not None:
             self.on_decision(plan)
         return plan
+
+    def _hear(self, happened: Sequence[Event]) -> None:
+        for event in happened:
+            self.record(event)
+        if happened:
+            self.journal.commit()  # that the backend is asked to wait again says that this is kept
 
     def record(self, event: Event) -> None:
         """Into the journal first, then into the state."""
@@ -139,6 +191,10 @@ class Loop:
         else:
             self.rounds += round((self.backend.now - self._last_round) / length)
         self._last_round = self.backend.now
+
+    @property
+    def _lead_s(self) -> float:
+        return 0.0 if self.aside is None else min(self.aside.lead_s, self.stages.round_s / 2)
 
     def _next_look(self, plan: RoundPlan) -> float:
         now, length = self.backend.now, self.stages.round_s

@@ -6,8 +6,10 @@ of the last event that is in it. `meta` has the versions. There is one writer at
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from fairlead.core.errors import JournalError
@@ -22,7 +24,10 @@ LAYOUT = 1
 SPARE_SNAPSHOTS = 3
 """So many are kept where all events are: a snapshot only saves time then."""
 
-_PAGE = 2000  # events that are read at a time
+_PAGE = 2000  # events that are read, or dropped, at a time
+_DAY_S = 86_400.0
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -195,6 +200,62 @@ class DatabaseJournal:
             self._database.write(drop)
             self._database.tidy()
 
+    def youngest_snapshot(self) -> int:
+        """The number of the last event in it, or 0."""
+        with self._turn:
+            return int(self._ask("SELECT max(seq) FROM snapshots")[0][0] or 0)
+
+    def retain(self, keep: int, since_s: float | None = None) -> None:
+        """Keep the `keep` youngest snapshots; all events stay, or, with `since_s`, at least those from that second on.
+
+        Then of older snapshots one a day is kept, and when one of them is older than that second, the events in it and all
+        snapshots before it go. It is done bit by bit, so that who commits meanwhile is not kept waiting."""
+        if keep < 1:
+            raise JournalError(f"{self.where}: to keep {keep} snapshots would forget everything; keep 1 or more")
+        with self._turn:
+            self._must_be_open(writing=True)
+            taken = [seq for (seq,) in self._ask("SELECT seq FROM snapshots ORDER BY seq DESC")]
+            times = {} if since_s is None else {seq: self._second_behind(seq) for seq in taken[keep - 1 :]}
+        base, stay = _thinned(times, since_s) if since_s is not None else (0, set[int]())
+        if self._first() <= base and not self._readable(base):
+            base, stay = 0, set(times)
+        drop = [(seq,) for seq in taken[keep:] if seq not in stay]
+        if drop:
+            with self._turn:
+                self._delete("snapshots", "seq = ?", drop)
+        self._forget(base)
+
+    def _forget(self, upto: int) -> None:
+        """Drop the events up to one, which a snapshot has in it."""
+        for bound in range(self._first() + _PAGE - 1, upto + _PAGE, _PAGE):
+            with self._turn:
+                self._must_be_open(writing=True)
+                self._delete("events", "seq <= ?", [(min(bound, upto),)])
+                self._database.tidy()
+
+    def _delete(self, table: str, which: str, values: Sequence[Sequence[int]]) -> None:
+        self._database.write(lambda cursor: cursor.executemany(f"DELETE FROM {table} WHERE {which}", values))
+
+    def _first(self) -> int:
+        """The number of the first event that is left."""
+        with self._turn:
+            return int(self._ask("SELECT min(seq) FROM events")[0][0] or self.last + 1)
+
+    def _second_behind(self, seq: int) -> float:
+        """When the first event behind one happened; where there is none yet, in the future."""
+        rows = self._ask("SELECT body FROM events WHERE seq = ?", seq + 1)
+        return decode(rows[0][0]).time if rows else math.inf
+
+    def _readable(self, seq: int) -> bool:
+        with self._turn:
+            rows = self._ask("SELECT body FROM snapshots WHERE seq = ?", seq)
+        try:
+            load(rows[0][0])
+        except JournalError as error:
+            log.warning("%s: the snapshot at event %d: %s; nothing was dropped", self.where, seq, error)
+            return False
+        return True
+
     def close(self) -> None:
         """What was appended is committed; then the next writer may come. Where that fails, it is closed all the same."""
         with self._turn:
@@ -261,3 +322,16 @@ class DatabaseJournal:
             raise JournalError(f"{self.where}: the journal is closed")
         if writing and not self._writes:
             raise JournalError(f"{self.where}: the journal was opened for reading")
+
+
+def _thinned(times: Mapping[int, float], since_s: float) -> tuple[int, set[int]]:
+    """Of snapshots, by the second behind them: the youngest that has in it nothing from `since_s` on (0: none has), and those
+    that stay: it, and of the younger ones the first of each day."""
+    base = max((seq for seq, second in times.items() if second <= since_s), default=0)
+    stay, days = {base}, set[int]()
+    for seq in sorted(seq for seq in times if seq > base and times[seq] < math.inf):
+        day = int(times[seq] // _DAY_S)
+        if day not in days:
+            days.add(day)
+            stay.add(seq)
+    return base, stay

@@ -39,8 +39,14 @@ class Ledger:
     @classmethod
     def opened(cls, view: Snapshot, allocation: Allocation, own: Memo) -> Ledger:
         nothing, now = np.zeros(len(allocation)), view.time
-        known, capacity, facts = view.jobs.number.copy(), view.capacity.copy(), _facts(view)
+        seen = allocation.moment or view
+        known, capacity, facts = seen.jobs.number.copy(), seen.capacity.copy(), _facts(seen)
         return cls(allocation, now, known, capacity, facts, nothing, nothing, NONE, now, NONE, _NOTHING, NONE, own)
+
+    @classmethod
+    def blank(cls, view: Snapshot) -> Ledger:
+        """Before the first allocation is there: all are newcomers."""
+        return cls.opened(view, Allocation(NONE, NONE, NONE, _NOTHING), None).but(known=NONE)
 
     def reopened(self, view: Snapshot, allocation: Allocation, own: Memo, lease_s: float) -> Ledger:
         """A new allocation; what the old one still owed is carried over."""

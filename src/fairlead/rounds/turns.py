@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairlead.core.allocation import DIGITS, Allocation
+from fairlead.core.allocation import DIGITS, Allocation, NotYet
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
@@ -99,23 +99,34 @@ class Turns:
             received = np.concatenate((received, np.zeros(len(ledger.received) - len(received))))
         if fresh or not ledger.runs(chosen):
             memo = ledger.after(view, received, chosen).to_memo()
-        return _selection(view, ledger.allocation, chosen, holds), memo
+        awaited = pending and self._is_due(ledger, view)  # it is being computed: look again soon
+        return _selection(view, ledger.allocation, chosen, holds, view.time if awaited else view.time + REVISIT_S), memo
 
     def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Ledger, bool, bool]:
         """The present allocation, computed anew where something has changed and the interval has passed; whether it is another
         than it was, and whether it has yet to reckon with a change."""
-        if memo is None:
-            allocation, own = allocator.allocate(view, None)
-            return Ledger.opened(view, allocation, own), True, False
-        ledger = Ledger.from_memo(memo)
-        if not ledger.changed(view):
+        ledger = None if memo is None else Ledger.from_memo(memo)
+        if ledger is not None and not ledger.changed(view):
             return ledger, False, False
-        if view.time >= ledger.computed_s + self.least_interval_s:
-            allocation, own = allocator.allocate(view, ledger.own)
-            return ledger.reopened(view, allocation, own, self.lease_s), True, False
-        if self.newcomers == "share" and len(new := ledger.newcomers(view)):
+        fresh, pending = ledger is None, True
+        if ledger is None or self._is_due(ledger, view):
+            try:
+                allocation, own = allocator.allocate(view, None if ledger is None else ledger.own)
+            except NotYet:
+                ledger = ledger or Ledger.blank(view)
+            else:
+                if ledger is None:
+                    ledger = Ledger.opened(view, allocation, own)
+                else:
+                    ledger = ledger.reopened(view, allocation, own, self.lease_s)
+                fresh, pending = True, allocation.moment is not None and ledger.changed(view)
+        if pending and self.newcomers == "share" and len(new := ledger.newcomers(view)):
             return ledger.joined_by(view, new), True, True
-        return ledger, False, True
+        return ledger, fresh, pending
+
+    def _is_due(self, ledger: Ledger, view: Snapshot) -> bool:
+        """Whether a change may be reckoned with; the first allocation always may."""
+        return not len(ledger.known) or view.time >= ledger.computed_s + self.least_interval_s
 
     def _by_priority(self, ledger: Ledger, view: Snapshot, standing: Ints, received: Floats) -> Taken:
         """Algorithm 1: which of the entries that stand run."""
@@ -179,7 +190,7 @@ class Turns:
         return jobs.number[np.array(rows, dtype=np.int64)], np.array(types, dtype=np.int64), len(rows) < len(at)
 
 
-def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None) -> Selection:
+def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None, revisit: float) -> Selection:
     jobs, second, types = x.first[chosen], x.second[chosen], x.types[chosen]
     combination = None
     paired = (second >= 0).nonzero()[0]
@@ -188,4 +199,4 @@ def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None)
         jobs, types = np.concatenate((jobs, second[paired])), np.concatenate((types, types[paired]))
     workers = view.jobs.workers[view.jobs.number.searchsorted(jobs)]
     told: dict[str, Any] = {"combination": combination, "holds_until": holds, "reasons": x.reasons}
-    return Selection(jobs, types, workers, revisit=view.time + REVISIT_S, **told)
+    return Selection(jobs, types, workers, revisit=revisit, **told)

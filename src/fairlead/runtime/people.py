@@ -71,6 +71,12 @@ class ControlPlane:
     def usage(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/usage")["usage"])
 
+    def scheduler(self) -> dict[str, Any]:
+        return dict(self._ask("GET", "/v1/scheduler")["scheduler"])
+
+    def switch(self, scheduler: Mapping[str, Any], why: str = "") -> dict[str, Any]:
+        return dict(self._ask("POST", "/v1/scheduler", {"scheduler": dict(scheduler), "why": why})["scheduler"])
+
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self.token}"}
         try:

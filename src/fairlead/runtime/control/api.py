@@ -17,9 +17,11 @@ from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
 from fairlead.engine.decide import why_never
 from fairlead.runtime.control import views
+from fairlead.runtime.control.metrics import CONTENT, CountedRequests
 from fairlead.runtime.control.names import Names
 from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.refusals import DOCUMENTED, speak_plainly
+from fairlead.runtime.control.switching import scheduler_routes
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.tasks import TaskSpec
 
@@ -35,7 +37,7 @@ class Submission(BaseModel):
     dry_run: bool = False
 
 
-def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
+def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> FastAPI:
     about = "A scheduler for deep-learning clusters."
     app = FastAPI(title="Fairlead", version=__version__, description=about, responses=DOCUMENTED)
     speak_plainly(app)
@@ -50,6 +52,11 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
         return found
 
     Who = Annotated[Bearer, Depends(bearer)]
+
+    def admin(who: Who) -> Bearer:
+        if who.role is not Role.ADMIN:
+            raise HTTPException(403, "only an admin may do this")
+        return who
 
     @app.middleware("http")
     async def small_bodies(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -152,6 +159,12 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
         records = await read(lambda: views.usage(plane.loop.state, plane.live.now))
         return {"usage": [r for r in records if who.role is Role.ADMIN or r["user"] == who.user]}
 
+    @app.get("/metrics", dependencies=[] if metrics_open else [Depends(admin)], responses={403: {}})
+    async def metrics() -> Response:
+        return Response(await asyncio.to_thread(plane.metrics.text), media_type=CONTENT)
+
+    app.add_middleware(CountedRequests, metrics=plane.metrics)
+    app.include_router(scheduler_routes(plane, bearer, admin, in_the_journal))
     return app
 
 

@@ -115,7 +115,6 @@ class Hub:
                 del self._until[node]
                 self._close(node)
                 self._alive().left(node)
-                log.warning("node given up", extra={"node": self.cluster.nodes[node].name})
             soonest = min((until for until in self._until.values() if until > now), default=now + 1.0)
             await asyncio.sleep(min(max(soonest - now, LEAST_LOOK_S), 1.0))
 
@@ -126,7 +125,9 @@ class Hub:
             self._admit(context)
             session = self._welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S))
         except (BadMessage, TimeoutError) as problem:
-            yield encode(Refused(str(problem) or f"no word within {HELLO_WITHIN_S:g} s"))
+            why = str(problem) or f"no word within {HELLO_WITHIN_S:g} s"
+            log.warning("agent refused", extra={"why": why, "peer": context.peer()})
+            yield encode(Refused(why))
             return
         listening = asyncio.create_task(self._listen(session, requests))
         try:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -83,6 +83,7 @@ class Live:
         self._found: dict[int, frozenset[Key]] = {}  # by node, what its agent found running when it joined
         self._graces_before: dict[int, float] = {}  # by node, of what ran there before a restart
         self._stopped = False
+        self._awake = False  # `wait` returns, though nothing has happened
         first = np.searchsorted(self.cluster.node_of, np.arange(len(self.cluster.nodes)))
         self._first_of_node: list[int] = first.tolist()
 
@@ -198,8 +199,13 @@ class Live:
 
         self._ring(_Request(happen, kept))
 
-    def switch(self, scheduler: dict[str, object], why: str) -> None:
-        self._ring(_Request(lambda now: [ev.SchedulerSwitched(now, scheduler, why)]))
+    def switch(
+        self,
+        scheduler: Mapping[str, Any],
+        why: str,
+        answered: Callable[[Sequence[ev.Event]], None] = lambda events: None,
+    ) -> None:
+        self._ring(_Request(lambda now: [ev.SchedulerSwitched(now, scheduler, why)], answered))
 
     def joined(self, node: int, found: Sequence[Key]) -> None:
         """An agent is there, and this is what it found running. Until `left`, its node is up."""
@@ -256,6 +262,12 @@ class Live:
     def stopped(self) -> bool:
         return self._stopped
 
+    def wake(self) -> None:
+        """`wait` returns: something that the loop waits for is there."""
+        with self._rung:
+            self._awake = True
+            self._rung.notify_all()
+
     def stop(self) -> None:
         """The loop ends; jobs go on."""
         with self._rung:
@@ -287,10 +299,11 @@ class Live:
         self.lock.release()
         try:
             with self._rung:
-                while not self._inbox and not self._stopped and (left := until - self.clock.now()) > 0:
+                while not (self._inbox or self._awake or self._stopped) and (left := until - self.clock.now()) > 0:
                     self._rung.wait(min(left, LONGEST_WAIT_S))
                 requests = list(self._inbox)
                 self._inbox.clear()
+                self._awake = False
         finally:
             self.lock.acquire()
         happened: list[ev.Event] = []

@@ -7,22 +7,34 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InputError
 from fairlead.core.stages import Stages
 from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.journals.database import DatabaseJournal
+from fairlead.runtime.control.ahead import unhurried
+from fairlead.runtime.control.aside import DecidedAside
+from fairlead.runtime.control.chronicle import Chronicle
 from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.hub import Hub
+from fairlead.runtime.control.keeping import Keeper, Retention
 from fairlead.runtime.control.live import Live
+from fairlead.runtime.control.metrics import Metrics
+from fairlead.runtime.control.watched import WatchedJournal
 from fairlead.runtime.tasks import task_of
 
 log = logging.getLogger(__name__)
+
+LARGEST_SCHEDULER = 1 << 16
 
 
 @dataclass(eq=False)
@@ -40,6 +52,8 @@ class Plane:
     checkpoints: str = ""  # where jobs save, seen by all nodes
     may_join: Callable[[str], bool] = lambda token: True
     origin: float = field(default_factory=time.time)  # Unix time of second 0
+    retention: Retention = field(default_factory=Retention)
+    metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
         recovered = self.state is not None
@@ -48,9 +62,17 @@ class Plane:
         clock = WallClock(self.origin, state.time)
         self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self.checkpoints)
         self.hub.live = self.live
-        stages = self.compose(state.scheduler if recovered else self.scheduler)
-        self.loop = Loop(state, self.live, stages, journal=self.journal, compose=self.compose, patient=True)
+        stages = self._composed(state.scheduler if recovered else self.scheduler)
+        chronicle = Chronicle(lambda: self.loop.state, lambda: self.loop.stages.round_s)
+        watched = WatchedJournal(self.journal, (self.metrics.watch, chronicle.watch))
+        self.loop = Loop(state, self.live, stages, journal=watched, compose=self._composed, patient=True)
         self.loop.stopwatch = time.perf_counter
+        self.loop.aside = DecidedAside(self.live.wake, (self.metrics.decided, chronicle.decided))
+        self.metrics.stand_under(self.loop, lambda: len(self.hub.connected), self.live.lock)
+        self.keeper: Keeper | None = None
+        if isinstance(self.journal, DatabaseJournal):
+            lock, rules = self.live.lock, self.retention
+            self.keeper = Keeper(self.journal, lambda: self.loop.state, lambda: self.live.now, lock, rules)
         self._recovered = recovered
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
@@ -66,6 +88,8 @@ class Plane:
         self._server, port = await self.hub.serve(address)
         self._watching = asyncio.create_task(self.hub.watch())
         self._thread.start()
+        if self.keeper is not None:
+            self.keeper.start()
         return port
 
     async def ended(self) -> None:
@@ -79,9 +103,39 @@ class Plane:
         """The loop ends at once, what is in the journal stays, and jobs go on under their agents' leases."""
         self.live.stop()
         await asyncio.to_thread(self._thread.join)
+        if self.keeper is not None:
+            await asyncio.to_thread(self.keeper.stop)
         self._watching.cancel()
         await self._server.stop(0.2)
         self.journal.close()
+
+    @property
+    def scheduled(self) -> Mapping[str, Any]:
+        """The scheduler that decides."""
+        return self.loop.state.scheduler or self.scheduler
+
+    def switch(
+        self,
+        scheduler: Mapping[str, Any],
+        why: str,
+        answered: Callable[[Sequence[ev.Event]], None] = lambda events: None,
+    ) -> None:
+        """Another scheduler from the next round on; raises what is wrong with it, and then the old one stays."""
+        self.check(scheduler)
+        self.live.switch(scheduler, why, answered)
+
+    def check(self, scheduler: Mapping[str, Any]) -> None:
+        """Raises what is wrong with a scheduler, before anybody switches to it."""
+        try:
+            spelled = orjson.dumps(scheduler)
+        except TypeError as error:
+            raise InputError("scheduler", f"what a journal can keep ({error})") from None
+        if len(spelled) > LARGEST_SCHEDULER:
+            raise InputError("scheduler", f"at most {LARGEST_SCHEDULER:,} bytes")
+        self.compose(scheduler)
+
+    def _composed(self, scheduler: Mapping[str, Any]) -> Stages:
+        return unhurried(self.compose(scheduler))
 
     def _run(self) -> None:
         """The loop's thread. It holds the lock but while it waits, so that whoever else has it sees a state at rest."""
@@ -95,7 +149,7 @@ class Plane:
                     loop.record(ev.Opened(0.0, self.cluster, dict(self.scheduler)))
                     for node in range(len(self.cluster.nodes)):
                         loop.record(ev.NodeLost(0.0, node))
-                self.journal.commit()
+                loop.journal.commit()
                 loop.run(stop=lambda state: self.live.stopped)
         except BaseException as problem:
             self.failure = problem

@@ -1,0 +1,60 @@
+"""`fairlead scheduler show` and `set`: which scheduler decides on a running cluster, and another one without a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.options import JsonOption
+from fairlead.cli.output import out, print_json
+from fairlead.cli.people import _plane
+from fairlead.config.scheduler import SchedulerConfig, parse_part
+from fairlead.config.wall_time import read_scheduler, scheduler_of
+from fairlead.core.errors import InputError
+
+scheduler_app = typer.Typer(
+    help="Which scheduler decides on a running cluster; another one without a restart.", no_args_is_help=True
+)
+
+
+@scheduler_app.command()
+def show(json: JsonOption = False) -> None:
+    """The scheduler that decides now, as a scheduler file would say it."""
+    _tell(scheduler_of(_plane().scheduler()), json)
+
+
+@scheduler_app.command(name="set")
+def set_(
+    file: Annotated[Path | None, typer.Argument(help="A scheduler as YAML.")] = None,
+    policy: Annotated[str, typer.Option("--policy", help="Only another policy; see `fairlead policies`.")] = "",
+    round_s: Annotated[
+        float | None, typer.Option("--round", help="Only another length of rounds, in seconds.", min=0.1)
+    ] = None,
+    why: Annotated[str, typer.Option("--why", help="For the journal.")] = "",
+    json: JsonOption = False,
+) -> None:
+    """Let another scheduler decide from the next round on: fairlead scheduler set scheduler.yaml, or --policy srtf.
+
+    Jobs go on; what the old scheduler remembered of them is forgotten. A scheduler that cannot be made is refused with the
+    reason, and the old one stays. With --policy or --round, everything else stays as it is.
+    """
+    if file is None and not policy and round_s is None:
+        raise InputError("scheduler set", "a scheduler file, --policy or --round")
+    plane = _plane()
+    config = read_scheduler(file) if file is not None else scheduler_of(plane.scheduler())
+    if policy:
+        config = replace(config, policy=parse_part(policy), name="")
+    if round_s is not None:
+        config = config.with_rounds(round_s)
+    _tell(scheduler_of(plane.switch(config.to_data(), why)), json)
+
+
+def _tell(config: SchedulerConfig, json: bool) -> None:
+    if json:
+        print_json({"scheduler": config.to_data()})
+        return
+    for name, part in config.to_data().items():
+        out.print(f"{name}: {part}", highlight=False, markup=False)

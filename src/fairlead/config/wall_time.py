@@ -1,0 +1,41 @@
+"""Schedulers for a real cluster. There throughputs are measured, as there is no table to look them up in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fairlead.config.scheduler import Part, SchedulerConfig
+from fairlead.config.source import Value, read_yaml
+from fairlead.core.errors import InputError
+from fairlead.core.stages import Stages
+from fairlead.registry import Registry
+
+MEASURED = Part("measured")
+
+
+def read_scheduler(path: Path | str) -> SchedulerConfig:
+    return _config(read_yaml(path))
+
+
+def scheduler_of(data: Mapping[str, Any], source: str = "scheduler") -> SchedulerConfig:
+    """From plain data, such as a journal's or a request's."""
+    return _config(Value(dict(data), source, "", None, {}))
+
+
+def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages:
+    """The stages of a scheduler; whatever is wrong with it is an error here, and not when it decides."""
+    config = scheduler_of(data)
+    stages = config.build(None, registry)
+    if getattr(stages.estimation, "table", stages) is None:
+        place = config.estimation.where or "scheduler"
+        wanted = "an estimation that needs no table of throughputs, such as measured"
+        raise InputError(place, wanted, field="estimation", value=config.estimation.name)
+    return stages
+
+
+def _config(value: Value) -> SchedulerConfig:
+    config = SchedulerConfig.from_value(value)
+    return config if "estimation" in value.mapping() else replace(config, estimation=MEASURED)

@@ -1,0 +1,96 @@
+"""What happens, as lines of a log: one for each thing that happened to a job, a node or the scheduler, with fields for
+machines. It reads events that are in the journal, and changes nothing. Tokens, commands and environments are no part of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import singledispatchmethod
+from typing import Any
+
+from fairlead.core import events as ev
+from fairlead.core.cluster import Ints
+from fairlead.engine.state import State
+
+log = logging.getLogger("fairlead.cluster")
+
+SLOW_S = 1.0
+"""A decision that takes longer is told of; so is one of more than half a round."""
+
+
+class Chronicle:
+    """Give it the way to the state. `watch` is for a watched journal, `decided` for whoever times decisions."""
+
+    def __init__(self, state: Callable[[], State], round_s: Callable[[], float]) -> None:
+        self._state, self._round_s = state, round_s
+
+    def watch(self, events: Sequence[ev.Event], seconds: float) -> None:
+        for event in events:
+            self._tell(event)
+
+    def decided(self, seconds: float) -> None:
+        round_s = self._round_s()
+        if seconds > SLOW_S or (round_s and seconds > round_s / 2):
+            log.warning("slow decision", extra={"seconds": round(seconds, 3), "round_s": round_s})
+
+    @singledispatchmethod
+    def _tell(self, event: Any) -> None:
+        """Of the rest nothing is told: progress and metrics would drown it."""
+
+    @_tell.register
+    def _submitted(self, event: ev.JobSubmitted) -> None:
+        log.info("job submitted", extra=self._job(event.number) | {"user": event.job.user, "workers": event.job.workers})
+
+    @_tell.register
+    def _cancelled(self, event: ev.JobCancelled) -> None:
+        log.info("job cancelled", extra=self._job(event.number))
+
+    @_tell.register
+    def _lost(self, event: ev.NodeLost) -> None:
+        if event.time > 0:  # a new journal begins with every node away
+            log.warning("node given up", extra={"node": self._state().cluster.nodes[event.node].name})
+
+    @_tell.register
+    def _repaired(self, event: ev.NodeRepaired) -> None:
+        log.info("node joined", extra={"node": self._state().cluster.nodes[event.node].name})
+
+    @_tell.register
+    def _switched(self, event: ev.SchedulerSwitched) -> None:
+        log.warning("scheduler switched", extra={"policy": event.scheduler.get("policy"), "why": event.why})
+
+    @_tell.register
+    def _planned(self, event: ev.RoundPlanned) -> None:
+        plan, cluster = event.plan, self._state().cluster
+        for number, reason in plan.refused:
+            log.warning("job refused", extra=self._job(number) | {"why": str(reason)})
+        for number in plan.ended.tolist():
+            log.info("job finished", extra=self._job(number) | {"early": True})
+        starting = set(plan.launches.jobs.tolist())
+        for number in plan.suspended.tolist():
+            log.info("job moved" if number in starting else "job preempted", extra=self._job(number))
+        bounds = plan.launches.offsets.tolist()
+        for number, begin, end in zip(plan.launches.jobs.tolist(), bounds, bounds[1:]):
+            places = plan.launches.accelerators[begin:end]
+            nodes = [cluster.nodes[node].name for node in dict.fromkeys(cluster.node_of[places].tolist())]
+            log.info("job started", extra=self._job(number) | {"node": ",".join(nodes), "accelerators": places.tolist()})
+
+    @_tell.register
+    def _finished(self, event: ev.JobsFinished) -> None:
+        self._each("job finished", event.jobs)
+
+    @_tell.register
+    def _failed(self, event: ev.JobsFailed) -> None:
+        self._each("job failed", event.jobs, logging.WARNING, why=event.why)
+
+    @_tell.register
+    def _interrupted(self, event: ev.JobsInterrupted) -> None:
+        self._each("job interrupted", event.jobs, logging.WARNING, own_fault=event.own_fault)
+
+    def _each(self, what: str, jobs: Ints, level: int = logging.INFO, **more: Any) -> None:
+        for number in jobs.tolist():
+            log.log(level, what, extra=self._job(number) | more)
+
+    def _job(self, number: int) -> dict[str, Any]:
+        state = self._state()
+        generation = int(state.store.arrays["starts"][number])
+        return {"job": state.job_of[number].name, "number": number, "generation": generation}

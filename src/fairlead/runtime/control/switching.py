@@ -1,0 +1,50 @@
+"""The scheduler over HTTP: which one decides, and another one from the next round on. What is wrong with it is said before
+anything is switched.
+
+(No postponed annotations here: FastAPI reads them.)"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, TypeAlias
+
+from fastapi import APIRouter, Depends, HTTPException
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairlead.core import events as ev
+from fairlead.core.errors import FairleadError
+from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.control.tokens import Bearer
+
+Answered: TypeAlias = Callable[[Sequence[ev.Event]], None]
+
+
+class Switch(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    scheduler: Annotated[dict[str, Any], Field(description="As in a scheduler file.")]
+    why: Annotated[str, Field(max_length=500)] = ""
+
+
+def scheduler_routes(
+    plane: Plane,
+    bearer: Callable[..., Any],
+    admin: Callable[..., Any],
+    in_the_journal: Callable[[Callable[[Answered], None]], Awaitable[Sequence[ev.Event]]],
+) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/v1/scheduler", dependencies=[Depends(bearer)])
+    async def scheduler() -> dict[str, Any]:
+        return {"scheduler": dict(plane.scheduled), "decisions": plane.loop.decisions, "missed": plane.loop.missed}
+
+    @router.post("/v1/scheduler", responses={403: {}, 411: {}, 413: {}, 422: {}})
+    async def switch(body: Switch, who: Annotated[Bearer, Depends(admin)]) -> dict[str, Any]:
+        try:
+            await asyncio.to_thread(plane.check, body.scheduler)
+        except (FairleadError, TypeError, ValueError) as problem:  # a plug-in may find what is wrong in a way of its own
+            raise HTTPException(422, str(problem)) from None
+        why = body.why or f"{who.user} wanted it"
+        await in_the_journal(lambda answered: plane.live.switch(body.scheduler, why, answered))
+        return {"scheduler": body.scheduler}
+
+    return router

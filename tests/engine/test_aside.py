@@ -1,0 +1,123 @@
+"""Decisions that are made beside the loop: begun ahead of their round, overtaken by what happens, dropped by a switch. Time is
+a list of what happens at which second."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fairlead.config import SchedulerConfig
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
+from fairlead.core.job import Job
+from fairlead.core.plan import RoundPlan
+from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.loop import Decision, Loop
+from fairlead.engine.state import State
+from fairlead.workloads.profiles import ThroughputTable
+
+CLUSTER = Cluster.parse("2xv100:1")
+ROUND = 10.0
+
+
+@dataclass
+class Tape:
+    """A backend on which everything that happens is known, and jobs go on for ever."""
+
+    happens: list[ev.Event]
+    now: float = 0.0
+    ready: float = math.inf  # when the decision that is being made will be there
+    exhausted: bool = False
+
+    def wait(self, until: float, grain: float) -> Sequence[ev.Event]:
+        following = self.happens[0].time if self.happens else math.inf
+        self.now = max(self.now, min(until, following, self.ready))
+        self.ready = math.inf if self.now >= self.ready else self.ready
+        self.exhausted = self.now == math.inf
+        happened = [event for event in self.happens if event.time <= self.now]
+        del self.happens[: len(happened)]
+        return happened
+
+    def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
+        return ()
+
+
+@dataclass
+class Slowly:
+    """Decisions take so many seconds."""
+
+    tape: Tape
+    takes_s: float
+    lead_s: float = 0.0
+    begun: list[float] = field(default_factory=list)
+
+    def begin(self, decision: Callable[[], Decision]) -> Callable[[], Decision | None]:
+        self.begun.append(self.tape.now)
+        self.tape.ready = ready = self.tape.now + self.takes_s
+
+        return lambda: None if self.tape.now < ready else decision()
+
+
+def played(*happens: ev.Event, takes_s: float, lead_s: float = 0.0, policy: str = "fifo") -> tuple[Loop, Slowly]:
+    table, tape = ThroughputTable.timed(CLUSTER.type_names), Tape(sorted(happens, key=lambda event: event.time))
+
+    def compose(data):
+        return SchedulerConfig.from_data(data).build(table)
+
+    scheduler = {"policy": policy, "rounds": ROUND}
+    loop = Loop(State(CLUSTER), tape, compose(scheduler), journal=MemoryJournal(), patient=True, compose=compose)
+    loop.aside = Slowly(tape, takes_s, lead_s)
+    loop.record(ev.Opened(0.0, CLUSTER, scheduler))
+    loop.run(until=100.0)
+    assert State.replay(loop.journal).digest() == loop.state.digest()
+    return loop, loop.aside
+
+
+def submitted(second: float, number: int, workers: int = 1) -> ev.JobSubmitted:
+    return ev.JobSubmitted(second, number, Job(f"j{number}", workers=workers, submitted_s=second))
+
+
+def started(loop: Loop) -> dict[int, float]:
+    columns = loop.state.everybody()
+    found = zip(columns.number.tolist(), columns.first_started_s.tolist())
+    return {number: second for number, second in found if not np.isnan(second)}
+
+
+def test_a_decision_is_begun_ahead_and_carried_out_at_the_rounds_start():
+    loop, aside = played(submitted(3.0, 0), submitted(25.0, 1), takes_s=3.0, lead_s=4.0)
+    assert aside.begun[1:3] == [6.0, 26.0]
+    assert started(loop) == {0: 10.0, 1: 30.0}
+    assert loop.missed == 0
+
+
+def test_who_comes_while_a_decision_is_made_is_in_the_next():
+    loop, _ = played(submitted(3.0, 0), submitted(8.0, 1), takes_s=3.0, lead_s=4.0)
+    assert started(loop) == {0: 10.0, 1: 20.0}
+
+
+def test_what_happens_is_recorded_while_a_decision_takes_rounds_and_these_are_counted():
+    loop, _ = played(submitted(3.0, 0), submitted(20.0, 1), ev.JobCancelled(21.0, 0), takes_s=25.0)
+    recorded = [(type(event).__name__, event.time) for event in loop.journal]
+    assert ("JobSubmitted", 20.0) in recorded
+    assert ("JobCancelled", 21.0) in recorded
+    assert 0 not in started(loop), "it was cancelled before its plan was there"
+    assert 1 in started(loop)
+    assert loop.missed >= 2
+
+
+def test_a_launch_on_a_node_that_has_gone_is_left_out_and_made_elsewhere():
+    lost = ev.NodeLost(12.0, 0)
+    loop, _ = played(submitted(3.0, 0), submitted(3.5, 1), lost, takes_s=4.0)
+    plans = [event.plan for event in loop.journal if isinstance(event, ev.RoundPlanned)]
+    assert [number for plan in plans for number in plan.launches.jobs.tolist()] == [1]
+    assert loop.state.holdings.of(1).tolist() == [1]
+
+
+def test_a_switch_drops_the_decision_of_the_old_scheduler():
+    switch = ev.SchedulerSwitched(12.0, {"policy": "largest-first", "rounds": ROUND})
+    loop, aside = played(submitted(3.0, 0), submitted(4.0, 1, workers=2), switch, takes_s=4.0)
+    assert started(loop) == {1: 24.0}, "the wide one, which the new scheduler prefers"
+    assert aside.begun[1:3] == [10.0, 20.0]

@@ -1,0 +1,221 @@
+"""What a running control plane tells of itself and what can be changed in it: metrics, log lines, another scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fairlead.config.wall_time import compose
+from fairlead.core import events as ev
+from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.state import State
+from fairlead.runtime.control.api import create_app
+from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.runtime.logs import JsonLines, TextLines
+from fairlead.runtime.orders import Ended
+from fairlead.testing.builders import cluster
+
+PATIENCE_S = 60.0
+SCHEDULER = {"policy": "las", "rounds": 0.2}
+
+
+class Scene:
+    """A plane whose agents the test plays, and people who ask it."""
+
+    def __init__(self, journal: MemoryJournal | None = None, *, metrics_open: bool = False) -> None:
+        self.journal = journal or MemoryJournal()
+        state = State.replay(self.journal) if journal is not None else None
+        self.plane = Plane(cluster("v100:2,v100:2"), SCHEDULER, compose, self.journal, state, term_s=1000.0)
+        self.tokens = Tokens()
+        self.words = {role.value: self.tokens.issue(role, role.value) for role in Role}
+        self.app = create_app(self.plane, self.tokens, metrics_open=metrics_open)
+
+    def who(self, name: str) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self.words[name]}"} if name else {}
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://here", headers=headers)
+
+    def play(self, scene: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await self.plane.start()
+            try:
+                await asyncio.wait_for(scene(), PATIENCE_S)
+            finally:
+                await self.plane.stop()
+
+        asyncio.run(run())
+        assert self.plane.failure is None
+        assert State.replay(self.journal).digest() == self.plane.loop.state.digest()
+
+    async def until(self, path: str, reached: Callable[[Any], bool]) -> None:
+        admin = self.who("admin")
+        while not reached((await admin.get(path)).json()):
+            assert self.plane.failure is None
+            await asyncio.sleep(0.02)
+
+    async def story(self) -> None:
+        """Two nodes come; one job finishes, one fails, one is cancelled, and one node goes."""
+        for node in (0, 1):
+            self.plane.live.joined(node, ())
+        jobs = [{"name": name, "run": ["true", "--secret"], "retries": 0} for name in ("good", "bad", "gone", "waits")]
+        assert (await self.who("admin").post("/v1/jobs", json={"jobs": jobs})).status_code == 201
+        for name in ("good", "bad", "gone", "waits"):
+            await self.until(f"/v1/jobs/{name}", lambda job: job["phase"] == "running")
+        for node in (0, 1):
+            self.plane.live.tell(node, [Ended(0, 1, 0, False, 0, 0), Ended(1, 1, 3, False, 0, 0)])
+        await self.until("/v1/jobs/bad", lambda job: job["phase"] == "failed")
+        assert (await self.who("admin").delete("/v1/jobs/gone")).status_code == 200
+        self.plane.live.left(1)
+        await self.until("/v1/nodes", lambda told: [node["up"] for node in told["nodes"]] == [True, False])
+
+
+def families(text: str) -> dict[str, dict[tuple[str, ...], float]]:
+    """By name and labels' values."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def test_metrics_say_what_happened_and_how_things_stand():
+    scene, told = Scene(), {}
+
+    async def story() -> None:
+        await scene.story()
+        await scene.who("admin").get("/v1/jobs/nobody")
+        await scene.who("").get("/a/path/of/nobody")
+        answer = await scene.who("admin").get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain")
+        told.update(families(answer.text))
+
+    scene.play(story)
+    assert told["fairlead_jobs_submitted_total"] == {(): 4}
+    assert told["fairlead_jobs"][("finished",)] == 1
+    assert told["fairlead_jobs"][("cancelled",)] == 1
+    assert sum(told["fairlead_jobs"].values()) == 4
+    assert told["fairlead_jobs_ended_total"][("finished",)] == 1
+    assert told["fairlead_jobs_ended_total"][("cancelled",)] == 1
+    assert told["fairlead_jobs_ended_total"][("failed",)] == 1
+    assert told["fairlead_jobs_interrupted_total"][("true",)] == 0
+    assert told["fairlead_accelerators_up"] == {("v100",): 2}
+    assert told["fairlead_accelerators_busy"][("v100",)] <= 2
+    assert told["fairlead_agents_connected"] == {(): 0}
+    assert told["fairlead_jobs_started_total"][()] >= 4
+    assert told["fairlead_decision_seconds_count"][()] >= 1
+    assert told["fairlead_journal_commit_seconds_count"][()] >= 3
+    assert told["fairlead_journal_events_total"][("JobSubmitted",)] == 4
+    assert told["fairlead_rounds_missed_total"][()] >= 0
+    assert told["fairlead_jobs_preempted_total"][()] >= 0
+    requests = told["fairlead_http_requests_total"]
+    assert requests[("POST", "/v1/jobs", "201")] == 1
+    assert requests[("GET", "/v1/jobs/{name}", "404")] == 1
+    assert requests[("GET", "", "404")] == 1, "a path that nobody answers to is no label"
+
+
+def test_metrics_are_for_admins_unless_they_are_open():
+    scene, open_scene = Scene(), Scene(metrics_open=True)
+
+    async def closed() -> None:
+        answers = {name: (await scene.who(name).get("/metrics")).status_code for name in ("", "agent", "user", "admin")}
+        assert answers == {"": 401, "agent": 401, "user": 403, "admin": 200}
+
+    async def open_() -> None:
+        assert (await open_scene.who("").get("/metrics")).status_code == 200
+
+    scene.play(closed)
+    open_scene.play(open_)
+
+
+def test_what_happens_is_logged_with_its_fields_and_without_secrets(caplog):
+    caplog.set_level(logging.INFO)
+    scene = Scene()
+    scene.play(scene.story)
+    lines = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    assert all({"time", "level", "event"} <= set(line) for line in lines)
+    seen = {(line["event"], line.get("job") or line.get("node")) for line in lines}
+    first, second = (node.name for node in scene.plane.cluster.nodes)
+    assert seen >= {
+        ("node joined", first),
+        ("job submitted", "good"),
+        ("job started", "good"),
+        ("job finished", "good"),
+        ("job failed", "bad"),
+        ("job cancelled", "gone"),
+        ("node given up", second),
+    }
+    started = next(line for line in lines if line["event"] == "job started")
+    assert {"job", "number", "generation", "node", "accelerators"} <= set(started)
+    assert (started["number"], started["generation"]) == (0, 1)
+    text = "\n".join(map(json.dumps, lines))
+    assert "--secret" not in text
+    assert not any(word in text for word in scene.words.values())
+
+
+def test_lines_are_one_line_each_and_tokens_are_blotted_out():
+    token = Tokens().issue(Role.ADMIN, "root")
+    record = logging.makeLogRecord({"msg": f"two\nlines {token}", "levelname": "INFO", "job": "a b", "why": f"x={token}"})
+    text, line = TextLines().format(record), JsonLines().format(record)
+    assert "\n" not in text
+    assert 'job="a b"' in text
+    assert json.loads(line)["why"] == "x=fl_…"
+    assert token not in text + line
+
+
+def test_another_scheduler_decides_without_a_restart_and_after_one():
+    scene = Scene()
+
+    async def story() -> None:
+        admin = scene.who("admin")
+        assert (await scene.who("user").get("/v1/scheduler")).json()["scheduler"] == SCHEDULER
+        wanted = {"policy": "max-min-fairness", "rounds": 0.1}
+        answer = await admin.post("/v1/scheduler", json={"scheduler": wanted, "why": "a test"})
+        assert (answer.status_code, answer.json()["scheduler"]) == (200, wanted)
+        assert (await admin.get("/v1/scheduler")).json()["scheduler"] == wanted
+        assert scene.plane.loop.stages.round_s == 0.1
+
+    scene.play(story)
+    switched = [event for event in scene.journal if isinstance(event, ev.SchedulerSwitched)]
+    assert [(event.scheduler["policy"], event.why) for event in switched] == [("max-min-fairness", "a test")]
+    again = Scene(scene.journal)
+    assert again.plane.loop.stages.round_s == 0.1
+
+    async def goes_on() -> None:
+        assert (await again.who("user").get("/v1/scheduler")).json()["scheduler"]["policy"] == "max-min-fairness"
+
+    again.play(goes_on)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "said"),
+    [
+        ({"policy": "lass"}, "near: 'las'"),
+        ({"rounds": 5}, "policy"),
+        ({"policy": "las", "colour": 1}, "colour"),
+        ({"policy": {"name": "tiresias", "thresholds": "high"}}, "thresholds"),
+        ({"policy": "las", "estimation": "oracle"}, "table of throughputs"),
+        ({"policy": "las", "rounds": -1}, "seconds"),
+        ({"policy": {"name": "las", "x": 2**80}}, "journal"),
+        ({"policy": "x" * 70_000}, "bytes"),
+        ({}, "policy"),
+    ],
+)
+def test_a_scheduler_that_cannot_be_is_refused_and_the_old_one_stays(scheduler, said):
+    scene = Scene()
+
+    async def story() -> None:
+        answer = await scene.who("admin").post("/v1/scheduler", json={"scheduler": scheduler})
+        assert (answer.status_code, said in answer.text) == (422, True), answer.text
+        assert (await scene.who("user").post("/v1/scheduler", json={"scheduler": SCHEDULER})).status_code == 403
+        assert (await scene.who("admin").post("/v1/scheduler", json={"scheduler": "las"})).status_code == 422
+        assert (await scene.who("admin").get("/v1/scheduler")).json()["scheduler"] == SCHEDULER
+
+    scene.play(story)
+    assert not any(isinstance(event, ev.SchedulerSwitched) for event in scene.journal)

@@ -1,0 +1,120 @@
+"""Snapshots that a running control plane takes by itself, what it forgets, and what it finds when it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairlead.config.wall_time import compose
+from fairlead.core.errors import InputError, JournalError
+from fairlead.engine.state import State
+from fairlead.journals.database import DatabaseJournal
+from fairlead.journals.opening import open_journal, read_journal
+from fairlead.journals.recovery import recover
+from fairlead.runtime.control import keeping
+from fairlead.runtime.control.keeping import DAY_S, Retention
+from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.tasks import TaskSpec
+from fairlead.testing.builders import cluster
+
+PATIENCE_S = 60.0
+SCHEDULER = {"policy": "las", "rounds": 0.1}
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch):
+    monkeypatch.setattr(keeping, "LOOK_S", 0.01)
+
+
+def opened(where: Path) -> DatabaseJournal:
+    journal = open_journal(str(where / "journal.sqlite"))
+    assert isinstance(journal, DatabaseJournal)
+    return journal
+
+
+def run_plane(
+    where: Path, rules: Retention, jobs: int, reached: Callable[[DatabaseJournal], bool], *, more: bool = False
+) -> State:
+    """A plane that takes so many jobs, one after the other (and `more`), and ends when the journal looks as it should."""
+    journal = opened(where)
+    state = recover(journal)[0] if journal.last else None
+    plane = Plane(cluster("v100:2"), SCHEDULER, compose, journal, state, retention=rules)
+
+    async def submit() -> None:
+        loop, kept = asyncio.get_running_loop(), asyncio.Event()
+        job = TaskSpec(run="true").job("", "ann")
+        plane.live.submit_jobs([job], lambda events: loop.call_soon_threadsafe(kept.set))
+        await kept.wait()
+
+    async def story() -> None:
+        await plane.start()
+        plane.live.joined(0, ())
+        for _ in range(jobs):
+            await submit()
+        while not await asyncio.to_thread(reached, journal):
+            assert plane.failure is None
+            await (submit() if more else asyncio.sleep(0.02))
+        await plane.stop()
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
+    assert plane.failure is None
+    return plane.loop.state
+
+
+def snapshots(journal: DatabaseJournal) -> list[int]:
+    return [seq for seq, _ in journal.snapshots()]
+
+
+def test_a_plane_that_comes_back_goes_on_from_its_snapshot_and_the_tail(tmp_path):
+    rules = Retention(every_events=10, every_s=1e6, snapshots=2)
+    before = run_plane(tmp_path, rules, 30, lambda journal: len(snapshots(journal)) == 2)
+    journal = opened(tmp_path)
+    taken = snapshots(journal)
+    asked: list[int] = []
+    tail = journal.after
+    journal.after = lambda seq: asked.append(seq) or tail(seq)  # type: ignore[method-assign]
+    state, last = recover(journal)
+    journal.close()
+    assert (state.digest(), asked) == (before.digest(), [taken[0]])
+    assert taken[0] > 10
+    assert State.replay(read_journal(str(tmp_path / "journal.sqlite"))).digest() == before.digest()
+    after = run_plane(tmp_path, rules, 15, lambda journal: min(snapshots(journal)) > last)
+    assert after.next_number == 45
+    assert State.replay(read_journal(str(tmp_path / "journal.sqlite"))).digest() == after.digest()
+
+
+def test_old_events_go_and_their_jobs_are_still_known(tmp_path):
+    rules = Retention(every_events=10, every_s=1e6, snapshots=1, keep_days=0.05 / DAY_S)
+    state = run_plane(tmp_path, rules, 60, lambda journal: next(iter(journal)).time > 0, more=True)
+    journal = opened(tmp_path)
+    again = recover(journal)[0]
+    journal.close()
+    assert again.digest() == state.digest()
+    assert sorted(again.job_of) == list(range(state.next_number))
+
+
+def test_one_is_taken_after_some_time_where_anything_has_happened(tmp_path):
+    run_plane(tmp_path, Retention(every_events=10**9, every_s=0.05), 1, lambda journal: bool(snapshots(journal)))
+
+
+def test_a_snapshot_that_fails_is_told_of_and_the_loop_goes_on(tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+
+    def full(self, state):
+        raise JournalError("journal.sqlite: the disk is full")
+
+    monkeypatch.setattr(DatabaseJournal, "begin_snapshot", full)
+    told = lambda journal: "no snapshot" in caplog.text  # noqa: E731
+    state = run_plane(tmp_path, Retention(every_events=5), 10, told)
+    assert state.next_number == 10
+    assert "the disk is full" in {getattr(record, "why", "").partition(": ")[2] for record in caplog.records}
+
+
+@pytest.mark.parametrize("wrong", [{"every_events": 0}, {"snapshots": 0}, {"every_s": 0.0}, {"keep_days": -1.0}])
+def test_rules_that_would_forget_everything_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        Retention(**wrong)
