@@ -159,7 +159,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
         records = await read(lambda: views.usage(plane.loop.state, plane.live.now))
         return {"usage": [r for r in records if who.role is Role.ADMIN or r["user"] == who.user]}
 
-    @app.get("/metrics", dependencies=[] if metrics_open else [Depends(admin)], responses={403: {}})
+    @app.get("/metrics", dependencies=[] if metrics_open else [Depends(admin)], include_in_schema=False)  # not JSON
     async def metrics() -> Response:
         return Response(await asyncio.to_thread(plane.metrics.text), media_type=CONTENT)
 
