@@ -66,6 +66,7 @@ async def _serve(
     from fairlead.journals.opening import open_journal
     from fairlead.journals.recovery import recover
     from fairlead.runtime.control.api import create_app
+    from fairlead.runtime.control.code import CodeStore
     from fairlead.runtime.control.plane import Plane
     from fairlead.runtime.control.tokens import Role
 
@@ -85,6 +86,7 @@ async def _serve(
         state,
         term_s=term_s,
         checkpoints=str((root / "checkpoints").absolute()),
+        code=CodeStore(root / "code"),
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
         origin=_origin(root),
     )

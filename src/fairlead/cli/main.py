@@ -11,6 +11,7 @@ import typer
 from fairlead import __version__
 from fairlead.cli.cluster import agent, serve, up
 from fairlead.cli.compare import compare
+from fairlead.cli.logs import logs
 from fairlead.cli.lookup import policies
 from fairlead.cli.people import cancel, info, nodes, queue, submit, usage, why
 from fairlead.cli.report import report
@@ -35,7 +36,7 @@ app.add_typer(reproduce_app, name="reproduce")
 app.command()(policies)
 for process in (up, serve, agent):
     app.command()(process)
-for verb in (submit, queue, info, why, cancel, nodes, usage):
+for verb in (submit, queue, info, why, logs, cancel, nodes, usage):
     app.command()(verb)
 
 

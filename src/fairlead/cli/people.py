@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from fairlead.cli.output import out, print_json
 from fairlead.config.source import read_yaml
 from fairlead.core.errors import InputError
 from fairlead.report.columns import duration
+from fairlead.runtime.packing import digest_of, pack
 from fairlead.runtime.tasks import checked
 
 if TYPE_CHECKING:
@@ -31,12 +33,17 @@ def submit(
     types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
     steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
     array: Annotated[int, typer.Option("--array", help="So many of it; each finds its number in JOB_INDEX.", min=1)] = 1,
+    code: Annotated[
+        Path | None, typer.Option("--code", help="A directory or zip file that is sent along; it runs in it.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether, and on what, it can ever run.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Submit a job: fairlead submit -- python train.py --lr 0.1, or fairlead submit task.yaml.
 
-    It is accepted when this returns: it is in the journal then.
+    It is accepted when this returns: it is in the journal then. Without --code it runs in this directory, which the nodes must
+    have too. With --code DIR (or code: DIR in the file) the directory is packed, sent, and unpacked where the job runs; each
+    launch gets a copy of its own, and what was sent before is not sent again.
     """
     if not words:
         raise InputError("submit", "a task file, or a program after --")
@@ -52,7 +59,11 @@ def submit(
         "steps": steps,
     }
     task |= {key: value for key, value in given.items() if value}
-    task.setdefault("directory", str(Path.cwd()))
+    archive = _code(code, task, Path(source).parent)
+    if archive:
+        task["code"] = digest_of(archive)
+    else:
+        task.setdefault("directory", str(Path.cwd()))
     checked(task, source)
     jobs: list[dict[str, Any]] = [task]
     if array > 1:
@@ -61,7 +72,10 @@ def submit(
         jobs = [
             {**task, **({"name": f"{stem}-{n}"} if stem else {}), "env": {**env, "JOB_INDEX": str(n)}} for n in range(array)
         ]
-    answer = _plane().submit(jobs, dry_run=dry_run)
+    plane = control_plane()
+    if archive:
+        plane.send_code(archive)
+    answer = plane.submit(jobs, dry_run=dry_run)
     if json:
         print_json({"jobs": answer})
         return
@@ -72,12 +86,20 @@ def submit(
             out.print(f"{job['name']} (number {job['number']})", highlight=False)
 
 
+def _code(place: Path | None, task: Mapping[str, Any], folder: Path) -> bytes:
+    """The archive to send: of the option's place, or of the task file's, seen from where that lies. Empty: none."""
+    named = task.get("code")
+    if place is None and isinstance(named, str) and named:
+        place = folder / named
+    return b"" if place is None else pack(place)
+
+
 def queue(
     everybody: Annotated[bool, typer.Option("--all", help="Everybody's jobs (admin), and those that have ended.")] = False,
     json: JsonOption = False,
 ) -> None:
     """The jobs that have not ended, with what they wait for."""
-    plane = _plane()
+    plane = control_plane()
     jobs = plane.jobs(() if everybody else ("queued", "waiting", "running"), everybody=everybody)
     if json:
         print_json({"jobs": jobs})
@@ -96,7 +118,7 @@ def queue(
 
 def info(name: NameArgument, json: JsonOption = False) -> None:
     """Everything about one job."""
-    job = _plane().job(name)
+    job = control_plane().job(name)
     if json:
         print_json(job)
         return
@@ -108,7 +130,7 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
 
 def why(name: NameArgument, json: JsonOption = False) -> None:
     """Why a job does not run yet: who says so, and the numbers."""
-    job = _plane().job(name)
+    job = control_plane().job(name)
     reason = job.get("reason")
     if json:
         print_json({"name": job["name"], "phase": job["phase"], "reason": reason})
@@ -118,7 +140,7 @@ def why(name: NameArgument, json: JsonOption = False) -> None:
 
 def cancel(name: NameArgument, json: JsonOption = False) -> None:
     """End a job; what it saved stays until it is cleaned up."""
-    answer = _plane().cancel(name)
+    answer = control_plane().cancel(name)
     if json:
         print_json(answer)
     else:
@@ -127,7 +149,7 @@ def cancel(name: NameArgument, json: JsonOption = False) -> None:
 
 def nodes(json: JsonOption = False) -> None:
     """The nodes of the cluster."""
-    found = _plane().nodes()
+    found = control_plane().nodes()
     if json:
         print_json({"nodes": found})
         return
@@ -142,7 +164,7 @@ def nodes(json: JsonOption = False) -> None:
 
 def usage(json: JsonOption = False) -> None:
     """Accelerator hours by user and entity."""
-    found = _plane().usage()
+    found = control_plane().usage()
     if json:
         print_json({"usage": found})
         return
@@ -152,7 +174,8 @@ def usage(json: JsonOption = False) -> None:
     out.print(table)
 
 
-def _plane() -> ControlPlane:
+def control_plane() -> ControlPlane:
+    """The one that is meant; every verb for people asks it."""
     from fairlead.runtime.people import ControlPlane  # needs the extra `cluster`, and a quarter of a second
 
     return ControlPlane.found()

@@ -8,7 +8,7 @@ plane.submit([{"run": "python train.py"}])
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ import httpx
 import orjson
 
 from fairlead.core.errors import FairleadError
+from fairlead.runtime.packing import digest_of
+from fairlead.runtime.reading import read_logs
 
 URL, TOKEN = "FAIRLEAD_URL", "FAIRLEAD_TOKEN"
 CONNECTION = Path(".fairlead") / "connection.json"
@@ -65,16 +67,41 @@ class ControlPlane:
     def cancel(self, name: str) -> dict[str, Any]:
         return self._ask("DELETE", f"/v1/jobs/{name}")
 
+    def send_code(self, archive: bytes) -> str:
+        """An archive (see `pack`) with a job's code, sent unless it was before; the digest is the job's `code`."""
+        digest = digest_of(archive)
+        try:
+            self._ask("GET", f"/v1/code/{digest}")
+        except RefusedRequest as answer:
+            if answer.status != 404:
+                raise
+            self._ask("PUT", f"/v1/code/{digest}", content=archive)
+        return digest
+
+    def log_piece(self, name: str, *, launch: int = 0, rank: int = 0, offset: int = 0) -> dict[str, Any]:
+        """Some of what a worker printed in a launch (0: the last), from `offset` on (below 0: from the end)."""
+        return self._ask("GET", f"/v1/jobs/{name}/logs?launch={launch}&rank={rank}&offset={offset}")
+
+    def logs(
+        self, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, follow: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Pieces of what a worker printed, whole or its last lines; with `follow` until the job ends, launch after launch."""
+        return read_logs(
+            lambda at, offset: self.log_piece(name, launch=at, rank=rank, offset=offset), launch, tail=tail, follow=follow
+        )
+
     def nodes(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/nodes")["nodes"])
 
     def usage(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/usage")["usage"])
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: bytes | None = None
+    ) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self.token}"}
         try:
-            answer = httpx.request(method, self.url + path, json=body, headers=headers, timeout=self.timeout_s)
+            answer = httpx.request(method, self.url + path, json=body, content=content, headers=headers, timeout=self.timeout_s)
         except httpx.HTTPError as problem:
             raise Unreachable(f"{self.url}: {problem}; is the control plane running?") from None
         if answer.is_success:

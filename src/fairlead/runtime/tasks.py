@@ -9,7 +9,7 @@ import shlex
 from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
@@ -79,6 +79,12 @@ class TaskSpec(BaseModel):
             if name.startswith("FAIRLEAD_") or name in ("CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE"):
                 raise ValueError(f"{name} is set by Fairlead")
         return env
+
+    @model_validator(mode="after")
+    def _one_place(self) -> TaskSpec:
+        if self.code and self.directory:
+            raise ValueError("either a directory that the nodes have, or code that is sent along; not both")
+        return self
 
     def job(self, name: str, user: str) -> Job:
         words = words_of(self.run)

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
 
-from fairlead.runtime.agent.archives import digest_of
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning
 from fairlead.runtime.agent.settings import Settings, User
 from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.packing import digest_of
 
 SHOW = "import json, os; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))"
 

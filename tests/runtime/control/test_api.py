@@ -25,11 +25,11 @@ def compose(data: Any) -> Any:
     return SchedulerConfig.from_data(dict(data)).build(None, Registry.installed())
 
 
-def with_plane(scene: Callable[..., Any]) -> MemoryJournal:
+def with_plane(scene: Callable[..., Any], **about: Any) -> MemoryJournal:
     journal = MemoryJournal()
 
     async def run() -> None:
-        plane = Plane(cluster("v100:2,v100:2"), SCHEDULER, compose, journal)
+        plane = Plane(cluster("v100:2,v100:2"), SCHEDULER, compose, journal, **about)
         tokens = Tokens()
         people = {name: tokens.issue(Role.USER, name) for name in ("ann", "bob")}
         people["root"] = tokens.issue(Role.ADMIN, "root")

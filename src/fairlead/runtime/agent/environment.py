@@ -34,4 +34,5 @@ def variables(
         "FAIRLEAD_JOB": str(launch.job),
         "FAIRLEAD_GENERATION": str(launch.generation),
         "FAIRLEAD_GANG_PORT": str(launch.gang_port),
+        **({"FAIRLEAD_GANG_TOKEN": launch.gang_token} if launch.gang_token else {}),
     }

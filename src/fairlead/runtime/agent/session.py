@@ -3,6 +3,7 @@ them until that is heard, and beats. When its lease has run out because nobody a
 
 from __future__ import annotations
 
+import base64
 import logging
 import queue
 import threading
@@ -14,19 +15,25 @@ from pathlib import Path
 import grpc
 
 from fairlead.core.errors import FairleadError
+from fairlead.runtime.agent.deliveries import REFUSED, Deliveries
 from fairlead.runtime.agent.files import write_whole
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.agent.term import LeaseTerm
 from fairlead.runtime.messages import (
     METHOD,
+    PIECE,
     SERVICE,
     Beat,
+    CodePiece,
     FromAgent,
     Heard,
     Hello,
+    LogPiece,
     Orders,
+    ReadLog,
     Refused,
     Renewed,
+    WantCode,
     Welcome,
     Words,
     decode,
@@ -70,6 +77,7 @@ class Agent:
         self._expired = False
         self._sequence = 0
         self._unheard: dict[int, tuple[Ended, ...]] = {}
+        self._deliveries = Deliveries(self.supervisor)
         self._asked: list[float] = []  # when the beats were sent that have no answer yet
 
     def run(self) -> None:
@@ -121,6 +129,7 @@ class Agent:
         self._numbered(self.supervisor.poll())
         running = {(one.job, one.generation) for one in self.supervisor.running()}
         running |= {(end.job, end.generation) for ends in self._unheard.values() for end in ends}
+        running |= self._deliveries.waiting
         has = self.supervisor.accelerators
         return Hello(self.node, has.type_name, len(has.devices), self._incarnation, self.address, tuple(sorted(running)))
 
@@ -136,6 +145,7 @@ class Agent:
                 self._renewed()
                 for sequence, told in self._unheard.items():
                     said.put(Words(sequence, told))
+                self._ask(self._deliveries.again(), said)
             elif isinstance(message, Renewed):
                 self._renewed()
             elif isinstance(message, Heard):
@@ -143,23 +153,44 @@ class Agent:
                     self.supervisor.acknowledge(end.job, end.generation)
             elif isinstance(message, Orders):
                 for order in message.orders:
-                    if (problem := self._carry_out(order)) is not None:
-                        said.put(self._numbered([problem]))
+                    if isinstance(order, Launch) and (wanted := self._deliveries.hold(order)) is not None:
+                        self._ask(wanted, said)
+                    elif (ended := self._carry_out(order)) is not None:
+                        said.put(self._numbered([ended]))
+            elif isinstance(message, ReadLog):
+                said.put(self._log_piece(message))
+            elif isinstance(message, CodePiece):
+                self._ask(self._deliveries.take(message), said)
             elif isinstance(message, Refused):
                 raise Unwanted(message.why)
 
+    def _ask(self, wanted: list[WantCode], said: queue.Queue[FromAgent | None]) -> None:
+        for one in wanted:
+            said.put(one)
+
+    def _log_piece(self, wanted: ReadLog) -> LogPiece:
+        try:
+            found = self.supervisor.read_log(
+                wanted.job, wanted.generation, wanted.rank, wanted.offset, min(wanted.limit, PIECE)
+            )
+        except FairleadError as problem:
+            return LogPiece(wanted.number, problem=str(problem))
+        return LogPiece(wanted.number, found.offset, base64.b64encode(found.data).decode())
+
     def _carry_out(self, order: Order) -> Ended | None:
-        """None, or why it could not be begun."""
+        """None, or how it has ended already: it could not be begun, or never was."""
         try:
             if isinstance(order, Launch):
                 self.supervisor.launch(order)
+            elif (ended := self._deliveries.drop(order)) is not None:
+                return ended
             elif isinstance(order, Revoke):
                 self.supervisor.revoke(order)
             else:
                 self.supervisor.kill(order)
         except FairleadError as problem:
             log.error("order refused: %s", problem)
-            return Ended(order.job, order.generation, 126, False, 0, 0, str(problem)) if isinstance(order, Launch) else None
+            return Ended(order.job, order.generation, REFUSED, False, 0, 0, str(problem)) if isinstance(order, Launch) else None
         return None
 
     def _look(self) -> list[Told]:
@@ -168,8 +199,10 @@ class Agent:
             log.warning("the lease of this agent is over: its jobs are stopped")
             self._expired = True
             self.supervisor.expire()
+        begin, told = self._deliveries.ready()
+        told += [ended for launch in begin if (ended := self._carry_out(launch)) is not None]
         self.supervisor.wait(LOOK_S)
-        return self.supervisor.poll()
+        return [*told, *self.supervisor.poll()]
 
     def _numbered(self, told: list[Told]) -> Words:
         """Ends are kept until they are heard; the rest is out of date soon."""

@@ -16,10 +16,12 @@ from fairlead import __version__
 from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
 from fairlead.engine.decide import why_never
+from fairlead.runtime.agent.faults import ArchiveRefused
 from fairlead.runtime.control import views
+from fairlead.runtime.control.logs import LogAway, LogMissing, Logs
 from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
-from fairlead.runtime.tasks import TaskSpec
+from fairlead.runtime.tasks import TaskSpec, task_of
 
 LARGEST_BODY = 8 << 20
 MOST_AT_ONCE = 1000
@@ -37,6 +39,7 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     app = FastAPI(title="Fairlead", version=__version__, description="A scheduler for deep-learning clusters.")
     scheme = HTTPBearer(auto_error=False)
     pending: set[str] = set()  # names that are on their way into the journal
+    logs = Logs(plane)
 
     def bearer(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
         found = None if given is None else tokens.bearer(given.credentials)
@@ -49,8 +52,11 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     @app.middleware("http")
     async def small_bodies(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
         length = request.headers.get("content-length", "0")
-        if request.method in ("POST", "PUT", "PATCH") and (not length.isdigit() or int(length) > LARGEST_BODY):
-            return JSONResponse({"detail": f"a body of at most {LARGEST_BODY:,} bytes, with its length"}, 413)
+        largest = LARGEST_BODY
+        if request.url.path.startswith("/v1/code/") and plane.code is not None:
+            largest = plane.code.limits.packed_bytes
+        if request.method in ("POST", "PUT", "PATCH") and (not length.isdigit() or int(length) > largest):
+            return JSONResponse({"detail": f"a body of at most {largest:,} bytes, with its length"}, 413)
         if request.method in ("POST", "PUT", "PATCH") and "content-length" not in request.headers:
             return JSONResponse({"detail": "a body with its length"}, 411)
         return await go_on(request)
@@ -132,6 +138,44 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
         found: dict[str, Any] = await read(lambda: views.job_record(plane.loop, find(name, who), plane.live.now))
         return found
 
+    @app.get("/v1/jobs/{name}/logs", responses={404: {}, 503: {}})
+    async def log(
+        name: JobName,
+        who: Who,
+        launch: Annotated[int, Query(ge=0, le=10**9, description="counted from 1; 0: the last")] = 0,
+        rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
+        offset: Annotated[int, Query(ge=-(1 << 40), le=1 << 40, description="below 0: from the end")] = 0,
+    ) -> dict[str, Any]:
+        """A piece of what a worker printed; go on at `next` until `over` and `text` is empty."""
+        number = await read(lambda: find(name, who))
+        try:
+            return await logs.read(number, launch, rank, offset)
+        except LogAway as away:
+            raise HTTPException(503, str(away)) from None
+        except LogMissing as missing:
+            raise HTTPException(404, str(missing)) from None
+
+    Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+
+    @app.get("/v1/code/{digest}", responses={404: {}})
+    async def has_code(digest: Digest, who: Who) -> dict[str, Any]:
+        """Whether an archive of this SHA-256 needs not be sent any more."""
+        if plane.code is None or not plane.code.has(digest):
+            raise HTTPException(404, "it was not sent yet")
+        return {"digest": digest}
+
+    @app.put("/v1/code/{digest}", status_code=201, responses={411: {}, 413: {}, 422: {}})
+    async def send_code(digest: Digest, request: Request, who: Who) -> dict[str, Any]:
+        """A zip archive with a job's code, under its SHA-256."""
+        if plane.code is None:
+            raise HTTPException(422, "this control plane keeps no code")
+        archive = await request.body()
+        try:
+            await asyncio.to_thread(plane.code.take, archive, digest)
+        except ArchiveRefused as refused:
+            raise HTTPException(422, str(refused)) from None
+        return {"digest": digest}
+
     @app.delete("/v1/jobs/{name}", responses={404: {}, 409: {}})
     async def cancel(name: JobName, who: Who) -> dict[str, Any]:
         number = await read(lambda: find(name, who))
@@ -159,6 +203,9 @@ def _checked(plane: Plane, jobs: Sequence[Job], pending: set[str]) -> list[list[
     types: list[list[str]] = []
     new: set[str] = set()
     for job in jobs:
+        code = task_of(job).code
+        if code and (plane.code is None or not plane.code.has(code)):
+            raise HTTPException(422, f"the code of {job.name or 'it'} was not sent: PUT /v1/code/{code} first")
         mask = state.types_that_fit(job)
         if not mask:
             raise HTTPException(422, f"{job.name or 'it'} can never run here: {why_never(job, state.cluster)}")

@@ -3,6 +3,7 @@ network and no clock: whatever is to be sent comes back as orders, whatever beca
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -92,11 +93,16 @@ class Launches:
     a slow save and a quick start never meet on one accelerator. Who shares an accelerator by plan is not waited for."""
 
     def __init__(
-        self, address_of: Callable[[int], str], ports: Callable[[Key], tuple[int, int]], checkpoints: str = ""
+        self,
+        address_of: Callable[[int], str],
+        ports: Callable[[Key], tuple[int, int]],
+        checkpoints: str = "",
+        secret: Callable[[], str] = secrets.token_urlsafe,
     ) -> None:
-        """`address_of(node)` is where the first worker of a gang is found; `ports(launch)` gives a gang two ports. Each job
-        has a directory of its own under `checkpoints`, which all nodes see; empty: each agent keeps its own."""
-        self._checkpoints = checkpoints
+        """`address_of(node)` is where the first worker of a gang is found; `ports(launch)` gives a gang two ports, and
+        `secret()` the word by which its workers know each other. Each job has a directory of its own under `checkpoints`,
+        which all nodes see; empty: each agent keeps its own."""
+        self._checkpoints, self._secret = checkpoints, secret
         self._all: dict[Key, Running] = {}
         self._address_of, self._ports = address_of, ports
 
@@ -177,7 +183,9 @@ class Launches:
         if run.waits_for:
             return []
         run.sent = True
-        master, gang = self._ports(run.key) if run.world_size > 1 else (0, 0)
+        gang = run.world_size > 1
+        master_port, gang_port = self._ports(run.key) if gang else (0, 0)
+        token = self._secret() if gang else ""
         host = self._address_of(run.seats[0].node)
         return [
             (
@@ -190,8 +198,9 @@ class Launches:
                     seat.accelerators,
                     world_size=run.world_size,
                     master_address=host,
-                    master_port=master,
-                    gang_port=gang,
+                    master_port=master_port,
+                    gang_port=gang_port,
+                    gang_token=token,
                     checkpoints=f"{self._checkpoints}/{run.job}" if self._checkpoints else "",
                 ),
             )

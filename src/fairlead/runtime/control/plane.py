@@ -18,6 +18,7 @@ from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.code import CodeStore
 from fairlead.runtime.control.hub import Hub
 from fairlead.runtime.control.live import Live
 from fairlead.runtime.tasks import task_of
@@ -38,13 +39,14 @@ class Plane:
     term_s: float = 15.0
     grace_s: float = 35.0
     checkpoints: str = ""  # where jobs save, seen by all nodes
+    code: CodeStore | None = None  # what people sent along with jobs; None: they cannot
     may_join: Callable[[str], bool] = lambda token: True
     origin: float = field(default_factory=time.time)  # Unix time of second 0
 
     def __post_init__(self) -> None:
         recovered = self.state is not None
         state = self.state or State(self.cluster)
-        self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join)
+        self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join, code=self.code)
         clock = WallClock(self.origin, state.time)
         self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self.checkpoints)
         self.hub.live = self.live

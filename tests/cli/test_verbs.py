@@ -1,0 +1,107 @@
+"""The verbs for people on one cluster that is up for all of these tests: logs, code, order, drains, rates, tokens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import orjson
+import pytest
+from test_up import ENVIRONMENT, PATIENCE_S, SOURCE, answer, cluster_up, fairlead, until
+
+from fairlead.runtime.people import ControlPlane
+
+PRINTS = """
+import os, sys, time
+import fairlead
+
+if len(sys.argv) > 2:
+    print("launch", os.environ["FAIRLEAD_GENERATION"], "rank", os.environ["RANK"], flush=True)
+for step in fairlead.lease(range(int(sys.argv[1])), save=lambda folder: None):
+    print("step", step, flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    folder = tmp_path_factory.mktemp("verbs")
+    (folder / "prints.py").write_text(PRINTS)
+    with cluster_up(folder):
+        told = orjson.loads((folder / ".fairlead" / "connection.json").read_bytes())
+        plane = ControlPlane(told["url"], told["token"])
+
+        def prints(name: str, *words: object, **about: object) -> dict:
+            run = [sys.executable, str(folder / "prints.py"), *map(str, words)]
+            return {"name": name, "run": run, "directory": str(folder), "env": {"PYTHONPATH": SOURCE}, **about}
+
+        def reaches(name: str, *phases: str) -> dict:
+            until(lambda: plane.job(name)["phase"] in phases, folder)
+            return plane.job(name)
+
+        yield SimpleNamespace(folder=folder, plane=plane, prints=prints, reaches=reaches)
+
+
+def printed(here: SimpleNamespace, *words: object) -> str:
+    done = fairlead(here.folder, "logs", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_log_is_followed_from_launch_to_launch_until_the_job_ends(here):
+    here.plane.submit([here.prints("talks", 60, "loud")])
+    command = [sys.executable, "-m", "fairlead.cli.main", "logs", "-f", "talks"]
+    follows = subprocess.Popen(command, cwd=here.folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    node = here.reaches("talks", "running")["nodes"][0]
+    until(lambda: here.plane.job("talks")["steps_done"] > 3, here.folder)
+    others = [here.prints(f"in-the-way-{n}", 15) for n in range(6)]
+    here.plane.submit(others)
+    out, _ = follows.communicate(timeout=PATIENCE_S)
+    assert follows.returncode == 0
+    job = here.plane.job("talks")
+    assert (job["phase"], job["preemptions"] > 0) == ("finished", True), node
+    lines = out.splitlines()
+    launches = [line for line in lines if line.startswith("launch")]
+    assert launches == [f"launch {n + 1} rank 0" for n in range(job["starts"])]
+    assert [line for line in lines if line not in launches] == [f"step {n}" for n in range(60)]
+    first = printed(here, "talks", "--launch", 1).splitlines()
+    assert first == lines[: len(first)]
+    assert printed(here, "talks", "--tail", 2) == "step 58\nstep 59\n"
+    piece = orjson.loads(printed(here, "--json", "talks", "--tail", 1))
+    assert (piece["text"], piece["launch"], piece["ended"]) == ("step 59\n", job["starts"], True)
+
+
+def test_a_worker_of_a_gang_has_a_log_of_its_own(here):
+    here.plane.submit([here.prints("gang", 3, "loud", workers=2)])
+    here.reaches("gang", "finished")
+    assert printed(here, "gang", "--rank", 1).splitlines()[0] == "launch 1 rank 1"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("nobody",), "no job"), (("talks", "--launch", 99), "no launch 99"), (("talks", "--rank", 7), "not kept")],
+)
+def test_a_log_that_is_not_there_is_said_so(here, words, said):
+    done = fairlead(here.folder, "logs", *words)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_code_that_is_sent_along_is_what_runs(here):
+    code = here.folder / "code"
+    (code / "package").mkdir(parents=True)
+    (code / "package" / "__init__.py").write_text("WORD = 'from afar'\n")
+    (code / "main.py").write_text("import os, package\nprint(package.WORD, os.getcwd())\n")
+    (here.folder / "task.yaml").write_text(f"name: sent\nrun: [{sys.executable}, main.py]\ncode: code\n")
+    assert answer(here.folder, "submit", "task.yaml")["jobs"][0]["name"] == "sent"
+    here.reaches("sent", "finished")
+    word, where = printed(here, "sent").rstrip().rsplit(" ", 1)
+    assert word == "from afar"
+    assert Path(where).resolve() != code.resolve()
+    kept = sorted((here.folder / ".fairlead" / "code").iterdir())
+    again = fairlead(here.folder, "submit", "--name", "again", "--code", "code", "--", sys.executable, "main.py")
+    assert again.returncode == 0, again.stderr
+    here.reaches("again", "finished")
+    assert sorted((here.folder / ".fairlead" / "code").iterdir()) == kept
