@@ -26,13 +26,14 @@ NameArgument = Annotated[str, typer.Argument(help="A job's name or number.")]
 
 def submit(
     words: Annotated[
-        list[str] | None, typer.Argument(help="A task file (x.yaml), or a program and its arguments after --.")
+        list[str] | None, typer.Argument(help="Task files (x.yaml), or a program and its arguments after --.")
     ] = None,
     name: Annotated[str, typer.Option("--name", help="[default: job-NUMBER]")] = "",
     workers: Annotated[int, typer.Option("--workers", help="The gang's size.", min=1)] = 1,
     types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
     steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
     array: Annotated[int, typer.Option("--array", help="So many of it; each finds its number in JOB_INDEX.", min=1)] = 1,
+    after: Annotated[list[str] | None, typer.Option("--after", help="A job that must have finished first; several.")] = None,
     code: Annotated[
         Path | None, typer.Option("--code", help="A directory or zip file that is sent along; it runs in it.")
     ] = None,
@@ -44,36 +45,38 @@ def submit(
     It is accepted when this returns: it is in the journal then. Without --code it runs in this directory, which the nodes must
     have too. With --code DIR (or code: DIR in the file) the directory is packed, sent, and unpacked where the job runs; each
     launch gets a copy of its own, and what was sent before is not sent again.
+
+    --after JOB (or after: [a, b] in the file) lets it wait until that job has finished; if that fails or is cancelled, so is
+    this one. Several files are one submission, accepted as a whole, and may name each other: fairlead submit prepare.yaml
+    train.yaml. Exit codes: 0 accepted, 2 refused or wrong (nothing was accepted).
     """
     if not words:
         raise InputError("submit", "a task file, or a program after --")
-    if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
-        task = dict(read_yaml(words[0]).data)
-        source = words[0]
-    else:
-        task, source = {"run": list(words)}, "command line"
     given = {
         "name": name,
         "workers": workers if workers > 1 else None,
         "types": types.split(",") if types else None,
         "steps": steps,
+        "after": after,
     }
-    task |= {key: value for key, value in given.items() if value}
-    archive = _code(code, task, Path(source).parent)
-    if archive:
-        task["code"] = digest_of(archive)
+    given = {key: value for key, value in given.items() if value}
+    jobs: list[dict[str, Any]] = []
+    archives: list[bytes] = []
+    if all(word.endswith((".yaml", ".yml")) for word in words):
+        written = [(word, dict(read_yaml(word).data)) for word in words]
     else:
-        task.setdefault("directory", str(Path.cwd()))
-    checked(task, source)
-    jobs: list[dict[str, Any]] = [task]
-    if array > 1:
-        env = dict(task.get("env") or {})
-        stem = task.get("name")
-        jobs = [
-            {**task, **({"name": f"{stem}-{n}"} if stem else {}), "env": {**env, "JOB_INDEX": str(n)}} for n in range(array)
-        ]
+        written = [("command line", {"run": list(words)})]
+    for source, task in written:
+        task |= given
+        if archive := _code(code, task, Path(source).parent):
+            task["code"] = digest_of(archive)
+            archives.append(archive)
+        else:
+            task.setdefault("directory", str(Path.cwd()))
+        checked(task, source)
+        jobs += _array(task, array)
     plane = control_plane()
-    if archive:
+    for archive in archives:
         plane.send_code(archive)
     answer = plane.submit(jobs, dry_run=dry_run)
     if json:
@@ -84,6 +87,13 @@ def submit(
             out.print(f"{job['name'] or 'it'} can run on {', '.join(job['types'])}", highlight=False)
         else:
             out.print(f"{job['name']} (number {job['number']})", highlight=False)
+
+
+def _array(task: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    if count == 1:
+        return [task]
+    env, stem = dict(task.get("env") or {}), task.get("name")
+    return [{**task, **({"name": f"{stem}-{n}"} if stem else {}), "env": {**env, "JOB_INDEX": str(n)}} for n in range(count)]
 
 
 def _code(place: Path | None, task: Mapping[str, Any], folder: Path) -> bytes:

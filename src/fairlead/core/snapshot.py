@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fairlead.core.after import NO_WAITS, Waits
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.errors import FairleadError
@@ -46,6 +47,7 @@ class Snapshot:
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
     learned: Facts = field(default_factory=lambda: NO_FACTS)  # by estimation, so far
     lessons: int = 0  # how often something was learned
+    waits: Waits = field(default_factory=lambda: NO_WAITS)  # who of the queued waits for others
 
     @property
     def rates(self) -> Rates:

@@ -24,6 +24,7 @@ VERSION = 1
 _DEFAULTS = {f.name: f.default for f in fields(Job)}
 _JOB_FIELDS = tuple(name for name in _DEFAULTS if name not in ("name", "submitted_s"))
 _FLOATS = frozenset(name for name, default in _DEFAULTS.items() if isinstance(default, float))
+_TUPLES = frozenset(name for name, default in _DEFAULTS.items() if isinstance(default, tuple))
 _JOB_DEFAULTS = tuple(_DEFAULTS[name] for name in _JOB_FIELDS)
 _JOB_VALUES = attrgetter(*_JOB_FIELDS)
 _USUAL = _JOB_FIELDS.index("deadline_s")  # most jobs say nothing about this and what follows
@@ -126,8 +127,8 @@ def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
     values = dict(record)
     for name in values.keys() & _FLOATS:
         values[name] = float(values[name])
-    if "allowed_types" in values:
-        values["allowed_types"] = tuple(values["allowed_types"])
+    for name in values.keys() & _TUPLES:
+        values[name] = tuple(values[name])
     return Job(submitted_s=submitted_s, **values)
 
 

@@ -146,6 +146,7 @@ def _state(arrays: Arrays) -> State:
     for shown in (state.up, state.capacity):  # snapshots hand them out as they are
         shown.setflags(write=False)
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
+    state.followers = [number for number in state.queue.tolist() if state.job_of[number].after]
     state.service_by_type = arrays["service_by_type"]
     state._remember(arrays["history"])
     state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core import events as ev
+from fairlead.core.after import NO_WAITS, Awaited, Waits, awaited
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import (
     ALL_COLUMNS,
@@ -22,7 +23,7 @@ from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
 from fairlead.core.job import LEGAL, Job, Phase, check_transition
 from fairlead.core.plan import NO_FACTS, Facts, Launches
-from fairlead.core.reasons import Reason
+from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Names, Snapshot
 from fairlead.engine.codec import encode_memo
 
@@ -60,6 +61,7 @@ class State:
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
         self.any_min_run = False
+        self.followers: list[int] = []  # those at the door that come after others; some may have left it
         self._codes: dict[str, dict[str, int]] = {name: {} for name in _CODED}
         self._names = Names((), (), (), ())
         self._looks: dict[tuple[Any, ...], tuple[int, ...]] = {}  # what jobs that look like this have in their columns
@@ -93,6 +95,7 @@ class State:
                 state.store.arrays[name][columns.number] = getattr(columns, name)
             for name in columns.metrics:
                 state.store.metric(name)[columns.number] = columns.metric(name)
+        state._follow(view)
         state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
         state.running = view.jobs.runners.number.copy()
         state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
@@ -125,6 +128,7 @@ class State:
             any_min_run=self.any_min_run,
             learned=self.learned,
             lessons=self.lessons,
+            waits=self._waits() if self.followers else NO_WAITS,
         )
 
     def everybody(self) -> JobColumns:
@@ -201,6 +205,10 @@ class State:
         a["memory_gb"][number], a["cpus"][number] = job.memory_gb, job.cpus
         a["host_memory_gb"][number] = job.host_memory_gb
         self.any_min_run = self.any_min_run or job.min_run_s > 0
+        if job.after:
+            if not all(0 <= other < number for other in job.after):
+                raise InvalidPlan(f"job {job.name!r} can only come after jobs that were submitted before it")
+            self.followers.append(number)
         self._arrived.append(number)
 
     def _cancelled(self, event: ev.JobCancelled) -> None:
@@ -236,7 +244,10 @@ class State:
         plan = event.plan
         if plan.refused:
             self.refusals.update(plan.refused)
-            self._end(np.array([number for number, _ in plan.refused], dtype=np.int64), plan.time, REFUSED)
+            for phase, wanted in ((REFUSED, False), (CANCELLED, True)):
+                gone = [number for number, reason in plan.refused if (reason.code is Code.AFTER_NOBODY) is wanted]
+                if gone:
+                    self._end(np.array(gone, dtype=np.int64), plan.time, phase)
         if len(plan.admitted):
             self._go(plan.admitted, WAITING)
             self._still_queued()
@@ -371,6 +382,22 @@ class State:
         self.capacity = np.bincount(self.cluster.type_of[self.up], minlength=len(self.cluster.types)).astype(np.int64)
         for column in (self.up, self.capacity):  # snapshots hand them out as they are
             column.setflags(write=False)
+
+    def _waits(self) -> Waits:
+        phase = self.store.arrays["phase"]
+        self.followers = [number for number in self.followers if phase[number] == QUEUED]
+        found = {n: awaited(self.job_of[n].after, lambda other: Phase(int(phase[other]))) for n in self.followers}
+        return {number: waits for number, waits in found.items() if waits is not None}
+
+    def _follow(self, view: Snapshot) -> None:
+        """Of those who ended before a snapshot it knows only what others waited for."""
+        self.followers = [number for number in view.queued.number.tolist() if view.job_of[number].after]
+        phase = self.store.arrays["phase"]
+        for number in self.followers:
+            waits = view.waits.get(number, Awaited())
+            for other in view.job_of[number].after:
+                if other not in waits.unfinished:
+                    phase[other] = int(waits.how) if other == waits.lost else FINISHED
 
     def _code(self, column: str, name: str) -> int:
         codes = self._codes[column]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import orjson
@@ -16,6 +17,8 @@ from fairlead.core.job import Job
 from fairlead.runtime.orders import Task
 
 LONGEST_NAME, MOST_WORDS, LARGEST_WORD = 128, 4096, 32_768
+
+MOST_AFTER = 100
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -46,6 +49,7 @@ class TaskSpec(BaseModel):
     time_limit_s: Positive | None = None
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
     min_run_s: Amount = 0.0
+    after: Annotated[list[str | int], Field(max_length=MOST_AFTER, description="jobs that must have finished first")] = []
     env: dict[str, str] = {}
     directory: str = ""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
@@ -59,6 +63,11 @@ class TaskSpec(BaseModel):
         if name and (len(name) > LONGEST_NAME or not _NAME.match(name)):
             raise ValueError(f"letters, digits, '.', '_' and '-', at most {LONGEST_NAME}")
         return name
+
+    @field_validator("after", mode="before")
+    @classmethod
+    def _one_or_several(cls, after: object) -> object:
+        return [after] if isinstance(after, (str, int)) else after
 
     @field_validator("run")
     @classmethod
@@ -86,7 +95,8 @@ class TaskSpec(BaseModel):
             raise ValueError("either a directory that the nodes have, or code that is sent along; not both")
         return self
 
-    def job(self, name: str, user: str) -> Job:
+    def job(self, name: str, user: str, after: Sequence[int] = ()) -> Job:
+        """`after` are the numbers of the jobs it names there."""
         words = words_of(self.run)
         script = next((word for word in words[1:] if not word.startswith("-")), words[0])
         return Job(
@@ -107,6 +117,7 @@ class TaskSpec(BaseModel):
             retry_limit=self.retries,
             min_run_s=self.min_run_s,
             command=self._command(words),
+            after=tuple(after),
         )
 
     def _command(self, words: list[str]) -> str:

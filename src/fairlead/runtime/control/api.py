@@ -4,7 +4,7 @@ is answered when it is in the journal.
 (No postponed annotations here: FastAPI reads them, and some name what is known only inside `create_app`.)"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
@@ -14,11 +14,12 @@ from starlette.responses import JSONResponse
 
 from fairlead import __version__
 from fairlead.core import events as ev
-from fairlead.core.job import Job, Phase
+from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.decide import why_never
 from fairlead.runtime.agent.faults import ArchiveRefused
 from fairlead.runtime.control import views
 from fairlead.runtime.control.logs import LogAway, LogMissing, Logs
+from fairlead.runtime.control.ordering import in_order
 from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.tasks import TaskSpec, task_of
@@ -92,6 +93,19 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
             raise HTTPException(404, f"there is no job {name[:80]!r}")
         return number
 
+    def awaited(name: str, who: Bearer) -> int:
+        """A job that another is to come after; one that will never finish is not waited for."""
+        try:
+            number = find(name, who)
+        except HTTPException:
+            raise HTTPException(422, f"there is no job {name[:80]!r} to come after") from None
+        phase = Phase(int(plane.loop.state.store.arrays["phase"][number]))
+        if phase in ENDED and phase is not Phase.FINISHED:
+            raise HTTPException(
+                422, f"job {name[:80]!r} is {phase.name.lower()} and will never finish: nothing can come after it"
+            )
+        return number
+
     JobName = Annotated[str, Path(max_length=128)]
 
     @app.get("/v1/health")
@@ -100,17 +114,22 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
 
     @app.post("/v1/jobs", status_code=201, responses={409: {}, 411: {}, 413: {}, 422: {}})
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
-        jobs = [task.job(task.name, who.user) for task in body.jobs]
+        order, after = await read(lambda: in_order(body.jobs, lambda name: awaited(name, who)))
+        jobs = [body.jobs[place].job(body.jobs[place].name, who.user, others) for place, others in zip(order, after)]
         fitting = await read(lambda: _checked(plane, jobs, pending))
+
+        def as_asked(answers: Iterable[dict[str, Any]]) -> dict[str, Any]:
+            return {"jobs": [answer for _, answer in sorted(zip(order, answers), key=lambda one: one[0])]}
+
         if body.dry_run:
-            return {"jobs": [{"name": job.name, "types": types} for job, types in zip(jobs, fitting)]}
+            return as_asked({"name": job.name, "types": types} for job, types in zip(jobs, fitting))
         names = {job.name for job in jobs} - {""}
         pending.update(names)
         try:
             events = await in_the_journal(lambda answered: plane.live.submit_jobs(jobs, answered))
         finally:
             pending.difference_update(names)
-        return {"jobs": [{"number": e.number, "name": e.job.name} for e in events if isinstance(e, ev.JobSubmitted)]}
+        return as_asked({"number": e.number, "name": e.job.name} for e in events if isinstance(e, ev.JobSubmitted))
 
     @app.get("/v1/jobs")
     async def jobs(

@@ -148,12 +148,15 @@ class Live:
     # What others call, from any thread.
 
     def submit_jobs(self, jobs: Sequence[Job], answered: Callable[[Sequence[ev.Event]], None]) -> None:
-        """Jobs come from outside; `answered` is called with their events once these are in the journal."""
+        """Jobs come from outside; `answered` is called with their events once these are in the journal. Where one comes after
+        another of them, it says so by -1 for the first, -2 for the second, …: their numbers are given here."""
 
         def happen(now: float) -> list[ev.Event]:
             events: list[ev.Event] = []
+            first = self.next_number
             for job in jobs:
-                job = replace(job, submitted_s=now, name=job.name or f"job-{self.next_number}")
+                after = tuple(other if other >= 0 else first - 1 - other for other in job.after)
+                job = replace(job, submitted_s=now, name=job.name or f"job-{self.next_number}", after=after)
                 self._job_of[self.next_number] = job
                 events.append(ev.JobSubmitted(now, self.next_number, job))
                 self.next_number += 1

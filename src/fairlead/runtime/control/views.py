@@ -45,6 +45,7 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         "type": state.cluster.type_names[int(a["type"][number])] if len(held) else None,
         "nodes": sorted({state.cluster.nodes[int(node)].name for node in state.cluster.node_of[held]}),
         "accelerators": held.tolist(),
+        "after": list(job.after),
     }
     reason = why(loop, number, now)
     if reason is not None:
@@ -56,7 +57,7 @@ def why(loop: Loop, number: int, now: float) -> dict[str, Any] | None:
     """Why a job does not run: who says so, the code, the numbers, and a sentence. None where it runs or has ended well."""
     state = loop.state
     phase = Phase(int(state.store.arrays["phase"][number]))
-    if phase is Phase.REFUSED:
+    if phase in (Phase.REFUSED, Phase.CANCELLED):
         reason = state.refusals.get(number)
     elif phase in (Phase.QUEUED, Phase.WAITING) and loop.plan is not None:
         reason = why_waiting(loop.plan, number, state.job_of[number], state.snapshot(max(now, state.time)))
