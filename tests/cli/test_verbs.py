@@ -105,3 +105,18 @@ def test_code_that_is_sent_along_is_what_runs(here):
     assert again.returncode == 0, again.stderr
     here.reaches("again", "finished")
     assert sorted((here.folder / ".fairlead" / "code").iterdir()) == kept
+
+
+def test_a_drained_node_is_left_with_every_step_done_once_and_used_again(here):
+    here.plane.submit([here.prints("moves", 80, types=["v100", "k80"])])
+    node = here.reaches("moves", "running")["nodes"][0]
+    until(lambda: here.plane.job("moves")["steps_done"] > 3, here.folder)
+    assert answer(here.folder, "drain", node)["drained"]
+    until(lambda: here.plane.job("moves")["nodes"] not in ([], [node]), here.folder)
+    assert {one["name"]: one["drained"] for one in here.plane.nodes()}[node]
+    assert "drained" in fairlead(here.folder, "nodes").stdout
+    assert fairlead(here.folder, "drain", node, "--undo").returncode == 0
+    here.reaches("moves", "finished")
+    steps = "".join(printed(here, "moves", "--launch", n + 1) for n in range(here.plane.job("moves")["starts"]))
+    assert steps.splitlines() == [f"step {n}" for n in range(80)]
+    assert fairlead(here.folder, "drain", "nowhere").returncode == 2

@@ -13,7 +13,7 @@ from fairlead.cli.cluster import agent, serve, up
 from fairlead.cli.compare import compare
 from fairlead.cli.logs import logs
 from fairlead.cli.lookup import policies
-from fairlead.cli.people import cancel, info, nodes, queue, submit, usage, why
+from fairlead.cli.people import cancel, drain, info, nodes, queue, submit, usage, why
 from fairlead.cli.report import report
 from fairlead.cli.reproduce import reproduce_app
 from fairlead.cli.simulate import simulate
@@ -36,7 +36,7 @@ app.add_typer(reproduce_app, name="reproduce")
 app.command()(policies)
 for process in (up, serve, agent):
     app.command()(process)
-for verb in (submit, queue, info, why, logs, cancel, nodes, usage):
+for verb in (submit, queue, info, why, logs, cancel, nodes, drain, usage):
     app.command()(verb)
 
 

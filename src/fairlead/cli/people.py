@@ -163,13 +163,33 @@ def nodes(json: JsonOption = False) -> None:
     if json:
         print_json({"nodes": found})
         return
-    table = Table("name", "type", "accelerators", "free", "up", "agent", box=box.SIMPLE)
+    table = Table("name", "type", "accelerators", "free", "up", "agent", "jobs", box=box.SIMPLE)
     for node in found:
         there = "connected" if node["connected"] else "away"
-        table.add_row(
-            node["name"], node["type"], str(node["accelerators"]), str(node["free"]), "yes" if node["up"] else "no", there
-        )
+        up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
+        counts = (str(node["accelerators"]), str(node["free"]))
+        table.add_row(node["name"], node["type"], *counts, up, there, ", ".join(node["jobs"]))
     out.print(table)
+
+
+def drain(
+    node: Annotated[str, typer.Argument(help="A node's name, as in `fairlead nodes`.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Use it again.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Leave a node, for maintenance: fairlead drain n1, and when all is done fairlead drain n1 --undo.
+
+    At the next round its jobs save and go on elsewhere, or wait where there is no room, and none is placed on it any more.
+    fairlead nodes shows when it is empty. It stays drained over restarts. Needs an admin's token. Exit codes: 0 done, 2 not.
+    """
+    told = control_plane().drain(node, undo=undo)
+    if json:
+        print_json(told)
+    elif undo:
+        out.print(f"{node} is used again", highlight=False)
+    else:
+        left = f"; to leave at the next round: {', '.join(told['jobs'])}" if told["jobs"] else "; nothing runs on it"
+        out.print(f"{node} is drained{left}", highlight=False)
 
 
 def usage(json: JsonOption = False) -> None:

@@ -36,7 +36,9 @@ class Snapshot:
     jobs: JobColumns
     queued: JobColumns
     holdings: Holdings  # read it, do not write it
-    up: Bools  # by accelerator
+    present: Bools  # by accelerator: its node is there
+    drained: Bools  # its node is to be left
+    up: Bools  # it may be used: there, and not to be left
     capacity: Ints  # accelerators that are up, by type
     names: Names
     job_of: Mapping[int, Job]  # by number
@@ -116,6 +118,8 @@ class Snapshot:
             jobs=jobs,
             queued=queued,
             holdings=self.holdings.copy(),
+            present=self.present.copy(),
+            drained=self.drained.copy(),
             up=self.up.copy(),
             capacity=self.capacity.copy(),
             history=self.history.copy(),

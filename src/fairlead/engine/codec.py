@@ -220,6 +220,7 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
     ev.JobCancelled: lambda e: {"e": "cancelled", "t": e.time, "n": e.number},
     ev.NodeLost: lambda e: {"e": "lost", "t": e.time, "node": e.node},
     ev.NodeRepaired: lambda e: {"e": "repaired", "t": e.time, "node": e.node},
+    ev.NodeDrained: lambda e: {"e": "drained", "t": e.time, "node": e.node, **({"undo": True} if e.undo else {})},
     ev.MetricsReported: lambda e: {
         "e": "metrics",
         "t": e.time,
@@ -261,6 +262,7 @@ _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
     "cancelled": lambda r: ev.JobCancelled(float(r["t"]), int(r["n"])),
     "lost": lambda r: ev.NodeLost(float(r["t"]), int(r["node"])),
     "repaired": lambda r: ev.NodeRepaired(float(r["t"]), int(r["node"])),
+    "drained": lambda r: ev.NodeDrained(float(r["t"]), int(r["node"]), bool(r.get("undo", False))),
     "metrics": lambda r: ev.MetricsReported(float(r["t"]), r["name"], _ints(r["jobs"]), _floats(r["values"])),
     "switched": lambda r: ev.SchedulerSwitched(float(r["t"]), _from_plain(r["scheduler"]), r["why"]),
     "planned": _to_planned,

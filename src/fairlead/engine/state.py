@@ -46,10 +46,7 @@ class State:
         self.holdings = Holdings(cluster.size)
         self.job_of: dict[int, Job] = {}
         self.next_number = 0
-        self.up: Bools = np.ones(cluster.size, dtype=np.bool_)
-        self.capacity: Ints = cluster.size_of_type.copy()
-        for column in (self.up, self.capacity):  # snapshots hand them out as they are
-            column.setflags(write=False)
+        self._show(np.ones(cluster.size, dtype=np.bool_), np.zeros(cluster.size, dtype=np.bool_))
         self.live: Ints = NONE  # waiting or running, by number
         self.running: Ints = NONE  # those of them that run
         self._queue: Ints = NONE  # still at the door
@@ -85,7 +82,7 @@ class State:
         """A state that goes on from a moment of another: the same live jobs by the same numbers; those that ended are gone."""
         state = cls(view.cluster)
         state.time, state.memo, state.any_min_run = view.time, memo, view.any_min_run
-        state.up, state.capacity = view.up.copy(), view.capacity.copy()
+        state._show(view.present.copy(), view.drained.copy())
         state.learned, state.lessons = view.learned, view.lessons
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
@@ -118,6 +115,8 @@ class State:
             jobs=JobColumns(self.store, self.live, now, self.running),
             queued=JobColumns(self.store, self.queue, now),
             holdings=self.holdings,
+            present=self.present,
+            drained=self.drained,
             up=self.up,
             capacity=self.capacity,
             names=self._names,
@@ -163,6 +162,8 @@ class State:
         gangs = [(number, self.holdings.of(number).tolist()) for number in large]
         digest.update(repr((float(self.time), gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
         digest.update(encode_memo(self.memo) + encode_memo(self.scheduler))
+        if self.drained.any():
+            digest.update(self.present.tobytes() + self.drained.tobytes())
         if self.learned:
             digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
         return digest.hexdigest()
@@ -219,10 +220,13 @@ class State:
         self._end(np.array([event.number], dtype=np.int64), event.time, CANCELLED)
 
     def _node_lost(self, event: ev.NodeLost) -> None:
-        self._set_up(event.node, False)
+        self._show(self._with_node(self.present, event.node, False), self.drained)
 
     def _node_repaired(self, event: ev.NodeRepaired) -> None:
-        self._set_up(event.node, True)
+        self._show(self._with_node(self.present, event.node, True), self.drained)
+
+    def _node_drained(self, event: ev.NodeDrained) -> None:
+        self._show(self.present, self._with_node(self.drained, event.node, not event.undo))
 
     def _metrics(self, event: ev.MetricsReported) -> None:
         self.store.metric(event.name)[event.jobs] = event.values
@@ -374,13 +378,18 @@ class State:
         self._history[self._finished_count : end] = services
         self._finished_count = end
 
-    def _set_up(self, node: int, up: bool) -> None:
+    def _with_node(self, column: Bools, node: int, value: bool) -> Bools:
         if not 0 <= node < len(self.cluster.nodes):
             raise InvalidPlan(f"there is no node number {node}")
-        self.up = self.up.copy()
-        self.up[self.cluster.node_of == node] = up
-        self.capacity = np.bincount(self.cluster.type_of[self.up], minlength=len(self.cluster.types)).astype(np.int64)
-        for column in (self.up, self.capacity):  # snapshots hand them out as they are
+        changed = column.copy()
+        changed[self.cluster.node_of == node] = value
+        return changed
+
+    def _show(self, present: Bools, drained: Bools) -> None:
+        """Which accelerators are there and which are to be left; the others may be used."""
+        self.present, self.drained, self.up = present, drained, present & ~drained
+        self.capacity: Ints = np.bincount(self.cluster.type_of[self.up], minlength=len(self.cluster.types)).astype(np.int64)
+        for column in (self.present, self.drained, self.up, self.capacity):  # snapshots hand them out as they are
             column.setflags(write=False)
 
     def _waits(self) -> Waits:
@@ -431,6 +440,7 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     ev.JobCancelled: State._cancelled,
     ev.NodeLost: State._node_lost,
     ev.NodeRepaired: State._node_repaired,
+    ev.NodeDrained: State._node_drained,
     ev.MetricsReported: State._metrics,
     ev.SchedulerSwitched: State._switched,
     ev.MemoChanged: State._memo,

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import orjson
@@ -92,6 +93,10 @@ class ControlPlane:
 
     def nodes(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/nodes")["nodes"])
+
+    def drain(self, node: str, *, undo: bool = False) -> dict[str, Any]:
+        """Leave a node, or use it again; needs an admin's token."""
+        return self._ask("DELETE" if undo else "PUT", f"/v1/nodes/{quote(node, safe='')}/drain", content=b"")
 
     def usage(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/usage")["usage"])

@@ -205,7 +205,29 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
 
     @app.get("/v1/nodes")
     async def nodes(who: Who) -> dict[str, Any]:
-        return {"nodes": await read(lambda: views.node_records(plane.loop.state, plane.hub.connected))}
+        whose = None if who.role is Role.ADMIN else who.user
+        return {"nodes": await read(lambda: views.node_records(plane.loop.state, plane.hub.connected, whose))}
+
+    async def drained(name: str, who: Bearer, undo: bool) -> dict[str, Any]:
+        if who.role is not Role.ADMIN:
+            raise HTTPException(403, "draining nodes needs an admin's token")
+        numbers = {node.name: number for number, node in enumerate(plane.cluster.nodes)}
+        if name not in numbers:
+            raise HTTPException(404, f"there is no node {name[:80]!r}")
+        await in_the_journal(lambda answered: plane.live.drain(numbers[name], undo, answered))
+        records = await read(lambda: views.node_records(plane.loop.state, plane.hub.connected))
+        told: dict[str, Any] = records[numbers[name]]
+        return told
+
+    @app.put("/v1/nodes/{name}/drain", responses={403: {}, 404: {}, 411: {}})
+    async def drain(name: JobName, who: Who) -> dict[str, Any]:
+        """Leave a node: its jobs save and move at the next decision, and none comes until this is undone."""
+        return await drained(name, who, undo=False)
+
+    @app.delete("/v1/nodes/{name}/drain", responses={403: {}, 404: {}})
+    async def undrain(name: JobName, who: Who) -> dict[str, Any]:
+        """Use a node again."""
+        return await drained(name, who, undo=True)
 
     @app.get("/v1/usage")
     async def usage(who: Who) -> dict[str, Any]:

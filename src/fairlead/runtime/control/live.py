@@ -127,7 +127,7 @@ class Live:
         )
         self._progress = {number: (steps, rate, since) for number, steps, rate, since in known}
         seats = {number: self._seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
-        self._present |= set(np.unique(self.cluster.node_of[view.up]).tolist())
+        self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist())
         self._awaited = {seat.node for places in seats.values() for seat in places} - set(self._found)
         happened: list[ev.Event] = []
         while self._awaited and not self._stopped:
@@ -170,6 +170,9 @@ class Live:
             return [ev.JobCancelled(now, number)]
 
         self._ring(_Request(happen, answered))
+
+    def drain(self, node: int, undo: bool, answered: Callable[[Sequence[ev.Event]], None] = lambda events: None) -> None:
+        self._ring(_Request(lambda now: [ev.NodeDrained(now, node, undo)], answered))
 
     def switch(self, scheduler: dict[str, object], why: str) -> None:
         self._ring(_Request(lambda now: [ev.SchedulerSwitched(now, scheduler, why)]))

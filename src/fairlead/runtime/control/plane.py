@@ -63,7 +63,7 @@ class Plane:
         """Begin; returns the port that agents connect to."""
         self._events, self._ended = asyncio.get_running_loop(), asyncio.Event()
         if self._recovered:
-            for node in sorted(set(self.cluster.node_of[self.loop.state.up].tolist())):
+            for node in sorted(set(self.cluster.node_of[self.loop.state.present].tolist())):
                 self.hub.expect(node)
         self._server, port = await self.hub.serve(address)
         self._watching = asyncio.create_task(self.hub.watch())

@@ -74,17 +74,21 @@ def service_of(state: State, number: int, now: float) -> float:
     return float(a["settled_accelerator_s"][number]) + running
 
 
-def node_records(state: State, connected: frozenset[int]) -> list[dict[str, Any]]:
+def node_records(state: State, connected: frozenset[int], whose: str | None = None) -> list[dict[str, Any]]:
+    """With the names of the jobs on each, of one user or (None) of everybody."""
     free = state.up & (state.holdings.occupancy == 0)
     records = []
     for number, node in enumerate(state.cluster.nodes):
         mine = state.cluster.node_of == number
+        there = [state.job_of[job] for job in state.holdings.on(mine).tolist()]
         records.append(
             {
                 "name": node.name,
                 "type": node.type,
                 "accelerators": node.accelerators,
-                "up": bool(state.up[mine].any()),
+                "up": bool(state.present[mine].any()),
+                "drained": bool(state.drained[mine].any()),
+                "jobs": [job.name for job in there if whose in (None, job.user)],
                 "connected": number in connected,
                 "free": int(np.count_nonzero(free[mine])),
             }
