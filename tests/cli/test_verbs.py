@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -120,3 +123,29 @@ def test_a_drained_node_is_left_with_every_step_done_once_and_used_again(here):
     steps = "".join(printed(here, "moves", "--launch", n + 1) for n in range(here.plane.job("moves")["starts"]))
     assert steps.splitlines() == [f"step {n}" for n in range(80)]
     assert fairlead(here.folder, "drain", "nowhere").returncode == 2
+
+
+def test_top_shows_who_holds_what_and_the_last_decisions(here):
+    here.plane.submit([here.prints("shown", 1000, steps=1000)])
+    until(lambda: here.plane.job("shown")["rate"] > 0, here.folder)
+    seen = answer(here.folder, "top")
+    assert sorted(name for node in seen["nodes"] for holders in node["holders"] for name in holders) == ["shown"]
+    (job,) = seen["jobs"]
+    assert job["left_s"] > 0
+    assert any("shown" in decision["launched"] for decision in seen["decisions"])
+    done = fairlead(here.folder, "top", "--once")
+    assert (done.returncode, "shown" in done.stdout, "free" in done.stdout) == (0, True, True), done.stderr
+    screen, terminal = os.openpty()
+    command = [sys.executable, "-m", "fairlead.cli.main", "top", "--every", "0.2"]
+    live = subprocess.Popen(command, cwd=here.folder, env={**ENVIRONMENT, "TERM": "xterm"}, stdout=terminal)
+    os.close(terminal)
+    drawn = b""
+    while drawn.count(b"shown") < 6:  # in more than one picture
+        drawn += os.read(screen, 1 << 16)
+    live.send_signal(signal.SIGINT)
+    while live.poll() is None:
+        with contextlib.suppress(OSError):
+            os.read(screen, 1 << 16)
+    assert live.returncode == 130
+    os.close(screen)
+    here.plane.cancel("shown")

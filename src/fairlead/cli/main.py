@@ -17,6 +17,7 @@ from fairlead.cli.people import cancel, drain, info, nodes, queue, submit, usage
 from fairlead.cli.report import report
 from fairlead.cli.reproduce import reproduce_app
 from fairlead.cli.simulate import simulate
+from fairlead.cli.top import top
 from fairlead.cli.trace import trace_app
 from fairlead.core.errors import FairleadError
 
@@ -36,7 +37,7 @@ app.add_typer(reproduce_app, name="reproduce")
 app.command()(policies)
 for process in (up, serve, agent):
     app.command()(process)
-for verb in (submit, queue, info, why, logs, cancel, nodes, drain, usage):
+for verb in (submit, queue, info, why, logs, cancel, nodes, drain, top, usage):
     app.command()(verb)
 
 

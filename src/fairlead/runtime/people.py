@@ -94,6 +94,10 @@ class ControlPlane:
     def nodes(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/nodes")["nodes"])
 
+    def overview(self) -> dict[str, Any]:
+        """The cluster at one moment: who holds which accelerator, the queue, the last decisions."""
+        return self._ask("GET", "/v1/overview")
+
     def drain(self, node: str, *, undo: bool = False) -> dict[str, Any]:
         """Leave a node, or use it again; needs an admin's token."""
         return self._ask("DELETE" if undo else "PUT", f"/v1/nodes/{quote(node, safe='')}/drain", content=b"")

@@ -16,6 +16,9 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.runtime.orders import Task
 
+UNKNOWN_STEPS = 1e6
+"""Of a job whose owner did not say how many it will do."""
+
 LONGEST_NAME, MOST_WORDS, LARGEST_WORD = 128, 4096, 32_768
 
 MOST_AFTER = 100
@@ -37,7 +40,7 @@ class TaskSpec(BaseModel):
     run: Annotated[list[str] | str, Field(description="program and arguments")]
     kind: str = ""
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
-    steps: Positive = 1e6
+    steps: Positive = UNKNOWN_STEPS
     weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     entity: Annotated[str, Field(max_length=LONGEST_NAME)] = ""

@@ -116,7 +116,7 @@ class Agent:
                     now = self.clock()
                     if self._term is not None and now >= next_beat:
                         self._asked.append(now)
-                        said.put(Beat())
+                        said.put(Beat(self._busy()))
                         next_beat = now + self._term.term_s / 3
                     if told := self._look():
                         said.put(self._numbered(told))
@@ -163,6 +163,11 @@ class Agent:
                 self._ask(self._deliveries.take(message), said)
             elif isinstance(message, Refused):
                 raise Unwanted(message.why)
+
+    def _busy(self) -> tuple[float, ...]:
+        """Of all accelerators of this node, or of none: they are told apart by their order."""
+        samples = self.supervisor.accelerators.samples()
+        return tuple(one.utilization for one in samples) if len(samples) == len(self.supervisor.accelerators) else ()
 
     def _ask(self, wanted: list[WantCode], said: queue.Queue[FromAgent | None]) -> None:
         for one in wanted:

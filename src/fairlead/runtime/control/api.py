@@ -229,6 +229,13 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
         """Use a node again."""
         return await drained(name, who, undo=True)
 
+    @app.get("/v1/overview")
+    async def overview(who: Who) -> dict[str, Any]:
+        """The cluster at one moment: who holds which accelerator, the queue, the last decisions."""
+        whose = None if who.role is Role.ADMIN else who.user
+        found: dict[str, Any] = await read(lambda: views.overview(plane, whose))
+        return found
+
     @app.get("/v1/usage")
     async def usage(who: Who) -> dict[str, Any]:
         records = await read(lambda: views.usage(plane.loop.state, plane.live.now))

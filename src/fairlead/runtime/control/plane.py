@@ -19,6 +19,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.code import CodeStore
+from fairlead.runtime.control.decisions import Decisions
 from fairlead.runtime.control.hub import Hub
 from fairlead.runtime.control.live import Live
 from fairlead.runtime.tasks import task_of
@@ -53,6 +54,8 @@ class Plane:
         stages = self.compose(state.scheduler if recovered else self.scheduler)
         self.loop = Loop(state, self.live, stages, journal=self.journal, compose=self.compose, patient=True)
         self.loop.stopwatch = time.perf_counter
+        self.decisions = Decisions(self.cluster)
+        self.loop.on_decision = self.decisions.note
         self._recovered = recovered
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)

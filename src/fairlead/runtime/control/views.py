@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +12,13 @@ from fairlead.core.job import Phase
 from fairlead.engine.decide import why_waiting
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.runtime.tasks import UNKNOWN_STEPS
+
+if TYPE_CHECKING:
+    from fairlead.runtime.control.plane import Plane
+
+MOST_SHOWN = 200
+"""Jobs in an overview."""
 
 
 def finite(value: float) -> float | None:
@@ -36,8 +44,10 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         "first_started_s": finite(float(a["first_started_s"][number])),
         "ended_s": finite(float(a["ended_s"][number])),
         "steps": job.steps,
+        "steps_known": job.steps != UNKNOWN_STEPS,
         "steps_done": min(done, job.steps),
         "rate": float(a["rate"][number]),
+        "left_s": _left(job.steps, done, float(a["rate"][number])),
         "starts": int(a["starts"][number]),
         "preemptions": int(a["preemptions"][number]),
         "failures": int(a["failures"][number]),
@@ -51,6 +61,11 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
     if reason is not None:
         record["reason"] = reason
     return record
+
+
+def _left(steps: float, done: float, rate: float) -> float | None:
+    """How long it will take at its present speed, where that and the number of its steps are known."""
+    return max(0.0, steps - done) / rate if rate > 0 and steps != UNKNOWN_STEPS else None
 
 
 def why(loop: Loop, number: int, now: float) -> dict[str, Any] | None:
@@ -94,6 +109,35 @@ def node_records(state: State, connected: frozenset[int], whose: str | None = No
             }
         )
     return records
+
+
+def overview(plane: Plane, whose: str | None) -> dict[str, Any]:
+    """Nodes with who holds each accelerator, jobs that have not ended, the last decisions: one moment. Of one user, or (None)
+    of everybody; others' jobs are there without their names."""
+    state, now = plane.loop.state, plane.live.now
+    nodes = node_records(state, plane.hub.connected, whose)
+    holders: list[list[str]] = [[] for _ in range(state.cluster.size)]
+    for number, place in zip(*(column.tolist() for column in state.holdings.places(state.running))):
+        job = state.job_of[number]
+        holders[place].append(job.name if whose in (None, job.user) else "")
+    for number, record in enumerate(nodes):
+        mine = np.flatnonzero(state.cluster.node_of == number).tolist()
+        record |= {"holders": [holders[place] for place in mine], "busy": list(plane.hub.busy.get(number, ()))}
+    alive = [n for n in sorted((*state.live.tolist(), *state.queue.tolist())) if whose in (None, state.job_of[n].user)]
+    running_first = sorted(alive, key=lambda n: (state.store.arrays["held"][n] == 0, n))
+    return {
+        "second": now,
+        "policy": _policy(state.scheduler),
+        "nodes": nodes,
+        "jobs": [job_record(plane.loop, number, now) for number in running_first[:MOST_SHOWN]],
+        "decisions": plane.decisions.records(state, whose),
+    }
+
+
+def _policy(scheduler: Mapping[str, Any]) -> str:
+    """A scheduler names its policy alone, or with parameters under the name."""
+    policy = scheduler.get("policy", "")
+    return str(policy.get("name", policy) if isinstance(policy, Mapping) else policy)
 
 
 def usage(state: State, now: float) -> list[dict[str, Any]]:
