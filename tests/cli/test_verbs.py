@@ -16,6 +16,7 @@ import pytest
 from test_up import ENVIRONMENT, PATIENCE_S, SOURCE, answer, cluster_up, fairlead, until
 
 from fairlead.runtime.people import ControlPlane
+from fairlead.workloads.tables import read_throughputs
 
 PRINTS = """
 import os, sys, time
@@ -149,3 +150,30 @@ def test_top_shows_who_holds_what_and_the_last_decisions(here):
     assert live.returncode == 130
     os.close(screen)
     here.plane.cancel("shown")
+
+
+def test_measured_rates_are_a_table_that_the_simulator_reads(here):
+    here.plane.submit([here.prints("timed", 60, steps=60, kind="model", types=["v100"])])
+    until(lambda: any(rate["kind"] == "model" for rate in here.plane.rates()["rates"]), here.folder)
+    here.reaches("timed", "finished")
+    measured = next(rate for rate in here.plane.rates()["rates"] if rate["kind"] == "model")
+    done = fairlead(here.folder, "rates", "export", "--out", "rates.csv", "--all-types")
+    assert done.returncode == 0, done.stderr
+    table = read_throughputs(here.folder / "rates.csv")
+    assert table.alone[table.row("model", 1), table.types.index("v100")] == measured["steps_per_s"]
+    (here.folder / "trace.csv").write_text("name,submitted_s,steps,kind\na,0,60,model\n")
+    words = (
+        "simulate",
+        "--json",
+        "--policy",
+        "fifo",
+        "--trace",
+        "trace.csv",
+        "--cluster",
+        "1xv100:1",
+        "--throughputs",
+        "rates.csv",
+    )
+    simulated = fairlead(here.folder, *words)
+    assert simulated.returncode == 0, simulated.stderr
+    assert f"{60 / measured['steps_per_s']:.3f}"[:5] in simulated.stdout

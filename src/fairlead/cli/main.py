@@ -14,6 +14,7 @@ from fairlead.cli.compare import compare
 from fairlead.cli.logs import logs
 from fairlead.cli.lookup import policies
 from fairlead.cli.people import cancel, drain, info, nodes, queue, submit, usage, why
+from fairlead.cli.rates import rates_app
 from fairlead.cli.report import report
 from fairlead.cli.reproduce import reproduce_app
 from fairlead.cli.simulate import simulate
@@ -39,6 +40,7 @@ for process in (up, serve, agent):
     app.command()(process)
 for verb in (submit, queue, info, why, logs, cancel, nodes, drain, top, usage):
     app.command()(verb)
+app.add_typer(rates_app, name="rates")
 
 
 def _version(wanted: bool) -> None:

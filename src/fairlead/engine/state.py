@@ -58,7 +58,7 @@ class State:
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
         self.any_min_run = False
-        self.followers: list[int] = []  # those at the door that come after others; some may have left it
+        self.followers: list[int] = []  # those at the door that come after others
         self._codes: dict[str, dict[str, int]] = {name: {} for name in _CODED}
         self._names = Names((), (), (), ())
         self._looks: dict[tuple[Any, ...], tuple[int, ...]] = {}  # what jobs that look like this have in their columns
@@ -370,6 +370,8 @@ class State:
         queue = self.queue
         if len(queue):
             self._queue = queue[self.store.arrays["phase"][queue] == QUEUED]
+        if self.followers:
+            self.followers = [number for number in self.followers if self.store.arrays["phase"][number] == QUEUED]
 
     def _remember(self, services: Floats) -> None:
         end = self._finished_count + len(services)
@@ -394,7 +396,6 @@ class State:
 
     def _waits(self) -> Waits:
         phase = self.store.arrays["phase"]
-        self.followers = [number for number in self.followers if phase[number] == QUEUED]
         found = {n: awaited(self.job_of[n].after, lambda other: Phase(int(phase[other]))) for n in self.followers}
         return {number: waits for number, waits in found.items() if waits is not None}
 

@@ -94,6 +94,10 @@ class ControlPlane:
     def nodes(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/nodes")["nodes"])
 
+    def rates(self) -> dict[str, Any]:
+        """Throughputs as they were measured, and the cluster's types."""
+        return self._ask("GET", "/v1/rates")
+
     def overview(self) -> dict[str, Any]:
         """The cluster at one moment: who holds which accelerator, the queue, the last decisions."""
         return self._ask("GET", "/v1/overview")

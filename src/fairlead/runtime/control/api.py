@@ -229,6 +229,11 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
         """Use a node again."""
         return await drained(name, who, undo=True)
 
+    @app.get("/v1/rates")
+    async def rates(who: Who) -> dict[str, Any]:
+        """Throughputs as they were measured."""
+        return {"types": list(plane.cluster.type_names), "rates": await read(lambda: views.rates(plane.loop.state))}
+
     @app.get("/v1/overview")
     async def overview(who: Who) -> dict[str, Any]:
         """The cluster at one moment: who holds which accelerator, the queue, the last decisions."""

@@ -12,6 +12,7 @@ from fairlead.core.job import Phase
 from fairlead.engine.decide import why_waiting
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.estimation.measured import measured_rates
 from fairlead.runtime.tasks import UNKNOWN_STEPS
 
 if TYPE_CHECKING:
@@ -109,6 +110,20 @@ def node_records(state: State, connected: frozenset[int], whose: str | None = No
             }
         )
     return records
+
+
+def rates(state: State) -> list[dict[str, Any]]:
+    """Steps per second as running jobs showed them, where the estimation is `measured`."""
+    return [
+        {
+            "kind": kind,
+            "workers": workers,
+            "type": type_name,
+            "placement": "spread" if spread else "consolidated",
+            "steps_per_s": rate,
+        }
+        for kind, workers, type_name, spread, rate in measured_rates(state.learned)
+    ]
 
 
 def overview(plane: Plane, whose: str | None) -> dict[str, Any]:
