@@ -25,12 +25,15 @@ from fairlead.workloads.catalogue import accelerator_types
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.tokens import Tokens
+    from fairlead.runtime.tls import Certificate
 
 ClusterOption = Annotated[str, typer.Option("--cluster", help="Accelerators × type : per node, or a YAML file.")]
 PolicyOption = Annotated[str, typer.Option("--policy", help="See `fairlead policies`.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A scheduler as YAML, in place of --policy and --round.")]
 RoundOption = Annotated[float, typer.Option("--round", help="Seconds of a round.", min=0.1)]
 RootOption = Annotated[Path, typer.Option("--root", help="Where journal, tokens, checkpoints and logs are kept.")]
+
+InsecureOption = Annotated[bool, typer.Option("--insecure", help="Go beyond this machine in the clear, tokens and all.")]
 
 
 def _scheduler(config: Path | None, policy: str, round_s: float) -> SchedulerConfig:
@@ -49,17 +52,35 @@ def serve(
     http: Annotated[str, typer.Option("--http", help="Address for people.")] = "127.0.0.1:7420",
     agents: Annotated[str, typer.Option("--agents", help="Address for agents.")] = "127.0.0.1:7421",
     term: Annotated[float, typer.Option("--term", help="Seconds of an agent's lease.", min=1.0)] = 15.0,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="The server's certificate (PEM), for both.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Run the control plane: the scheduler's loop on wall time, for agents and people. Jobs outlive it; run it again to go on.
 
-    A token for people (admin) and one for agents are made at the first start and kept in ROOT/admin.token and ROOT/agent.token.
+    A token for people (admin) and one for agents are made at the first start and kept in ROOT/admin.token and ROOT/agent.token;
+    fairlead token makes more. Beyond this machine it listens with a certificate only: fairlead serve --http 0.0.0.0:7420
+    --agents 0.0.0.0:7421 --tls-cert server.pem --tls-key server.key; agents then need --tls-ca, and people FAIRLEAD_CA.
     """
+    from fairlead.runtime.tls import Certificate, check_clear
+
+    certificate = Certificate.given(tls_cert, tls_key)
+    for option, address in (("--http", http), ("--agents", agents)):
+        mend = "--tls-cert and --tls-key"
+        check_clear(option, address, encrypted=certificate is not None, insecure=insecure, mend=mend)
     machines = read_cluster(cluster, accelerator_types())
-    asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, term))
+    asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, term, certificate))
 
 
 async def _serve(
-    machines: Cluster, scheduler: SchedulerConfig, root: Path, where: str, http: str, agents: str, term_s: float
+    machines: Cluster,
+    scheduler: SchedulerConfig,
+    root: Path,
+    where: str,
+    http: str,
+    agents: str,
+    term_s: float,
+    certificate: Certificate | None = None,
 ) -> None:
     import uvicorn  # with what it brings, a second; only this command needs it
 
@@ -69,6 +90,7 @@ async def _serve(
     from fairlead.runtime.control.code import CodeStore
     from fairlead.runtime.control.plane import Plane
     from fairlead.runtime.control.tokens import Role
+    from fairlead.runtime.tls import host_of
 
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     tokens = _tokens(root)
@@ -90,12 +112,14 @@ async def _serve(
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
         origin=_origin(root),
     )
-    port = await plane.start(agents)
-    host, _, at = http.rpartition(":")
-    server = uvicorn.Server(uvicorn.Config(create_app(plane, tokens), host, int(at), log_level="warning", lifespan="off"))
-    note(
-        f"people: http://{http}/docs   agents: {agents.rpartition(':')[0]}:{port}   journal: {where or root / 'journal.sqlite'}"
-    )
+    port = await plane.start(agents, certificate.for_agents() if certificate else None)
+    app, at = create_app(plane, tokens), int(http.rpartition(":")[2])
+    settings = uvicorn.Config(app, host_of(http), at, log_level="warning", lifespan="off")
+    if certificate is not None:
+        settings.ssl_certfile, settings.ssl_keyfile = str(certificate.certificate), str(certificate.key)
+    server = uvicorn.Server(settings)
+    people, machine = f"{'https' if certificate else 'http'}://{http}/docs", agents.rpartition(":")[0]
+    note(f"people: {people}   agents: {machine}:{port}   journal: {where or root / 'journal.sqlite'}")
     serving = asyncio.create_task(server.serve())
     ended = asyncio.create_task(plane.ended())
     await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -138,6 +162,10 @@ def agent(
     address: Annotated[str, typer.Option("--address", help="Where other nodes find this one.")] = "127.0.0.1",
     user: Annotated[str, typer.Option("--user", help="Whom jobs run as, where the agent is root.")] = "",
     end_jobs: Annotated[bool, typer.Option("--end-jobs", help="When it is ended, let jobs save and end them too.")] = False,
+    tls_ca: Annotated[
+        Path | None, typer.Option("--tls-ca", help="The authority (PEM) by which it believes the control plane.")
+    ] = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Run the agent of this node: it starts and stops jobs as the control plane says, and by itself when it is cut off.
 
@@ -147,12 +175,14 @@ def agent(
     from fairlead.runtime.agent.session import Agent
     from fairlead.runtime.agent.settings import Settings, User
     from fairlead.runtime.agent.supervisor import Supervisor
+    from fairlead.runtime.tls import check_clear, trusting
 
+    check_clear("--control", control, encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
     logging.basicConfig(level=logging.WARNING, format="fairlead agent: %(message)s")
     has = Accelerators.spelled(accelerators) if accelerators else Accelerators.found()
     token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
     supervisor = Supervisor(root, has, Settings(user=User.named(user) if user else None))
-    one = Agent(supervisor, node, control, token, address)
+    one = Agent(supervisor, node, control, token, address, trusting(tls_ca))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: one.stopping.set())
     try:
@@ -179,6 +209,10 @@ def up(
 
     Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes.
     """
+    from fairlead.runtime.tls import check_clear
+
+    for option, address in (("--http", http), ("--agents", agents)):
+        check_clear(option, address, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
     machines = read_cluster(cluster, accelerator_types())
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     _tokens(root)

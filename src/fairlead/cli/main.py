@@ -18,6 +18,7 @@ from fairlead.cli.rates import rates_app
 from fairlead.cli.report import report
 from fairlead.cli.reproduce import reproduce_app
 from fairlead.cli.simulate import simulate
+from fairlead.cli.tokens import token_app
 from fairlead.cli.top import top
 from fairlead.cli.trace import trace_app
 from fairlead.core.errors import FairleadError
@@ -41,6 +42,7 @@ for process in (up, serve, agent):
 for verb in (submit, queue, info, why, logs, cancel, nodes, drain, top, usage):
     app.command()(verb)
 app.add_typer(rates_app, name="rates")
+app.add_typer(token_app, name="token")
 
 
 def _version(wanted: bool) -> None:

@@ -8,6 +8,7 @@ plane.submit([{"run": "python train.py"}])
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from fairlead.core.errors import FairleadError
 from fairlead.runtime.packing import digest_of
 from fairlead.runtime.reading import read_logs
 
-URL, TOKEN = "FAIRLEAD_URL", "FAIRLEAD_TOKEN"
+URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
 CONNECTION = Path(".fairlead") / "connection.json"
 """Where `fairlead up` writes how it is reached."""
 
@@ -43,16 +44,18 @@ class ControlPlane:
     url: str
     token: str = ""
     timeout_s: float = 40.0
+    authority: str = ""  # file of the certificate authority that vouches for an https address; empty: the system's
 
     @classmethod
     def found(cls) -> ControlPlane:
-        """By FAIRLEAD_URL and FAIRLEAD_TOKEN, or the one that `fairlead up` started in this directory or one above it."""
+        """By FAIRLEAD_URL, FAIRLEAD_TOKEN and, for https, FAIRLEAD_CA; or the one that `fairlead up` started in this
+        directory or one above it."""
         if url := os.environ.get(URL):
-            return cls(url, os.environ.get(TOKEN, ""))
+            return cls(url, os.environ.get(TOKEN, ""), authority=os.environ.get(AUTHORITY, ""))
         for folder in (Path.cwd(), *Path.cwd().parents):
             if (folder / CONNECTION).is_file():
                 told = orjson.loads((folder / CONNECTION).read_bytes())
-                return cls(told["url"], told["token"])
+                return cls(told["url"], told["token"], authority=told.get("ca", ""))
         raise Unreachable(f"no control plane is known: start one with 'fairlead up', or set {URL} and {TOKEN}")
 
     def submit(self, jobs: Sequence[Mapping[str, Any]], *, dry_run: bool = False) -> list[dict[str, Any]]:
@@ -114,13 +117,29 @@ class ControlPlane:
     ) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self.token}"}
         try:
-            answer = httpx.request(method, self.url + path, json=body, content=content, headers=headers, timeout=self.timeout_s)
+            answer = httpx.request(
+                method,
+                self.url + path,
+                json=body,
+                content=content,
+                headers=headers,
+                timeout=self.timeout_s,
+                verify=self._trust(),
+            )
         except httpx.HTTPError as problem:
             raise Unreachable(f"{self.url}: {problem}; is the control plane running?") from None
         if answer.is_success:
             told: dict[str, Any] = answer.json()
             return told
         raise RefusedRequest(answer.status_code, _why(answer))
+
+    def _trust(self) -> ssl.SSLContext | bool:
+        if not self.authority:
+            return True
+        try:
+            return ssl.create_default_context(cafile=self.authority)
+        except (ssl.SSLError, OSError) as problem:
+            raise Unreachable(f"{self.authority}: not a certificate authority's PEM file ({problem})") from None
 
 
 def _why(answer: httpx.Response) -> str:

@@ -30,6 +30,10 @@ Positive = Annotated[float, Field(gt=0, lt=1e15)]
 Amount = Annotated[float, Field(ge=0, lt=1e9)]
 
 
+def is_name(text: str) -> bool:
+    return len(text) <= LONGEST_NAME and _NAME.match(text) is not None
+
+
 class TaskSpec(BaseModel):
     """One job, as its owner describes it. `run` is a program with its arguments, as a list, or as one line that is split as a
     shell would split it, but that no shell sees; who wants a shell writes `["bash", "-c", "…"]`."""
@@ -63,7 +67,7 @@ class TaskSpec(BaseModel):
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        if name and (len(name) > LONGEST_NAME or not _NAME.match(name)):
+        if name and not is_name(name):
             raise ValueError(f"letters, digits, '.', '_' and '-', at most {LONGEST_NAME}")
         return name
 

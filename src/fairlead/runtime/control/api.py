@@ -5,6 +5,7 @@ is answered when it is in the journal.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
@@ -115,7 +116,13 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     @app.post("/v1/jobs", status_code=201, responses={409: {}, 411: {}, 413: {}, 422: {}})
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
         order, after = await read(lambda: in_order(body.jobs, lambda name: awaited(name, who)))
-        jobs = [body.jobs[place].job(body.jobs[place].name, who.user, others) for place, others in zip(order, after)]
+        for task in body.jobs:
+            if who.entity and task.entity not in ("", who.entity):
+                raise HTTPException(422, f"this token's jobs are of entity {who.entity!r}, not {task.entity!r}")
+        jobs = [
+            replace(task.job(task.name, who.user, others), entity=task.entity or who.entity)
+            for task, others in ((body.jobs[place], others) for place, others in zip(order, after))
+        ]
         fitting = await read(lambda: _checked(plane, jobs, pending))
 
         def as_asked(answers: Iterable[dict[str, Any]]) -> dict[str, Any]:

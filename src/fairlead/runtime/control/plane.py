@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
+
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.stages import Stages
@@ -62,13 +64,13 @@ class Plane:
         self._ended: asyncio.Event | None = None
         self._events: asyncio.AbstractEventLoop | None = None
 
-    async def start(self, address: str = "127.0.0.1:0") -> int:
-        """Begin; returns the port that agents connect to."""
+    async def start(self, address: str = "127.0.0.1:0", credentials: grpc.ServerCredentials | None = None) -> int:
+        """Begin; returns the port that agents connect to, encrypted where there are credentials."""
         self._events, self._ended = asyncio.get_running_loop(), asyncio.Event()
         if self._recovered:
             for node in sorted(set(self.cluster.node_of[self.loop.state.present].tolist())):
                 self.hub.expect(node)
-        self._server, port = await self.hub.serve(address)
+        self._server, port = await self.hub.serve(address, credentials)
         self._watching = asyncio.create_task(self.hub.watch())
         self._thread.start()
         return port
