@@ -55,6 +55,9 @@ def serve(
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="The server's certificate (PEM), for both.")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
     insecure: InsecureOption = False,
+    keep_ended: Annotated[
+        float, typer.Option("--keep-ended", help="Seconds for which checkpoints of ended jobs are kept.", min=0.0)
+    ] = 7 * 86400.0,
 ) -> None:
     """Run the control plane: the scheduler's loop on wall time, for agents and people. Jobs outlive it; run it again to go on.
 
@@ -69,7 +72,9 @@ def serve(
         mend = "--tls-cert and --tls-key"
         check_clear(option, address, encrypted=certificate is not None, insecure=insecure, mend=mend)
     machines = read_cluster(cluster, accelerator_types())
-    asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, term, certificate))
+    asyncio.run(
+        _serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, term, certificate, keep_ended)
+    )
 
 
 async def _serve(
@@ -81,6 +86,7 @@ async def _serve(
     agents: str,
     term_s: float,
     certificate: Certificate | None = None,
+    keep_ended_s: float = 7 * 86400.0,
 ) -> None:
     import uvicorn  # with what it brings, a second; only this command needs it
 
@@ -109,6 +115,7 @@ async def _serve(
         term_s=term_s,
         checkpoints=str((root / "checkpoints").absolute()),
         code=CodeStore(root / "code"),
+        keep_ended_s=keep_ended_s,
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
         origin=_origin(root),
     )
@@ -166,6 +173,9 @@ def agent(
         Path | None, typer.Option("--tls-ca", help="The authority (PEM) by which it believes the control plane.")
     ] = None,
     insecure: InsecureOption = False,
+    keep_logs: Annotated[
+        float, typer.Option("--keep-logs", help="Seconds for which logs are kept after a launch has ended.", min=0.0)
+    ] = 7 * 86400.0,
 ) -> None:
     """Run the agent of this node: it starts and stops jobs as the control plane says, and by itself when it is cut off.
 
@@ -181,7 +191,7 @@ def agent(
     logging.basicConfig(level=logging.WARNING, format="fairlead agent: %(message)s")
     has = Accelerators.spelled(accelerators) if accelerators else Accelerators.found()
     token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
-    supervisor = Supervisor(root, has, Settings(user=User.named(user) if user else None))
+    supervisor = Supervisor(root, has, Settings(user=User.named(user) if user else None, keep_s=keep_logs))
     one = Agent(supervisor, node, control, token, address, trusting(tls_ca))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: one.stopping.set())

@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.1
 """How often progress is looked at."""
 
+SWEEP_S = 60.0
+"""How often what is too old is removed."""
+
 LONGEST_PAUSE_S = 5.0
 """Between tries to reach the control plane."""
 
@@ -78,6 +81,7 @@ class Agent:
         self._sequence = 0
         self._unheard: dict[int, tuple[Ended, ...]] = {}
         self._deliveries = Deliveries(self.supervisor)
+        self._next_sweep = self.clock() + SWEEP_S
         self._asked: list[float] = []  # when the beats were sent that have no answer yet
 
     def run(self) -> None:
@@ -204,6 +208,12 @@ class Agent:
             log.warning("the lease of this agent is over: its jobs are stopped")
             self._expired = True
             self.supervisor.expire()
+        if self.clock() >= self._next_sweep:
+            self._next_sweep = self.clock() + SWEEP_S
+            try:
+                self.supervisor.sweep(time.time())
+            except FairleadError as problem:
+                log.warning("cannot clean up: %s", problem)
         begin, told = self._deliveries.ready()
         told += [ended for launch in begin if (ended := self._carry_out(launch)) is not None]
         self.supervisor.wait(LOOK_S)

@@ -21,7 +21,11 @@ class CodeStore:
         self._root, self.limits = root, limits
 
     def has(self, digest: str) -> bool:
-        return is_digest(digest) and self._path(digest).is_file()
+        """Whoever asks is about to need it, and finds it for a while."""
+        if not is_digest(digest) or not self._path(digest).is_file():
+            return False
+        os.utime(self._path(digest))
+        return True
 
     def take(self, archive: bytes, digest: str) -> None:
         """Kept when it returns; raises `ArchiveRefused` for what is not taken."""
@@ -29,7 +33,6 @@ class CodeStore:
         if not self.has(digest):
             make_folder(self._root, 0o700)
             write_whole(self._path(digest), archive)
-        os.utime(self._path(digest))  # it is wanted now, however long it has been here
 
     def piece(self, digest: str, offset: int) -> CodePiece:
         try:

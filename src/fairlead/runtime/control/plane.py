@@ -19,6 +19,7 @@ from fairlead.core.stages import Stages
 from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.runtime.control.cleaning import WEEK_S, Cleaner
 from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.code import CodeStore
 from fairlead.runtime.control.decisions import Decisions
@@ -44,6 +45,7 @@ class Plane:
     checkpoints: str = ""  # where jobs save, seen by all nodes
     code: CodeStore | None = None  # what people sent along with jobs; None: they cannot
     may_join: Callable[[str], bool] = lambda token: True
+    keep_ended_s: float = WEEK_S  # checkpoints of jobs that have ended
     origin: float = field(default_factory=time.time)  # Unix time of second 0
 
     def __post_init__(self) -> None:
@@ -58,6 +60,7 @@ class Plane:
         self.loop.stopwatch = time.perf_counter
         self.decisions = Decisions(self.cluster)
         self.loop.on_decision = self.decisions.note
+        self.cleaner = Cleaner(self, self.keep_ended_s)
         self._recovered = recovered
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
@@ -71,7 +74,7 @@ class Plane:
             for node in sorted(set(self.cluster.node_of[self.loop.state.present].tolist())):
                 self.hub.expect(node)
         self._server, port = await self.hub.serve(address, credentials)
-        self._watching = asyncio.create_task(self.hub.watch())
+        self._watching = [asyncio.create_task(self.hub.watch()), asyncio.create_task(self.cleaner.watch())]
         self._thread.start()
         return port
 
@@ -86,7 +89,8 @@ class Plane:
         """The loop ends at once, what is in the journal stays, and jobs go on under their agents' leases."""
         self.live.stop()
         await asyncio.to_thread(self._thread.join)
-        self._watching.cancel()
+        for watching in self._watching:
+            watching.cancel()
         await self._server.stop(0.2)
         self.journal.close()
 
