@@ -115,6 +115,10 @@ def test_people_and_agents_speak_tls_and_tokens_are_made_and_revoked_while_it_ru
             queue = [sys.executable, "-m", "fairlead.cli.main", "queue", "--json"]
             done = subprocess.run(queue, env=by_environment, capture_output=True, timeout=PATIENCE_S, check=True)
             assert orjson.loads(done.stdout) == {"jobs": []}
+            assert list(root.logs("hers")) == []
+        with pytest.raises(RefusedRequest, match="v100-0"):
+            list(root.logs("hers"))
+        assert list(root.logs("hers", follow=True)) == []
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from fairlead.runtime.packing import digest_of
 from fairlead.runtime.reading import read_logs
 
 URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
+AWAY = 503
 CONNECTION = Path(".fairlead") / "connection.json"
 """Where `fairlead up` writes how it is reached."""
 
@@ -89,10 +90,21 @@ class ControlPlane:
     def logs(
         self, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, follow: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """Pieces of what a worker printed, whole or its last lines; with `follow` until the job ends, launch after launch."""
-        return read_logs(
-            lambda at, offset: self.log_piece(name, launch=at, rank=rank, offset=offset), launch, tail=tail, follow=follow
-        )
+        """Pieces of what a worker printed, whole or its last lines; with `follow` until the job ends, launch after launch. A
+        node that is away is waited for then, until the job goes on elsewhere."""
+
+        def piece(at: int, offset: int) -> dict[str, Any]:
+            try:
+                return self.log_piece(name, launch=at, rank=rank, offset=offset)
+            except RefusedRequest as answer:
+                if not follow or answer.status != AWAY:
+                    raise
+                job = self.job(name)
+                ended = job["ended_s"] is not None
+                over = ended or job["starts"] > at
+                return {"launch": at, "launches": job["starts"], "over": over, "ended": ended, "text": "", "next": offset}
+
+        return read_logs(piece, launch, tail=tail, follow=follow)
 
     def nodes(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/nodes")["nodes"])

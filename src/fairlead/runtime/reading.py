@@ -47,9 +47,9 @@ def _tail(piece: Callable[[int, int], dict[str, Any]], launch: int, lines: int) 
     """The last lines there are now; more room is looked at until they are in it."""
     room = _LINE * max(1, lines)
     found = piece(launch, -room)
-    begins_whole = found["offset"] == 0
+    begins_whole = found.get("offset", 0) == 0
     while more := (following := piece(found["launch"], found["next"]))["text"] if found["launch"] else "":
-        found = {**following, "text": found["text"] + more, "offset": found["offset"]}
+        found = {**following, "text": found["text"] + more}
     kept = found["text"].splitlines(keepends=True)
     if not begins_whole:
         kept = kept[1:] or kept  # the first was cut
