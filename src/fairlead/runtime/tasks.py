@@ -19,7 +19,7 @@ from fairlead.runtime.orders import Task
 UNKNOWN_STEPS = 1e6
 """Of a job whose owner did not say how many it will do."""
 
-LONGEST_NAME, MOST_WORDS, LARGEST_WORD = 128, 4096, 32_768
+LONGEST_NAME, LONGEST_PATH, MOST_WORDS, LARGEST_WORD = 128, 4096, 4096, 32_768
 
 MOST_AFTER = 100
 
@@ -82,9 +82,20 @@ class TaskSpec(BaseModel):
         words = words_of(run)
         if not words or not words[0]:
             raise ValueError("a program to run")
-        if len(words) > MOST_WORDS or any(len(word) > LARGEST_WORD or "\0" in word for word in words):
-            raise ValueError(f"at most {MOST_WORDS} words of {LARGEST_WORD} characters, without NUL")
+        _checked_words(words)
         return run
+
+    @field_validator("prefix")
+    @classmethod
+    def _words_before(cls, prefix: list[str]) -> list[str]:
+        return _checked_words(prefix)
+
+    @field_validator("directory")
+    @classmethod
+    def _absolute(cls, directory: str) -> str:
+        if directory and (not directory.startswith("/") or "\0" in directory or len(directory) > LONGEST_PATH):
+            raise ValueError(f"an absolute path of at most {LONGEST_PATH} characters")
+        return directory
 
     @field_validator("env")
     @classmethod
@@ -134,6 +145,12 @@ class TaskSpec(BaseModel):
             if value != type(self).model_fields[name].default:
                 launch[name] = value
         return orjson.dumps(launch).decode()
+
+
+def _checked_words(words: list[str]) -> list[str]:
+    if len(words) > MOST_WORDS or any(len(word) > LARGEST_WORD or "\0" in word for word in words):
+        raise ValueError(f"at most {MOST_WORDS} words of {LARGEST_WORD} characters, without NUL")
+    return words
 
 
 def words_of(run: list[str] | str) -> list[str]:

@@ -113,6 +113,8 @@ def test_without_a_token_nothing_is_told(token):
         ([{"run": "x", "env": {"A-B": "1"}}], 422, "variables"),
         ([{"run": "x", "env": {"RANK": "1"}}], 422, "RANK"),
         ([{"run": "x", "code": "../etc"}], 422, "code"),
+        ([{"run": "x", "directory": "here"}], 422, "absolute"),
+        ([{"run": "x", "prefix": ["a\u0000b"]}], 422, "NUL"),
     ],
 )
 def test_what_cannot_be_is_refused_and_leaves_no_trace(jobs, status, said):

@@ -108,4 +108,7 @@ def test_code_that_nobody_wants_is_swept(tmp_path):
 
 
 def test_an_agent_is_told_when_code_is_gone(tmp_path):
-    assert "submit it again" in CodeStore(tmp_path).piece("0" * 64, 0).problem
+    (tmp_path / "secret.zip").write_text("not for agents")
+    for digest in ("0" * 64, "../secret", "secret"):
+        assert "submit it again" in CodeStore(tmp_path / "code").piece(digest, 0).problem
+        assert "submit it again" in CodeStore(tmp_path).piece(digest, 0).problem

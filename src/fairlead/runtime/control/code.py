@@ -36,6 +36,8 @@ class CodeStore:
 
     def piece(self, digest: str, offset: int) -> CodePiece:
         try:
+            if not is_digest(digest):  # it comes from outside, and names a file
+                raise FileNotFoundError
             with self._path(digest).open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(max(0, offset))
