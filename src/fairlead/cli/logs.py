@@ -16,15 +16,18 @@ def logs(
     name: NameArgument,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job ends, wherever it moves.")] = False,
     rank: Annotated[int, typer.Option("--rank", help="Which worker of a gang.", min=0)] = 0,
-    launch: Annotated[int, typer.Option("--launch", help="Which launch, from 1.  [default: the last]", min=0)] = 0,
+    launch: Annotated[
+        int, typer.Option("--launch", help="Which launch, from 1.  [default: the last]", min=0, show_default=False)
+    ] = 0,
     tail: Annotated[int | None, typer.Option("--tail", help="Only so many lines from the end.", min=0)] = None,
     json: JsonOption = False,
 ) -> None:
-    """What a job printed (standard output and error together), in its last launch: fairlead logs -f JOB.
+    """What a job printed, or prints: fairlead logs -f JOB.
 
-    Logs stay on the nodes that ran the job and are read there; a node that is away has to come back first. With -f a job is
-    followed over preemptions and moves, from launch to launch. With --json, one object a line for each piece of the log.
-    Exit codes: 0 read (with -f: the job has ended), 2 no such job or log, or its node is away, 130 interrupted.
+    Standard output and error together, of its last launch. Logs stay on the nodes that ran the job and are read there; a node
+    that is away has to come back first. With -f a job is followed over preemptions and moves, from launch to launch. With
+    --json, one object a line for each piece of the log. Exit codes: 0 read (with -f: the job has ended), 2 no such job or log,
+    or its node is away, 130 interrupted.
     """
     before = 0
     for piece in control_plane().logs(name, launch=launch, rank=rank, tail=tail, follow=follow):

@@ -177,10 +177,11 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Use it again.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Leave a node, for maintenance: fairlead drain n1, and when all is done fairlead drain n1 --undo.
+    """Leave a node for a while; its jobs go on elsewhere.
 
-    At the next round its jobs save and go on elsewhere, or wait where there is no room, and none is placed on it any more.
-    fairlead nodes shows when it is empty. It stays drained over restarts. Needs an admin's token. Exit codes: 0 done, 2 not.
+    fairlead drain n1, and when all is done fairlead drain n1 --undo. At the next round its jobs save and go on elsewhere, or
+    wait where there is no room, and none is placed on it any more. fairlead nodes shows when it is empty. It stays drained over
+    restarts. Needs an admin's token. Exit codes: 0 done, 2 not.
     """
     told = control_plane().drain(node, undo=undo)
     if json:

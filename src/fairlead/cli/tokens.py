@@ -31,9 +31,10 @@ def add(
     root: TokenRoot = Path(".fairlead"),
     json: JsonOption = False,
 ) -> None:
-    """Make a token and print it, once: only its digest is kept. export FAIRLEAD_TOKEN=$(fairlead token add ann).
+    """Make a token and print it, once; only its digest is kept.
 
-    A name can have several tokens, such as one for each machine. Exit codes: 0 made, 2 wrong.
+    export FAIRLEAD_TOKEN=$(fairlead token add ann). A name can have several tokens, such as one for each machine.
+    Exit codes: 0 made, 2 wrong.
     """
     from fairlead.runtime.control.tokens import Role
 

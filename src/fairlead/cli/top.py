@@ -26,8 +26,10 @@ def top(
     every: Annotated[float, typer.Option("--every", help="Seconds between two looks.", min=0.2)] = 2.0,
     json: JsonOption = False,
 ) -> None:
-    """The cluster as it is now: each node's accelerators with who holds them and how busy they are, jobs with their progress,
-    speed and the time they need yet (where their steps are known), and the last decisions. Ctrl-C ends it.
+    """The cluster as it is now, live: nodes, jobs, decisions.
+
+    Each node's accelerators with who holds them and how busy they are; jobs with their progress, speed and the time they need
+    yet, where their steps are known; the last decisions. Ctrl-C ends it.
 
     With an admin's token all jobs are shown, otherwise your own. --json prints one object and ends. Exit codes: 0 done, 2 no
     control plane, 130 interrupted.
