@@ -185,3 +185,18 @@ def test_measured_rates_are_a_table_that_the_simulator_reads(here):
     words = ("--policy", "fifo", "--trace", "trace.csv", "--cluster", "1xv100:1", "--throughputs", "rates.csv")
     simulated = answer(here.folder, "simulate", *words)
     assert simulated["makespan_s"] == pytest.approx(60 / measured["steps_per_s"])
+
+
+def test_jobs_run_one_after_the_other_and_end_with_the_one_that_fails(here):
+    line = "import sys; open('order', 'a').write(sys.argv[1]); sys.exit(int(sys.argv[2]))"
+    for name, code, after in (("second", 1, "first"), ("first", 0, "")):
+        task = {"name": name, "run": [sys.executable, "-c", line, f"{name} ", str(code)], "retries": 0}
+        (here.folder / f"{name}.yaml").write_bytes(orjson.dumps({**task, **({"after": [after]} if after else {})}))
+    told = answer(here.folder, "submit", "second.yaml", "first.yaml")["jobs"]
+    assert [job["name"] for job in told] == ["second", "first"]
+    fairlead(here.folder, "submit", "--name", "third", "--after", "second", "--after", "first", "--", "true")
+    assert "waits until" in fairlead(here.folder, "why", "third")
+    here.reaches("third", "cancelled")
+    assert (here.folder / "order").read_text() == "first second "
+    assert here.plane.job("second")["phase"] == "failed"
+    assert "second, which has failed" in fairlead(here.folder, "why", "third")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from fairlead.core import events as ev
+from fairlead.core.plan import Launches, Placed, Selection
 from fairlead.core.reasons import Code
+from fairlead.core.snapshot import Snapshot
 from fairlead.engine import saved
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
@@ -47,6 +52,28 @@ def test_a_gang_that_stands_on_it_in_part_leaves_as_one(harness):
     drain(harness, 0)
     harness.round()
     assert harness.places("gang") == [2, 3, 4, 5]
+
+
+class Stays:
+    """A placement that knows nothing of drains: who runs stays, others take what is free."""
+
+    def place(self, selection: Selection, view: Snapshot) -> Placed:
+        stays = view.jobs.of(selection.jobs).held == selection.workers
+        free = view.up & ~view.holdings.held_by(selection.jobs[stays])
+        new, spots = selection.jobs[~stays], free.nonzero()[0]
+        count = min(len(new), len(spots))
+        launches = Launches(new[:count], selection.types[~stays][:count], np.arange(count + 1), spots[:count])
+        return Placed(selection.jobs[stays], launches, (len(spots) - count,))
+
+
+def test_a_placement_that_does_not_know_of_it_does_not_matter(harness):
+    harness.cluster("v100:1,v100:1").policy("fifo").submit(job("a"))
+    harness.loop.stages = replace(harness.loop.stages, placement=Stays())
+    harness.round()
+    drain(harness, 0)
+    assert harness.round().suspended == {"a"}
+    harness.round()
+    assert harness.places("a") == [1]
 
 
 def test_a_drained_node_that_comes_back_is_still_drained(harness):

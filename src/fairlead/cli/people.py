@@ -145,7 +145,7 @@ def why(name: NameArgument, json: JsonOption = False) -> None:
     if json:
         print_json({"name": job["name"], "phase": job["phase"], "reason": reason})
         return
-    out.print(f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else ""), highlight=False)
+    out.print(f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else ""), highlight=False, soft_wrap=True)
 
 
 def cancel(name: NameArgument, json: JsonOption = False) -> None:

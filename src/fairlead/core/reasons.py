@@ -31,7 +31,7 @@ _TEXT = {
     Code.NEXT_DECISION: "waits for the next decision",
     Code.SLO_INFEASIBLE: "its deadline in {left_s:g} s is given up: {what} ({needed_s:g} s of work on its fastest type)",
     Code.AFTER_OTHERS: "waits until {whom} has finished",
-    Code.AFTER_NOBODY: "cancelled: it was to come after {whom}, which {how}",
+    Code.AFTER_NOBODY: "it was to come after {whom}, which {how}",
 }
 
 

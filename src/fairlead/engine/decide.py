@@ -53,8 +53,12 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
 
     # 5. Where. What was running and is neither kept nor ended is suspended.
     placed = stages.placement.place(selection, leaving)
-    suspended = _suspended(placed, leaving)
     holds_until, revisit = selection.holds_until, selection.revisit
+    if view.drained.any() and len(stuck := np.intersect1d(placed.kept, view.holdings.on(view.drained))):
+        # A placement that does not know of drains: they leave now, and get another place at the next look.
+        placed = replace(placed, kept=without(np.sort(placed.kept), stuck))
+        holds_until, revisit = None if holds_until is None else min(holds_until, view.time), min(revisit, view.time)
+    suspended = _suspended(placed, leaving)
     if lesson is not None:
         # Whoever starts, and whoever's neighbours change, runs at a speed that is there to be seen from the next look on.
         # Without rounds nobody looks before something happens, and then sees it.
