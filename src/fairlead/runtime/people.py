@@ -23,7 +23,7 @@ from fairlead.runtime.packing import digest_of
 from fairlead.runtime.reading import read_logs
 
 URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
-AWAY = 503
+AWAY = 409  # what a log is whose node does not answer
 CONNECTION = Path(".fairlead") / "connection.json"
 """Where `fairlead up` writes how it is reached."""
 

@@ -164,7 +164,7 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
         found: dict[str, Any] = await read(lambda: views.job_record(plane.loop, find(name, who), plane.live.now))
         return found
 
-    @app.get("/v1/jobs/{name}/logs", responses={404: {}, 503: {}})
+    @app.get("/v1/jobs/{name}/logs", responses={404: {}, 409: {}})
     async def log(
         name: JobName,
         who: Who,
@@ -177,7 +177,7 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
         try:
             return await logs.read(number, launch, rank, offset)
         except LogAway as away:
-            raise HTTPException(503, str(away)) from None
+            raise HTTPException(409, str(away)) from None
         except LogMissing as missing:
             raise HTTPException(404, str(missing)) from None
 
@@ -239,7 +239,8 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     @app.get("/v1/rates")
     async def rates(who: Who) -> dict[str, Any]:
         """Throughputs as they were measured."""
-        return {"types": list(plane.cluster.type_names), "rates": await read(lambda: views.rates(plane.loop.state))}
+        whose = None if who.role is Role.ADMIN else who.user
+        return {"types": list(plane.cluster.type_names), "rates": await read(lambda: views.rates(plane.loop.state, whose))}
 
     @app.get("/v1/overview")
     async def overview(who: Who) -> dict[str, Any]:

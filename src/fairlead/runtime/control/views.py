@@ -112,8 +112,10 @@ def node_records(state: State, connected: frozenset[int], whose: str | None = No
     return records
 
 
-def rates(state: State) -> list[dict[str, Any]]:
-    """Steps per second as running jobs showed them, where the estimation is `measured`."""
+def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:
+    """Steps per second as running jobs showed them, where the estimation is `measured`: of the kinds of one user's jobs, or
+    (None) of all."""
+    kinds = {job.kind for job in state.job_of.values() if job.user == whose}
     return [
         {
             "kind": kind,
@@ -123,6 +125,7 @@ def rates(state: State) -> list[dict[str, Any]]:
             "steps_per_s": rate,
         }
         for kind, workers, type_name, spread, rate in measured_rates(state.learned)
+        if whose is None or kind in kinds
     ]
 
 
