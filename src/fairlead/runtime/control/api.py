@@ -213,7 +213,7 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     @app.get("/v1/nodes")
     async def nodes(who: Who) -> dict[str, Any]:
         whose = None if who.role is Role.ADMIN else who.user
-        return {"nodes": await read(lambda: views.node_records(plane.loop.state, plane.hub.connected, whose))}
+        return {"nodes": await read(lambda: views.node_records(plane, whose))}
 
     async def drained(name: str, who: Bearer, undo: bool) -> dict[str, Any]:
         if who.role is not Role.ADMIN:
@@ -222,7 +222,7 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
         if name not in numbers:
             raise HTTPException(404, f"there is no node {name[:80]!r}")
         await in_the_journal(lambda answered: plane.live.drain(numbers[name], undo, answered))
-        records = await read(lambda: views.node_records(plane.loop.state, plane.hub.connected))
+        records = await read(lambda: views.node_records(plane))
         told: dict[str, Any] = records[numbers[name]]
         return told
 

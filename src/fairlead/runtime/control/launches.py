@@ -112,6 +112,10 @@ class Launches:
     def latest(self, job: int) -> Running | None:
         return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
 
+    def jobs_on(self, node: int) -> set[int]:
+        """Whose processes may be on a node, those included that were asked to leave it."""
+        return {run.job for run in self._all.values() if run.sent and node in self._nodes_left(run)}
+
     def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat]) -> list[Addressed]:
         run = Running(job, generation, name, task, tuple(seats))
         mine = run.places

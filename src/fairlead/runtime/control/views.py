@@ -90,13 +90,15 @@ def service_of(state: State, number: int, now: float) -> float:
     return float(a["settled_accelerator_s"][number]) + running
 
 
-def node_records(state: State, connected: frozenset[int], whose: str | None = None) -> list[dict[str, Any]]:
-    """With the names of the jobs on each, of one user or (None) of everybody."""
+def node_records(plane: Plane, whose: str | None = None) -> list[dict[str, Any]]:
+    """With the names of the jobs on each, those that are still leaving too, of one user or (None) of everybody."""
+    state = plane.loop.state
     free = state.up & (state.holdings.occupancy == 0)
     records = []
     for number, node in enumerate(state.cluster.nodes):
         mine = state.cluster.node_of == number
-        there = [state.job_of[job] for job in state.holdings.on(mine).tolist()]
+        there = {*state.holdings.on(mine).tolist(), *plane.live.launches.jobs_on(number)}
+        jobs = [state.job_of[job] for job in sorted(there)]
         records.append(
             {
                 "name": node.name,
@@ -104,8 +106,8 @@ def node_records(state: State, connected: frozenset[int], whose: str | None = No
                 "accelerators": node.accelerators,
                 "up": bool(state.present[mine].any()),
                 "drained": bool(state.drained[mine].any()),
-                "jobs": [job.name for job in there if whose in (None, job.user)],
-                "connected": number in connected,
+                "jobs": [job.name for job in jobs if whose in (None, job.user)],
+                "connected": number in plane.hub.connected,
                 "free": int(np.count_nonzero(free[mine])),
             }
         )
@@ -133,7 +135,7 @@ def overview(plane: Plane, whose: str | None) -> dict[str, Any]:
     """Nodes with who holds each accelerator, jobs that have not ended, the last decisions: one moment. Of one user, or (None)
     of everybody; others' jobs are there without their names."""
     state, now = plane.loop.state, plane.live.now
-    nodes = node_records(state, plane.hub.connected, whose)
+    nodes = node_records(plane, whose)
     holders: list[list[str]] = [[] for _ in range(state.cluster.size)]
     for number, place in zip(*(column.tolist() for column in state.holdings.places(state.running))):
         job = state.job_of[number]
