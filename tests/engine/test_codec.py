@@ -141,6 +141,7 @@ events = st.one_of(
     st.builds(ev.JobCancelled, moments, numbers),
     st.builds(ev.NodeLost, moments, numbers),
     st.builds(ev.NodeRepaired, moments, numbers),
+    st.builds(ev.NodeDrained, moments, numbers, st.booleans()),
     st.builds(
         lambda t, w, c: ev.MetricsReported(t, w, np.array(c[0], np.int64), np.array(c[1])),
         moments,

@@ -48,9 +48,12 @@ OTHERS = [
     ev.MetricsReported(1000.0, "loss", np.array([1]), np.array([0.125])),
     ev.SchedulerSwitched(1300.0, {"policy": "srtf", "rounds": 300.0}, "a person wanted it"),
 ]
+FOLLOWERS = [Job("next", 50.0, 100.0, after=(0, 1)), Job("never", 460.0, 100.0, after=(6,)), Job("nor", 470.0, after=(9,))]
+DRAINS = [ev.NodeDrained(500.0, 0), ev.NodeDrained(2500.0, 0, undo=True)]
 SCENARIOS = {
     "rounds": {"policy": {"name": "tiresias", "thresholds": [500.0, 2000.0], "promote_after": 0.5}, "rounds": 300.0},
     "event-driven": {"policy": "srtf", "rounds": "event-driven"},
+    "drained": {"policy": "las", "rounds": 300.0},
     "learning": {"policy": "srtf", "estimation": {"name": "online", "noise": 0.125, "measurements": 2}, "rounds": 300.0},
 }
 
@@ -60,10 +63,10 @@ def play(name: str, path: Path) -> State:
     backend = Simulated(
         CLUSTER,
         TABLE,
-        JOBS,
+        JOBS if name != "drained" else [*JOBS, *FOLLOWERS],
         costs=Costs(16.0, 32.0, 8.0, 120.0),
         faults=listed([Outage(1, 700.0, 1100.0)]),
-        others=OTHERS if name == "rounds" else OTHERS[:2],
+        others={"rounds": OTHERS, "drained": [*DRAINS, *OTHERS[:1]]}.get(name, OTHERS[:2]),
     )
 
     def compose(data):

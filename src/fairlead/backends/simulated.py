@@ -7,6 +7,7 @@ import bisect
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from fairlead.core.rounds import boundary_at
 from fairlead.core.snapshot import Snapshot
 from fairlead.workloads.profiles import ThroughputTable
 
+Other: TypeAlias = ev.JobCancelled | ev.NodeDrained | ev.MetricsReported | ev.SchedulerSwitched
+"""What comes from outside besides jobs and faults."""
+
 
 class Simulated:
     """Give it the cluster, the true rates, and what comes from outside: jobs by submission, and node faults."""
@@ -32,7 +36,7 @@ class Simulated:
         *,
         costs: Costs | None = None,
         faults: Iterable[ev.NodeLost | ev.NodeRepaired] = (),
-        others: Iterable[ev.JobCancelled | ev.MetricsReported | ev.SchedulerSwitched] = (),
+        others: Iterable[Other] = (),
         start_s: float = 0.0,
         first_number: int = 0,
         down: Iterable[int] = (),
@@ -64,7 +68,7 @@ class Simulated:
         """A world that goes on from a moment of any run, real or simulated: the same jobs, progress and places. `arrivals` are
         the jobs still to come."""
         coming = [job if job.submitted_s >= view.time else replace(job, submitted_s=view.time) for job in arrivals]
-        down = {int(node) for node in np.unique(view.cluster.node_of[~view.up])}
+        down = {int(node) for node in np.unique(view.cluster.node_of[~view.present])}
         start, number = view.time, view.next_number
         self = cls(view.cluster, rates, coming, costs=costs, faults=faults, start_s=start, first_number=number, down=down)
         numbers = np.concatenate((view.jobs.number, view.queued.number))
@@ -191,7 +195,7 @@ class Simulated:
             happened.append(ev.JobsInterrupted(event.time, victims, self.world.columns["base"][victims]))
             self._refresh([touched], event.time, happened)
 
-    def _other(self, event: ev.JobCancelled | ev.MetricsReported | ev.SchedulerSwitched, happened: list[ev.Event]) -> None:
+    def _other(self, event: Other, happened: list[ev.Event]) -> None:
         happened.append(event)
         if isinstance(event, ev.JobCancelled) and event.number in self.world.running:
             touched = self.world.end(np.array([event.number], dtype=np.int64))

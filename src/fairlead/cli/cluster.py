@@ -30,6 +30,7 @@ from fairlead.workloads.catalogue import accelerator_types
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.tokens import Tokens
+    from fairlead.runtime.tls import Certificate
 
 ClusterOption = Annotated[str, typer.Option("--cluster", help="Accelerators × type : per node, or a YAML file.")]
 PolicyOption = Annotated[str, typer.Option("--policy", help="See `fairlead policies`.")]
@@ -39,6 +40,8 @@ MetricsOption = Annotated[bool, typer.Option("--metrics-open", help="Let everybo
 LogOption = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or JSON for machines.")]
 RootOption = Annotated[Path, typer.Option("--root", help="Where journal, tokens, checkpoints and logs are kept.")]
 
+InsecureOption = Annotated[bool, typer.Option("--insecure", help="Go beyond this machine in the clear, tokens and all.")]
+
 
 @dataclass(frozen=True)
 class Housekeeping:
@@ -47,6 +50,8 @@ class Housekeeping:
     config: Path | None = None  # the scheduler file that it follows
     metrics_open: bool = False
     retention: Retention = field(default_factory=Retention)
+    keep_ended_s: float = 7 * 86400.0  # checkpoints of jobs that have ended
+    certificate: Certificate | None = None
 
 
 def _scheduler(config: Path | None, policy: str, round_s: float) -> SchedulerConfig:
@@ -65,8 +70,14 @@ def serve(
     http: Annotated[str, typer.Option("--http", help="Address for people.")] = "127.0.0.1:7420",
     agents: Annotated[str, typer.Option("--agents", help="Address for agents.")] = "127.0.0.1:7421",
     term: Annotated[float, typer.Option("--term", help="Seconds of an agent's lease.", min=1.0)] = 15.0,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="The server's certificate (PEM), for both.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
+    insecure: InsecureOption = False,
     metrics_open: MetricsOption = False,
     log_format: LogOption = "text",
+    keep_ended: Annotated[
+        float, typer.Option("--keep-ended", help="Seconds for which checkpoints of ended jobs are kept.", min=0.0)
+    ] = 7 * 86400.0,
     snapshot_events: Annotated[
         int, typer.Option("--snapshot-events", help="A snapshot after so many events …", min=1)
     ] = 50_000,
@@ -78,15 +89,23 @@ def serve(
 ) -> None:
     """Run the control plane: the scheduler's loop on wall time, for agents and people. Jobs outlive it; run it again to go on.
 
-    A token for people (admin) and one for agents are made at the first start and kept in ROOT/admin.token and ROOT/agent.token.
+    A token for people (admin) and one for agents are made at the first start and kept in ROOT/admin.token and ROOT/agent.token;
+    fairlead token makes more. Beyond this machine it listens with a certificate only: fairlead serve --http 0.0.0.0:7420
+    --agents 0.0.0.0:7421 --tls-cert server.pem --tls-key server.key; agents then need --tls-ca, and people FAIRLEAD_CA.
 
     SIGHUP reads --config again; a scheduler with a mistake is refused in the log, and the old one stays. Without --config, a
     plane that is started again goes on with the scheduler of its journal; `fairlead scheduler set` gives it another.
     """
+    from fairlead.runtime.tls import Certificate, check_clear
+
+    certificate = Certificate.given(tls_cert, tls_key)
+    for option, address in (("--http", http), ("--agents", agents)):
+        mend = "--tls-cert and --tls-key"
+        check_clear(option, address, encrypted=certificate is not None, insecure=insecure, mend=mend)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
-    keeping = Housekeeping(config, metrics_open, rules)
+    keeping = Housekeeping(config, metrics_open, rules, keep_ended, certificate)
     asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, term, keeping))
 
 
@@ -105,8 +124,10 @@ async def _serve(
     from fairlead.journals.opening import open_journal
     from fairlead.journals.recovery import is_new, recover
     from fairlead.runtime.control.api import create_app
+    from fairlead.runtime.control.code import CodeStore
     from fairlead.runtime.control.plane import Plane
     from fairlead.runtime.control.tokens import Role
+    from fairlead.runtime.tls import host_of
 
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     tokens = _tokens(root)
@@ -123,18 +144,23 @@ async def _serve(
         state,
         term_s=term_s,
         checkpoints=str((root / "checkpoints").absolute()),
+        code=CodeStore(root / "code"),
+        keep_ended_s=keeping.keep_ended_s,
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
         origin=_origin(root),
         retention=keeping.retention,
     )
-    port = await plane.start(agents)
+    certificate = keeping.certificate
+    port = await plane.start(agents, certificate.for_agents() if certificate else None)
     follow(plane, keeping.config)
-    host, _, at = http.rpartition(":")
     app = create_app(plane, tokens, metrics_open=keeping.metrics_open)
-    server = uvicorn.Server(uvicorn.Config(app, host, int(at), log_config=None, log_level="warning", lifespan="off"))
-    note(
-        f"people: http://{http}/docs   agents: {agents.rpartition(':')[0]}:{port}   journal: {where or root / 'journal.sqlite'}"
-    )
+    at = int(http.rpartition(":")[2])
+    settings = uvicorn.Config(app, host_of(http), at, log_config=None, log_level="warning", lifespan="off")
+    if certificate is not None:
+        settings.ssl_certfile, settings.ssl_keyfile = str(certificate.certificate), str(certificate.key)
+    server = uvicorn.Server(settings)
+    people, machine = f"{'https' if certificate else 'http'}://{http}/docs", agents.rpartition(":")[0]
+    note(f"people: {people}   agents: {machine}:{port}   journal: {where or root / 'journal.sqlite'}")
     if state is not None and keeping.config is None:
         note(f"scheduler: {scheduler_of(plane.scheduled).label}, as in the journal")
     serving = asyncio.create_task(server.serve())
@@ -184,6 +210,13 @@ def agent(
     user: Annotated[str, typer.Option("--user", help="Whom jobs run as, where the agent is root.")] = "",
     end_jobs: Annotated[bool, typer.Option("--end-jobs", help="When it is ended, let jobs save and end them too.")] = False,
     log_format: LogOption = "text",
+    tls_ca: Annotated[
+        Path | None, typer.Option("--tls-ca", help="The authority (PEM) by which it believes the control plane.")
+    ] = None,
+    insecure: InsecureOption = False,
+    keep_logs: Annotated[
+        float, typer.Option("--keep-logs", help="Seconds for which logs are kept after a launch has ended.", min=0.0)
+    ] = 7 * 86400.0,
 ) -> None:
     """Run the agent of this node: it starts and stops jobs as the control plane says, and by itself when it is cut off.
 
@@ -193,12 +226,14 @@ def agent(
     from fairlead.runtime.agent.session import Agent
     from fairlead.runtime.agent.settings import Settings, User
     from fairlead.runtime.agent.supervisor import Supervisor
+    from fairlead.runtime.tls import check_clear, trusting
 
+    check_clear("--control", control, encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
     log_to_stderr(log_format, logging.WARNING)
     has = Accelerators.spelled(accelerators) if accelerators else Accelerators.found()
     token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
-    supervisor = Supervisor(root, has, Settings(user=User.named(user) if user else None))
-    one = Agent(supervisor, node, control, token, address)
+    supervisor = Supervisor(root, has, Settings(user=User.named(user) if user else None, keep_s=keep_logs))
+    one = Agent(supervisor, node, control, token, address, trusting(tls_ca))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: one.stopping.set())
     try:
@@ -227,6 +262,10 @@ def up(
 
     Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes.
     """
+    from fairlead.runtime.tls import check_clear
+
+    for option, address in (("--http", http), ("--agents", agents)):
+        check_clear(option, address, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     root.mkdir(mode=0o700, parents=True, exist_ok=True)

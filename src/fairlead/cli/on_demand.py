@@ -29,9 +29,14 @@ COMMANDS = {
     "queue": "fairlead.cli.people:queue",
     "info": "fairlead.cli.people:info",
     "why": "fairlead.cli.people:why",
+    "logs": "fairlead.cli.logs:logs",
     "cancel": "fairlead.cli.people:cancel",
     "nodes": "fairlead.cli.people:nodes",
+    "drain": "fairlead.cli.people:drain",
+    "top": "fairlead.cli.top:top",
     "usage": "fairlead.cli.people:usage",
+    "rates": "fairlead.cli.rates:rates_app",
+    "token": "fairlead.cli.tokens:token_app",
 }
 """By name, in the order of `--help`: where the command stands, a function or a group of further ones."""
 

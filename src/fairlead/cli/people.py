@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from fairlead.cli.output import out, print_json
 from fairlead.config.source import read_yaml
 from fairlead.core.errors import InputError
 from fairlead.report.columns import duration
+from fairlead.runtime.packing import digest_of, pack
 from fairlead.runtime.tasks import TaskSpec, checked
 
 if TYPE_CHECKING:
@@ -24,46 +26,59 @@ NameArgument = Annotated[str, typer.Argument(help="A job's name or number.")]
 
 def submit(
     words: Annotated[
-        list[str] | None, typer.Argument(help="A task file (x.yaml), or a program and its arguments after --.")
+        list[str] | None, typer.Argument(help="Task files (x.yaml), or a program and its arguments after --.")
     ] = None,
     name: Annotated[str, typer.Option("--name", help="[default: job-NUMBER]")] = "",
     workers: Annotated[int, typer.Option("--workers", help="The gang's size.", min=1)] = 1,
     types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
     steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
     array: Annotated[int, typer.Option("--array", help="So many of it; each finds its number in JOB_INDEX.", min=1)] = 1,
+    after: Annotated[list[str] | None, typer.Option("--after", help="A job that must have finished first; several.")] = None,
+    code: Annotated[
+        Path | None, typer.Option("--code", help="A directory or zip file that is sent along; it runs in it.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether, and on what, it can ever run.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Submit a job: fairlead submit -- python train.py --lr 0.1, or fairlead submit task.yaml.
 
-    It is accepted when this returns: it is in the journal then.
+    It is accepted when this returns: it is in the journal then. Without --code it runs in this directory, which the nodes must
+    have too. With --code DIR (or code: DIR in the file) the directory is packed, sent, and unpacked where the job runs; each
+    launch gets a copy of its own, and what was sent before is not sent again.
+
+    --after JOB (or after: [a, b] in the file) lets it wait until that job has finished; if that fails or is cancelled, so is
+    this one. Several files are one submission, accepted as a whole, and may name each other: fairlead submit prepare.yaml
+    train.yaml. Exit codes: 0 accepted, 2 refused or wrong (nothing was accepted).
     """
     if not words:
         raise InputError("submit", "a task file, or a program after --")
-    if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
-        written = read_yaml(words[0])
-        written.mapping(TaskSpec.model_fields)
-        task = dict(written.data)
-        source = words[0]
-    else:
-        task, source = {"run": list(words)}, "command line"
     given = {
         "name": name,
         "workers": workers if workers > 1 else None,
         "types": types.split(",") if types else None,
         "steps": steps,
+        "after": after,
     }
-    task |= {key: value for key, value in given.items() if value}
-    task.setdefault("directory", str(Path.cwd()))
-    checked(task, source)
-    jobs: list[dict[str, Any]] = [task]
-    if array > 1:
-        env = dict(task.get("env") or {})
-        stem = task.get("name")
-        jobs = [
-            {**task, **({"name": f"{stem}-{n}"} if stem else {}), "env": {**env, "JOB_INDEX": str(n)}} for n in range(array)
-        ]
-    answer = _plane().submit(jobs, dry_run=dry_run)
+    given = {key: value for key, value in given.items() if value}
+    jobs: list[dict[str, Any]] = []
+    archives: list[bytes] = []
+    if all(word.endswith((".yaml", ".yml")) for word in words):
+        written = [(word, _task_in(word)) for word in words]
+    else:
+        written = [("command line", {"run": list(words)})]
+    for source, task in written:
+        task |= given
+        if archive := _code(code, task, Path(source).parent):
+            task["code"] = digest_of(archive)
+            archives.append(archive)
+        else:
+            task.setdefault("directory", str(Path.cwd()))
+        checked(task, source)
+        jobs += _array(task, array)
+    plane = control_plane()
+    for archive in archives:
+        plane.send_code(archive)
+    answer = plane.submit(jobs, dry_run=dry_run)
     if json:
         print_json({"jobs": answer})
         return
@@ -74,12 +89,33 @@ def submit(
             out.print(f"{job['name']} (number {job['number']})", highlight=False)
 
 
+def _task_in(file: str) -> dict[str, Any]:
+    written = read_yaml(file)
+    written.mapping(TaskSpec.model_fields)
+    return dict(written.data)
+
+
+def _array(task: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    if count == 1:
+        return [task]
+    env, stem = dict(task.get("env") or {}), task.get("name")
+    return [{**task, **({"name": f"{stem}-{n}"} if stem else {}), "env": {**env, "JOB_INDEX": str(n)}} for n in range(count)]
+
+
+def _code(place: Path | None, task: Mapping[str, Any], folder: Path) -> bytes:
+    """The archive to send: of the option's place, or of the task file's, seen from where that lies. Empty: none."""
+    named = task.get("code")
+    if place is None and isinstance(named, str) and named:
+        place = folder / named
+    return b"" if place is None else pack(place)
+
+
 def queue(
     everybody: Annotated[bool, typer.Option("--all", help="Everybody's jobs (admin), and those that have ended.")] = False,
     json: JsonOption = False,
 ) -> None:
     """The jobs that have not ended, with what they wait for."""
-    plane = _plane()
+    plane = control_plane()
     jobs = plane.jobs(() if everybody else ("queued", "waiting", "running"), everybody=everybody)
     if json:
         print_json({"jobs": jobs})
@@ -98,7 +134,7 @@ def queue(
 
 def info(name: NameArgument, json: JsonOption = False) -> None:
     """Everything about one job."""
-    job = _plane().job(name)
+    job = control_plane().job(name)
     if json:
         print_json(job)
         return
@@ -110,17 +146,17 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
 
 def why(name: NameArgument, json: JsonOption = False) -> None:
     """Why a job does not run yet: who says so, and the numbers."""
-    job = _plane().job(name)
+    job = control_plane().job(name)
     reason = job.get("reason")
     if json:
         print_json({"name": job["name"], "phase": job["phase"], "reason": reason})
         return
-    out.print(f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else ""), highlight=False)
+    out.print(f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else ""), highlight=False, soft_wrap=True)
 
 
 def cancel(name: NameArgument, json: JsonOption = False) -> None:
     """End a job; what it saved stays until it is cleaned up."""
-    answer = _plane().cancel(name)
+    answer = control_plane().cancel(name)
     if json:
         print_json(answer)
     else:
@@ -129,22 +165,43 @@ def cancel(name: NameArgument, json: JsonOption = False) -> None:
 
 def nodes(json: JsonOption = False) -> None:
     """The nodes of the cluster."""
-    found = _plane().nodes()
+    found = control_plane().nodes()
     if json:
         print_json({"nodes": found})
         return
-    table = Table("name", "type", "accelerators", "free", "up", "agent", box=box.SIMPLE)
+    table = Table("name", "type", "accelerators", "free", "up", "agent", "jobs", box=box.SIMPLE)
     for node in found:
         there = "connected" if node["connected"] else "away"
-        table.add_row(
-            node["name"], node["type"], str(node["accelerators"]), str(node["free"]), "yes" if node["up"] else "no", there
-        )
+        up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
+        counts = (str(node["accelerators"]), str(node["free"]))
+        table.add_row(node["name"], node["type"], *counts, up, there, ", ".join(node["jobs"]))
     out.print(table)
+
+
+def drain(
+    node: Annotated[str, typer.Argument(help="A node's name, as in `fairlead nodes`.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Use it again.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Leave a node for a while; its jobs go on elsewhere.
+
+    fairlead drain n1, and when all is done fairlead drain n1 --undo. At the next round its jobs save and go on elsewhere, or
+    wait where there is no room, and none is placed on it any more. fairlead nodes shows when it is empty. It stays drained over
+    restarts. Needs an admin's token. Exit codes: 0 done, 2 not.
+    """
+    told = control_plane().drain(node, undo=undo)
+    if json:
+        print_json(told)
+    elif undo:
+        out.print(f"{node} is used again", highlight=False)
+    else:
+        left = f"; to leave at the next round: {', '.join(told['jobs'])}" if told["jobs"] else "; nothing runs on it"
+        out.print(f"{node} is drained{left}", highlight=False)
 
 
 def usage(json: JsonOption = False) -> None:
     """Accelerator hours by user and entity."""
-    found = _plane().usage()
+    found = control_plane().usage()
     if json:
         print_json({"usage": found})
         return
@@ -154,7 +211,8 @@ def usage(json: JsonOption = False) -> None:
     out.print(table)
 
 
-def _plane() -> ControlPlane:
+def control_plane() -> ControlPlane:
+    """The one that is meant; every verb for people asks it."""
     from fairlead.runtime.people import ControlPlane  # needs the extra `cluster`, and a quarter of a second
 
     return ControlPlane.found()

@@ -10,7 +10,7 @@ import typer
 
 from fairlead.cli.options import JsonOption
 from fairlead.cli.output import out, print_json
-from fairlead.cli.people import _plane
+from fairlead.cli.people import control_plane
 from fairlead.config.scheduler import SchedulerConfig, parse_part
 from fairlead.config.wall_time import read_scheduler, scheduler_of
 from fairlead.core.errors import InputError
@@ -23,7 +23,7 @@ scheduler_app = typer.Typer(
 @scheduler_app.command()
 def show(json: JsonOption = False) -> None:
     """The scheduler that decides now, as a scheduler file would say it."""
-    _tell(scheduler_of(_plane().scheduler()), json)
+    _tell(scheduler_of(control_plane().scheduler()), json)
 
 
 @scheduler_app.command(name="set")
@@ -43,7 +43,7 @@ def set_(
     """
     if file is None and not policy and round_s is None:
         raise InputError("scheduler set", "a scheduler file, --policy or --round")
-    plane = _plane()
+    plane = control_plane()
     config = read_scheduler(file) if file is not None else scheduler_of(plane.scheduler())
     if policy:
         config = replace(config, policy=parse_part(policy), name="")

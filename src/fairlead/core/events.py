@@ -53,6 +53,16 @@ class NodeRepaired:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """A person wants a node to be left, or with `undo` used again. Who runs there is moved or suspended by the next decision;
+    the node is as much there as before."""
+
+    time: float
+    node: int
+    undo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsReported:
     """Jobs say something about themselves under a name of their own, such as "loss"."""
 
@@ -136,8 +146,10 @@ class JobsInterrupted:
     own_fault: bool = False
 
 
-Exogenous: TypeAlias = Opened | JobSubmitted | JobCancelled | NodeLost | NodeRepaired | MetricsReported | SchedulerSwitched
+Exogenous: TypeAlias = (
+    Opened | JobSubmitted | JobCancelled | NodeLost | NodeRepaired | NodeDrained | MetricsReported | SchedulerSwitched
+)
 Derived: TypeAlias = RoundPlanned | MemoChanged | FactsLearned | ProgressReported | JobsFinished | JobsFailed | JobsInterrupted
 Event: TypeAlias = Exogenous | Derived
 
-EXOGENOUS = (Opened, JobSubmitted, JobCancelled, NodeLost, NodeRepaired, MetricsReported, SchedulerSwitched)
+EXOGENOUS = (Opened, JobSubmitted, JobCancelled, NodeLost, NodeRepaired, NodeDrained, MetricsReported, SchedulerSwitched)

@@ -53,6 +53,11 @@ class Holdings:
         marks[numbers] = False
         return held
 
+    def on(self, accelerators: Bools) -> Ints:
+        """Who holds one of these accelerators, by number."""
+        held = np.unique(np.concatenate([layer[accelerators] for layer in self._layers]))
+        return held[held >= 0]
+
     def places(self, numbers: Ints) -> tuple[Ints, Ints]:
         """All that these jobs hold, as a job's number and an accelerator: by job, each in ascending order."""
         marks = self._marks

@@ -69,6 +69,7 @@ class Job:
     group_order: int = 0  # its place in its group
     mode: str = "static"  # how its batch size changes: static, accordion, gns, …
     command: str = ""
+    after: tuple[int, ...] = ()  # by number, earlier jobs that must have finished before it enters
 
 
 _BATCH = re.compile(r" ?\(batch size (\d+)\)$")

@@ -16,6 +16,8 @@ class Code(enum.StrEnum):
     NO_PLACE = "no-place"
     NEXT_DECISION = "next-decision"
     SLO_INFEASIBLE = "slo-infeasible"
+    AFTER_OTHERS = "after-others"
+    AFTER_NOBODY = "after-nobody"
 
 
 _TEXT = {
@@ -28,6 +30,8 @@ _TEXT = {
     Code.NO_PLACE: "selected, but without a place: {what}",
     Code.NEXT_DECISION: "waits for the next decision",
     Code.SLO_INFEASIBLE: "its deadline in {left_s:g} s is given up: {what} ({needed_s:g} s of work on its fastest type)",
+    Code.AFTER_OTHERS: "waits until {whom} has finished",
+    Code.AFTER_NOBODY: "it was to come after {whom}, which {how}",
 }
 
 
@@ -80,6 +84,14 @@ class Unplaced:
     @staticmethod
     def next_decision() -> Reason:
         return Reason("loop", Code.NEXT_DECISION)
+
+    @staticmethod
+    def after(whom: str) -> Reason:
+        return Reason("door", Code.AFTER_OTHERS, (("whom", whom),))
+
+    @staticmethod
+    def after_nobody(whom: str, how: str) -> Reason:
+        return Reason("door", Code.AFTER_NOBODY, (("whom", whom), ("how", how)))
 
     @staticmethod
     def late(what: str, *, left_s: float, needed_s: float) -> Reason:

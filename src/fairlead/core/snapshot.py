@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fairlead.core.after import NO_WAITS, Waits
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.errors import FairleadError
@@ -35,17 +36,21 @@ class Snapshot:
     jobs: JobColumns
     queued: JobColumns
     holdings: Holdings  # read it, do not write it
-    up: Bools  # by accelerator
+    present: Bools  # by accelerator: its node is there
+    drained: Bools  # its node is to be left
+    up: Bools  # it may be used: there, and not to be left
     capacity: Ints  # accelerators that are up, by type
     names: Names
     job_of: Mapping[int, Job]  # by number
     next_number: int  # that the next job to be submitted will get
     history: Floats  # accelerator-seconds of the jobs that have finished, in order of their end
     run_to_completion: bool = False  # who runs is left alone until it ends
+    any_drained: bool = False
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
     learned: Facts = field(default_factory=lambda: NO_FACTS)  # by estimation, so far
     lessons: int = 0  # how often something was learned
+    waits: Waits = field(default_factory=lambda: NO_WAITS)  # who of the queued waits for others
 
     @property
     def rates(self) -> Rates:
@@ -114,6 +119,8 @@ class Snapshot:
             jobs=jobs,
             queued=queued,
             holdings=self.holdings.copy(),
+            present=self.present.copy(),
+            drained=self.drained.copy(),
             up=self.up.copy(),
             capacity=self.capacity.copy(),
             history=self.history.copy(),

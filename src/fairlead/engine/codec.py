@@ -24,6 +24,7 @@ VERSION = 1
 _DEFAULTS = {f.name: f.default for f in fields(Job)}
 _JOB_FIELDS = tuple(name for name in _DEFAULTS if name not in ("name", "submitted_s"))
 _FLOATS = frozenset(name for name, default in _DEFAULTS.items() if isinstance(default, float))
+_TUPLES = frozenset(name for name, default in _DEFAULTS.items() if isinstance(default, tuple))
 _JOB_DEFAULTS = tuple(_DEFAULTS[name] for name in _JOB_FIELDS)
 _JOB_VALUES = attrgetter(*_JOB_FIELDS)
 _USUAL = _JOB_FIELDS.index("deadline_s")  # most jobs say nothing about this and what follows
@@ -126,8 +127,8 @@ def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
     values = dict(record)
     for name in values.keys() & _FLOATS:
         values[name] = float(values[name])
-    if "allowed_types" in values:
-        values["allowed_types"] = tuple(values["allowed_types"])
+    for name in values.keys() & _TUPLES:
+        values[name] = tuple(values[name])
     return Job(submitted_s=submitted_s, **values)
 
 
@@ -219,6 +220,7 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
     ev.JobCancelled: lambda e: {"e": "cancelled", "t": e.time, "n": e.number},
     ev.NodeLost: lambda e: {"e": "lost", "t": e.time, "node": e.node},
     ev.NodeRepaired: lambda e: {"e": "repaired", "t": e.time, "node": e.node},
+    ev.NodeDrained: lambda e: {"e": "drained", "t": e.time, "node": e.node, **({"undo": True} if e.undo else {})},
     ev.MetricsReported: lambda e: {
         "e": "metrics",
         "t": e.time,
@@ -260,6 +262,7 @@ _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
     "cancelled": lambda r: ev.JobCancelled(float(r["t"]), int(r["n"])),
     "lost": lambda r: ev.NodeLost(float(r["t"]), int(r["node"])),
     "repaired": lambda r: ev.NodeRepaired(float(r["t"]), int(r["node"])),
+    "drained": lambda r: ev.NodeDrained(float(r["t"]), int(r["node"]), bool(r.get("undo", False))),
     "metrics": lambda r: ev.MetricsReported(float(r["t"]), r["name"], _ints(r["jobs"]), _floats(r["values"])),
     "switched": lambda r: ev.SchedulerSwitched(float(r["t"]), _from_plain(r["scheduler"]), r["why"]),
     "planned": _to_planned,

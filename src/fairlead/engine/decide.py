@@ -12,7 +12,7 @@ from fairlead.core.cluster import Bools, Cluster, Ints
 from fairlead.core.columns import JobColumns, without
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
-from fairlead.core.job import Job
+from fairlead.core.job import Job, Phase
 from fairlead.core.plan import NO_FACTS, Lesson, Placed, RoundPlan, Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
@@ -26,11 +26,17 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     if lesson is not None and lesson.facts:
         view = view.but(learned={**view.learned, **lesson.facts}, lessons=view.lessons + 1)
 
-    # 1. Whoever can never run here is refused with the reason, so that it cannot hold up a queue or an optimum.
+    # 1. Whoever can never run here is refused with the reason, so that it cannot hold up a queue or an optimum. So is who
+    #    waits for somebody that will never finish; who waits for others stays at the door.
     refused = _refused(view, stages)
+    if view.waits:
+        refused = _without_hope(view, refused)
     if refused:
         gone = np.array([number for number, _ in refused], dtype=np.int64)
         view = view.but(queued=view.queued.only(~np.isin(view.queued.number, gone)))
+
+    if view.waits:
+        view = view.but(queued=view.queued.only(~np.isin(view.queued.number, list(view.waits))))
 
     # 2. Who may enter. Policies see admitted jobs only.
     admitted = stages.admission.admit(view)
@@ -48,8 +54,12 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
 
     # 5. Where. What was running and is neither kept nor ended is suspended.
     placed = stages.placement.place(selection, leaving)
-    suspended = _suspended(placed, leaving)
     holds_until, revisit = selection.holds_until, selection.revisit
+    if view.any_drained and len(stuck := np.intersect1d(placed.kept, view.holdings.on(view.drained))):
+        # A placement that does not know of drains: they leave now, and get another place at the next look.
+        placed = replace(placed, kept=without(np.sort(placed.kept), stuck))
+        holds_until, revisit = None if holds_until is None else min(holds_until, view.time), min(revisit, view.time)
+    suspended = _suspended(placed, leaving)
     if lesson is not None:
         # Whoever starts, and whoever's neighbours change, runs at a speed that is there to be seen from the next look on.
         # Without rounds nobody looks before something happens, and then sees it.
@@ -57,6 +67,8 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         again = view.time if moves and stages.round_s > 0 else lesson.holds_until
         holds_until = None if holds_until is None else min(holds_until, again)
         revisit = min(revisit, again)
+    if view.waits and len(ended):  # whoever waited for them may enter at the next look
+        holds_until, revisit = None if holds_until is None else min(holds_until, view.time), min(revisit, view.time)
     plan = RoundPlan(
         time=view.time,
         refused=refused,
@@ -84,6 +96,8 @@ def _lesson(view: Snapshot, stages: Stages) -> Lesson | None:
 
 def why_waiting(plan: RoundPlan, number: int, job: Job, view: Snapshot) -> Reason:
     """Why a job that is alive does not run after this plan; every waiting job has an answer."""
+    if (waits := view.waits.get(number)) is not None:
+        return Unplaced.after(", ".join(_name(view, other) for other in waits.unfinished or (waits.lost,)))
     known = plan.reasons.get(number)
     if known is not None:
         return known
@@ -112,6 +126,27 @@ def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:
     hopeless = suits == 0
     numbers = queued.number[hopeless].tolist()
     return tuple((number, why_never(view.job_of[number], view.cluster)) for number in numbers)
+
+
+def _without_hope(view: Snapshot, refused: tuple[tuple[int, Reason], ...]) -> tuple[tuple[int, Reason], ...]:
+    """Those who leave now, with everybody who waits for one of them, or for somebody who has left before."""
+    gone = dict(refused)
+    how = dict.fromkeys(gone, Phase.REFUSED)
+    for number, waits in sorted(view.waits.items()):  # whom one waits for has a lower number
+        lost = waits.lost if waits.lost >= 0 else next((other for other in waits.unfinished if other in gone), -1)
+        if lost >= 0 and number not in gone:
+            gone[number] = Unplaced.after_nobody(_name(view, lost), _HOW[how.get(lost, waits.how)])
+            how[number] = Phase.CANCELLED
+    return tuple(sorted(gone.items()))
+
+
+_HOW = {Phase.FAILED: "has failed", Phase.CANCELLED: "was cancelled", Phase.REFUSED: "was refused"}
+
+
+def _name(view: Snapshot, number: int) -> str:
+    """Of who ended long ago, a snapshot of a snapshot knows the number only."""
+    job = view.job_of.get(number)
+    return str(number) if job is None else job.name
 
 
 def why_never(job: Job, cluster: Cluster) -> Reason:

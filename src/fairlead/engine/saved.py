@@ -102,8 +102,8 @@ def _arrays(state: State) -> Arrays:
         "ints": store.ints[:, :size],
         "floats": store.floats[:, :size],
         "last": state.holdings.last[:size],
-        "up": state.up,
-        "capacity": state.capacity,
+        "present": state.present,
+        "drained": state.drained,
         "live": state.live,
         "running": state.running,
         "queue": state.queue,
@@ -142,10 +142,12 @@ def _state(arrays: Arrays) -> State:
     for name, column in zip(about["metrics"], arrays["metrics"]):
         state.store.metric(name)[:size] = column
     state.holdings = Holdings.of_layers(arrays["layers"], arrays["last"])
-    state.up, state.capacity = arrays["up"], arrays["capacity"]
-    for shown in (state.up, state.capacity):  # snapshots hand them out as they are
-        shown.setflags(write=False)
+    if "present" in arrays:
+        state._show(arrays["present"], arrays["drained"])
+    else:  # saved before nodes could be drained
+        state._show(arrays["up"], np.zeros(len(arrays["up"]), dtype=np.bool_))
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
+    state.followers = [number for number in state.queue.tolist() if state.job_of[number].after]
     state.service_by_type = arrays["service_by_type"]
     state._remember(arrays["history"])
     state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core import events as ev
+from fairlead.core.after import NO_WAITS, Awaited, Waits, awaited
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import (
     ALL_COLUMNS,
@@ -22,7 +23,7 @@ from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
 from fairlead.core.job import LEGAL, Job, Phase, check_transition
 from fairlead.core.plan import NO_FACTS, Facts, Launches
-from fairlead.core.reasons import Reason
+from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Names, Snapshot
 from fairlead.engine.codec import encode_memo
 
@@ -45,10 +46,7 @@ class State:
         self.holdings = Holdings(cluster.size)
         self.job_of: dict[int, Job] = {}
         self.next_number = 0
-        self.up: Bools = np.ones(cluster.size, dtype=np.bool_)
-        self.capacity: Ints = cluster.size_of_type.copy()
-        for column in (self.up, self.capacity):  # snapshots hand them out as they are
-            column.setflags(write=False)
+        self._show(np.ones(cluster.size, dtype=np.bool_), np.zeros(cluster.size, dtype=np.bool_))
         self.live: Ints = NONE  # waiting or running, by number
         self.running: Ints = NONE  # those of them that run
         self._queue: Ints = NONE  # still at the door
@@ -60,6 +58,7 @@ class State:
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
         self.any_min_run = False
+        self.followers: list[int] = []  # those at the door that come after others
         self._codes: dict[str, dict[str, int]] = {name: {} for name in _CODED}
         self._names = Names((), (), (), ())
         self._looks: dict[tuple[Any, ...], tuple[int, ...]] = {}  # what jobs that look like this have in their columns
@@ -84,7 +83,7 @@ class State:
         """A state that goes on from a moment of another: the same live jobs by the same numbers; those that ended are gone."""
         state = cls(view.cluster)
         state.time, state.memo, state.any_min_run = view.time, memo, view.any_min_run
-        state.up, state.capacity = view.up.copy(), view.capacity.copy()
+        state._show(view.present.copy(), view.drained.copy())
         state.learned, state.lessons = view.learned, view.lessons
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
@@ -94,6 +93,7 @@ class State:
                 state.store.arrays[name][columns.number] = getattr(columns, name)
             for name in columns.metrics:
                 state.store.metric(name)[columns.number] = columns.metric(name)
+        state._follow(view)
         state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
         state.running = view.jobs.runners.number.copy()
         state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
@@ -115,6 +115,9 @@ class State:
             jobs=JobColumns(self.store, self.live, now, self.running),
             queued=JobColumns(self.store, self.queue, now),
             holdings=self.holdings,
+            present=self.present,
+            drained=self.drained,
+            any_drained=self.any_drained,
             up=self.up,
             capacity=self.capacity,
             names=self._names,
@@ -125,13 +128,15 @@ class State:
             any_min_run=self.any_min_run,
             learned=self.learned,
             lessons=self.lessons,
+            waits=self._waits() if self.followers else NO_WAITS,
         )
 
     def _first_view(self) -> Snapshot:
         """Of nobody, at second 0: what later ones are made from."""
         nobody = JobColumns(self.store, NONE, 0.0)
-        parts = (self.holdings, self.up, self.capacity, self._names, self.job_of, self.next_number, self._history)
-        return Snapshot(0.0, self.cluster, nobody, nobody, *parts)
+        nodes = (self.present, self.drained, self.up, self.capacity)
+        rest = (self._names, self.job_of, self.next_number, self._history)
+        return Snapshot(0.0, self.cluster, nobody, nobody, self.holdings, *nodes, *rest)
 
     def everybody(self) -> JobColumns:
         """All jobs there ever were, in order of submission."""
@@ -165,6 +170,8 @@ class State:
         gangs = [(number, self.holdings.of(number).tolist()) for number in large]
         digest.update(repr((float(self.time), gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
         digest.update(encode_memo(self.memo) + encode_memo(self.scheduler))
+        if self.any_drained:
+            digest.update(self.present.tobytes() + self.drained.tobytes())
         if self.learned:
             digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
         return digest.hexdigest()
@@ -207,6 +214,10 @@ class State:
         a["memory_gb"][number], a["cpus"][number] = job.memory_gb, job.cpus
         a["host_memory_gb"][number] = job.host_memory_gb
         self.any_min_run = self.any_min_run or job.min_run_s > 0
+        if job.after:
+            if not all(0 <= other < number for other in job.after):
+                raise InvalidPlan(f"job {job.name!r} can only come after jobs that were submitted before it")
+            self.followers.append(number)
         self._arrived.append(number)
 
     def _cancelled(self, event: ev.JobCancelled) -> None:
@@ -217,10 +228,13 @@ class State:
         self._end(np.array([event.number], dtype=np.int64), event.time, CANCELLED)
 
     def _node_lost(self, event: ev.NodeLost) -> None:
-        self._set_up(event.node, False)
+        self._show(self._with_node(self.present, event.node, False), self.drained)
 
     def _node_repaired(self, event: ev.NodeRepaired) -> None:
-        self._set_up(event.node, True)
+        self._show(self._with_node(self.present, event.node, True), self.drained)
+
+    def _node_drained(self, event: ev.NodeDrained) -> None:
+        self._show(self.present, self._with_node(self.drained, event.node, not event.undo))
 
     def _metrics(self, event: ev.MetricsReported) -> None:
         self.store.metric(event.name)[event.jobs] = event.values
@@ -242,7 +256,10 @@ class State:
         plan = event.plan
         if plan.refused:
             self.refusals.update(plan.refused)
-            self._end(np.array([number for number, _ in plan.refused], dtype=np.int64), plan.time, REFUSED)
+            for phase, wanted in ((REFUSED, False), (CANCELLED, True)):
+                gone = [number for number, reason in plan.refused if (reason.code is Code.AFTER_NOBODY) is wanted]
+                if gone:
+                    self._end(np.array(gone, dtype=np.int64), plan.time, phase)
         if len(plan.admitted):
             self._go(plan.admitted, WAITING)
             self._still_queued()
@@ -361,6 +378,8 @@ class State:
         queue = self.queue
         if len(queue):
             self._queue = queue[self.store.arrays["phase"][queue] == QUEUED]
+        if self.followers:
+            self.followers = [number for number in self.followers if self.store.arrays["phase"][number] == QUEUED]
 
     def _remember(self, services: Floats) -> None:
         end = self._finished_count + len(services)
@@ -369,14 +388,35 @@ class State:
         self._history[self._finished_count : end] = services
         self._finished_count = end
 
-    def _set_up(self, node: int, up: bool) -> None:
+    def _with_node(self, column: Bools, node: int, value: bool) -> Bools:
         if not 0 <= node < len(self.cluster.nodes):
             raise InvalidPlan(f"there is no node number {node}")
-        self.up = self.up.copy()
-        self.up[self.cluster.node_of == node] = up
-        self.capacity = np.bincount(self.cluster.type_of[self.up], minlength=len(self.cluster.types)).astype(np.int64)
-        for column in (self.up, self.capacity):  # snapshots hand them out as they are
+        changed = column.copy()
+        changed[self.cluster.node_of == node] = value
+        return changed
+
+    def _show(self, present: Bools, drained: Bools) -> None:
+        """Which accelerators are there and which are to be left; the others may be used."""
+        self.present, self.drained, self.up = present, drained, present & ~drained
+        self.any_drained = bool(drained.any())
+        self.capacity: Ints = np.bincount(self.cluster.type_of[self.up], minlength=len(self.cluster.types)).astype(np.int64)
+        for column in (self.present, self.drained, self.up, self.capacity):  # snapshots hand them out as they are
             column.setflags(write=False)
+
+    def _waits(self) -> Waits:
+        phase = self.store.arrays["phase"]
+        found = {n: awaited(self.job_of[n].after, lambda other: Phase(int(phase[other]))) for n in self.followers}
+        return {number: waits for number, waits in found.items() if waits is not None}
+
+    def _follow(self, view: Snapshot) -> None:
+        """Of those who ended before a snapshot it knows only what others waited for."""
+        self.followers = [number for number in view.queued.number.tolist() if view.job_of[number].after]
+        phase = self.store.arrays["phase"]
+        for number in self.followers:
+            waits = view.waits.get(number, Awaited())
+            for other in view.job_of[number].after:
+                if other not in waits.unfinished:
+                    phase[other] = int(waits.how) if other == waits.lost else FINISHED
 
     def _code(self, column: str, name: str) -> int:
         codes = self._codes[column]
@@ -410,6 +450,7 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     ev.JobCancelled: State._cancelled,
     ev.NodeLost: State._node_lost,
     ev.NodeRepaired: State._node_repaired,
+    ev.NodeDrained: State._node_drained,
     ev.MetricsReported: State._metrics,
     ev.SchedulerSwitched: State._switched,
     ev.MemoChanged: State._memo,

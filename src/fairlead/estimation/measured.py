@@ -3,11 +3,14 @@ to be as fast as its relative speed says. Once it was seen at rate m_s on types 
 
     rate_t = m_t, or where it was not seen   speed_t · mean_s (m_s / speed_s).
 
-A rate is remembered by kind, workers and type, and replaced when a later one differs by more than a tenth."""
+A rate is remembered by kind, workers, type and whether a gang stood on more nodes than it needs (*spread*), and replaced when a
+later one differs by more than a tenth. Of spread and not, the one that was not seen is taken to be like the other."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,8 +18,9 @@ import numpy as np
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.core.job import TIMED
-from fairlead.core.plan import Lesson, Rates
+from fairlead.core.plan import Facts, Lesson, Rates
 from fairlead.core.snapshot import Snapshot
+from fairlead.estimation.observed import spread_gangs
 
 TELLS = 0.1
 """A difference of rates that is worth remembering."""
@@ -35,13 +39,14 @@ class Measured:
 
     def learn(self, view: Snapshot) -> Lesson:
         """Of all that run alike on one type, the mean counts: one number, which is known or is not."""
-        jobs, seen = view.jobs.runners, dict[tuple[int, int, int], list[float]]()
-        for kind, workers, type_, rate in zip(*(c.tolist() for c in (jobs.kind, jobs.workers, jobs.type, jobs.rate))):
+        jobs, seen = view.jobs.runners, dict[tuple[int, int, int, bool], list[float]]()
+        columns = (jobs.kind, jobs.workers, jobs.type, spread_gangs(jobs, view), jobs.rate)
+        for kind, workers, type_, spread, rate in zip(*(column.tolist() for column in columns)):
             if rate > 0 and view.names.kinds[kind] != TIMED:
-                seen.setdefault((kind, workers, type_), []).append(rate)
+                seen.setdefault((kind, workers, type_, spread), []).append(rate)
         facts = dict[str, float]()
-        for (kind, workers, type_), rates in seen.items():
-            name = _fact(view.names.kinds[kind], workers, view.cluster.type_names[type_])
+        for (kind, workers, type_, spread), rates in seen.items():
+            name = _fact(view.names.kinds[kind], workers, view.cluster.type_names[type_], spread)
             mean, known = sum(rates) / len(rates), view.learned.get(name, 0.0)
             if abs(mean - known) > TELLS * known:
                 facts[name] = mean
@@ -52,12 +57,16 @@ class Measured:
         looks: dict[tuple[int, int], int] = {}
         row = [looks.setdefault(look, len(looks)) for look in zip(jobs.kind.tolist(), jobs.workers.tolist())]
         speed = np.array([self.speeds.get(name, 1.0) for name in types])
-        alone = np.ones((len(looks), len(types)))
+        alone, spread = np.ones((2, len(looks), len(types)))
         for (kind, workers), at in looks.items():
             name = view.names.kinds[kind]
             if name != TIMED:
-                alone[at] = _filled(np.array([view.learned.get(_fact(name, workers, t), 0.0) for t in types]), speed)
-        return Rates(np.array(row, dtype=np.int64), alone, alone, np.zeros((len(looks), len(looks), len(types))))
+                near, far = (
+                    np.array([view.learned.get(_fact(name, workers, t, wide), 0.0) for t in types]) for wide in (False, True)
+                )
+                alone[at] = _filled(np.where(near > 0, near, far), speed)
+                spread[at] = np.where(far > 0, far, alone[at])
+        return Rates(np.array(row, dtype=np.int64), alone, spread, np.zeros((len(looks), len(looks), len(types))))
 
 
 def _filled(measured: Floats, speed: Floats) -> Floats:
@@ -66,5 +75,15 @@ def _filled(measured: Floats, speed: Floats) -> Floats:
     return np.where(there, measured, speed * level)
 
 
-def _fact(kind: str, workers: int, type_name: str) -> str:
-    return f"measured {workers} × {kind} on {type_name}"
+def measured_rates(facts: Facts) -> Iterator[tuple[str, int, str, bool, float]]:
+    """What was learned: kind, workers, type, whether spread, and steps per second."""
+    for name, rate in facts.items():
+        if (match := _FACT.fullmatch(name)) is not None:
+            yield match["kind"], int(match["workers"]), match["type"], bool(match["spread"]), float(rate)
+
+
+_FACT = re.compile(r"measured (?P<workers>\d+) × (?P<kind>.*) on (?P<type>\S+?)(?P<spread> spread)?", re.DOTALL)
+
+
+def _fact(kind: str, workers: int, type_name: str, spread: bool) -> str:
+    return f"measured {workers} × {kind} on {type_name}{' spread' if spread else ''}"

@@ -85,7 +85,7 @@ class Observer:
         loading = as_asked & (jobs.since_s >= view.time)
         again = float(jobs.since_s[loading].min()) if np.count_nonzero(loading) else math.inf
         steady = as_asked & ~loading
-        row, type_, mate, spread = rows.of(jobs, view.names), jobs.type, _company(jobs, view), _spread(jobs, view)
+        row, type_, mate, spread = rows.of(jobs, view.names), jobs.type, _company(jobs, view), spread_gangs(jobs, view)
         facts: dict[str, Any] = {}
         if self.alone:
             single = steady & (mate == -1)
@@ -155,7 +155,7 @@ def _company(jobs: JobColumns, view: Snapshot) -> Ints:
     return mate
 
 
-def _spread(jobs: JobColumns, view: Snapshot) -> Bools:
+def spread_gangs(jobs: JobColumns, view: Snapshot) -> Bools:
     """Which gangs stand on more nodes than they need."""
     wide = np.zeros(len(jobs), dtype=np.bool_)
     gangs = (jobs.held > 1).nonzero()[0]

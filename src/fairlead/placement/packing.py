@@ -101,13 +101,15 @@ def pack(selection: Selection, view: Snapshot, gangs: PlaceGangs, singles: Order
 
 
 def _can_stay(selection: Selection, view: Snapshot) -> Bools:
-    """Runs already, with the same type, size and (where it is given) batch size and place."""
+    """Runs already, with the same type, size and (where it is given) batch size and place, on nodes that are not to be left."""
     jobs = view.jobs.of(selection.jobs)  # of a long line only these
     stays: Bools = jobs.held == selection.workers
     if len(view.cluster.types) > 1:
         stays &= jobs.type == selection.types
     if selection.batch_sizes is not None:
         stays &= (selection.batch_sizes == 0) | (jobs.batch_size == selection.batch_sizes)
+    if view.any_drained:
+        stays &= ~np.isin(selection.jobs, view.holdings.on(view.drained))
     for job, place in selection.pinned.items():
         index = np.flatnonzero(selection.jobs == job)
         if len(index):

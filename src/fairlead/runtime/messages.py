@@ -1,5 +1,6 @@
 """What travels between an agent and the control plane, as bytes and back. One stream for each agent: it says hello, beats, and
-tells what became of its jobs; it gets orders, and its own lease is renewed by every beat that is answered.
+tells what became of its jobs; it gets orders, and its own lease is renewed by every beat that is answered. It is asked for
+pieces of logs, and asks for pieces of code.
 
 A message is one JSON object with its kind under "is". Whatever does not have exactly the fields of its kind is refused."""
 
@@ -16,6 +17,9 @@ from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Progres
 
 LARGEST = 4 << 20
 """Bytes of one message."""
+
+PIECE = 256 << 10
+"""Bytes of a log or an archive in one message, so that beats are not held up behind them."""
 
 SERVICE, METHOD = "fairlead.Agents", "Session"
 
@@ -58,6 +62,26 @@ class Words:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
+class LogPiece:
+    """The answer to `ReadLog` of the same number: what stands at `offset`, in base64; or why there is nothing to read."""
+
+    number: int
+    offset: int = 0
+    data: str = ""
+    problem: str = ""
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class WantCode:
+    """A launch is waiting for this archive: send it from `offset` on."""
+
+    digest: str
+    offset: int = 0
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
 class Welcome:
     """The agent's lease: after `term_s` without an answer to a beat it stops its jobs."""
 
@@ -86,18 +110,44 @@ class Heard:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Somebody wants to read what a worker printed: at most `limit` bytes from `offset` on; below 0, from the end."""
+
+    number: int
+    job: int
+    generation: int
+    rank: int
+    offset: int
+    limit: int
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class CodePiece:
+    """A part of an archive of `size` bytes, in base64; or why it cannot be had."""
+
+    digest: str
+    offset: int = 0
+    size: int = 0
+    data: str = ""
+    problem: str = ""
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
 class Refused:
     """You are not wanted here, and why; trying again as you are will not help."""
 
     why: str
 
 
-FromAgent: TypeAlias = Hello | Beat | Words
-FromControl: TypeAlias = Welcome | Renewed | Orders | Heard | Refused
+FromAgent: TypeAlias = Hello | Beat | Words | LogPiece | WantCode
+FromControl: TypeAlias = Welcome | Renewed | Orders | Heard | ReadLog | CodePiece | Refused
 Message: TypeAlias = FromAgent | FromControl
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind for kind in (Hello, Beat, Words, Welcome, Renewed, Orders, Heard, Refused)
+    kind.__name__.lower(): kind
+    for kind in (Hello, Beat, Words, LogPiece, WantCode, Welcome, Renewed, Orders, Heard, ReadLog, CodePiece, Refused)
 }
 _PARTS: dict[str, type[Any]] = {
     kind.__name__.lower(): kind for kind in (Launch, Revoke, Kill, Extend, Progress, Metric, Wants, Ended)

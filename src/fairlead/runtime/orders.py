@@ -40,7 +40,7 @@ class Launch:
     master_address: str = "127.0.0.1"
     master_port: int = 0  # for the job's own rendezvous (torchrun's MASTER_PORT)
     gang_port: int = 0  # where the first worker tells the others when to stop; 0: nobody to tell
-    gang_token: str = ""  # what workers of the gang prove to each other that they know
+    gang_token: str = ""  # the secret by which they know each other
     checkpoints: str = ""  # the job's directory for checkpoints; it outlives a launch
 
 

@@ -8,17 +8,22 @@ plane.submit([{"run": "python train.py"}])
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import orjson
 
 from fairlead.core.errors import FairleadError
+from fairlead.runtime.packing import digest_of
+from fairlead.runtime.reading import read_logs
 
-URL, TOKEN = "FAIRLEAD_URL", "FAIRLEAD_TOKEN"
+URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
+AWAY = 409  # what a log is whose node does not answer
 CONNECTION = Path(".fairlead") / "connection.json"
 """Where `fairlead up` writes how it is reached."""
 
@@ -40,16 +45,18 @@ class ControlPlane:
     url: str
     token: str = ""
     timeout_s: float = 40.0
+    authority: str = ""  # file of the certificate authority that vouches for an https address; empty: the system's
 
     @classmethod
     def found(cls) -> ControlPlane:
-        """By FAIRLEAD_URL and FAIRLEAD_TOKEN, or the one that `fairlead up` started in this directory or one above it."""
+        """By FAIRLEAD_URL, FAIRLEAD_TOKEN and, for https, FAIRLEAD_CA; or the one that `fairlead up` started in this
+        directory or one above it."""
         if url := os.environ.get(URL):
-            return cls(url, os.environ.get(TOKEN, ""))
+            return cls(url, os.environ.get(TOKEN, ""), authority=os.environ.get(AUTHORITY, ""))
         for folder in (Path.cwd(), *Path.cwd().parents):
             if (folder / CONNECTION).is_file():
                 told = orjson.loads((folder / CONNECTION).read_bytes())
-                return cls(told["url"], told["token"])
+                return cls(told["url"], told["token"], authority=told.get("ca", ""))
         raise Unreachable(f"no control plane is known: start one with 'fairlead up', or set {URL} and {TOKEN}")
 
     def submit(self, jobs: Sequence[Mapping[str, Any]], *, dry_run: bool = False) -> list[dict[str, Any]]:
@@ -65,8 +72,54 @@ class ControlPlane:
     def cancel(self, name: str) -> dict[str, Any]:
         return self._ask("DELETE", f"/v1/jobs/{name}")
 
+    def send_code(self, archive: bytes) -> str:
+        """An archive (see `pack`) with a job's code, sent unless it was before; the digest is the job's `code`."""
+        digest = digest_of(archive)
+        try:
+            self._ask("GET", f"/v1/code/{digest}")
+        except RefusedRequest as answer:
+            if answer.status != 404:
+                raise
+            self._ask("PUT", f"/v1/code/{digest}", content=archive)
+        return digest
+
+    def log_piece(self, name: str, *, launch: int = 0, rank: int = 0, offset: int = 0) -> dict[str, Any]:
+        """Some of what a worker printed in a launch (0: the last), from `offset` on (below 0: from the end)."""
+        return self._ask("GET", f"/v1/jobs/{name}/logs?launch={launch}&rank={rank}&offset={offset}")
+
+    def logs(
+        self, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, follow: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Pieces of what a worker printed, whole or its last lines; with `follow` until the job ends, launch after launch. A
+        node that is away is waited for then, until the job goes on elsewhere."""
+
+        def piece(at: int, offset: int) -> dict[str, Any]:
+            try:
+                return self.log_piece(name, launch=at, rank=rank, offset=offset)
+            except RefusedRequest as answer:
+                if not follow or answer.status != AWAY:
+                    raise
+                job = self.job(name)
+                ended = job["ended_s"] is not None
+                over = ended or job["starts"] > at
+                return {"launch": at, "launches": job["starts"], "over": over, "ended": ended, "text": "", "next": offset}
+
+        return read_logs(piece, launch, tail=tail, follow=follow)
+
     def nodes(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/nodes")["nodes"])
+
+    def rates(self) -> dict[str, Any]:
+        """Throughputs as they were measured, and the cluster's types."""
+        return self._ask("GET", "/v1/rates")
+
+    def overview(self) -> dict[str, Any]:
+        """The cluster at one moment: who holds which accelerator, the queue, the last decisions."""
+        return self._ask("GET", "/v1/overview")
+
+    def drain(self, node: str, *, undo: bool = False) -> dict[str, Any]:
+        """Leave a node, or use it again; needs an admin's token."""
+        return self._ask("DELETE" if undo else "PUT", f"/v1/nodes/{quote(node, safe='')}/drain", content=b"")
 
     def usage(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/usage")["usage"])
@@ -77,16 +130,34 @@ class ControlPlane:
     def switch(self, scheduler: Mapping[str, Any], why: str = "") -> dict[str, Any]:
         return dict(self._ask("POST", "/v1/scheduler", {"scheduler": dict(scheduler), "why": why})["scheduler"])
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: bytes | None = None
+    ) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self.token}"}
         try:
-            answer = httpx.request(method, self.url + path, json=body, headers=headers, timeout=self.timeout_s)
+            answer = httpx.request(
+                method,
+                self.url + path,
+                json=body,
+                content=content,
+                headers=headers,
+                timeout=self.timeout_s,
+                verify=self._trust(),
+            )
         except httpx.HTTPError as problem:
             raise Unreachable(f"{self.url}: {problem}; is the control plane running?") from None
         if answer.is_success:
             told: dict[str, Any] = answer.json()
             return told
         raise RefusedRequest(answer.status_code, _why(answer))
+
+    def _trust(self) -> ssl.SSLContext | bool:
+        if not self.authority:
+            return True
+        try:
+            return ssl.create_default_context(cafile=self.authority)
+        except (ssl.SSLError, OSError) as problem:
+            raise Unreachable(f"{self.authority}: not a certificate authority's PEM file ({problem})") from None
 
 
 def _why(answer: httpx.Response) -> str:

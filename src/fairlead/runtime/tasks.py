@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -15,9 +16,14 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.runtime.orders import Task
 
+UNKNOWN_STEPS = 1e6
+"""Of a job whose owner did not say how many it will do."""
+
 LONGEST_NAME, MOST_WORDS, LARGEST_WORD = 128, 4096, 32_768
 LARGEST_LAUNCH = 1 << 20
 """Bytes of all that a job's launch is made of. It is sent to agents in one message."""
+
+MOST_AFTER = 100
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -73,6 +79,10 @@ class LeaseSpec(BaseModel):
         return self
 
 
+def is_name(text: str) -> bool:
+    return len(text) <= LONGEST_NAME and _NAME.match(text) is not None
+
+
 class TaskSpec(BaseModel):
     """One job, as its owner describes it. `run` is a program with its arguments, as a list, or as one line that is split as a
     shell would split it, but that no shell sees; who wants a shell writes `["bash", "-c", "…"]`."""
@@ -83,7 +93,7 @@ class TaskSpec(BaseModel):
     run: Annotated[list[str] | str, Field(description="program and arguments")]
     kind: Label = ""
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
-    steps: Positive = 1e6
+    steps: Positive = UNKNOWN_STEPS
     weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     entity: Label = ""
@@ -95,6 +105,7 @@ class TaskSpec(BaseModel):
     time_limit_s: Positive | None = None
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
     min_run_s: Amount = 0.0
+    after: Annotated[list[str | int], Field(max_length=MOST_AFTER, description="jobs that must have finished first")] = []
     env: dict[str, Word] = {}
     directory: Annotated[str, AfterValidator(_absolute)] = ""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
@@ -118,11 +129,16 @@ class TaskSpec(BaseModel):
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        if name and (len(name) > LONGEST_NAME or not _NAME.match(name)):
+        if name and not is_name(name):
             raise ValueError(f"letters, digits, '.', '_' and '-', at most {LONGEST_NAME}")
         if name.isdecimal():
             raise ValueError("a name with a letter in it; jobs are found by number too")
         return name
+
+    @field_validator("after", mode="before")
+    @classmethod
+    def _one_or_several(cls, after: object) -> object:
+        return [after] if isinstance(after, (str, int)) else after
 
     @field_validator("run")
     @classmethod
@@ -146,7 +162,14 @@ class TaskSpec(BaseModel):
                 raise ValueError(f"{name} is set by Fairlead")
         return env
 
-    def job(self, name: str, user: str) -> Job:
+    @model_validator(mode="after")
+    def _one_place(self) -> TaskSpec:
+        if self.code and self.directory:
+            raise ValueError("either a directory that the nodes have, or code that is sent along; not both")
+        return self
+
+    def job(self, name: str, user: str, after: Sequence[int] = ()) -> Job:
+        """`after` are the numbers of the jobs it names there."""
         words = words_of(self.run)
         script = next((word for word in words[1:] if not word.startswith("-")), words[0])
         return Job(
@@ -167,6 +190,7 @@ class TaskSpec(BaseModel):
             retry_limit=self.retries,
             min_run_s=self.min_run_s,
             command=self._command(words),
+            after=tuple(after),
         )
 
     def _command(self, words: list[str]) -> str:

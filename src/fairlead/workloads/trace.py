@@ -58,7 +58,11 @@ class Trace:
         return self.jobs[-1].submitted_s - self.jobs[0].submitted_s if self.jobs else 0.0
 
     def with_jobs(self, jobs: Iterable[Job]) -> Trace:
-        return replace(self, jobs=tuple(sorted(jobs, key=lambda job: job.submitted_s)))
+        """Other jobs in its place. Numbers in `after` count the old ones: they stay only where those do."""
+        ordered = tuple(sorted(jobs, key=lambda job: job.submitted_s))
+        if any(job.after for job in ordered) and [job.name for job in ordered] != [job.name for job in self.jobs]:
+            ordered = tuple(replace(job, after=()) for job in ordered)
+        return replace(self, jobs=ordered)
 
     def __len__(self) -> int:
         return len(self.jobs)

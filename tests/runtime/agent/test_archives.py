@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from workshop import Node, order
 
-from fairlead.runtime.agent.archives import Limits, digest_of, unpack
+from fairlead.runtime.agent.archives import Limits, unpack
 from fairlead.runtime.agent.faults import ArchiveRefused
+from fairlead.runtime.packing import digest_of
 
 
 def packed(files: dict[str, str | bytes], modes: dict[str, int] | None = None) -> bytes:

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
 
-from fairlead.runtime.agent.archives import digest_of
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning
 from fairlead.runtime.agent.settings import Settings, User
 from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.packing import digest_of
 
 SHOW = "import json, os; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))"
 
@@ -41,6 +41,7 @@ def test_workers_know_their_place_in_the_gang(node: Node, tmp_path: Path) -> Non
         master_address="10.0.0.1",
         master_port=2900,
         gang_port=2901,
+        gang_token="hush",
         checkpoints=str(tmp_path / "saved"),
     )
     node.launch(gang)
@@ -51,6 +52,7 @@ def test_workers_know_their_place_in_the_gang(node: Node, tmp_path: Path) -> Non
     assert [seen["CUDA_VISIBLE_DEVICES"] for seen in (first, second)] == ["3", "1"]
     assert first["WORLD_SIZE"] == "4"
     assert (first["MASTER_ADDR"], first["MASTER_PORT"], first["FAIRLEAD_GANG_PORT"]) == ("10.0.0.1", "2900", "2901")
+    assert (first["FAIRLEAD_GANG_TOKEN"], second["FAIRLEAD_GANG_TOKEN"]) == ("hush", "hush")
     assert (first["FAIRLEAD_JOB"], first["FAIRLEAD_GENERATION"], first["LR"]) == ("7", "3", "0.1")
     assert first["FAIRLEAD_CHECKPOINT_DIR"] == str(tmp_path / "saved")
     assert (tmp_path / "saved").is_dir()

@@ -154,7 +154,9 @@ def test_a_gang_is_one_launch_on_several_nodes_and_dies_as_one():
     assert scene.at(3.0) == [(0, Kill(0, 1))]
     assert scene.phase(0) is Phase.RUNNING
     scene.live.tell(0, [Ended(0, 1, -9, False, 7, 5)])
-    assert [order.generation for _, order in scene.at(10.0)] == [2, 2]  # its own fault, and it may try again
+    again = [order for _, order in scene.at(10.0)]
+    assert [order.generation for order in again] == [2, 2]  # its own fault, and it may try again
+    assert again[0].gang_token != one.gang_token
     assert scene.loop.state.store.arrays["failures"][0] == 1
     assert scene.loop.state.store.arrays["base_steps"][0] == 5.0
     scene.check()

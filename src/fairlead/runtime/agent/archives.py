@@ -3,18 +3,21 @@ Nothing in an archive is trusted: it may name no path outside of its directory, 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import stat
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from fairlead.runtime.agent.faults import ArchiveRefused, faults_of
 from fairlead.runtime.agent.files import remove, sync_directory
+from fairlead.runtime.packing import digest_of
 
 _CHUNK = 1 << 16
 
@@ -30,20 +33,35 @@ class Limits:
 LIMITS = Limits()
 
 
-def digest_of(archive: bytes) -> str:
-    return hashlib.sha256(archive).hexdigest()
-
-
 def is_digest(text: str) -> bool:
     return len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
+def check(archive: bytes, digest: str, limits: Limits = LIMITS) -> None:
+    """Whether `unpack` would take it: everything is looked at, nothing is written."""
+    _check_whole(archive, digest, limits)
+    with _readable(digest), zipfile.ZipFile(io.BytesIO(archive)) as packed:
+        left = limits.unpacked_bytes
+        files: set[PurePosixPath] = set()
+        folders: set[PurePosixPath] = set()
+        for member in _members(packed, digest, limits):
+            path = _inside(member, digest, limits)
+            folders.update(path.parents)
+            if member.is_dir():
+                folders.add(path)
+                continue
+            if path in files:
+                raise ArchiveRefused(f"archive {_short(digest)}: '{path.name}' stands in it twice")
+            files.add(path)
+            with packed.open(member) as source:
+                left -= sum(map(len, _chunks(source, left, digest, limits)))
+        if both := files & folders:
+            raise ArchiveRefused(f"archive {_short(digest)}: '{min(both).name}' stands in it twice")
+
+
 def unpack(archive: bytes, digest: str, directory: Path, limits: Limits = LIMITS) -> Path:
     """The folder `directory/digest` with what is in the archive, there whole or not at all."""
-    if len(archive) > limits.packed_bytes:
-        raise ArchiveRefused(f"archive {_short(digest)}: {len(archive):,} bytes, at most {limits.packed_bytes:,} are taken")
-    if not is_digest(digest) or digest_of(archive) != digest:
-        raise ArchiveRefused(f"archive {_short(digest)}: its SHA-256 is {digest_of(archive)}; send it again")
+    _check_whole(archive, digest, limits)
     place = directory / digest
     if place.is_dir():
         return place
@@ -70,20 +88,37 @@ def lay_out(code: Path, directory: Path) -> None:
             os.link(Path(folder) / name, here / name)
 
 
-def _unpack_into(draft: Path, archive: bytes, digest: str, limits: Limits) -> None:
+def _check_whole(archive: bytes, digest: str, limits: Limits) -> None:
+    if len(archive) > limits.packed_bytes:
+        raise ArchiveRefused(f"archive {_short(digest)}: {len(archive):,} bytes, at most {limits.packed_bytes:,} are taken")
+    if not is_digest(digest) or digest_of(archive) != digest:
+        raise ArchiveRefused(f"archive {_short(digest)}: its SHA-256 is {digest_of(archive)}; send it again")
+
+
+@contextmanager
+def _readable(digest: str) -> Iterator[None]:
+    """What is wrong inside of an archive is its sender's fault."""
     try:
-        with zipfile.ZipFile(io.BytesIO(archive)) as packed:
-            members = packed.infolist()
-            if len(members) > limits.files:
-                raise ArchiveRefused(f"archive {_short(digest)}: {len(members):,} files, at most {limits.files:,} are taken")
-            left = limits.unpacked_bytes
-            for member in members:
-                left -= _unpack_member(packed, member, draft, left, digest, limits)
+        yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         name = Path(str(error.filename)).name
         raise ArchiveRefused(f"archive {_short(digest)}: '{name}' stands in it twice") from error
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         raise ArchiveRefused(f"archive {_short(digest)}: not a zip archive that can be read: {error}") from error
+
+
+def _members(packed: zipfile.ZipFile, digest: str, limits: Limits) -> list[zipfile.ZipInfo]:
+    members = packed.infolist()
+    if len(members) > limits.files:
+        raise ArchiveRefused(f"archive {_short(digest)}: {len(members):,} files, at most {limits.files:,} are taken")
+    return members
+
+
+def _unpack_into(draft: Path, archive: bytes, digest: str, limits: Limits) -> None:
+    with _readable(digest), zipfile.ZipFile(io.BytesIO(archive)) as packed:
+        left = limits.unpacked_bytes
+        for member in _members(packed, digest, limits):
+            left -= _unpack_member(packed, member, draft, left, digest, limits)
 
 
 def _unpack_member(
@@ -95,16 +130,21 @@ def _unpack_member(
         return 0
     where.parent.mkdir(parents=True, exist_ok=True)
     size = 0
-    # What an archive says about sizes may be a lie: what comes out is counted.
     with packed.open(member) as source, open(where, "xb") as target:
-        while chunk := source.read(_CHUNK):
-            size += len(chunk)
-            if size > left:
-                raise ArchiveRefused(f"archive {_short(digest)}: more than {limits.unpacked_bytes:,} bytes when unpacked")
-            target.write(chunk)
+        for chunk in _chunks(source, left, digest, limits):
+            size += target.write(chunk)
     runs = (member.external_attr >> 16) & 0o111
     os.chmod(where, 0o755 if runs else 0o644)
     return size
+
+
+def _chunks(source: IO[bytes], left: int, digest: str, limits: Limits) -> Iterator[bytes]:
+    """What is in a member. What an archive says about sizes may be a lie: what comes out is counted."""
+    while chunk := source.read(_CHUNK):
+        left -= len(chunk)
+        if left < 0:
+            raise ArchiveRefused(f"archive {_short(digest)}: more than {limits.unpacked_bytes:,} bytes when unpacked")
+        yield chunk
 
 
 def _inside(member: zipfile.ZipInfo, digest: str, limits: Limits) -> PurePosixPath:

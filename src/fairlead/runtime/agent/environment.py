@@ -34,6 +34,6 @@ def variables(
         "FAIRLEAD_JOB": str(launch.job),
         "FAIRLEAD_GENERATION": str(launch.generation),
         "FAIRLEAD_GANG_PORT": str(launch.gang_port),
-        "FAIRLEAD_GANG_TOKEN": launch.gang_token,
+        **({"FAIRLEAD_GANG_TOKEN": launch.gang_token} if launch.gang_token else {}),
         "FAIRLEAD_RENEWAL": "central" if launch.task.central else "optimistic",
     }

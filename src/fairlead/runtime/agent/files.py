@@ -60,3 +60,10 @@ def remove(directory: Path) -> None:
         for _, _, _, folder in os.fwalk(directory):  # by descriptor: a job may have put links among its folders
             os.fchmod(folder, 0o700)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def remove_empty(*directories: Path) -> None:
+    """Those in which nothing is; the others stay."""
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            directory.rmdir()

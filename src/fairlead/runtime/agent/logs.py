@@ -62,10 +62,12 @@ class LogWriter:
 
 
 def read(directory: Path, offset: int, limit: int) -> Excerpt:
-    """At most `limit` bytes from `offset` on; nothing where nothing was printed since."""
+    """At most `limit` bytes from `offset` on, which below 0 counts from the end; nothing where nothing was printed since."""
     names = _pieces(directory)
     if not names:
         return Excerpt(max(offset, 0), b"")
+    if offset < 0:
+        offset = max(0, int(names[-1]) + (directory / names[-1]).stat().st_size + offset)
     offset = max(offset, int(names[0]))
     data = b""
     for name, after in zip(names, [*names[1:], ""]):

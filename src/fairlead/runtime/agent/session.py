@@ -3,6 +3,7 @@ them until that is heard, and beats. When its lease has run out because nobody a
 
 from __future__ import annotations
 
+import base64
 import logging
 import queue
 import threading
@@ -14,20 +15,26 @@ from pathlib import Path
 import grpc
 
 from fairlead.core.errors import FairleadError
+from fairlead.runtime.agent.deliveries import REFUSED, Deliveries
 from fairlead.runtime.agent.files import write_whole
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.agent.telling import Telling
 from fairlead.runtime.agent.term import LeaseTerm
 from fairlead.runtime.messages import (
     METHOD,
+    PIECE,
     SERVICE,
     Beat,
+    CodePiece,
     FromAgent,
     Heard,
     Hello,
+    LogPiece,
     Orders,
+    ReadLog,
     Refused,
     Renewed,
+    WantCode,
     Welcome,
     Words,
     decode,
@@ -42,6 +49,8 @@ LOOK_S = 0.1
 
 QUICK_LOOK_S = 0.002
 """The same where a job does nothing until it is answered (central renewal)."""
+SWEEP_S = 60.0
+"""How often what is too old is removed."""
 
 LONGEST_PAUSE_S = 5.0
 """Between tries to reach the control plane."""
@@ -75,6 +84,8 @@ class Agent:
         self._telling = Telling()
         self._sequence = 0
         self._unheard: dict[int, tuple[Ended, ...]] = {}
+        self._deliveries = Deliveries(self.supervisor)
+        self._next_sweep = self.clock() + SWEEP_S
         self._asked: list[float] = []  # when the beats were sent that have no answer yet
 
     def run(self) -> None:
@@ -117,7 +128,7 @@ class Agent:
                     now = self.clock()
                     if self._term is not None and now >= next_beat:
                         self._asked.append(now)
-                        said.put(Beat())
+                        said.put(Beat(self._busy()))
                         next_beat = now + self._term.term_s / 3
                     if told := self._look():
                         said.put(self._numbered(told))
@@ -130,6 +141,7 @@ class Agent:
         self._numbered(self._telling.of(self.supervisor.poll(), self.clock()))
         running = {(one.job, one.generation) for one in self.supervisor.running()}
         running |= {(end.job, end.generation) for ends in self._unheard.values() for end in ends}
+        running |= self._deliveries.waiting
         has = self.supervisor.accelerators
         return Hello(self.node, has.type_name, len(has.devices), self._incarnation, self.address, tuple(sorted(running)))
 
@@ -145,6 +157,7 @@ class Agent:
                 self._renewed()
                 for sequence, told in self._unheard.items():
                     said.put(Words(sequence, told))
+                self._ask(self._deliveries.again(), said)
             elif isinstance(message, Renewed):
                 self._renewed()
             elif isinstance(message, Heard):
@@ -152,18 +165,45 @@ class Agent:
                     self.supervisor.acknowledge(end.job, end.generation)
             elif isinstance(message, Orders):
                 for order in message.orders:
-                    if (problem := self._carry_out(order)) is not None:
-                        said.put(self._numbered([problem]))
+                    if isinstance(order, Launch) and (wanted := self._deliveries.hold(order)) is not None:
+                        self._ask(wanted, said)
+                    elif (ended := self._carry_out(order)) is not None:
+                        said.put(self._numbered([ended]))
+            elif isinstance(message, ReadLog):
+                said.put(self._log_piece(message))
+            elif isinstance(message, CodePiece):
+                self._ask(self._deliveries.take(message), said)
             elif isinstance(message, Refused):
                 raise Unwanted(message.why)
 
+    def _busy(self) -> tuple[float, ...]:
+        """Of all accelerators of this node, or of none: they are told apart by their order."""
+        samples = self.supervisor.accelerators.samples()
+        return tuple(one.utilization for one in samples) if len(samples) == len(self.supervisor.accelerators) else ()
+
+    def _ask(self, wanted: list[WantCode], said: queue.Queue[FromAgent | None]) -> None:
+        for one in wanted:
+            said.put(one)
+
+    def _log_piece(self, wanted: ReadLog) -> LogPiece:
+        try:
+            found = self.supervisor.read_log(
+                wanted.job, wanted.generation, wanted.rank, wanted.offset, min(wanted.limit, PIECE)
+            )
+        except FairleadError as problem:
+            return LogPiece(wanted.number, problem=str(problem))
+        return LogPiece(wanted.number, found.offset, base64.b64encode(found.data).decode())
+
     def _carry_out(self, order: Order) -> Ended | None:
-        """None, or why it could not be begun. A launch that got lost on its way, and then is not wanted any more, has ended."""
+        """None, or how it has ended already: it could not be begun, or never was; or it got lost on its way, and then is not
+        wanted any more."""
         try:
             if isinstance(order, Launch):
                 self.supervisor.launch(order)
             elif isinstance(order, Extend):
                 self.supervisor.extend(order)
+            elif (ended := self._deliveries.drop(order)) is not None:
+                return ended
             elif not self.supervisor.has(order.job, order.generation):
                 return Ended(order.job, order.generation, 126, False, 0, 0, "it never came here")
             elif isinstance(order, Revoke):
@@ -172,7 +212,7 @@ class Agent:
                 self.supervisor.kill(order)
         except FairleadError as problem:
             log.error("order refused: %s", problem)
-            return Ended(order.job, order.generation, 126, False, 0, 0, str(problem)) if isinstance(order, Launch) else None
+            return Ended(order.job, order.generation, REFUSED, False, 0, 0, str(problem)) if isinstance(order, Launch) else None
         return None
 
     def _look(self) -> list[Told]:
@@ -181,8 +221,16 @@ class Agent:
             log.warning("the lease of this agent is over: its jobs are stopped")
             self._expired = True
             self.supervisor.expire()
+        if self.clock() >= self._next_sweep:
+            self._next_sweep = self.clock() + SWEEP_S
+            try:
+                self.supervisor.sweep(time.time())
+            except FairleadError as problem:
+                log.warning("cannot clean up: %s", problem)
+        begin, told = self._deliveries.ready()
+        told += [ended for launch in begin if (ended := self._carry_out(launch)) is not None]
         self.supervisor.wait(QUICK_LOOK_S if self.supervisor.is_waited_for else LOOK_S)
-        return self._telling.of(self.supervisor.poll(), self.clock())
+        return [*told, *self._telling.of(self.supervisor.poll(), self.clock())]
 
     def _numbered(self, told: list[Told]) -> Words:
         """Ends are kept until they are heard; the rest is out of date soon."""

@@ -48,6 +48,7 @@ class Settings:
     cgroup: Path | None = None  # a control group (version 2) that the agent may make groups in; None: none is used
     log_bytes: int = 16 << 20  # of one piece of a worker's log
     log_pieces: int = 4
+    keep_s: float = 7 * 86400.0  # what is left of a launch, its logs too, after its end was heard of; and code
     sibling_grace_s: float = 5.0  # from a worker's failure to the end of the others
     kill_patience_s: float = 5.0  # from SIGKILL to a worker until its stub is killed too
     inherited: tuple[str, ...] = INHERITED

@@ -15,7 +15,7 @@ from fairlead.runtime.agent.archives import is_digest, lay_out
 from fairlead.runtime.agent.cgroups import Cgroup
 from fairlead.runtime.agent.environment import variables
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, faults_of
-from fairlead.runtime.agent.files import make_folder, remove
+from fairlead.runtime.agent.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.launched import Launched
 from fairlead.runtime.agent.pages import LeaseFile
 from fairlead.runtime.agent.processes import look
@@ -47,7 +47,7 @@ class Starter:
         stubs: list[subprocess.Popen[bytes]] = []
         workers: list[Worker] = []
         with faults_of(directory), contextlib.ExitStack() as undo:
-            undo.callback(_remove_empty, directory.parent / "checkpoints", directory.parent)
+            undo.callback(remove_empty, directory.parent / "checkpoints", directory.parent)
             undo.callback(remove, directory)
             undo.callback(_take_back, stubs)
             remove(directory)  # what was left by an agent that died before anything began
@@ -181,12 +181,6 @@ class Starter:
     def _give(self, path: Path) -> None:
         if self._settings.user is not None and os.geteuid() == 0:
             os.chown(path, self._settings.user.number, self._settings.user.group, follow_symlinks=False)
-
-
-def _remove_empty(*directories: Path) -> None:
-    for directory in directories:
-        with contextlib.suppress(OSError):
-            directory.rmdir()
 
 
 def _take_back(stubs: list[subprocess.Popen[bytes]]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from fairlead.runtime.agent.accelerators import Accelerators
 from fairlead.runtime.agent.archives import unpack
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning, faults_of
-from fairlead.runtime.agent.files import make_folder, remove
+from fairlead.runtime.agent.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.launched import Launched, Running
 from fairlead.runtime.agent.logs import Excerpt, read
 from fairlead.runtime.agent.pages import LeaseFile
@@ -29,6 +29,7 @@ from fairlead.runtime.agent.worker import REPORTS, Worker
 from fairlead.runtime.orders import Extend, Kill, Launch, Revoke, Told
 
 READ_AT_ONCE = 1 << 20
+SWEPT_AT_ONCE = 10
 
 
 class Supervisor:
@@ -154,6 +155,23 @@ class Supervisor:
         for key in mine:
             self._launched.pop(key).close()
         remove(self._jobs / str(job))
+
+    def sweep(self, at: float, most: int = SWEPT_AT_ONCE) -> int:
+        """Removes what is older than the settings keep at a moment of the calendar: launches whose end was heard of, and
+        unpacked code, which is asked for again where a job needs it. At most so many at once, so that nobody waits long."""
+        before = at - self._settings.keep_s
+        old: list[Path] = []
+        with faults_of(self.root):
+            for job, generation, directory in launches(self._jobs):
+                over = directory / SETTLED
+                if (job, generation) not in self._launched and over.exists() and over.stat().st_mtime < before:
+                    old.append(directory)
+            old += [path for path in self._code.iterdir() if path.stat().st_mtime < before]
+        for path in old[:most]:
+            remove(path)
+            if path.parent != self._code:
+                remove_empty(path.parent / "checkpoints", path.parent)
+        return len(old[:most])
 
     def take_code(self, archive: bytes, digest: str) -> None:
         unpack(archive, digest, self._code, self._settings.archives)

@@ -4,7 +4,8 @@ is answered when it is in the journal.
 (No postponed annotations here: FastAPI reads them, and some name what is known only inside `create_app`.)"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
@@ -14,16 +15,19 @@ from starlette.responses import JSONResponse
 
 from fairlead import __version__
 from fairlead.core import events as ev
-from fairlead.core.job import Job, Phase
+from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.decide import why_never
+from fairlead.runtime.agent.faults import ArchiveRefused
 from fairlead.runtime.control import views
+from fairlead.runtime.control.logs import LogAway, LogMissing, Logs
 from fairlead.runtime.control.metrics import CONTENT, CountedRequests
 from fairlead.runtime.control.names import Names
+from fairlead.runtime.control.ordering import in_order
 from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.refusals import DOCUMENTED, speak_plainly
 from fairlead.runtime.control.switching import scheduler_routes
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
-from fairlead.runtime.tasks import TaskSpec
+from fairlead.runtime.tasks import TaskSpec, task_of
 
 LARGEST_BODY = 8 << 20
 MOST_AT_ONCE = 1000
@@ -44,6 +48,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
     scheme = HTTPBearer(auto_error=False)
     names = Names()
     pending: set[str] = set()  # names that are on their way into the journal
+    logs = Logs(plane)
 
     async def bearer(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
         found = None if given is None else tokens.bearer(given.credentials)
@@ -61,8 +66,11 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
     @app.middleware("http")
     async def small_bodies(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
         length = request.headers.get("content-length", "0")
-        if request.method in ("POST", "PUT", "PATCH") and (not length.isdecimal() or int(length) > LARGEST_BODY):
-            return JSONResponse({"detail": f"a body of at most {LARGEST_BODY:,} bytes, with its length"}, 413)
+        largest = LARGEST_BODY
+        if request.url.path.startswith("/v1/code/") and plane.code is not None:
+            largest = plane.code.limits.packed_bytes
+        if request.method in ("POST", "PUT", "PATCH") and (not length.isdecimal() or int(length) > largest):
+            return JSONResponse({"detail": f"a body of at most {largest:,} bytes, with its length"}, 413)
         if request.method in ("POST", "PUT", "PATCH") and "content-length" not in request.headers:
             return JSONResponse({"detail": "a body with its length"}, 411)
         return await go_on(request)
@@ -97,6 +105,19 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
                 return number
         raise HTTPException(404, f"there is no job {name[:80]!r}")
 
+    def awaited(name: str, who: Bearer) -> int:
+        """A job that another is to come after; one that will never finish is not waited for."""
+        try:
+            number = find(name, who)
+        except HTTPException:
+            raise HTTPException(422, f"there is no job {name[:80]!r} to come after") from None
+        phase = Phase(int(plane.loop.state.store.arrays["phase"][number]))
+        if phase in ENDED and phase is not Phase.FINISHED:
+            raise HTTPException(
+                422, f"job {name[:80]!r} is {phase.name.lower()} and will never finish: nothing can come after it"
+            )
+        return number
+
     JobName = Annotated[str, Path(max_length=128)]
 
     @app.get("/v1/health")
@@ -105,16 +126,27 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
     @app.post("/v1/jobs", status_code=201)
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
-        jobs = [task.job(task.name, who.user) for task in body.jobs]
+        order, after = await read(lambda: in_order(body.jobs, lambda name: awaited(name, who)))
+        for task in body.jobs:
+            if who.entity and task.entity not in ("", who.entity):
+                raise HTTPException(422, f"this token's jobs are of entity {who.entity!r}, not {task.entity!r}")
+        jobs = [
+            replace(task.job(task.name, who.user, others), entity=task.entity or who.entity)
+            for task, others in ((body.jobs[place], others) for place, others in zip(order, after))
+        ]
         new = set() if body.dry_run else {job.name for job in jobs} - {""}
         fitting = await read(lambda: _checked(plane, jobs, names, pending, new))
+
+        def as_asked(answers: Iterable[dict[str, Any]]) -> dict[str, Any]:
+            return {"jobs": [answer for _, answer in sorted(zip(order, answers), key=lambda one: one[0])]}
+
         if body.dry_run:
-            return {"jobs": [{"name": job.name, "types": types} for job, types in zip(jobs, fitting)]}
+            return as_asked({"name": job.name, "types": types} for job, types in zip(jobs, fitting))
         try:
             events = await in_the_journal(lambda answered: plane.live.submit_jobs(jobs, answered))
         finally:
             pending.difference_update(new)
-        return {"jobs": [{"number": e.number, "name": e.job.name} for e in events if isinstance(e, ev.JobSubmitted)]}
+        return as_asked({"number": e.number, "name": e.job.name} for e in events if isinstance(e, ev.JobSubmitted))
 
     @app.get("/v1/jobs")
     async def jobs(
@@ -142,7 +174,45 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
         found: dict[str, Any] = await read(lambda: views.job_record(plane.loop, find(name, who), plane.live.now))
         return found
 
-    @app.delete("/v1/jobs/{name}")
+    @app.get("/v1/jobs/{name}/logs", responses={404: {}, 409: {}})
+    async def log(
+        name: JobName,
+        who: Who,
+        launch: Annotated[int, Query(ge=0, le=10**9, description="counted from 1; 0: the last")] = 0,
+        rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
+        offset: Annotated[int, Query(ge=-(1 << 40), le=1 << 40, description="below 0: from the end")] = 0,
+    ) -> dict[str, Any]:
+        """A piece of what a worker printed; go on at `next` until `over` and `text` is empty."""
+        number = await read(lambda: find(name, who))
+        try:
+            return await logs.read(number, launch, rank, offset)
+        except LogAway as away:
+            raise HTTPException(409, str(away)) from None
+        except LogMissing as missing:
+            raise HTTPException(404, str(missing)) from None
+
+    Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+
+    @app.get("/v1/code/{digest}", responses={404: {}})
+    async def has_code(digest: Digest, who: Who) -> dict[str, Any]:
+        """Whether an archive of this SHA-256 needs not be sent any more."""
+        if plane.code is None or not plane.code.has(digest):
+            raise HTTPException(404, "it was not sent yet")
+        return {"digest": digest}
+
+    @app.put("/v1/code/{digest}", status_code=201, responses={411: {}, 413: {}, 422: {}})
+    async def send_code(digest: Digest, request: Request, who: Who) -> dict[str, Any]:
+        """A zip archive with a job's code, under its SHA-256."""
+        if plane.code is None:
+            raise HTTPException(422, "this control plane keeps no code")
+        archive = await request.body()
+        try:
+            await asyncio.to_thread(plane.code.take, archive, digest)
+        except ArchiveRefused as refused:
+            raise HTTPException(422, str(refused)) from None
+        return {"digest": digest}
+
+    @app.delete("/v1/jobs/{name}", responses={404: {}, 409: {}})
     async def cancel(name: JobName, who: Who) -> dict[str, Any]:
         number = await read(lambda: find(name, who))
         if await read(lambda: plane.loop.state.store.arrays["phase"][number] > int(Phase.RUNNING)):
@@ -152,7 +222,42 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
     @app.get("/v1/nodes")
     async def nodes(who: Who) -> dict[str, Any]:
-        return {"nodes": await read(lambda: views.node_records(plane.loop.state, plane.hub.connected))}
+        whose = None if who.role is Role.ADMIN else who.user
+        return {"nodes": await read(lambda: views.node_records(plane, whose))}
+
+    async def drained(name: str, who: Bearer, undo: bool) -> dict[str, Any]:
+        if who.role is not Role.ADMIN:
+            raise HTTPException(403, "draining nodes needs an admin's token")
+        numbers = {node.name: number for number, node in enumerate(plane.cluster.nodes)}
+        if name not in numbers:
+            raise HTTPException(404, f"there is no node {name[:80]!r}")
+        await in_the_journal(lambda answered: plane.live.drain(numbers[name], undo, answered))
+        records = await read(lambda: views.node_records(plane))
+        told: dict[str, Any] = records[numbers[name]]
+        return told
+
+    @app.put("/v1/nodes/{name}/drain", responses={403: {}, 404: {}, 411: {}})
+    async def drain(name: JobName, who: Who) -> dict[str, Any]:
+        """Leave a node: its jobs save and move at the next decision, and none comes until this is undone."""
+        return await drained(name, who, undo=False)
+
+    @app.delete("/v1/nodes/{name}/drain", responses={403: {}, 404: {}})
+    async def undrain(name: JobName, who: Who) -> dict[str, Any]:
+        """Use a node again."""
+        return await drained(name, who, undo=True)
+
+    @app.get("/v1/rates")
+    async def rates(who: Who) -> dict[str, Any]:
+        """Throughputs as they were measured."""
+        whose = None if who.role is Role.ADMIN else who.user
+        return {"types": list(plane.cluster.type_names), "rates": await read(lambda: views.rates(plane.loop.state, whose))}
+
+    @app.get("/v1/overview")
+    async def overview(who: Who) -> dict[str, Any]:
+        """The cluster at one moment: who holds which accelerator, the queue, the last decisions."""
+        whose = None if who.role is Role.ADMIN else who.user
+        found: dict[str, Any] = await read(lambda: views.overview(plane, whose))
+        return found
 
     @app.get("/v1/usage")
     async def usage(who: Who) -> dict[str, Any]:
@@ -175,6 +280,9 @@ def _checked(plane: Plane, jobs: Sequence[Job], names: Names, pending: set[str],
     types: list[list[str]] = []
     seen: set[str] = set()
     for job in jobs:
+        code = task_of(job).code
+        if code and (plane.code is None or not plane.code.has(code)):
+            raise HTTPException(422, f"the code of {job.name or 'it'} was not sent: PUT /v1/code/{code} first")
         mask = state.types_that_fit(job)
         if not mask:
             raise HTTPException(422, f"{job.name or 'it'} can never run here: {why_never(job, state.cluster)}")

@@ -7,12 +7,14 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 import grpc
 import grpc.aio
 
 from fairlead.core.cluster import Cluster
+from fairlead.runtime.control.code import CodeStore
 from fairlead.runtime.control.live import Live
 from fairlead.runtime.messages import (
     LARGEST,
@@ -23,10 +25,13 @@ from fairlead.runtime.messages import (
     FromControl,
     Heard,
     Hello,
+    LogPiece,
     Message,
     Orders,
+    ReadLog,
     Refused,
     Renewed,
+    WantCode,
     Welcome,
     Words,
     decode,
@@ -40,6 +45,8 @@ LEAST_LOOK_S = 0.05
 
 HELLO_WITHIN_S = 10.0
 """Whoever opens a stream and says nothing is sent away."""
+ANSWER_WITHIN_S = 10.0
+"""A question to an agent that is longer without an answer has none."""
 
 
 @dataclass(eq=False)
@@ -64,8 +71,11 @@ class Hub:
     grace_s: float = 35.0
     may_join: Callable[[str], bool] = lambda token: True
     clock: Callable[[], float] = time.monotonic
+    code: CodeStore | None = None
 
     def __post_init__(self) -> None:
+        self._questions = count(1)
+        self._answers: dict[int, asyncio.Future[LogPiece]] = {}
         self.live: Live | None = None  # set by who composes; the two need each other
         self._sessions: dict[int, _Session] = {}
         self._incarnation: dict[int, int] = {}
@@ -104,6 +114,20 @@ class Hub:
         port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
         await server.start()
         return server, port
+
+    async def read_log(self, node: int, wanted: ReadLog) -> LogPiece | None:
+        """What a node's agent answers; None where there is no agent, or it falls silent."""
+        if node not in self._sessions:
+            return None
+        number = next(self._questions)
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._put(node, replace(wanted, number=number))
+            return await asyncio.wait_for(answer, ANSWER_WITHIN_S)
+        except TimeoutError:
+            return None
+        finally:
+            del self._answers[number]
 
     async def watch(self) -> None:
         """Give nodes up whose time is over; runs until it is cancelled."""
@@ -191,8 +215,13 @@ class Hub:
                 loop.call_soon_threadsafe(session.out.put_nowait, heard)
 
             self._alive().tell(session.node, message.told, answer)
+        elif isinstance(message, LogPiece):
+            if (asked := self._answers.get(message.number)) is not None and not asked.done():
+                asked.set_result(message)
+        elif isinstance(message, WantCode) and self.code is not None:
+            session.out.put_nowait(self.code.piece(message.digest, message.offset))
         else:
-            raise BadMessage("an agent beats and tells")
+            raise BadMessage("an agent beats, tells, answers and asks for code")
 
     def _renew(self, node: int) -> None:
         self._until[node] = self.clock() + self.term_s + self.grace_s

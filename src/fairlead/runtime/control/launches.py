@@ -97,10 +97,13 @@ class Launches:
     a slow save and a quick start never meet on one accelerator. Who shares an accelerator by plan is not waited for."""
 
     def __init__(
-        self, address_of: Callable[[int], str], ports: Callable[[Key], tuple[int, int]], checkpoints: str = ""
+        self,
+        address_of: Callable[[int], str],
+        ports: Callable[[Key], tuple[int, int]],
+        checkpoints: str = "",
     ) -> None:
-        """`address_of(node)` is where the first worker of a gang is found; `ports(launch)` gives a gang two ports. Each job
-        has a directory of its own under `checkpoints`, which all nodes see; empty: each agent keeps its own."""
+        """`address_of(node)` is where the first worker of a gang is found; `ports(launch)` gives a gang two ports. Each job has a
+        directory of its own under `checkpoints`, which all nodes see; empty: each agent keeps its own."""
         self._checkpoints = checkpoints
         self._all: dict[Key, Running] = {}
         self._address_of, self._ports = address_of, ports
@@ -114,6 +117,10 @@ class Launches:
 
     def latest(self, job: int) -> Running | None:
         return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
+
+    def jobs_on(self, node: int) -> set[int]:
+        """Whose processes may be on a node, those included that were asked to leave it."""
+        return {run.job for run in self._all.values() if run.sent and node in self._nodes_left(run)}
 
     def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0) -> list[Addressed]:
         """`saved` is what it will find in its last checkpoint: it has that many steps even if it comes to nothing."""

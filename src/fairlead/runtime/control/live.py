@@ -150,7 +150,7 @@ class Live:
             for seat in places:
                 known_s = self._graces_before.get(seat.node, 0.0)
                 self._graces_before[seat.node] = max(known_s, self.task_of(self._job_of[number]).grace_s)
-        self._present |= set(np.unique(self.cluster.node_of[view.up]).tolist())
+        self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist())
         self._awaited = {seat.node for places in seats.values() for seat in places} - set(self._found)
         happened: list[ev.Event] = []
         while self._awaited and not self._stopped:
@@ -171,12 +171,15 @@ class Live:
     # What others call, from any thread.
 
     def submit_jobs(self, jobs: Sequence[Job], answered: Callable[[Sequence[ev.Event]], None]) -> None:
-        """Jobs come from outside; `answered` is called with their events once these are in the journal."""
+        """Jobs come from outside; `answered` is called with their events once these are in the journal. Where one comes after
+        another of them, it says so by -1 for the first, -2 for the second, …: their numbers are given here."""
 
         def happen(now: float) -> list[ev.Event]:
             events: list[ev.Event] = []
+            first = self.next_number
             for job in jobs:
-                job = replace(job, submitted_s=now, name=job.name or self._name())
+                after = tuple(other if other >= 0 else first - 1 - other for other in job.after)
+                job = replace(job, submitted_s=now, name=job.name or self._name(), after=after)
                 self._know(self.next_number, job)
                 self._limits.add(self.next_number, job.time_limit_s)
                 events.append(ev.JobSubmitted(now, self.next_number, job))
@@ -198,6 +201,9 @@ class Live:
             answered(events)
 
         self._ring(_Request(happen, kept))
+
+    def drain(self, node: int, undo: bool, answered: Callable[[Sequence[ev.Event]], None] = lambda events: None) -> None:
+        self._ring(_Request(lambda now: [ev.NodeDrained(now, node, undo)], answered))
 
     def switch(
         self,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
 import orjson
 
 from fairlead.core import events as ev
@@ -24,7 +25,10 @@ from fairlead.journals.database import DatabaseJournal
 from fairlead.runtime.control.ahead import unhurried
 from fairlead.runtime.control.aside import DecidedAside
 from fairlead.runtime.control.chronicle import Chronicle
+from fairlead.runtime.control.cleaning import WEEK_S, Cleaner
 from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.code import CodeStore
+from fairlead.runtime.control.decisions import Decisions
 from fairlead.runtime.control.hub import Hub
 from fairlead.runtime.control.keeping import Keeper, Retention
 from fairlead.runtime.control.live import Live
@@ -50,7 +54,9 @@ class Plane:
     term_s: float = 15.0
     grace_s: float = 35.0
     checkpoints: str = ""  # where jobs save, seen by all nodes
+    code: CodeStore | None = None  # what people sent along with jobs; None: they cannot
     may_join: Callable[[str], bool] = lambda token: True
+    keep_ended_s: float = WEEK_S  # checkpoints of jobs that have ended
     origin: float = field(default_factory=time.time)  # Unix time of second 0
     retention: Retention = field(default_factory=Retention)
     metrics: Metrics = field(default_factory=Metrics)
@@ -58,7 +64,7 @@ class Plane:
     def __post_init__(self) -> None:
         recovered = self.state is not None
         state = self.state or State(self.cluster)
-        self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join)
+        self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join, code=self.code)
         clock = WallClock(self.origin, state.time)
         self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self.checkpoints)
         self.hub.live = self.live
@@ -67,6 +73,9 @@ class Plane:
         watched = WatchedJournal(self.journal, (self.metrics.watch, chronicle.watch))
         self.loop = Loop(state, self.live, stages, journal=watched, compose=self._composed, patient=True)
         self.loop.stopwatch = time.perf_counter
+        self.decisions = Decisions(self.cluster)
+        self.loop.on_decision = self.decisions.note
+        self.cleaner = Cleaner(self, self.keep_ended_s)
         self.loop.aside = DecidedAside(self.live.wake, (self.metrics.decided, chronicle.decided))
         self.metrics.stand_under(self.loop, lambda: len(self.hub.connected), self.live.lock)
         self.keeper: Keeper | None = None
@@ -79,14 +88,14 @@ class Plane:
         self._ended: asyncio.Event | None = None
         self._events: asyncio.AbstractEventLoop | None = None
 
-    async def start(self, address: str = "127.0.0.1:0") -> int:
-        """Begin; returns the port that agents connect to."""
+    async def start(self, address: str = "127.0.0.1:0", credentials: grpc.ServerCredentials | None = None) -> int:
+        """Begin; returns the port that agents connect to, encrypted where there are credentials."""
         self._events, self._ended = asyncio.get_running_loop(), asyncio.Event()
         if self._recovered:
-            for node in sorted(set(self.cluster.node_of[self.loop.state.up].tolist())):
+            for node in sorted(set(self.cluster.node_of[self.loop.state.present].tolist())):
                 self.hub.expect(node)
-        self._server, port = await self.hub.serve(address)
-        self._watching = asyncio.create_task(self.hub.watch())
+        self._server, port = await self.hub.serve(address, credentials)
+        self._watching = [asyncio.create_task(self.hub.watch()), asyncio.create_task(self.cleaner.watch())]
         self._thread.start()
         if self.keeper is not None:
             self.keeper.start()
@@ -105,7 +114,8 @@ class Plane:
         await asyncio.to_thread(self._thread.join)
         if self.keeper is not None:
             await asyncio.to_thread(self.keeper.stop)
-        self._watching.cancel()
+        for watching in self._watching:
+            watching.cancel()
         await self._server.stop(0.2)
         self.journal.close()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import logging
 import os
 import secrets
-import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +16,11 @@ from pathlib import Path
 import orjson
 
 from fairlead.core.errors import InputError
+from fairlead.runtime.agent.files import write_whole
+
+log = logging.getLogger(__name__)
+
+ID_LENGTH = 8
 
 
 class Role(StrEnum):
@@ -26,6 +33,8 @@ class Role(StrEnum):
 class Bearer:
     role: Role
     user: str
+    entity: str = ""  # whose their jobs are; empty: as each job says
+    id: str = ""  # the beginning of the token's digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,56 +42,92 @@ class _Entry:
     digest: str
     role: Role
     user: str
+    entity: str = ""
+
+    @property
+    def bearer(self) -> Bearer:
+        return Bearer(self.role, self.user, self.entity, self.digest[:ID_LENGTH])
 
 
 class Tokens:
-    """The tokens of one control plane, kept in a file that only its owner reads. Without one they last as long as it."""
+    """The tokens of one control plane, kept in a file that only its owner reads; whoever else changes that file is noticed at
+    the next look. Without a file they last as long as it."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._entries: dict[str, _Entry] = {}
-        if path is not None and path.exists():
-            try:
-                for record in orjson.loads(path.read_bytes()):
-                    entry = _Entry(str(record["digest"]), Role(record["role"]), str(record["user"]))
-                    self._entries[entry.digest] = entry
-            except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-                raise InputError(path, "a file of tokens that Fairlead has written") from None
+        self._seen: tuple[int, ...] = ()  # what the file was like when it was read
+        self._follow()
 
-    def issue(self, role: Role, user: str) -> str:
+    def issue(self, role: Role, user: str, entity: str = "") -> str:
         token = f"fl_{secrets.token_urlsafe(32)}"
-        self.accept(token, role, user)
+        self.accept(token, role, user, entity)
         return token
 
-    def accept(self, token: str, role: Role, user: str) -> None:
-        entry = _Entry(_digest(token), role, user)
-        self._entries[entry.digest] = entry
-        self._write()
+    def accept(self, token: str, role: Role, user: str, entity: str = "") -> None:
+        entry = _Entry(_digest(token), role, user, entity)
+        with self._alone():
+            self._entries[entry.digest] = entry
+            self._write()
 
-    def revoke(self, user: str, role: Role) -> int:
-        gone = [digest for digest, entry in self._entries.items() if (entry.user, entry.role) == (user, role)]
-        for digest in gone:
-            del self._entries[digest]
-        self._write()
+    def revoke(self, name: str) -> int:
+        """All tokens of a user, or the one with this id; how many."""
+        with self._alone():
+            gone = [digest for digest, one in self._entries.items() if name in (one.user, digest[:ID_LENGTH])]
+            for digest in gone:
+                del self._entries[digest]
+            self._write()
         return len(gone)
 
     def bearer(self, token: str) -> Bearer | None:
         """Looked up by digest: how long it takes tells nothing about how near a guess is."""
+        try:
+            self._follow()
+        except InputError as problem:  # what was known still holds
+            log.error("%s", problem)
         entry = self._entries.get(_digest(token))
-        return None if entry is None else Bearer(entry.role, entry.user)
+        return None if entry is None else entry.bearer
 
     def listed(self) -> Sequence[Bearer]:
-        return [Bearer(entry.role, entry.user) for entry in self._entries.values()]
+        return [entry.bearer for entry in self._entries.values()]
 
-    def _write(self) -> None:
+    def _follow(self) -> None:
+        """Read the file, where it is another than before: it is never changed, only replaced."""
         if self._path is None:
             return
-        draft = self._path.with_name(self._path.name + ".new")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, stat.S_IRUSR | stat.S_IWUSR), "wb") as file:
-            file.write(orjson.dumps([asdict(entry) for entry in self._entries.values()]))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, self._path)
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return
+        seen = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if seen == self._seen:
+            return
+        try:
+            entries = [
+                _Entry(str(record["digest"]), Role(record["role"]), str(record["user"]), str(record.get("entity", "")))
+                for record in orjson.loads(self._path.read_bytes())
+            ]
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+            raise InputError(self._path, "a file of tokens that Fairlead has written") from None
+        self._entries, self._seen = {entry.digest: entry for entry in entries}, seen
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else changes the file meanwhile, and what others changed before is known."""
+        if self._path is None:
+            yield
+            return
+        lock = os.open(self._path.with_name(self._path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._follow()
+            yield
+        finally:
+            os.close(lock)
+
+    def _write(self) -> None:
+        if self._path is not None:
+            write_whole(self._path, orjson.dumps([asdict(entry) for entry in self._entries.values()]))
 
 
 def _digest(token: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +12,14 @@ from fairlead.core.job import Phase
 from fairlead.engine.decide import why_waiting
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.estimation.measured import measured_rates
+from fairlead.runtime.tasks import UNKNOWN_STEPS
+
+if TYPE_CHECKING:
+    from fairlead.runtime.control.plane import Plane
+
+MOST_SHOWN = 200
+"""Jobs in an overview."""
 
 
 def finite(value: float) -> float | None:
@@ -36,8 +45,10 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         "first_started_s": finite(float(a["first_started_s"][number])),
         "ended_s": finite(float(a["ended_s"][number])),
         "steps": job.steps,
+        "steps_known": job.steps != UNKNOWN_STEPS,
         "steps_done": min(done, job.steps),
         "rate": float(a["rate"][number]),
+        "left_s": _left(job.steps, done, float(a["rate"][number])),
         "starts": int(a["starts"][number]),
         "preemptions": int(a["preemptions"][number]),
         "failures": int(a["failures"][number]),
@@ -45,6 +56,7 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         "type": state.cluster.type_names[int(a["type"][number])] if len(held) else None,
         "nodes": sorted({state.cluster.nodes[int(node)].name for node in state.cluster.node_of[held]}),
         "accelerators": held.tolist(),
+        "after": list(job.after),
     }
     reason = why(loop, number, now)
     if reason is not None:
@@ -52,11 +64,16 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
     return record
 
 
+def _left(steps: float, done: float, rate: float) -> float | None:
+    """How long it will take at its present speed, where that and the number of its steps are known."""
+    return max(0.0, steps - done) / rate if rate > 0 and steps != UNKNOWN_STEPS else None
+
+
 def why(loop: Loop, number: int, now: float) -> dict[str, Any] | None:
     """Why a job does not run: who says so, the code, the numbers, and a sentence. None where it runs or has ended well."""
     state = loop.state
     phase = Phase(int(state.store.arrays["phase"][number]))
-    if phase is Phase.REFUSED:
+    if phase in (Phase.REFUSED, Phase.CANCELLED):
         reason = state.refusals.get(number)
     elif phase in (Phase.QUEUED, Phase.WAITING) and loop.plan is not None:
         reason = why_waiting(loop.plan, number, state.job_of[number], state.snapshot(max(now, state.time)))
@@ -73,22 +90,74 @@ def service_of(state: State, number: int, now: float) -> float:
     return float(a["settled_accelerator_s"][number]) + running
 
 
-def node_records(state: State, connected: frozenset[int]) -> list[dict[str, Any]]:
+def node_records(plane: Plane, whose: str | None = None) -> list[dict[str, Any]]:
+    """With the names of the jobs on each, those that are still leaving too, of one user or (None) of everybody."""
+    state = plane.loop.state
     free = state.up & (state.holdings.occupancy == 0)
     records = []
     for number, node in enumerate(state.cluster.nodes):
         mine = state.cluster.node_of == number
+        there = {*state.holdings.on(mine).tolist(), *plane.live.launches.jobs_on(number)}
+        jobs = [state.job_of[job] for job in sorted(there)]
         records.append(
             {
                 "name": node.name,
                 "type": node.type,
                 "accelerators": node.accelerators,
-                "up": bool(state.up[mine].any()),
-                "connected": number in connected,
+                "up": bool(state.present[mine].any()),
+                "drained": bool(state.drained[mine].any()),
+                "jobs": [job.name for job in jobs if whose in (None, job.user)],
+                "connected": number in plane.hub.connected,
                 "free": int(np.count_nonzero(free[mine])),
             }
         )
     return records
+
+
+def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:
+    """Steps per second as running jobs showed them, where the estimation is `measured`: of the kinds of one user's jobs, or
+    (None) of all."""
+    kinds = {job.kind for job in state.job_of.values() if job.user == whose}
+    return [
+        {
+            "kind": kind,
+            "workers": workers,
+            "type": type_name,
+            "placement": "spread" if spread else "consolidated",
+            "steps_per_s": rate,
+        }
+        for kind, workers, type_name, spread, rate in measured_rates(state.learned)
+        if whose is None or kind in kinds
+    ]
+
+
+def overview(plane: Plane, whose: str | None) -> dict[str, Any]:
+    """Nodes with who holds each accelerator, jobs that have not ended, the last decisions: one moment. Of one user, or (None)
+    of everybody; others' jobs are there without their names."""
+    state, now = plane.loop.state, plane.live.now
+    nodes = node_records(plane, whose)
+    holders: list[list[str]] = [[] for _ in range(state.cluster.size)]
+    for number, place in zip(*(column.tolist() for column in state.holdings.places(state.running))):
+        job = state.job_of[number]
+        holders[place].append(job.name if whose in (None, job.user) else "")
+    for number, record in enumerate(nodes):
+        mine = np.flatnonzero(state.cluster.node_of == number).tolist()
+        record |= {"holders": [holders[place] for place in mine], "busy": list(plane.hub.busy.get(number, ()))}
+    alive = [n for n in sorted((*state.live.tolist(), *state.queue.tolist())) if whose in (None, state.job_of[n].user)]
+    running_first = sorted(alive, key=lambda n: (state.store.arrays["held"][n] == 0, n))
+    return {
+        "second": now,
+        "policy": _policy(state.scheduler),
+        "nodes": nodes,
+        "jobs": [job_record(plane.loop, number, now) for number in running_first[:MOST_SHOWN]],
+        "decisions": plane.decisions.records(state, whose),
+    }
+
+
+def _policy(scheduler: Mapping[str, Any]) -> str:
+    """A scheduler names its policy alone, or with parameters under the name."""
+    policy = scheduler.get("policy", "")
+    return str(policy.get("name", policy) if isinstance(policy, Mapping) else policy)
 
 
 def usage(state: State, now: float) -> list[dict[str, Any]]:

@@ -20,9 +20,9 @@ DURATION = "duration_s"
 DEFAULTS: Mapping[str, Any] = {column.name: column.default for column in fields(Job)}
 COLUMNS = (*DEFAULTS, DURATION)
 WHOLE = ("workers", "priority", "retry_limit", "group_order")
-TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command")
+TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command", "after")
 
-_BETWEEN_TYPES = "|"
+_BETWEEN = "|"
 _MAY_BE_ENDLESS = ("deadline_s", "time_limit_s")
 
 
@@ -46,8 +46,8 @@ def cells_of(job: Job, names: Sequence[str]) -> list[Any]:
     values: list[Any] = []
     for name in names:
         value: Any = job.steps if name == DURATION else getattr(job, name)
-        if name == "allowed_types":
-            value = _BETWEEN_TYPES.join(value)
+        if name in ("allowed_types", "after"):
+            value = _BETWEEN.join(map(str, value))
         elif name in WHOLE:
             value = int(value)
         elif name not in TEXT:
@@ -97,10 +97,17 @@ def _workers(field: str, cell: Cell) -> int:
 
 
 def _types(field: str, cell: Cell) -> tuple[str, ...]:
-    parts = cell.split(_BETWEEN_TYPES) if isinstance(cell, str) else cell
+    parts = cell.split(_BETWEEN) if isinstance(cell, str) else cell
     if not isinstance(parts, list) or not all(isinstance(part, str) and part for part in parts):
-        raise BadField(field, cell, f"names of types with '{_BETWEEN_TYPES}' between them")
+        raise BadField(field, cell, f"names of types with '{_BETWEEN}' between them")
     return tuple(parts)
+
+
+def _numbers(field: str, cell: Cell) -> tuple[int, ...]:
+    parts = cell.split(_BETWEEN) if isinstance(cell, str) else cell
+    if not isinstance(parts, list):
+        raise BadField(field, cell, f"numbers of jobs with '{_BETWEEN}' between them")
+    return tuple(_whole(field, part) for part in parts)
 
 
 def _reader(name: str) -> Callable[[str, Cell], Any]:
@@ -108,6 +115,8 @@ def _reader(name: str) -> Callable[[str, Cell], Any]:
         return _workers
     if name == "allowed_types":
         return _types
+    if name == "after":
+        return _numbers
     if name in WHOLE:
         return _whole
     if name in TEXT:

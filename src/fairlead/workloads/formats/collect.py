@@ -35,7 +35,12 @@ class JobList:
         self._on_bad(problem)
 
     def trace(self, *, origin: str | None = None, left_out: Iterable[InputError] = ()) -> Trace:
-        return Trace.of(self._jobs, self._path.stem, origin=origin, skipped=left_out)
+        trace = Trace.of(self._jobs, self._path.stem, origin=origin, skipped=left_out)
+        for number, job in enumerate(trace.jobs):
+            if job.after and not all(0 <= other < number for other in job.after):
+                expected = f"places of earlier jobs, 0 to {number - 1}" if number else "nothing: it is the first"
+                raise InputError(self._path, expected, line=self._line_of[job.name], field="after", value=job.after)
+        return trace
 
 
 class Submission(NamedTuple):

@@ -1,0 +1,71 @@
+"""`fairlead rates`: what a cluster has measured, for the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fairlead.cli.options import JsonOption
+from fairlead.cli.output import note, print_json
+from fairlead.cli.people import control_plane
+from fairlead.core.errors import InputError
+from fairlead.workloads.table_draft import Draft, Key
+from fairlead.workloads.tables import write_throughputs
+
+MEASURED, GUESSED = "measured", "guessed"
+
+rates_app = typer.Typer(help="Throughputs as a cluster has measured them.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@rates_app.callback()
+def rates() -> None:
+    """Throughputs as a cluster has measured them."""
+
+
+@rates_app.command()
+def export(
+    to: Annotated[Path, typer.Option("--out", help="Where to: CSV, or Parquet by its name.")] = Path("rates.csv"),
+    all_types: Annotated[
+        bool, typer.Option("--all-types", help="Where a kind was not seen on a type: its mean elsewhere, marked as guessed.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Write what running jobs showed as a table for the simulator: fairlead rates export --out rates.csv, then
+    fairlead simulate --throughputs rates.csv --trace ….
+
+    Steps per second by kind, workers, type, consolidated or spread over more nodes than needed. A kind that was not seen on a
+    type does not run there in a simulation, unless --all-types is given. Jobs of one kind should do the same work: say kind: in
+    the task file, otherwise it is the script's name. Exit codes: 0 written, 2 nothing was measured yet, or not written.
+    """
+    told = control_plane().rates()
+    if json:
+        print_json(told)
+        return
+    draft = drafted(told["rates"], told["types"] if all_types else (), to)
+    write_throughputs(draft.finish(), to)
+    note(f"{to}: {len(draft.alone)} rates of {len(draft.sources)} kinds and gang sizes")
+
+
+def drafted(rates: Sequence[Mapping[str, Any]], types: Sequence[str], to: Path) -> Draft:
+    """Of spread and not, the one that was not measured is like the other. `types` are filled in with the mean of others."""
+    if not rates:
+        raise InputError("rates", "a cluster with estimation 'measured' whose jobs have told of their steps")
+    draft = Draft(to)
+    for one in rates:
+        key: Key = (one["kind"], one["workers"])
+        (draft.spread if one["placement"] == "spread" else draft.alone)[key, one["type"]] = one["steps_per_s"]
+        draft.sources.setdefault(key, {})[MEASURED] = None
+    for table, other in ((draft.alone, draft.spread), (draft.spread, draft.alone)):
+        for place, rate in other.items():
+            table.setdefault(place, rate)
+    for key in draft.sources:
+        for table in (draft.alone, draft.spread):
+            seen = [rate for (of, _), rate in table.items() if of == key]
+            for name in types:
+                if (key, name) not in table:
+                    table[key, name] = sum(seen) / len(seen)
+                    draft.sources[key][GUESSED] = None
+    return draft

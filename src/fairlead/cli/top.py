@@ -1,0 +1,86 @@
+"""`fairlead top`: the cluster as it is now, on the screen: nodes and who holds them, the queue, the last decisions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli.options import JsonOption
+from fairlead.cli.output import out, print_json
+from fairlead.cli.people import control_plane
+from fairlead.report.columns import duration
+
+_OTHERS = "·"  # somebody else's job, which a user does not see
+
+
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print it once and end, as without a terminal.")] = False,
+    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.", min=0.2)] = 2.0,
+    json: JsonOption = False,
+) -> None:
+    """The cluster as it is now, live: nodes, jobs, decisions.
+
+    Each node's accelerators with who holds them and how busy they are; jobs with their progress, speed and the time they need
+    yet, where their steps are known; the last decisions. Ctrl-C ends it.
+
+    With an admin's token all jobs are shown, otherwise your own. --json prints one object and ends. Exit codes: 0 done, 2 no
+    control plane, 130 interrupted.
+    """
+    plane = control_plane()
+    if json:
+        print_json(plane.overview())
+    elif once or not out.is_terminal:
+        out.print(picture(plane.overview()))
+    else:
+        with Live(picture(plane.overview()), console=out, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                live.update(picture(plane.overview()), refresh=True)
+
+
+def picture(seen: Mapping[str, Any]) -> Group:
+    phases = [job["phase"] for job in seen["jobs"]]
+    counts = ", ".join(f"{phases.count(phase)} {phase}" for phase in ("running", "waiting", "queued"))
+    head = Text(f"second {seen['second']:,.0f}   {seen['policy']}   {counts}", style="bold")
+    return Group(head, _nodes(seen["nodes"]), _jobs(seen["jobs"]), _decisions(seen["decisions"]))
+
+
+def _nodes(nodes: list[dict[str, Any]]) -> Table:
+    table = Table("node", "type", "agent", "accelerators", box=box.SIMPLE)
+    for node in nodes:
+        busy = node["busy"]
+        cells = []
+        for place, holders in enumerate(node["holders"]):
+            used = f" {100 * busy[place]:.0f} %" if place < len(busy) else ""
+            cells.append(f"[{'+'.join(name or _OTHERS for name in holders) or 'free'}{used}]")
+        there = "drained" if node["drained"] else "connected" if node["connected"] else "away"
+        table.add_row(node["name"], node["type"], there, Text(" ".join(cells)))
+    return table
+
+
+def _jobs(jobs: list[dict[str, Any]]) -> Table:
+    table = Table("job", "user", "phase", "workers", "done", "steps/s", "time left", "where, or why not", box=box.SIMPLE)
+    for job in jobs:
+        left, rate = job["left_s"], f"{job['rate']:.3g}" if job["rate"] else ""
+        done = f"{job['steps_done']:,.0f}" if not job["steps_known"] else f"{100 * job['steps_done'] / job['steps']:.0f} %"
+        where = ", ".join(job["nodes"]) or job.get("reason", {}).get("text", "")
+        left_text = "" if left is None else duration(left)
+        table.add_row(job["name"], job["user"], job["phase"], str(job["workers"]), done, rate, left_text, Text(where))
+    return table
+
+
+def _decisions(decisions: list[dict[str, Any]]) -> Table:
+    table = Table("second", "last decisions", box=box.SIMPLE)
+    for each in decisions[:8]:
+        parts = [f"{name} on {', '.join(nodes)}" for name, nodes in each["launched"].items()]
+        parts += [f"{name} {what}" for what in ("suspended", "refused", "ended") for name in each[what]]
+        table.add_row(f"{each['second']:,.0f}", Text("; ".join(parts)))
+    return table

@@ -1,0 +1,203 @@
+"""The verbs for people on one cluster that is up for all of these tests: logs, code, order, drains, rates, tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import orjson
+import pytest
+from test_up import ENVIRONMENT, PATIENCE_S, SOURCE, cluster_up, until
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.runtime.people import ControlPlane, RefusedRequest
+from fairlead.workloads.tables import read_throughputs
+
+PRINTS = """
+import os, sys, time
+import fairlead
+
+if len(sys.argv) > 2:
+    print("launch", os.environ["FAIRLEAD_GENERATION"], "rank", os.environ["RANK"], flush=True)
+for step in fairlead.lease(range(int(sys.argv[1])), save=lambda folder: None):
+    print("step", step, flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    folder = tmp_path_factory.mktemp("verbs")
+    (folder / "prints.py").write_text(PRINTS)
+    with cluster_up(folder):
+        told = orjson.loads((folder / ".fairlead" / "connection.json").read_bytes())
+        plane = ControlPlane(told["url"], told["token"])
+
+        def prints(name: str, *words: object, **about: object) -> dict:
+            run = [sys.executable, str(folder / "prints.py"), *map(str, words)]
+            return {"name": name, "run": run, "directory": str(folder), "env": {"PYTHONPATH": SOURCE}, **about}
+
+        def reaches(name: str, *phases: str) -> dict:
+            until(lambda: plane.job(name)["phase"] in phases, folder)
+            return plane.job(name)
+
+        @functools.cache
+        def gang() -> None:
+            """A gang of two that has finished."""
+            plane.submit([prints("gang", 3, "loud", workers=2)])
+            reaches("gang", "finished")
+
+        yield SimpleNamespace(folder=folder, plane=plane, prints=prints, reaches=reaches, gang=gang)
+
+
+def fairlead(folder: Path, *words: object) -> str:
+    """The command in this process: a new one would take a second, and this is done often."""
+    with contextlib.chdir(folder):
+        done = CliRunner().invoke(app, list(map(str, words)))
+    assert done.exit_code == 0, done.output or done.exception
+    return done.stdout
+
+
+def answer(folder: Path, *words: object) -> dict:
+    return orjson.loads(fairlead(folder, *words, "--json"))
+
+
+def said(pieces: Iterable[dict]) -> str:
+    return "".join(piece["text"] for piece in pieces)
+
+
+def test_a_log_is_followed_from_launch_to_launch_until_the_job_ends(here):
+    here.plane.submit([here.prints("talks", 50, "loud")])
+    node = here.reaches("talks", "running")["nodes"][0]
+    command = [sys.executable, "-m", "fairlead.cli.main", "logs", "-f", "--launch", "1", "talks"]
+    follows = subprocess.Popen(command, cwd=here.folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    until(lambda: here.plane.job("talks")["steps_done"] > 3, here.folder)
+    others = [here.prints(f"in-the-way-{n}", 8) for n in range(6)]
+    here.plane.submit(others)
+    out, _ = follows.communicate(timeout=PATIENCE_S)
+    assert follows.returncode == 0
+    job = here.plane.job("talks")
+    assert (job["phase"], job["preemptions"] > 0) == ("finished", True), node
+    lines = out.splitlines()
+    launches = [line for line in lines if line.startswith("launch")]
+    assert launches == [f"launch {n + 1} rank 0" for n in range(job["starts"])]
+    assert [line for line in lines if line not in launches] == [f"step {n}" for n in range(50)]
+    first = said(here.plane.logs("talks", launch=1)).splitlines()
+    assert first == lines[: len(first)]
+    assert said(here.plane.logs("talks", tail=2)) == "step 48\nstep 49\n"
+    piece = answer(here.folder, "logs", "talks", "--tail", 1)
+    assert (piece["text"], piece["launch"], piece["ended"]) == ("step 49\n", job["starts"], True)
+
+
+def test_a_worker_of_a_gang_has_a_log_of_its_own(here):
+    here.gang()
+    assert fairlead(here.folder, "logs", "gang", "--rank", 1).splitlines()[0] == "launch 1 rank 1"
+
+
+@pytest.mark.parametrize(
+    ("name", "about", "why"),
+    [("nobody", {}, "no job"), ("gang", {"launch": 99}, "no launch 99"), ("gang", {"rank": 7}, "not kept")],
+)
+def test_a_log_that_is_not_there_is_said_so(here, name, about, why):
+    if name != "nobody":
+        here.gang()
+    with pytest.raises(RefusedRequest, match=why):
+        list(here.plane.logs(name, **about))
+
+
+def test_code_that_is_sent_along_is_what_runs(here):
+    code = here.folder / "code"
+    (code / "package").mkdir(parents=True)
+    (code / "package" / "__init__.py").write_text("WORD = 'from afar'\n")
+    (code / "main.py").write_text("import os, package\nprint(package.WORD, os.getcwd())\n")
+    (here.folder / "task.yaml").write_text(f"name: sent\nrun: [{sys.executable}, main.py]\ncode: code\n")
+    assert answer(here.folder, "submit", "task.yaml")["jobs"][0]["name"] == "sent"
+    here.reaches("sent", "finished")
+    word, where = said(here.plane.logs("sent")).rstrip().rsplit(" ", 1)
+    assert word == "from afar"
+    assert Path(where).resolve() != code.resolve()
+    kept = sorted((here.folder / ".fairlead" / "code").iterdir())
+    fairlead(here.folder, "submit", "--name", "again", "--code", "code", "--", sys.executable, "main.py")
+    here.reaches("again", "finished")
+    assert sorted((here.folder / ".fairlead" / "code").iterdir()) == kept
+
+
+def test_a_drained_node_is_left_with_every_step_done_once_and_used_again(here):
+    here.plane.submit([here.prints("moves", 60, types=["v100", "k80"])])
+    node = here.reaches("moves", "running")["nodes"][0]
+    until(lambda: here.plane.job("moves")["steps_done"] > 3, here.folder)
+    assert answer(here.folder, "drain", node)["drained"]
+    until(lambda: here.plane.job("moves")["nodes"] not in ([], [node]), here.folder)
+    left = {"name": node, "drained": True, "jobs": []}
+    until(lambda: any(left.items() <= one.items() for one in here.plane.nodes()), here.folder)
+    assert "drained" in fairlead(here.folder, "nodes")
+    assert "used again" in fairlead(here.folder, "drain", node, "--undo")
+    here.reaches("moves", "finished")
+    launches = range(1, here.plane.job("moves")["starts"] + 1)
+    steps = "".join(said(here.plane.logs("moves", launch=launch)) for launch in launches)
+    assert steps.splitlines() == [f"step {n}" for n in range(60)]
+    with pytest.raises(RefusedRequest, match="no node"):
+        here.plane.drain("nowhere")
+
+
+def test_top_shows_who_holds_what_and_the_last_decisions(here):
+    here.plane.submit([here.prints("shown", 1000, steps=1000)])
+    until(lambda: here.plane.job("shown")["rate"] > 0, here.folder)
+    seen = answer(here.folder, "top")
+    assert sorted(name for node in seen["nodes"] for holders in node["holders"] for name in holders) == ["shown"]
+    (job,) = seen["jobs"]
+    assert job["left_s"] > 0
+    assert any("shown" in decision["launched"] for decision in seen["decisions"])
+    once = fairlead(here.folder, "top", "--once")
+    assert ("shown" in once, "free" in once) == (True, True), once
+    screen, terminal = os.openpty()
+    command = [sys.executable, "-m", "fairlead.cli.main", "top", "--every", "0.2"]
+    live = subprocess.Popen(command, cwd=here.folder, env={**ENVIRONMENT, "TERM": "xterm"}, stdout=terminal)
+    os.close(terminal)
+    drawn = b""
+    while drawn.count(b"shown") < 6:  # in more than one picture
+        drawn += os.read(screen, 1 << 16)
+    live.send_signal(signal.SIGINT)
+    while live.poll() is None:
+        with contextlib.suppress(OSError):
+            os.read(screen, 1 << 16)
+    assert live.returncode == 130
+    os.close(screen)
+    here.plane.cancel("shown")
+
+
+def test_measured_rates_are_a_table_that_the_simulator_reads(here):
+    here.plane.submit([here.prints("timed", 60, steps=60, kind="model", types=["v100"])])
+    until(lambda: any(rate["kind"] == "model" for rate in here.plane.rates()["rates"]), here.folder)
+    here.reaches("timed", "finished")
+    measured = next(rate for rate in here.plane.rates()["rates"] if rate["kind"] == "model")
+    fairlead(here.folder, "rates", "export", "--out", "rates.csv", "--all-types")
+    table = read_throughputs(here.folder / "rates.csv")
+    assert table.alone[table.row("model", 1), table.types.index("v100")] == measured["steps_per_s"]
+    (here.folder / "trace.csv").write_text("name,submitted_s,steps,kind\na,0,60,model\n")
+    words = ("--policy", "fifo", "--trace", "trace.csv", "--cluster", "1xv100:1", "--throughputs", "rates.csv")
+    simulated = answer(here.folder, "simulate", *words)
+    assert simulated["makespan_s"] == pytest.approx(60 / measured["steps_per_s"])
+
+
+def test_jobs_run_one_after_the_other_and_end_with_the_one_that_fails(here):
+    line = "import sys; open('order', 'a').write(sys.argv[1]); sys.exit(int(sys.argv[2]))"
+    for name, code, after in (("second", 1, "first"), ("first", 0, "")):
+        task = {"name": name, "run": [sys.executable, "-c", line, f"{name} ", str(code)], "retries": 0}
+        (here.folder / f"{name}.yaml").write_bytes(orjson.dumps({**task, **({"after": [after]} if after else {})}))
+    told = answer(here.folder, "submit", "second.yaml", "first.yaml")["jobs"]
+    assert [job["name"] for job in told] == ["second", "first"]
+    fairlead(here.folder, "submit", "--name", "third", "--after", "second", "--after", "first", "--", "true")
+    assert "waits until" in fairlead(here.folder, "why", "third")
+    here.reaches("third", "cancelled")
+    assert (here.folder / "order").read_text() == "first second "
+    assert here.plane.job("second")["phase"] == "failed"
+    assert "second, which has failed" in fairlead(here.folder, "why", "third")

@@ -1,0 +1,87 @@
+"""Launches that wait for their code: asked for piece by piece, begun when it is there, ended when it never will be."""
+
+from __future__ import annotations
+
+import io
+import random
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from workshop import Node, order
+
+from fairlead.runtime.agent.deliveries import REFUSED, Deliveries
+from fairlead.runtime.control.code import CodeStore
+from fairlead.runtime.messages import PIECE, CodePiece, WantCode
+from fairlead.runtime.orders import Ended, Kill, Launch, Revoke
+from fairlead.runtime.packing import digest_of
+
+
+def archive() -> bytes:
+    """One that takes several pieces."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as one:
+        one.writestr("main.py", "print(len(open('data').read()))")
+        one.writestr("data", random.Random(1).randbytes(2 * PIECE).hex())
+    return packed.getvalue()
+
+
+def with_code(job: int, digest: str) -> Launch:
+    launch = order(job=job)
+    return replace(launch, task=replace(launch.task, command=(*launch.task.command[:1], "main.py"), code=digest))
+
+
+def finished(node: Node, deliveries: Deliveries) -> tuple[list[Launch], list[Ended]]:
+    return node.until(lambda: any(found := deliveries.ready()) and found, "code that is unpacked")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CodeStore:
+    return CodeStore(tmp_path / "store")
+
+
+def test_code_comes_in_pieces_once_for_all_who_wait_and_over_a_broken_stream(node, store):
+    data = archive()
+    digest = digest_of(data)
+    store.take(data, digest)
+    deliveries = Deliveries(node.supervisor)
+    wanted = deliveries.hold(with_code(1, digest))
+    assert wanted == [WantCode(digest)]
+    assert deliveries.hold(with_code(2, digest)) == []
+    assert deliveries.waiting == {(1, 1), (2, 1)}
+    (wanted,) = deliveries.take(store.piece(digest, 0))
+    assert wanted == WantCode(digest, PIECE)
+    assert deliveries.take(store.piece(digest, 0)) == []  # said twice
+    (again,) = deliveries.again()  # a new stream
+    assert again == wanted
+    asked = [again]
+    while asked:
+        asked = deliveries.take(store.piece(asked[0].digest, asked[0].offset))
+    begin, ended = finished(node, deliveries)
+    assert ([launch.job for launch in begin], ended, deliveries.waiting) == ([1, 2], [], set())
+    assert deliveries.hold(begin[0]) is None
+    node.launch(begin[0])
+    assert node.ended(begin[0]).code == 0
+    assert node.printed(begin[0]) == f"{4 * PIECE}\n"
+
+
+@pytest.mark.parametrize("bad", ["gone", "damaged"])
+def test_a_launch_whose_code_never_comes_has_ended(node, store, bad):
+    digest = digest_of(b"something else")
+    deliveries = Deliveries(node.supervisor)
+    deliveries.hold(with_code(1, digest))
+    piece = store.piece(digest, 0) if bad == "gone" else CodePiece(digest, 0, 4, "bm8hIQ==")
+    assert deliveries.take(piece) == []
+    begin, ended = finished(node, deliveries)
+    assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, REFUSED, False)])
+    assert ("submit it again" if bad == "gone" else "SHA-256") in ended[0].why
+
+
+@pytest.mark.parametrize("kind", [Revoke, Kill])
+def test_a_launch_that_is_not_wanted_any_more_stops_waiting(node, kind):
+    deliveries = Deliveries(node.supervisor)
+    deliveries.hold(with_code(1, "0" * 64))
+    assert deliveries.drop(kind(1, 2)) is None
+    ended = deliveries.drop(kind(1, 1))
+    assert (ended.job, ended.yielded, deliveries.waiting) == (1, True, set())

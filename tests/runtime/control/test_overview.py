@@ -1,0 +1,38 @@
+"""What is shown of others: that something is there, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+from test_api import with_plane
+
+from fairlead.core import events as ev
+from fairlead.core.plan import Launches, RoundPlan
+
+
+def test_a_user_sees_that_an_accelerator_is_held_and_not_by_what():
+    async def scene(plane, who):
+        await who("ann").post("/v1/jobs", json={"jobs": [{"name": "hers", "run": "x", "kind": "secret"}]})
+        while (await who("ann").get("/v1/jobs/hers")).json()["phase"] == "queued":
+            await asyncio.sleep(0.05)
+        with plane.live.lock:
+            now, one = plane.loop.state.time, np.array([0])
+            plan = RoundPlan(now, launches=Launches(one, one, np.array([0, 1]), one))
+            plane.loop.record(ev.RoundPlanned(plan))
+            plane.decisions.note(plan)
+            plane.loop.record(ev.FactsLearned(now, {"measured 1 × secret on v100": 2.5}))
+        seen = {name: (await who(name).get("/v1/overview")).json() for name in ("ann", "bob", "root")}
+        held = {name: one["nodes"][0]["holders"] for name, one in seen.items()}
+        assert held == {"ann": [["hers"], []], "bob": [[""], []], "root": [["hers"], []]}
+        assert {name: len(one["jobs"]) for name, one in seen.items()} == {"ann": 1, "bob": 0, "root": 1}
+        assert {name: len(one["decisions"]) for name, one in seen.items()} == {"ann": 1, "bob": 0, "root": 1}
+        assert "hers" not in (await who("bob").get("/v1/nodes")).text
+        rates = {name: (await who(name).get("/v1/rates")).json()["rates"] for name in ("ann", "bob", "root")}
+        assert {name: len(one) for name, one in rates.items()} == {"ann": 1, "bob": 0, "root": 1}
+        assert (await who("bob").put("/v1/nodes/v100-0/drain", content=b"")).status_code == 403
+        told = (await who("root").put("/v1/nodes/v100-0/drain", content=b"")).json()
+        assert (told["drained"], told["free"], told["jobs"]) == (True, 0, ["hers"])
+        await who("root").delete("/v1/nodes/v100-0/drain")
+
+    with_plane(scene)

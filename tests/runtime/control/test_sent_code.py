@@ -1,0 +1,114 @@
+"""Code that people send along, over HTTP: kept by digest, and refused where it is not what it claims to be."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+from test_api import with_plane
+
+from fairlead.core.errors import InputError
+from fairlead.runtime.agent.archives import Limits
+from fairlead.runtime.control.code import CodeStore
+from fairlead.runtime.packing import digest_of, pack
+
+
+def zipped(**files: str) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return packed.getvalue()
+
+
+BOMB = zipped(zeros="0" * 5_000_000)
+ESCAPES = zipped(**{"../escaped": "x"})
+TWICE = zipped(**{"a": "x", "a/b": "y"})
+GOOD = zipped(**{"main.py": "print(1)"})
+
+
+@pytest.mark.parametrize(
+    ("archive", "status", "said"),
+    [
+        (GOOD, 201, "digest"),
+        (BOMB, 422, "when unpacked"),
+        (ESCAPES, 422, "not a path inside"),
+        (TWICE, 422, "twice"),
+        (b"no archive", 422, "not a zip"),
+        (b"x" * 100_001, 413, "100,000"),
+    ],
+)
+def test_an_archive_is_looked_at_before_it_is_kept(tmp_path, archive, status, said):
+    async def scene(plane, who):
+        ann, digest = who("ann"), digest_of(archive)
+        assert (await ann.get(f"/v1/code/{digest}")).status_code == 404
+        answer = await ann.put(f"/v1/code/{digest}", content=archive)
+        assert (answer.status_code, said in answer.text) == (status, True), answer.text
+        assert (await ann.get(f"/v1/code/{digest}")).status_code == (200 if status == 201 else 404)
+        job = {"run": "true", "code": digest}
+        assert (await ann.post("/v1/jobs", json={"jobs": [job]})).status_code == (201 if status == 201 else 422)
+        wrong = await ann.put(f"/v1/code/{'0' * 64}", content=GOOD)
+        assert (wrong.status_code, "SHA-256" in wrong.text) == (422, True)
+        assert (await ann.put("/v1/code/..%2f..%2fetc", content=GOOD)).status_code in (404, 422)
+        assert (await who("agent").put(f"/v1/code/{digest}", content=GOOD)).status_code == 401
+        both = await ann.post("/v1/jobs", json={"jobs": [{**job, "directory": "/tmp"}]})
+        assert (both.status_code, "not both" in both.text) == (422, True)
+
+    limits = Limits(packed_bytes=100_000, unpacked_bytes=1_000_000)
+    with_plane(scene, code=CodeStore(tmp_path / "code", limits))
+    assert not [path for path in tmp_path.rglob("*") if "escaped" in path.name]
+
+
+def test_others_cannot_read_a_jobs_log(tmp_path):
+    async def scene(plane, who):
+        await who("ann").post("/v1/jobs", json={"jobs": [{"name": "mine", "run": "true"}]})
+        piece = (await who("ann").get("/v1/jobs/mine/logs")).json()
+        assert (piece["launch"], piece["text"], piece["over"]) == (0, "", False)
+        assert (await who("bob").get("/v1/jobs/mine/logs")).status_code == 404
+        assert (await who("root").get("/v1/jobs/mine/logs")).status_code == 200
+
+    with_plane(scene)
+
+
+def folder_with(place: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    return place
+
+
+def test_the_same_files_give_the_same_archive(tmp_path):
+    one = folder_with(tmp_path / "one", **{"a/b.py": "1", "c.py": "2", "__pycache__/c.pyc": "x", ".git/HEAD": "y"})
+    other = folder_with(tmp_path / "other", **{"c.py": "2", "a/b.py": "1"})
+    assert pack(one) == pack(other)
+    assert sorted(zipfile.ZipFile(io.BytesIO(pack(one))).namelist()) == ["a/b.py", "c.py"]
+    (other / "c.py").chmod(0o755)
+    assert pack(one) != pack(other)
+    zip_file = tmp_path / "z.zip"
+    zip_file.write_bytes(GOOD)
+    assert pack(zip_file) == GOOD
+
+
+@pytest.mark.parametrize("place", ["absent", "text"])
+def test_what_cannot_be_packed_is_refused(tmp_path, place):
+    (tmp_path / "text").write_text("no archive")
+    with pytest.raises(InputError, match="zip file"):
+        pack(tmp_path / place)
+
+
+def test_code_that_nobody_wants_is_swept(tmp_path):
+    store = CodeStore(tmp_path)
+    for archive in (GOOD, zipped(b="2")):
+        store.take(archive, digest_of(archive))
+    assert store.sweep([digest_of(GOOD)], older_than=0.0) == 0
+    assert store.sweep([digest_of(GOOD)], older_than=1e12) == 1
+    assert store.has(digest_of(GOOD))
+
+
+def test_an_agent_is_told_when_code_is_gone(tmp_path):
+    (tmp_path / "secret.zip").write_text("not for agents")
+    for digest in ("0" * 64, "../secret", "secret"):
+        assert "submit it again" in CodeStore(tmp_path / "code").piece(digest, 0).problem
+        assert "submit it again" in CodeStore(tmp_path).piece(digest, 0).problem
