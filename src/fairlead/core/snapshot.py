@@ -114,7 +114,8 @@ class Snapshot:
         rows = np.sort(np.concatenate((self.jobs.rows, self.queued.rows)))
         both = self.jobs.with_rows(rows).detached()  # in one store, so that a queued job can still be admitted
         jobs, queued = (both.with_rows(rows.searchsorted(part.rows)) for part in (self.jobs, self.queued))
-        here = [*jobs.number.tolist(), *queued.number.tolist()]
+        here = {*jobs.number.tolist(), *queued.number.tolist()}
+        here |= {other for waits in self.waits.values() for other in (*waits.unfinished, waits.lost)} & self.job_of.keys()
         return self.but(
             jobs=jobs,
             queued=queued,
@@ -124,6 +125,6 @@ class Snapshot:
             up=self.up.copy(),
             capacity=self.capacity.copy(),
             history=self.history.copy(),
-            job_of={number: self.job_of[number] for number in here},
+            job_of={number: self.job_of[number] for number in sorted(here)},
             estimate=None,
         )

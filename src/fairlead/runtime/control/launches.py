@@ -102,8 +102,8 @@ class Launches:
         ports: Callable[[Key], tuple[int, int]],
         checkpoints: str = "",
     ) -> None:
-        """`address_of(node)` is where the first worker of a gang is found; `ports(launch)` gives a gang two ports. Each job has a
-        directory of its own under `checkpoints`, which all nodes see; empty: each agent keeps its own."""
+        """`address_of(node)` is where the first worker of a gang is found; `ports(launch)` gives a gang two ports. Each job
+        has a directory of its own under `checkpoints`, which all nodes see; empty: each agent keeps its own."""
         self._checkpoints = checkpoints
         self._all: dict[Key, Running] = {}
         self._address_of, self._ports = address_of, ports
