@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -49,17 +50,25 @@ def serve(
     http: Annotated[str, typer.Option("--http", help="Address for people.")] = "127.0.0.1:7420",
     agents: Annotated[str, typer.Option("--agents", help="Address for agents.")] = "127.0.0.1:7421",
     term: Annotated[float, typer.Option("--term", help="Seconds of an agent's lease.", min=1.0)] = 15.0,
+    grace: Annotated[float, typer.Option("--grace", help="Seconds after it in which jobs save and end.", min=1.0)] = 35.0,
 ) -> None:
     """Run the control plane: the scheduler's loop on wall time, for agents and people. Jobs outlive it; run it again to go on.
 
     A token for people (admin) and one for agents are made at the first start and kept in ROOT/admin.token and ROOT/agent.token.
     """
     machines = read_cluster(cluster, accelerator_types())
-    asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, term))
+    asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, term, grace))
 
 
 async def _serve(
-    machines: Cluster, scheduler: SchedulerConfig, root: Path, where: str, http: str, agents: str, term_s: float
+    machines: Cluster,
+    scheduler: SchedulerConfig,
+    root: Path,
+    where: str,
+    http: str,
+    agents: str,
+    term_s: float = 15.0,
+    grace_s: float = 35.0,
 ) -> None:
     import uvicorn  # with what it brings, a second; only this command needs it
 
@@ -84,6 +93,7 @@ async def _serve(
         journal,
         state,
         term_s=term_s,
+        grace_s=grace_s,
         checkpoints=str((root / "checkpoints").absolute()),
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
         origin=_origin(root),
@@ -94,6 +104,10 @@ async def _serve(
     note(
         f"people: http://{http}/docs   agents: {agents.rpartition(':')[0]}:{port}   journal: {where or root / 'journal.sqlite'}"
     )
+    # Left to itself, it would let the process die of a signal before the loop has ended.
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
     serving = asyncio.create_task(server.serve())
     ended = asyncio.create_task(plane.ended())
     await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -192,7 +206,7 @@ def up(
         where = str(root / "agents" / machine.name)
         started.append(subprocess.Popen([*base, "--node", machine.name, "--accelerators", spelled, "--root", where]))
     try:
-        asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, "", http, agents, 15.0))
+        asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, "", http, agents))
     finally:
         path.unlink(missing_ok=True)
         for process in started:

@@ -43,6 +43,10 @@ LONGEST_PAUSE_S = 5.0
 """Between tries to reach the control plane."""
 
 
+FIRST_ANSWER_S = 15.0
+"""How long the first welcome is waited for; later on it is the term. A way on which everything is lost is not closed by anybody."""
+
+
 class Unwanted(FairleadError):
     """The control plane refuses this agent; trying again as it is would not help."""
 
@@ -71,6 +75,7 @@ class Agent:
         self._sequence = 0
         self._unheard: dict[int, tuple[Ended, ...]] = {}
         self._asked: list[float] = []  # when the beats were sent that have no answer yet
+        self._welcomed = False  # in this stream
 
     def run(self) -> None:
         """Until `stopping` is set, or the control plane does not want it. Jobs go on when it returns."""
@@ -81,7 +86,7 @@ class Agent:
                 self._session()
             except _Lost as problem:
                 log.warning("no control plane: %s", problem)
-            pause = LOOK_S if self._asked else min(2 * pause, LONGEST_PAUSE_S)
+            pause = LOOK_S if self._welcomed else min(2 * pause, LONGEST_PAUSE_S)
             again = self.clock() + pause
             while not self.stopping.is_set() and self.clock() < again:
                 self._numbered(self._look())
@@ -101,11 +106,13 @@ class Agent:
             threading.Thread(target=_listen, args=(stream, heard), daemon=True).start()
             try:
                 next_beat = self.clock()
-                self._asked = [next_beat]
+                self._asked, self._welcomed = [next_beat], False
                 said.put(self._hello())
                 while not self.stopping.is_set():
                     self._take(heard, said)
                     now = self.clock()
+                    if self._asked and now - self._asked[0] > (self._term.term_s if self._term else FIRST_ANSWER_S):
+                        raise _Lost("nobody answers")
                     if self._term is not None and now >= next_beat:
                         self._asked.append(now)
                         said.put(Beat())
@@ -132,6 +139,7 @@ class Agent:
                 raise _Lost(str(data or "the stream was closed"))
             message = decode(data)
             if isinstance(message, Welcome):
+                self._welcomed = True
                 self._term = LeaseTerm(message.term_s)
                 self._renewed()
                 for sequence, told in self._unheard.items():
@@ -191,7 +199,7 @@ def _listen(stream: Iterator[bytes], heard: queue.Queue[bytes | Exception | None
             heard.put(data)
         heard.put(None)
     except grpc.RpcError as problem:
-        heard.put(problem)
+        heard.put(_Lost(problem.details() if hasattr(problem, "details") else str(problem)))
 
 
 def _encoded(said: queue.Queue[FromAgent | None]) -> Iterator[bytes]:

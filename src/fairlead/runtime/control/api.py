@@ -92,6 +92,13 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
     async def health() -> dict[str, Any]:
         return {"version": __version__, "second": plane.live.now}
 
+    @app.get("/v1/digest", responses={403: {}})
+    async def digest(who: Who) -> dict[str, Any]:
+        """A fingerprint of the state: a replay of the journal gives the same."""
+        if who.role is not Role.ADMIN:
+            raise HTTPException(403, "for an admin")
+        return {"digest": await read(lambda: plane.loop.state.digest())}
+
     @app.post("/v1/jobs", status_code=201, responses={409: {}, 411: {}, 413: {}, 422: {}})
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
         jobs = [task.job(task.name, who.user) for task in body.jobs]
@@ -137,7 +144,8 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
         number = await read(lambda: find(name, who))
         if await read(lambda: plane.loop.state.store.arrays["phase"][number] > int(Phase.RUNNING)):
             raise HTTPException(409, "it has ended already")
-        await in_the_journal(lambda answered: plane.live.cancel(number, answered))
+        if not await in_the_journal(lambda answered: plane.live.cancel(number, answered)):
+            raise HTTPException(409, "it has ended already")
         return {"number": number, "cancelled": True}
 
     @app.get("/v1/nodes")

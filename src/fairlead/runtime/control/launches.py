@@ -3,7 +3,7 @@ network and no clock: whatever is to be sent comes back as orders, whatever beca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -108,18 +108,62 @@ class Launches:
 
     def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat]) -> list[Addressed]:
         run = Running(job, generation, name, task, tuple(seats))
-        mine = run.places
-        run.waits_for = {
-            other.key
-            for other in self._all.values()
-            if other.job == job or (other.leaving and not mine.isdisjoint(other.places))
-        }
+        run.waits_for = self._before(run)
         self._all[run.key] = run
         return self._send(run)
 
-    def adopt(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat]) -> None:
-        """A launch of a time before a restart, which agents say is running."""
-        self._all[job, generation] = Running(job, generation, name, task, tuple(seats), sent=True)
+    def adopt(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0) -> None:
+        """A launch of a time before a restart. Whether its agents know of it is found out when they come back."""
+        self._all[job, generation] = Running(job, generation, name, task, tuple(seats), sent=True, saved=saved)
+
+    def compare(
+        self,
+        found: Mapping[int, Collection[Key]],
+        places: Callable[[int], tuple[int, ...]],
+        wanted: Callable[[int], bool],
+    ) -> tuple[list[Addressed], list[Outcome]]:
+        """Agents are there, and tell what they found running, by node. What was ordered while nobody heard it is said again,
+        and strangers that nobody knows of have to leave: a job that is `wanted` may save. `places(node)` are all accelerators
+        of a node, which is as much as is known of where a stranger stands."""
+        orders: list[Addressed] = []
+        outcomes: list[Outcome] = []
+        unheard: list[Running] = []
+        for run in [run for run in self._all.values() if run.sent]:
+            here = [node for node in self._nodes_left(run) if node in found]
+            missing = [node for node in here if run.key not in found[node]]
+            if run.leaving or run.lost:
+                orders += [(node, _farewell(run)) for node in here if node not in missing]
+                run.lost.update(missing)  # it never began there
+                if run.over:
+                    more, became = self._settle(run)
+                    orders += more
+                    outcomes += became
+            elif len(missing) == len(run.seats):
+                run.sent = False
+                unheard.append(run)
+            else:
+                orders += [(node, launch) for node, launch in self._orders(run) if node in missing]
+        for node in found:
+            for key in sorted(found[node]):
+                orders += self._dismiss(key, Seat(node, (), places(node)), wanted)
+        for run in unheard:
+            run.waits_for = self._before(run)
+            orders += self._send(run)
+        return orders, outcomes
+
+    def _dismiss(self, key: Key, seat: Seat, wanted: Callable[[int], bool]) -> list[Addressed]:
+        """A stranger has to leave, and whoever comes after it waits for that. Where a later launch of the job runs already it
+        must not save."""
+        run = self._all.get(key)
+        if run is not None and seat.node in {known.node for known in run.seats}:
+            return []
+        if run is None:
+            later = any(other.sent and other.generation > key[1] for other in self._all.values() if other.job == key[0])
+            may_save = wanted(key[0]) and not later
+            run = Running(*key, "", Task(()), (), sent=True, revoked=may_save, dropped=not may_save)
+            self._all[key] = run
+        run.seats += (seat,)
+        return [(seat.node, _farewell(run))]
 
     def revoke(self, job: int) -> tuple[list[Addressed], list[Outcome]]:
         run = self.latest(job)
@@ -169,6 +213,12 @@ class Launches:
 
     # What the above are made of.
 
+    def _before(self, run: Running) -> set[Key]:
+        """Earlier launches of the job, and whoever is leaving the accelerators of this one."""
+        others = [other for other in self._all.values() if other.key != run.key]
+        earlier = {other.key for other in others if other.job == run.job and other.generation < run.generation}
+        return earlier | {other.key for other in others if other.leaving and not run.places.isdisjoint(other.places)}
+
     def _nodes_left(self, run: Running) -> list[int]:
         """Where it may still run."""
         return [seat.node for seat in run.seats if seat.node not in run.ended and seat.node not in run.lost]
@@ -177,6 +227,9 @@ class Launches:
         if run.waits_for:
             return []
         run.sent = True
+        return self._orders(run)
+
+    def _orders(self, run: Running) -> list[Addressed]:
         master, gang = self._ports(run.key) if run.world_size > 1 else (0, 0)
         host = self._address_of(run.seats[0].node)
         return [
@@ -207,6 +260,10 @@ class Launches:
                 other.waits_for.discard(run.key)
                 orders += self._send(other)
         return orders, [_outcome(run)]
+
+
+def _farewell(run: Running) -> Order:
+    return Revoke(*run.key) if run.revoked and not run.dropped else Kill(*run.key)
 
 
 def _outcome(run: Running) -> Outcome:
