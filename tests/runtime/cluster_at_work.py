@@ -250,7 +250,8 @@ class ClusterAtWork:
             assert 0 < again <= most, f"{name} fell back by {again} steps, and saves every {most}"
 
     def _order(self, order: dict[str, Any]) -> str:
-        assert self._foundry.stdin is not None and self._foundry.stdout is not None
+        assert self._foundry.stdin is not None
+        assert self._foundry.stdout is not None
         print(json.dumps(order), file=self._foundry.stdin, flush=True)
         answer = self._foundry.stdout.readline()
         assert answer, (self.root / "foundry.log").read_text()

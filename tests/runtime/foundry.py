@@ -33,7 +33,7 @@ import uvicorn  # noqa: E402
 from fastapi import FastAPI  # noqa: E402
 
 import fairlead.runtime.agent.session  # noqa: E402
-import fairlead.runtime.control.api  # noqa: E402
+import fairlead.runtime.control.api  # noqa: E402, F401
 from fairlead.cli.main import run  # noqa: E402
 from fairlead.config import SchedulerConfig  # noqa: E402
 from fairlead.core.events import Event  # noqa: E402

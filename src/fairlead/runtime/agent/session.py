@@ -4,6 +4,7 @@ them until that is heard, and beats. When its lease has run out because nobody a
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -44,7 +45,7 @@ LONGEST_PAUSE_S = 5.0
 
 
 FIRST_ANSWER_S = 15.0
-"""How long the first welcome is waited for; later on it is the term. A way on which everything is lost is not closed by anybody."""
+"""How long the first welcome is waited for; later on it is the term. Nobody closes a stream on which everything is lost."""
 
 
 class Unwanted(FairleadError):
@@ -71,6 +72,7 @@ class Agent:
     def __post_init__(self) -> None:
         self._incarnation = _next_incarnation(self.supervisor.root)
         self._term: LeaseTerm | None = None
+        self._grace_s = math.inf
         self._expired = False
         self._sequence = 0
         self._unheard: dict[int, tuple[Ended, ...]] = {}
@@ -140,7 +142,7 @@ class Agent:
             message = decode(data)
             if isinstance(message, Welcome):
                 self._welcomed = True
-                self._term = LeaseTerm(message.term_s)
+                self._term, self._grace_s = LeaseTerm(message.term_s), message.grace_s
                 self._renewed()
                 for sequence, told in self._unheard.items():
                     said.put(Words(sequence, told))
@@ -175,7 +177,7 @@ class Agent:
         if self._term is not None and self._term.is_over(self.clock()) and not self._expired:
             log.warning("the lease of this agent is over: its jobs are stopped")
             self._expired = True
-            self.supervisor.expire()
+            self.supervisor.expire(self._grace_s)
         self.supervisor.wait(LOOK_S)
         return self.supervisor.poll()
 
@@ -191,6 +193,7 @@ class Agent:
         if self._term is not None and self._asked:
             self._term = self._term.renewed(self._asked.pop(0))
             self._expired = False
+            self.supervisor.hold(self._term.since + self._term.term_s, self._grace_s)
 
 
 def _listen(stream: Iterator[bytes], heard: queue.Queue[bytes | Exception | None]) -> None:

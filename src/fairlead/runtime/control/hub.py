@@ -154,7 +154,7 @@ class Hub:
         self._incarnation[node], self._address[node] = message.incarnation, message.address
         self._sessions[node] = session
         self._renew(node)
-        session.out.put_nowait(Welcome(self.term_s))
+        session.out.put_nowait(Welcome(self.term_s, self.grace_s))
         self._alive().joined(node, message.running)
         return session
 
