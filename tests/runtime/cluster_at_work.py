@@ -9,6 +9,7 @@ down every step and notice when they run twice at once. `check` says whether all
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +91,6 @@ class ClusterAtWork:
         (root / "job.py").write_text(JOB)
 
     def __enter__(self) -> ClusterAtWork:
-        environment = {**os.environ, "PYTHONPATH": SOURCE}
-        self._foundry = subprocess.Popen(
-            [sys.executable, str(FOUNDRY)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(self.root / "foundry.log").open("wb"),
-            env=environment,
-            text=True,
-            cwd=self.root,
-        )
         try:
             self.start_plane()
             for node in self.cluster.nodes:
@@ -121,7 +113,7 @@ class ClusterAtWork:
         words = ["serve", "--cluster", self._machines, *self._serve, "--root", str(self.root / "plane")]
         words += ["--http", f"127.0.0.1:{self.http}", "--agents", f"127.0.0.1:{self.port}"]
         order = {"words": words, "log": str(self.root / "plane.log"), "death": death, **more}
-        self.plane = int(self._order(order))
+        self.plane = foundry().make(order)
         if wait:
             self.until_there()
 
@@ -135,7 +127,7 @@ class ClusterAtWork:
     def plane_ended(self, of: str = "") -> int:
         """Waits for the control plane's end: its exit status, or the negative signal."""
         ended_within(self.plane, lambda: f"of {of}\n{self._logs()}")
-        status = int(self._order({"ended": self.plane}))
+        status = foundry().status(self.plane)
         self.plane = 0
         return status
 
@@ -144,13 +136,13 @@ class ClusterAtWork:
         words = ["agent", "--control", f"127.0.0.1:{through or self.port}", "--node", node, "--end-jobs"]
         words += ["--accelerators", f"{about.type}:{about.accelerators}", "--root", str(self.root / node)]
         words += ["--token-file", str(self.root / "plane" / "agent.token")]
-        self.agents[node] = int(self._order({"words": words, "log": str(self.root / f"{node}.log")}))
+        self.agents[node] = foundry().make({"words": words, "log": str(self.root / f"{node}.log")})
 
     def end_agent(self, node: str, number: signal.Signals = signal.SIGKILL) -> None:
         pid = self.agents.pop(node)
         os.kill(pid, number)
         ended_within(pid, self._logs)
-        self._order({"ended": pid})
+        foundry().status(pid)
 
     # People.
 
@@ -249,31 +241,50 @@ class ClusterAtWork:
             most = about["save_every"] or about["steps"]
             assert 0 < again <= most, f"{name} fell back by {again} steps, and saves every {most}"
 
-    def _order(self, order: dict[str, Any]) -> str:
-        assert self._foundry.stdin is not None
-        assert self._foundry.stdout is not None
-        print(json.dumps(order), file=self._foundry.stdin, flush=True)
-        answer = self._foundry.stdout.readline()
-        assert answer, (self.root / "foundry.log").read_text()
-        return answer
-
     def _logs(self) -> str:
         return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.root.glob("*.log")))
 
     def _end(self) -> None:
         """Agents end their jobs; where that does not help, what is left is killed."""
-        for pid in self.agents.values():
-            os.kill(pid, signal.SIGTERM)
-        for pid in self.agents.values():
+        for node in list(self.agents):
             with contextlib.suppress(AssertionError):
-                ended_within(pid, str)
-        assert self._foundry.stdin is not None
-        self._foundry.stdin.close()
-        self._foundry.wait(PATIENCE_S)
+                self.end_agent(node, signal.SIGTERM)
+        if self.plane:
+            self.kill_plane()
         for name in self._about:
             for pid in self.workers_of(name):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+class Foundry:
+    """Our end of `foundry.py`."""
+
+    def __init__(self) -> None:
+        command, environment = [sys.executable, str(FOUNDRY)], {**os.environ, "PYTHONPATH": SOURCE}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True)
+        atexit.register(self.close)
+
+    def make(self, order: dict[str, Any]) -> int:
+        return self._answer(order)
+
+    def status(self, pid: int) -> int:
+        return self._answer({"ended": pid})
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _answer(self, order: dict[str, Any]) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
+
+
+@cache
+def foundry() -> Foundry:
+    return Foundry()
 
 
 def wait_for(reached: Callable[[], bool], what: str, logs: Callable[[], str] = str) -> None:

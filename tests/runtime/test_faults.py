@@ -40,20 +40,13 @@ def test_a_job_that_is_sent_to_an_agent_that_has_just_died_starts_when_it_is_bac
 
 
 def test_jobs_of_an_agent_that_stays_away_end_by_themselves_before_they_start_elsewhere(tmp_path: Path) -> None:
-    with ClusterAtWork(tmp_path, **TWO, term_s=2.0, grace_s=2.0) as cluster:
-        for name, cooperative in (("saves", True), ("stubborn", False)):
-            cluster.submit(
-                cluster.job(name, steps=100_000, save_every=5, types=["v100"], cooperative=cooperative), ends="cancelled"
-            )
-            cluster.until("it runs", lambda jobs, name=name: jobs[name]["steps_done"] > 2)
-            cluster.harmed.add(name)
-            (worker,) = cluster.workers_of(name)
-            cluster.end_agent("v100-0")
-            wait_for(lambda: not cluster.nodes()["v100-0"]["up"], "the node is given up")
-            assert cluster.workers_of(name) == []
-            cluster.cancel(name)
-            cluster.start_agent("v100-0")
-            wait_for(lambda: cluster.nodes()["v100-0"]["up"], "the node is back")
+    with ClusterAtWork(tmp_path, "2xv100:2,2xk80:2", "fifo", term_s=1.5, grace_s=2.0) as cluster:
+        cluster.submit(cluster.job("saves", steps=60), cluster.job("deaf", steps=60, save_every=5, cooperative=False))
+        cluster.until("they run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
+        cluster.harmed.add("deaf")
+        cluster.end_agent("v100-0")
+        wait_for(lambda: not cluster.nodes()["v100-0"]["up"], "the node is given up")
+        assert cluster.until("they run elsewhere", lambda jobs: all(job["starts"] == 2 for job in jobs.values()))
 
 
 def test_a_plane_that_dies_when_it_gives_a_node_up_gives_it_up_again(tmp_path: Path) -> None:
@@ -84,7 +77,7 @@ def test_an_agent_that_is_cut_off_ends_its_jobs_and_comes_back(tmp_path: Path) -
         wire.mend()
         wait_for(lambda: cluster.nodes()["v100-0"]["up"], "the node is back")
         jobs = cluster.until_all_ended()
-        assert jobs["moves"]["starts"] == 2
+        assert jobs["moves"]["starts"] >= 2
         wire.close()
 
 
@@ -105,17 +98,15 @@ def test_a_full_disk_ends_the_plane_with_a_word_and_costs_nothing_that_was_ackno
         cluster.until("it runs", lambda jobs: jobs["before"]["steps_done"] > 2)
         size = max(path.stat().st_size for path in cluster.journal.parent.glob("journal.sqlite*"))
         resource.prlimit(cluster.plane, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-        with pytest.raises(Gone):
-            for number in range(1000):
-                cluster.submit(cluster.job(f"more-{number}", steps=1))
+        with pytest.raises(Gone, match="cannot use the journal"):
+            cluster.submit(*(cluster.job(f"more-{number}", steps=1) for number in range(500)))
         assert cluster.plane_ended() == 2
         said = (tmp_path / "plane.log").read_text()
         assert f"fairlead: error: {cluster.journal}: cannot use the journal" in said
         assert "Traceback" not in said
         cluster.start_plane()
-        for name in [name for name in cluster.expected if name != "before"][2:]:
-            cluster.expected[name] = "cancelled"
-            cluster.cancel(name)
+        assert set(cluster.jobs()) == {"before"}
+        cluster.submit(cluster.job("there-is-room", steps=1))
 
 
 def test_a_calendar_that_is_set_forward_and_back_changes_nothing(tmp_path: Path) -> None:
@@ -124,7 +115,7 @@ def test_a_calendar_that_is_set_forward_and_back_changes_nothing(tmp_path: Path)
     with ClusterAtWork(tmp_path, **ONE) as cluster:
         cluster.kill_plane()
         cluster.start_plane(calendar=str(wrong))
-        for number, seconds in enumerate((86_400.0, -86_400.0, 0.0)):
+        for number, seconds in enumerate((86_400.0, -86_400.0)):
             cluster.submit(cluster.job(f"running-{number}", steps=15))
             cluster.until("it runs", lambda jobs, n=number: jobs[f"running-{n}"]["steps_done"] > 2)
             wrong.write_text(str(seconds))

@@ -9,7 +9,7 @@ import threading
 
 class Wire:
     """Listens on `port` and leads to another. While it is `cut`, bytes are swallowed and nobody is told, as on a network that
-    loses everything; connections that are made meanwhile get nowhere. `mend` lets go of the swallowed ones, and all is as before."""
+    loses everything, and whoever connects meanwhile gets nowhere. `mend` drops all of these."""
 
     def __init__(self, to: int) -> None:
         self._to, self._cut = to, False

@@ -71,10 +71,13 @@ def create_app(plane: Plane, tokens: Tokens) -> FastAPI:
             loop.call_soon_threadsafe(lambda: None if answer.done() else answer.set_result(events))
 
         ask(answered)
-        try:
-            return await asyncio.wait_for(answer, ANSWER_WITHIN_S)
-        except TimeoutError:
-            raise HTTPException(503, "not known yet whether it was accepted: look at the queue") from None
+        over = asyncio.create_task(plane.over())
+        done, _ = await asyncio.wait((answer, over), timeout=ANSWER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if answer in done:
+            return answer.result()
+        why = f": {plane.failure}" if plane.failure is not None else ""
+        raise HTTPException(503, f"not known whether it was accepted, look at the queue later{why}")
 
     def find(name: str, who: Bearer) -> int:
         """A job by number, or by name: the youngest of that name. Others' jobs are not there."""
