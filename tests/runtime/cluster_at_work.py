@@ -31,7 +31,7 @@ from fairlead.engine.state import State
 from fairlead.journals.opening import read_journal
 from fairlead.testing import check_events
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 LOOK_S = 0.05
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 FOUNDRY = Path(__file__).with_name("foundry.py")
@@ -76,9 +76,13 @@ class ClusterAtWork:
         round_s: float = 0.5,
         term_s: float = 20.0,
         grace_s: float = 10.0,
+        embedded: bool = False,
     ) -> None:
+        """`embedded`: all of it by `fairlead up`; there are no agents to kill one by one then."""
         self.root, self.cluster, self._machines = root, Cluster.parse(machines), machines
-        self._serve = ["--policy", policy, "--round", str(round_s), "--term", str(term_s), "--grace", str(grace_s)]
+        self._command = ["up" if embedded else "serve", "--policy", policy, "--round", str(round_s)]
+        self._command += [] if embedded else ["--term", str(term_s), "--grace", str(grace_s)]
+        self._embedded = embedded
         self.http, self.port = free_port(), free_port()
         self.journal = root / "plane" / "journal.sqlite"
         self.plane = 0
@@ -93,7 +97,7 @@ class ClusterAtWork:
     def __enter__(self) -> ClusterAtWork:
         try:
             self.start_plane()
-            for node in self.cluster.nodes:
+            for node in () if self._embedded else self.cluster.nodes:
                 self.start_agent(node.name)
         except BaseException:
             self._end()
@@ -110,7 +114,7 @@ class ClusterAtWork:
     # Processes.
 
     def start_plane(self, death: str = "", wait: bool = True, **more: str) -> None:
-        words = ["serve", "--cluster", self._machines, *self._serve, "--root", str(self.root / "plane")]
+        words = [*self._command, "--cluster", self._machines, "--root", str(self.root / "plane")]
         words += ["--http", f"127.0.0.1:{self.http}", "--agents", f"127.0.0.1:{self.port}"]
         order = {"words": words, "log": str(self.root / "plane.log"), "death": death, **more}
         self.plane = foundry().make(order)
@@ -220,7 +224,7 @@ class ClusterAtWork:
         assert {name: phases.get(name) for name in self.expected} == self.expected, "by acknowledged job"
         twice = self.root / "twice"
         assert not twice.exists(), f"jobs ran twice at once: {twice.read_text()}"
-        for name in [name for name, phase in phases.items() if phase == "finished"]:
+        for name in [name for name, phase in phases.items() if phase == "finished" and name in self._about]:
             ranks = [str(rank) for rank in range(self._workers[name])] if self._workers[name] > 1 else [""]
             for rank in ranks:
                 self._check_steps(name, self.steps_of(name, rank))
@@ -250,7 +254,8 @@ class ClusterAtWork:
             with contextlib.suppress(AssertionError):
                 self.end_agent(node, signal.SIGTERM)
         if self.plane:
-            self.kill_plane()
+            os.kill(self.plane, signal.SIGTERM if self._embedded else signal.SIGKILL)
+            self.plane_ended()
         for name in self._about:
             for pid in self.workers_of(name):
                 with contextlib.suppress(ProcessLookupError):

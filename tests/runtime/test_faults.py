@@ -65,11 +65,11 @@ def test_a_plane_that_dies_when_it_gives_a_node_up_gives_it_up_again(tmp_path: P
 
 
 def test_an_agent_that_is_cut_off_ends_its_jobs_and_comes_back(tmp_path: Path) -> None:
-    with ClusterAtWork(tmp_path, **TWO, term_s=2.0, grace_s=4.0) as cluster:
+    with ClusterAtWork(tmp_path, **TWO, term_s=1.5, grace_s=2.5) as cluster:
         wire = Wire(cluster.port)
         cluster.end_agent("v100-0", signal.SIGTERM)
         cluster.start_agent("v100-0", through=wire.port)
-        cluster.submit(cluster.job("moves", steps=150), cluster.job("stays", steps=100, types=["k80"]))
+        cluster.submit(cluster.job("moves", steps=60), cluster.job("stays", steps=20, types=["k80"]))
         cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
         wire.cut()
         wait_for(lambda: not cluster.nodes()["v100-0"]["up"], "the node is given up")

@@ -27,6 +27,8 @@ from fairlead.runtime.orders import Ended, Metric, Order, Task, Told
 RATE_TELLS = 0.05
 """A rate that differs by less from what is known is not worth an event."""
 
+OFF_S = 1.0
+"""Nor is a job that is ahead or behind by less than so many seconds of its work: fast steps come in bursts."""
 
 FIRST_PORT, PORTS = 20_000, 10_000
 """For gangs to find each other."""
@@ -285,7 +287,7 @@ class Live:
             return ()
         steps, rate, since = self._progress.get(word.job, (0.0, 0.0, now))
         expected = steps + rate * (now - since)
-        off = abs(word.steps - expected) > max(1.0, RATE_TELLS * (word.steps - steps))
+        off = abs(word.steps - expected) > max(1.0, RATE_TELLS * (word.steps - steps), OFF_S * word.rate)
         if not off and abs(word.rate - rate) <= RATE_TELLS * rate:
             return ()
         return (self._progressed(word.job, word.steps, word.rate, now),)
