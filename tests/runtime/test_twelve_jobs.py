@@ -58,7 +58,7 @@ def training(folder: Path, log: str) -> list[str]:
 
 def test_a_dozen_jobs_on_an_embedded_cluster_all_end_as_they_should(tmp_path: Path) -> None:
     environment: dict[str, Any] = {"env": {"PYTHONPATH": SOURCE}, "directory": str(tmp_path)}
-    with ClusterAtWork(tmp_path, policy="las", round_s=1.0, embedded=True) as cluster:
+    with ClusterAtWork(tmp_path, policy="las", round_s=2.0, embedded=True) as cluster:
         cluster.submit(*(cluster.job(f"count-{n}", steps=25, step_s=0.08) for n in range(7)))
         cluster.submit(cluster.job("gang", steps=30, step_s=0.08, workers=2))
         cluster.submit({"name": "training", "run": training(tmp_path, "parts"), "steps": 96, **environment})

@@ -214,6 +214,23 @@ def test_a_job_that_finishes_while_it_is_asked_to_leave_has_finished():
     scene.check()
 
 
+def test_a_job_that_fails_while_it_is_asked_to_leave_has_failed():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("a", retry_limit=1)
+    for generation in (1, 2):
+        scene.at(20.0 * generation)
+        scene.job(f"b-{generation}")
+        assert (0, Revoke(0, generation)) in scene.at(20.0 * generation + 10.0)
+        scene.live.tell(0, [Ended(0, generation, 3, False, 5, 5)])
+        (order,) = scene.at(20.0 * generation + 11.0)
+        if generation == 1:
+            assert scene.phase(0) is Phase.WAITING
+            scene.live.tell(0, [Ended(order[1].job, 1, 0, False, 1, 1)])
+    assert scene.phase(0) is Phase.FAILED
+    scene.check()
+
+
 def test_jobs_of_a_node_that_left_go_on_elsewhere_from_what_they_saved():
     scene = Scene()
     scene.join()

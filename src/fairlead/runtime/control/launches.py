@@ -3,6 +3,7 @@ network and no clock: whatever is to be sent comes back as orders, whatever beca
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -29,6 +30,7 @@ class Outcome:
     saved: int  # steps in its last checkpoint
     code: int = 0
     why: str = ""
+    asked: bool = False  # to leave, before that
 
 
 @dataclass(frozen=True)
@@ -276,10 +278,16 @@ def _outcome(run: Running) -> Outcome:
         fate = Fate.DROPPED
     elif whole and bad is None and not any(end.yielded for end in ends):
         fate = Fate.FINISHED
+    elif whole and bad is not None and not (run.revoked and _may_leave_so(run, bad)):
+        fate = Fate.FAILED
     elif run.revoked:
         fate = Fate.YIELDED
-    elif whole and bad is not None:
-        fate = Fate.FAILED
     else:
         fate = Fate.LOST
-    return Outcome(*run.key, fate, run.saved, code, why)
+    return Outcome(*run.key, fate, run.saved, code, why, run.revoked)
+
+
+def _may_leave_so(run: Running, end: Ended) -> bool:
+    """Who knows no lease may end with any status when it is sent SIGTERM, and who takes too long is killed. Others that fail
+    when they are asked to leave have failed."""
+    return not run.task.cooperative or end.code == -signal.SIGKILL

@@ -314,8 +314,11 @@ class Live:
                 self._progress[end.job] = (end.saved, 0.0, now)
                 self._failures[end.job] = self._failures.get(end.job, 0) + 1
                 if self._failures[end.job] > self._job_of[end.job].retry_limit:
+                    self._send(self.launches.drop(end.job))
                     self._forget(end.job)
                     events.append(ev.JobsFailed(now, one, at, end.why or f"exit code {end.code}"))
+                elif end.asked:  # by the state it waits, or is about to go on elsewhere
+                    events.append(self._progressed(end.job, end.saved, 0.0, now))
                 else:
                     events.append(ev.JobsInterrupted(now, one, saved, own_fault=True))
         return events
