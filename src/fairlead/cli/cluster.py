@@ -75,6 +75,7 @@ async def _serve(
     from fairlead.journals.opening import open_journal
     from fairlead.journals.recovery import recover
     from fairlead.runtime.control.api import create_app
+    from fairlead.runtime.control.clock import origin_of
     from fairlead.runtime.control.plane import Plane
     from fairlead.runtime.control.tokens import Role
 
@@ -96,7 +97,7 @@ async def _serve(
         grace_s=grace_s,
         checkpoints=str((root / "checkpoints").absolute()),
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
-        origin=_origin(root),
+        origin=origin_of(root / "origin"),
     )
     port = await plane.start(agents)
     host, _, at = http.rpartition(":")
@@ -129,16 +130,6 @@ def _tokens(root: Path) -> Tokens:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(token)
     return tokens
-
-
-def _origin(root: Path) -> float:
-    """Unix time of second 0, kept beside the journal."""
-    import time
-
-    path = root / "origin"
-    if not path.exists():
-        path.write_text(repr(time.time()))
-    return float(path.read_text())
 
 
 def agent(

@@ -15,7 +15,7 @@ from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.registry import Registry
-from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.clock import WallClock, origin_of
 from fairlead.runtime.control.live import Live
 from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Order, Progress, Revoke, Task
 from fairlead.testing import check_events
@@ -363,3 +363,13 @@ def test_a_clock_that_is_set_back_does_not_go_back():
     calendar[0], steady[0] = 0.0, 6.0
     assert clock.now() == 101.0
     assert WallClock(900.0, 101.0, lambda: 0.0, lambda: 0.0).now() == 101.0
+
+
+def test_a_calendar_that_is_set_while_nobody_runs_takes_second_0_along(tmp_path):
+    calendar = [1000.0]
+    first = origin_of(tmp_path / "origin", lambda: calendar[0])
+    assert first == pytest.approx(1000.0, abs=1.0)
+    calendar[0] = 90_000.0
+    assert origin_of(tmp_path / "origin", lambda: calendar[0]) == pytest.approx(90_000.0, abs=1.0)
+    (tmp_path / "origin").write_text("500.0 another-boot 7.0")  # the machine was started anew: only the calendar is left
+    assert origin_of(tmp_path / "origin", lambda: calendar[0]) == 500.0
