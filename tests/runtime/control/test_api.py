@@ -79,6 +79,8 @@ def test_others_jobs_are_not_there():
         assert (await bob.get("/v1/jobs?everybody=true")).json() == {"jobs": []}
         assert len((await who("root").get("/v1/jobs?everybody=true")).json()["jobs"]) == 1
         assert (await who("root").delete("/v1/jobs/mine")).status_code == 200
+        assert (await bob.get("/v1/digest")).status_code == 403
+        assert (await who("root").get("/v1/digest")).json() == {"digest": plane.loop.state.digest()}
 
     with_plane(scene)
 
