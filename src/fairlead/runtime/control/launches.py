@@ -108,8 +108,9 @@ class Launches:
     def latest(self, job: int) -> Running | None:
         return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
 
-    def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat]) -> list[Addressed]:
-        run = Running(job, generation, name, task, tuple(seats))
+    def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0) -> list[Addressed]:
+        """`saved` are the steps that it goes on from."""
+        run = Running(job, generation, name, task, tuple(seats), saved=saved)
         run.waits_for = self._before(run)
         self._all[run.key] = run
         return self._send(run)
@@ -167,14 +168,14 @@ class Launches:
         run.seats += (seat,)
         return [(seat.node, _farewell(run))]
 
-    def revoke(self, job: int) -> tuple[list[Addressed], list[Outcome]]:
+    def revoke(self, job: int) -> list[Addressed]:
         run = self.latest(job)
         if run is None:  # it ended at this very moment, and that is being told
-            return [], []
+            return []
         run.revoked = True
-        if not run.sent:
-            return self._settle(run)
-        return [(node, Revoke(job, run.generation)) for node in self._nodes_left(run)], []
+        if not run.sent:  # nothing became of it
+            return self._settle(run)[0]
+        return [(node, Revoke(job, run.generation)) for node in self._nodes_left(run)]
 
     def drop(self, job: int) -> list[Addressed]:
         """Nobody wants it any more."""

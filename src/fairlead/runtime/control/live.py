@@ -100,16 +100,13 @@ class Live:
         return self._next(until)
 
     def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
-        told: list[ev.Event] = []
         for job in plan.ended.tolist():
             self._send(self.launches.drop(job))
             self._forget(job)
         for job, _ in plan.refused:
             self._forget(job)
         for job in plan.suspended.tolist():
-            orders, outcomes = self.launches.revoke(job)
-            self._send(orders)
-            told += self._became(outcomes, plan.time)
+            self._send(self.launches.revoke(job))
         starts = plan.launches
         bounds = starts.offsets.tolist()
         for number, begin, end in zip(starts.jobs.tolist(), bounds, bounds[1:]):
@@ -118,8 +115,8 @@ class Live:
             steps, _, _ = self._progress.get(number, (0.0, 0.0, 0.0))
             self._progress[number] = (steps, 0.0, plan.time)
             seats = self._seats(starts.accelerators[begin:end])
-            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats))
-        return told
+            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, int(steps)))
+        return ()
 
     def reconcile(self, view: Snapshot) -> Sequence[ev.Event]:
         """After a restart: whoever runs by the state is looked for on its nodes. Agents must be able to join meanwhile; it
@@ -143,7 +140,7 @@ class Live:
         while self._awaited and not self._stopped:
             happened += self._next(math.inf)
         self._found = None
-        return [*happened, *self._compare(found)]
+        return happened if self._stopped else [*happened, *self._compare(found)]
 
     # What others call, from any thread.
 
