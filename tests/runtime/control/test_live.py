@@ -224,6 +224,7 @@ def test_a_job_that_fails_while_it_is_asked_to_leave_has_failed():
         assert (0, Revoke(0, generation)) in scene.at(20.0 * generation + 10.0)
         scene.live.tell(0, [Ended(0, generation, 3, False, 5, 5)])
         (order,) = scene.at(20.0 * generation + 11.0)
+        assert scene.loop.state.store.arrays["failures"][0] == 1
         if generation == 1:
             assert scene.phase(0) is Phase.WAITING
             scene.live.tell(0, [Ended(order[1].job, 1, 0, False, 1, 1)])

@@ -314,9 +314,10 @@ class Live:
                     self._send(self.launches.drop(end.job))
                     self._forget(end.job)
                     events.append(ev.JobsFailed(now, one, at, end.why or f"exit code {end.code}"))
-                elif end.asked:  # by the state it waits, or is about to go on elsewhere
-                    events.append(self._progressed(end.job, end.saved, 0.0, now))
                 else:
+                    if end.asked:  # by the state it waits, or is about to go on elsewhere
+                        self._send(self.launches.drop(end.job))
+                        events.append(self._progressed(end.job, end.saved, 0.0, now))
                     events.append(ev.JobsInterrupted(now, one, saved, own_fault=True))
         return events
 
