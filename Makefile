@@ -66,6 +66,7 @@ bench: setup
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/journals.py
 	$(BIN)/python benchmarks/runtime.py
+	$(BIN)/python benchmarks/fidelity.py
 
 pictures: setup
 	$(BIN)/python docs/make_policy_pictures.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -52,6 +53,8 @@ class Housekeeping:
     retention: Retention = field(default_factory=Retention)
     keep_ended_s: float = 7 * 86400.0  # checkpoints of jobs that have ended
     certificate: Certificate | None = None
+    term_s: float = 15.0  # of an agent's lease
+    grace_s: float = 35.0  # in which jobs save and end when it is over
 
 
 def _scheduler(config: Path | None, policy: str, round_s: float) -> SchedulerConfig:
@@ -70,6 +73,7 @@ def serve(
     http: Annotated[str, typer.Option("--http", help="Address for people.")] = "127.0.0.1:7420",
     agents: Annotated[str, typer.Option("--agents", help="Address for agents.")] = "127.0.0.1:7421",
     term: Annotated[float, typer.Option("--term", help="Seconds of an agent's lease.", min=1.0)] = 15.0,
+    grace: Annotated[float, typer.Option("--grace", help="Seconds after it in which jobs save and end.", min=1.0)] = 35.0,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="The server's certificate (PEM), for both.")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
     insecure: InsecureOption = False,
@@ -105,8 +109,8 @@ def serve(
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
-    keeping = Housekeeping(config, metrics_open, rules, keep_ended, certificate)
-    asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, term, keeping))
+    keeping = Housekeeping(config, metrics_open, rules, keep_ended, certificate, term, grace)
+    asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, keeping))
 
 
 async def _serve(
@@ -116,7 +120,6 @@ async def _serve(
     where: str,
     http: str,
     agents: str,
-    term_s: float,
     keeping: Housekeeping,
 ) -> None:
     import uvicorn  # with what it brings, a second; only this command needs it
@@ -124,6 +127,7 @@ async def _serve(
     from fairlead.journals.opening import open_journal
     from fairlead.journals.recovery import is_new, recover
     from fairlead.runtime.control.api import create_app
+    from fairlead.runtime.control.clock import origin_of
     from fairlead.runtime.control.code import CodeStore
     from fairlead.runtime.control.plane import Plane
     from fairlead.runtime.control.tokens import Role
@@ -142,12 +146,13 @@ async def _serve(
         lambda data: compose(data, registry),
         journal,
         state,
-        term_s=term_s,
+        term_s=keeping.term_s,
+        grace_s=keeping.grace_s,
         checkpoints=str((root / "checkpoints").absolute()),
         code=CodeStore(root / "code"),
         keep_ended_s=keeping.keep_ended_s,
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
-        origin=_origin(root),
+        origin=origin_of(root / "origin"),
         retention=keeping.retention,
     )
     certificate = keeping.certificate
@@ -163,10 +168,12 @@ async def _serve(
     note(f"people: {people}   agents: {machine}:{port}   journal: {where or root / 'journal.sqlite'}")
     if state is not None and keeping.config is None:
         note(f"scheduler: {scheduler_of(plane.scheduled).label}, as in the journal")
+    # Left to itself, it would let the process die of a signal before the loop has ended.
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
     serving = asyncio.create_task(server.serve())
     ended = asyncio.create_task(plane.ended())
-    # The server ends at a signal and raises it again: SIGINT is then a cancellation, SIGTERM must not be the end of everything.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
     try:
         await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
@@ -188,16 +195,6 @@ def _tokens(root: Path) -> Tokens:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(token)
     return tokens
-
-
-def _origin(root: Path) -> float:
-    """Unix time of second 0, kept beside the journal."""
-    import time
-
-    path = root / "origin"
-    if not path.exists():
-        path.write_text(repr(time.time()))
-    return float(path.read_text())
 
 
 def agent(
@@ -283,7 +280,7 @@ def up(
         started.append(subprocess.Popen([*base, "--node", machine.name, "--accelerators", spelled, "--root", where]))
     try:
         keeping = Housekeeping(config, metrics_open)
-        asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, "", http, agents, 15.0, keeping))
+        asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, "", http, agents, keeping))
     finally:
         path.unlink(missing_ok=True)
         for process in started:

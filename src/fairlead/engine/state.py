@@ -314,13 +314,13 @@ class State:
 
     def _interrupted(self, event: ev.JobsInterrupted) -> None:
         a = self.store.arrays
-        hit = a["held"][event.jobs] > 0  # who was suspended or ended meanwhile is not concerned
+        hit = a["held"][event.jobs] > 0  # who was suspended or ended meanwhile has nothing to lose
         jobs = event.jobs[hit]
         self._go(jobs, WAITING)
         self._settle(jobs, event.time)
         a["base_steps"][jobs] = event.steps[hit]
-        if event.own_fault:
-            a["failures"][jobs] += 1
+        if event.own_fault:  # also of who failed while it was suspended
+            a["failures"][event.jobs[a["phase"][event.jobs] <= RUNNING]] += 1
 
     # What the above are made of.
 

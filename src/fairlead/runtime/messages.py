@@ -83,9 +83,10 @@ class WantCode:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The agent's lease: after `term_s` without an answer to a beat it stops its jobs."""
+    """The agent's lease: after `term_s` without an answer to a beat it stops its jobs, and `grace_s` later none is left."""
 
     term_s: float
+    grace_s: float = 35.0
 
 
 @with_config(_STRICT)

@@ -32,9 +32,6 @@ class Ears:
 
     def left(self, node: int) -> None: ...
 
-    def grace_on(self, node: int) -> float:
-        return 0.0
-
     def tell(self, node: int, told: Any, answered: Any) -> None:
         for word in told:
             self.words.put_nowait(word)

@@ -37,16 +37,12 @@ class Backend:
     def __init__(self) -> None:
         self.heard: list[tuple[Any, ...]] = []
         self.rung = asyncio.Event()
-        self.longest_grace_s = 0.0
 
     def joined(self, node: int, found: Any) -> None:
         self._note("joined", node, tuple(found))
 
     def left(self, node: int) -> None:
         self._note("left", node)
-
-    def grace_on(self, node: int) -> float:
-        return self.longest_grace_s
 
     def tell(self, node: int, told: Any, answered: Callable[[], None]) -> None:
         self._note("told", node, told)
@@ -181,24 +177,6 @@ def test_a_silent_agent_is_given_up_after_its_term_and_the_grace_and_not_before(
         await asyncio.sleep(0.2)  # the watch looks several times
         assert ("left", 0) not in backend.heard
         now[0] = 15.1
-        await backend.until("left", 0)
-
-    with_hub(scene, term_s=10.0, grace_s=5.0, clock=lambda: now[0])
-
-
-def test_a_node_whose_jobs_have_a_longer_grace_is_given_up_later():
-    now = [0.0]
-
-    async def scene(hub, backend, connect):
-        backend.longest_grace_s = 100.0
-        agent = connect()
-        await agent.say(hello())
-        await agent.hear()
-        await agent.channel.close()
-        now[0] = 109.9
-        await asyncio.sleep(0.2)  # the watch looks several times
-        assert ("left", 0) not in backend.heard
-        now[0] = 110.1
         await backend.until("left", 0)
 
     with_hub(scene, term_s=10.0, grace_s=5.0, clock=lambda: now[0])

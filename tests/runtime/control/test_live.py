@@ -15,7 +15,7 @@ from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.registry import Registry
-from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.clock import WallClock, origin_of
 from fairlead.runtime.control.launches import Fate, Seat
 from fairlead.runtime.control.live import Live
 from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress, Revoke, Task, Wants
@@ -218,6 +218,24 @@ def test_a_job_that_finishes_while_it_is_asked_to_leave_has_finished():
     scene.check()
 
 
+def test_a_job_that_fails_while_it_is_asked_to_leave_has_failed():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("a", retry_limit=1)
+    for generation in (1, 2):
+        scene.at(20.0 * generation)
+        scene.job(f"b-{generation}")
+        assert (0, Revoke(0, generation)) in scene.at(20.0 * generation + 10.0)
+        scene.live.tell(0, [Ended(0, generation, 3, False, 5, 5)])
+        (order,) = scene.at(20.0 * generation + 11.0)
+        assert scene.loop.state.store.arrays["failures"][0] == 1
+        if generation == 1:
+            assert scene.phase(0) is Phase.WAITING
+            scene.live.tell(0, [Ended(order[1].job, 1, 0, False, 1, 1)])
+    assert scene.phase(0) is Phase.FAILED
+    scene.check()
+
+
 def test_jobs_of_a_node_that_left_go_on_elsewhere_from_what_they_saved():
     scene = Scene()
     scene.join()
@@ -266,11 +284,68 @@ def test_after_a_restart_what_runs_is_looked_for_first(found):
         assert orders == []
         assert (scene.phase(0), scene.phase(1)) == (Phase.RUNNING, Phase.RUNNING)
     else:
-        assert [(order.job, order.generation) for _, order in orders] == [(0, 2)]
+        assert [(order.job, order.generation) for _, order in orders] == [(0, 1)]  # its agent never heard of it: once more
         assert scene.phase(1) is Phase.RUNNING
-    scene.live.tell(next(iter(here)), [Ended(0, 1 if found else 2, 0, False, 100, 100)])
+    scene.live.tell(next(iter(here)), [Ended(0, 1, 0, False, 100, 100)])
     scene.at(21.0)
     assert scene.phase(0) is Phase.FINISHED
+    scene.check()
+
+
+def restarted(before: Scene, machines: str, second: float) -> Scene:
+    """A control plane that has read its journal, and to which nobody has spoken yet."""
+    scene = Scene(machines, state=State.replay(before.journal), journal=before.journal)
+    scene.second = second
+    return scene
+
+
+def test_an_end_that_is_told_while_another_node_is_waited_for_counts():
+    before = Scene("v100:1,v100:1")
+    before.join()
+    before.job("a", steps=100.0)
+    before.job("b", steps=100.0)
+    before.at(0.0)
+    scene = restarted(before, "v100:1,v100:1", 5.0)
+    scene.live.joined(0, [(0, 1)])
+    scene.live.tell(0, [Ended(0, 1, 0, False, 100, 100)])
+    scene.live.joined(1, [(1, 1)])
+    for event in scene.live.reconcile(scene.loop.state.snapshot(5.0)):
+        scene.loop.record(event)
+    assert (scene.phase(0), scene.phase(1)) == (Phase.FINISHED, Phase.RUNNING)
+    scene.check()
+
+
+def test_orders_that_nobody_heard_are_given_again_when_the_agent_is_back():
+    scene = Scene("v100:2")
+    scene.join()
+    scene.job("a")
+    launched = scene.at(0.0)
+    scene.live.joined(0, [])
+    assert scene.at(1.0) == launched
+    scene.live.joined(0, [(0, 1)])
+    assert scene.at(2.0) == []
+    scene.live.cancel(0)
+    scene.at(3.0)
+    assert scene.at(3.5) == [(0, Kill(0, 1))]
+    scene.live.joined(0, [(0, 1)])
+    assert scene.at(4.0) == [(0, Kill(0, 1))]
+
+
+def test_a_job_that_was_on_its_way_out_when_the_plane_died_may_save_and_is_waited_for():
+    before = Scene("v100:1")
+    before.join()
+    before.job("old", steps=1000.0)
+    before.at(0.0)
+    before.job("new", steps=1000.0)
+    before.at(10.0)  # planned, and the order to leave is lost with the control plane
+    scene = restarted(before, "v100:1", 12.0)
+    scene.live.joined(0, [(0, 1)])
+    for event in scene.live.reconcile(scene.loop.state.snapshot(12.0)):
+        scene.loop.record(event)
+    assert scene.wire.new() == [(0, Revoke(0, 1))]
+    scene.live.tell(0, [Ended(0, 1, 0, True, 25, 25)])
+    assert [(order.job, order.generation) for _, order in scene.at(13.0)] == [(1, 1)]
+    assert scene.loop.state.store.arrays["base_steps"][0] == 25.0
     scene.check()
 
 
@@ -357,24 +432,6 @@ def test_a_launch_that_came_to_nothing_takes_no_steps_away():
     scene.check()
 
 
-def test_the_longest_grace_on_a_node_is_known_before_and_after_a_restart():
-    scene = Scene()
-    scene.live.task_of = lambda job: Task(("true",), grace_s=120.0)
-    scene.join()
-    scene.job("slow to leave", workers=3, steps=1000.0)
-    assert scene.live.grace_on(0) < 120
-    scene.at(0.0)
-    assert scene.live.grace_on(0) == scene.live.grace_on(1) > 120
-    again = Scene(state=State.replay(scene.journal), journal=scene.journal)
-    again.live.task_of = scene.live.task_of
-    again.live.stop()  # it does not wait for agents then
-    again.live.reconcile(again.loop.state.snapshot(0.0))
-    assert again.live.grace_on(1) > 120
-    again.live.left(1)
-    again.live._next(0.0)
-    assert again.live.grace_on(1) < 120
-
-
 def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
     scene = Scene("v100:1,v100:1")
     scene.join()
@@ -385,7 +442,7 @@ def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
     launches = scene.live.launches
     launches.revoke(0)
     assert launches.start(0, 2, "moving", Task(("true",)), [Seat(1, (0,), (0,))]) == []  # the first has not left yet
-    assert launches.revoke(0) == ([], [])
+    assert launches.revoke(0) == []
     orders, (became,) = launches.heard(0, Ended(0, 1, 0, True, 33, 33))
     assert (orders, became.fate, became.saved) == ([], Fate.YIELDED, 33)
 
@@ -416,3 +473,13 @@ def test_a_job_that_has_used_its_time_limit_up_has_failed_and_is_killed():
     again.live.tell(0, [Ended(0, 2, -9, False, 25, 20)])
     again.at(60.0)
     again.check()
+
+
+def test_a_calendar_that_is_set_while_nobody_runs_takes_second_0_along(tmp_path):
+    calendar = [1000.0]
+    first = origin_of(tmp_path / "origin", lambda: calendar[0])
+    assert first == pytest.approx(1000.0, abs=1.0)
+    calendar[0] = 90_000.0
+    assert origin_of(tmp_path / "origin", lambda: calendar[0]) == pytest.approx(90_000.0, abs=1.0)
+    (tmp_path / "origin").write_text("500.0 another-boot 7.0")  # the machine was started anew: only the calendar is left
+    assert origin_of(tmp_path / "origin", lambda: calendar[0]) == 500.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import math
 import queue
 import threading
 import time
@@ -56,6 +57,10 @@ LONGEST_PAUSE_S = 5.0
 """Between tries to reach the control plane."""
 
 
+FIRST_ANSWER_S = 15.0
+"""How long the first welcome is waited for; later on it is the term. Nobody closes a stream on which everything is lost."""
+
+
 class Unwanted(FairleadError):
     """The control plane refuses this agent; trying again as it is would not help."""
 
@@ -80,6 +85,7 @@ class Agent:
     def __post_init__(self) -> None:
         self._incarnation = _next_incarnation(self.supervisor.root)
         self._term: LeaseTerm | None = None
+        self._grace_s = math.inf
         self._expired = False
         self._telling = Telling()
         self._sequence = 0
@@ -87,6 +93,7 @@ class Agent:
         self._deliveries = Deliveries(self.supervisor)
         self._next_sweep = self.clock() + SWEEP_S
         self._asked: list[float] = []  # when the beats were sent that have no answer yet
+        self._welcomed = False  # in this stream
 
     def run(self) -> None:
         """Until `stopping` is set, or the control plane does not want it. Jobs go on when it returns."""
@@ -97,7 +104,7 @@ class Agent:
                 self._session()
             except _Lost as problem:
                 log.warning("no control plane: %s", problem)
-            pause = LOOK_S if self._asked else min(2 * pause, LONGEST_PAUSE_S)
+            pause = LOOK_S if self._welcomed else min(2 * pause, LONGEST_PAUSE_S)
             again = self.clock() + pause
             while not self.stopping.is_set() and self.clock() < again:
                 self._numbered(self._look())
@@ -117,7 +124,7 @@ class Agent:
             threading.Thread(target=_listen, args=(stream, heard), daemon=True).start()
             try:
                 next_beat = self.clock()
-                self._asked = [next_beat]
+                self._asked, self._welcomed = [next_beat], False
                 said.put(self._hello())
                 was_over = self._expired
                 while not self.stopping.is_set():
@@ -126,6 +133,8 @@ class Agent:
                     if self._expired and not was_over:  # a line can be dead long before the network says so
                         raise _Lost("no answer for the whole term of the lease")
                     now = self.clock()
+                    if self._asked and now - self._asked[0] > (self._term.term_s if self._term else FIRST_ANSWER_S):
+                        raise _Lost("nobody answers")
                     if self._term is not None and now >= next_beat:
                         self._asked.append(now)
                         said.put(Beat(self._busy()))
@@ -153,7 +162,8 @@ class Agent:
                 raise _Lost(str(data or "the stream was closed"))
             message = decode(data)
             if isinstance(message, Welcome):
-                self._term = LeaseTerm(message.term_s)
+                self._welcomed = True
+                self._term, self._grace_s = LeaseTerm(message.term_s), message.grace_s
                 self._renewed()
                 for sequence, told in self._unheard.items():
                     said.put(Words(sequence, told))
@@ -220,7 +230,7 @@ class Agent:
         if self._term is not None and self._term.is_over(self.clock()) and not self._expired:
             log.warning("the lease of this agent is over: its jobs are stopped")
             self._expired = True
-            self.supervisor.expire()
+            self.supervisor.expire(self._grace_s)
         if self.clock() >= self._next_sweep:
             self._next_sweep = self.clock() + SWEEP_S
             try:
@@ -244,6 +254,7 @@ class Agent:
         if self._term is not None and self._asked:
             self._term = self._term.renewed(self._asked.pop(0))
             self._expired = False
+            self.supervisor.hold(self._term.since + self._term.term_s, self._grace_s)
 
 
 def _listen(stream: Iterator[bytes], heard: queue.Queue[bytes | Exception | None]) -> None:
@@ -252,7 +263,7 @@ def _listen(stream: Iterator[bytes], heard: queue.Queue[bytes | Exception | None
             heard.put(data)
         heard.put(None)
     except grpc.RpcError as problem:
-        heard.put(problem)
+        heard.put(_Lost(problem.details() if hasattr(problem, "details") else str(problem)))
 
 
 def _encoded(said: queue.Queue[FromAgent | None]) -> Iterator[bytes]:

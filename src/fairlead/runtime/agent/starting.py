@@ -32,10 +32,16 @@ LONGEST_S = 1e9  # three decades: no job means more
 
 class Starter:
     def __init__(
-        self, jobs: Path, code: Path, accelerators: Accelerators, settings: Settings, sharing: MultiProcessService
+        self,
+        jobs: Path,
+        code: Path,
+        accelerators: Accelerators,
+        settings: Settings,
+        sharing: MultiProcessService,
+        lifeline: Path,
     ) -> None:
         self._jobs, self._code, self._accelerators = jobs, code, accelerators
-        self._settings, self._sharing = settings, sharing
+        self._settings, self._sharing, self._lifeline = settings, sharing, lifeline
 
     def has_code(self, digest: str) -> bool:
         return is_digest(digest) and (self._code / digest).is_dir()
@@ -173,6 +179,10 @@ class Starter:
             log_bytes=self._settings.log_bytes,
             log_pieces=self._settings.log_pieces,
             user=user.numbers if user and os.geteuid() == 0 else [],
+            lifeline=str(self._lifeline),
+            grace_s=launch.task.grace_s,
+            cooperative=launch.task.cooperative,
+            page=str(page) if launch.task.cooperative and launch.ranks[local_rank] == 0 else "",
         ).spelled()
 
     def _folder(self, path: Path) -> None:

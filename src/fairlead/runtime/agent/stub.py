@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import selectors
 import signal
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from fairlead.runtime.agent.lifeline import moments
 from fairlead.runtime.agent.logs import LogWriter
 from fairlead.runtime.agent.processes import descendants, end, look
 
@@ -36,6 +38,7 @@ _RESERVED = 4096
 _SHOWN = 200  # characters of a word, so that an exit fits into what is reserved for it
 _CHUNK = 1 << 16
 _LOOK_AGAIN_S = 0.05
+_NEVER_HELD_S = 10.0  # between looks at a lifeline on which nothing stands yet
 
 
 class Errand(NamedTuple):
@@ -48,6 +51,10 @@ class Errand(NamedTuple):
     log_bytes: int
     log_pieces: int
     user: list[int]
+    lifeline: str = ""  # says until when it may run without its agent; empty: for ever
+    grace_s: float = 0.0
+    cooperative: bool = True
+    page: str = ""  # of the worker that is told when the lease is over; empty: it is not told, or by SIGTERM
 
     def spelled(self) -> bytes:
         return json.dumps(self._asdict()).encode() + b"\n"
@@ -91,9 +98,11 @@ def run(errand: Errand) -> int:
         log.write(f"fairlead: {why}\n".encode())
         return _leave(desk, draft, Exit(CANNOT_START, time.monotonic_ns(), why))
     os.close(prints)
-    code, at_ns = _attend(pid, printed, waking, heard, log)
+    tether = _Tether(errand, pid)
+    code, at_ns = _attend(pid, printed, waking, heard, log, tether)
     log.close()
-    return _leave(desk, draft, Exit(code, at_ns, lost=log.lost))
+    why = "" if not tether.over else "killed because its agent was cut off or gone for too long"
+    return _leave(desk, draft, Exit(code, at_ns, why, lost=log.lost))
 
 
 def _start(errand: Errand, prints: int, die_with_stub: Callable[[], object]) -> int:
@@ -115,7 +124,41 @@ def _start(errand: Errand, prints: int, die_with_stub: Callable[[], object]) -> 
     return worker.pid
 
 
-def _attend(pid: int, printed: int, waking: int, heard: set[int], log: LogWriter) -> tuple[int, int]:
+class _Tether:
+    """Watches the lifeline in the place of an agent that may be dead."""
+
+    def __init__(self, errand: Errand, pid: int) -> None:
+        self._errand, self._pid = errand, pid
+        self._asked = self.over = False
+
+    def look(self) -> float | None:
+        """Asks when it is time to ask. Returns how long nothing has to be done; None: for ever."""
+        if not self._errand.lifeline or self.over:
+            return None
+        now, (ask, last) = time.monotonic(), moments(self._errand.lifeline)
+        if ask == math.inf:
+            return _NEVER_HELD_S
+        if now < ask:
+            return ask - now
+        if not self._asked:
+            self._asked = True
+            self._ask()
+        last = min(last, ask + self._errand.grace_s)
+        self.over = now >= last
+        return max(0.0, last - now)
+
+    def _ask(self) -> None:
+        if not self._errand.page:
+            if not self._errand.cooperative:
+                _signal_group(self._pid, signal.SIGTERM)
+            return
+        from fairlead.runtime.agent.pages import LeaseFile  # rarely needed, and it would make every start slower
+
+        with contextlib.suppress(OSError):
+            LeaseFile(Path(self._errand.page)).revoke()
+
+
+def _attend(pid: int, printed: int, waking: int, heard: set[int], log: LogWriter, tether: _Tether) -> tuple[int, int]:
     """Until the command has ended, all that it left behind is dead, and what they printed is written."""
     looking = selectors.DefaultSelector()
     looking.register(printed, selectors.EVENT_READ)
@@ -127,7 +170,10 @@ def _attend(pid: int, printed: int, waking: int, heard: set[int], log: LogWriter
     myself = look(os.getpid())
     assert myself is not None
     while True:
-        looking.select(_LOOK_AGAIN_S if code is not None or END in heard else None)
+        quiet_s = tether.look()
+        if tether.over:
+            heard.add(END)
+        looking.select(_LOOK_AGAIN_S if code is not None or END in heard else quiet_s)
         with contextlib.suppress(BlockingIOError):
             os.read(waking, _CHUNK)
         status = _reap(pid)

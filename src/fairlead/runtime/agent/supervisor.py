@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import select
 import time
@@ -17,6 +18,7 @@ from fairlead.runtime.agent.archives import unpack
 from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning, faults_of
 from fairlead.runtime.agent.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.launched import Launched, Running
+from fairlead.runtime.agent.lifeline import Lifeline
 from fairlead.runtime.agent.logs import Excerpt, read
 from fairlead.runtime.agent.pages import LeaseFile
 from fairlead.runtime.agent.records import RECORD, SETTLED, Record, Stop, boot, launches, read_ended
@@ -46,8 +48,9 @@ class Supervisor:
             for folder in (self.root, self._jobs, self._code):
                 make_folder(folder, settings.folder_mode)
             self._lock = _locked(self.root / "lock")
+            self._lifeline = Lifeline(self.root / "lifeline")
         self._sharing = MultiProcessService(self.root / "mps")
-        self._starter = Starter(self._jobs, self._code, accelerators, settings, self._sharing)
+        self._starter = Starter(self._jobs, self._code, accelerators, settings, self._sharing, self._lifeline.path)
         self._newest: dict[int, int] = {}
         self._launched: dict[tuple[int, int], Launched] = {}
         try:
@@ -123,9 +126,21 @@ class Supervisor:
                 launched.kill(self._clock(), "killed because it was not wanted any more when its agent came back")
         return [running for running in self.running() if wanted(running)]
 
-    def expire(self) -> None:
-        """The agent's own lease is over: everything is asked to stop and has its own grace."""
-        self.stop_all()
+    def hold(self, until: float, grace_s: float) -> None:
+        """The agent's lease runs until then. If nothing more is heard, all that runs here has so long to leave after that,
+        whether or not there is a supervisor to see to it."""
+        with faults_of(self.root):
+            self._lifeline.move(until, until + self._grace(grace_s))
+
+    def expire(self, grace_s: float = math.inf) -> None:
+        """The agent's own lease is over: everything is asked to stop, and has its own grace, but no longer than this one."""
+        now = self._clock()
+        for launched in self._launched.values():
+            launched.revoke(now, min(launched.record.grace_s, self._grace(grace_s)))
+
+    def _grace(self, grace_s: float) -> float:
+        """What is left for saving of the time in which all must be gone: killing takes a while too."""
+        return grace_s - min(self._settings.kill_patience_s, grace_s / 2)
 
     def stop_all(self, grace_s: float | None = None) -> None:
         """Asks everything to stop; keep polling until nothing is running. None: each has its own grace."""
@@ -195,6 +210,7 @@ class Supervisor:
         for launched in self._launched.values():
             launched.close()
         self._launched.clear()
+        self._lifeline.close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

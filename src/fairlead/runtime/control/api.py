@@ -91,10 +91,13 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
             loop.call_soon_threadsafe(lambda: None if answer.done() else answer.set_result(events))
 
         ask(answered)
-        try:
-            return await asyncio.wait_for(answer, ANSWER_WITHIN_S)
-        except TimeoutError:
-            raise HTTPException(503, "not known yet whether it was accepted: look at the queue") from None
+        over = asyncio.create_task(plane.over())
+        done, _ = await asyncio.wait((answer, over), timeout=ANSWER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if answer in done:
+            return answer.result()
+        why = f": {plane.failure}" if plane.failure is not None else ""
+        raise HTTPException(503, f"not known whether it was accepted, look at the queue later{why}")
 
     def find(name: str, who: Bearer) -> int:
         """A job by number, or by name: the youngest of that name. Others' jobs are not there."""
@@ -123,6 +126,11 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
     @app.get("/v1/health")
     async def health() -> dict[str, Any]:
         return {"version": __version__, "second": plane.live.now}
+
+    @app.get("/v1/digest", responses={403: {}})
+    async def digest(who: Annotated[Bearer, Depends(admin)]) -> dict[str, Any]:
+        """A fingerprint of the state: a replay of the journal gives the same."""
+        return {"digest": await read(lambda: plane.loop.state.digest())}
 
     @app.post("/v1/jobs", status_code=201)
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
@@ -217,7 +225,8 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
         number = await read(lambda: find(name, who))
         if await read(lambda: plane.loop.state.store.arrays["phase"][number] > int(Phase.RUNNING)):
             raise HTTPException(409, "it has ended already")
-        await in_the_journal(lambda answered: plane.live.cancel(number, answered))
+        if not await in_the_journal(lambda answered: plane.live.cancel(number, answered)):
+            raise HTTPException(409, "it has ended already")
         return {"number": number, "cancelled": True}
 
     @app.get("/v1/nodes")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class WallClock:
@@ -22,3 +25,15 @@ class WallClock:
 
     def now(self) -> float:
         return self._offset + self._steady()
+
+
+def origin_of(path: Path, calendar: Callable[[], float] = time.time) -> float:
+    """Unix time of second 0, kept in a file: as the calendar says it today. As long as the machine has not been started anew,
+    a calendar that was set between two runs of a control plane takes second 0 along."""
+    boot, steady = _BOOT.read_text().strip() if _BOOT.exists() else "", time.clock_gettime(time.CLOCK_BOOTTIME)
+    if not path.exists():
+        path.write_text(f"{calendar()!r} {boot} {steady!r}\n")
+    origin, *rest = path.read_text().split()
+    if boot and rest[:1] == [boot]:
+        return calendar() - (steady - float(rest[1]))
+    return float(origin)

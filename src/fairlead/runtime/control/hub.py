@@ -134,8 +134,6 @@ class Hub:
         while True:
             now = self.clock()
             for node in [node for node, until in self._until.items() if until <= now]:
-                if (longer := self._alive().grace_on(node) - self.grace_s) > 0 and self._until[node] + longer > now:
-                    continue
                 del self._until[node]
                 self._close(node)
                 self._alive().left(node)
@@ -188,7 +186,7 @@ class Hub:
         self._incarnation[node], self._address[node] = message.incarnation, message.address
         self._sessions[node] = session
         self._renew(node)
-        session.out.put_nowait(Welcome(self.term_s))
+        session.out.put_nowait(Welcome(self.term_s, self.grace_s))
         self._alive().joined(node, message.running)
         return session
 

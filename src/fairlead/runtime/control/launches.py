@@ -4,7 +4,8 @@ network and no clock: whatever is to be sent comes back as orders, whatever beca
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable
+import signal
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -33,6 +34,7 @@ class Outcome:
     saved: int  # steps in its last checkpoint
     code: int = 0
     why: str = ""
+    asked: bool = False  # to leave, before that
 
 
 @dataclass(frozen=True)
@@ -125,27 +127,71 @@ class Launches:
     def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0) -> list[Addressed]:
         """`saved` is what it will find in its last checkpoint: it has that many steps even if it comes to nothing."""
         run = Running(job, generation, name, task, tuple(seats), saved=saved)
-        mine = run.places
-        run.waits_for = {
-            other.key
-            for other in self._all.values()
-            if other.job == job or (other.leaving and not mine.isdisjoint(other.places))
-        }
+        run.waits_for = self._before(run)
         self._all[run.key] = run
         return self._send(run)
 
-    def adopt(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat]) -> None:
-        """A launch of a time before a restart, which agents say is running."""
-        self._all[job, generation] = Running(job, generation, name, task, tuple(seats), sent=True)
+    def adopt(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0) -> None:
+        """A launch of a time before a restart. Whether its agents know of it is found out when they come back."""
+        self._all[job, generation] = Running(job, generation, name, task, tuple(seats), sent=True, saved=saved)
 
-    def revoke(self, job: int) -> tuple[list[Addressed], list[Outcome]]:
+    def compare(
+        self,
+        found: Mapping[int, Collection[Key]],
+        places: Callable[[int], tuple[int, ...]],
+        wanted: Callable[[int], bool],
+    ) -> tuple[list[Addressed], list[Outcome]]:
+        """Agents are there, and tell what they found running, by node. What was ordered while nobody heard it is said again,
+        and strangers that nobody knows of have to leave: a job that is `wanted` may save. `places(node)` are all accelerators
+        of a node, which is as much as is known of where a stranger stands."""
+        orders: list[Addressed] = []
+        outcomes: list[Outcome] = []
+        unheard: list[Running] = []
+        for run in [run for run in self._all.values() if run.sent]:
+            here = [node for node in self._nodes_left(run) if node in found]
+            missing = [node for node in here if run.key not in found[node]]
+            if run.leaving or run.lost:
+                orders += [(node, _farewell(run)) for node in here if node not in missing]
+                run.lost.update(missing)  # it never began there
+                if run.over:
+                    more, became = self._settle(run)
+                    orders += more
+                    outcomes += became
+            elif len(missing) == len(run.seats):
+                run.sent = False
+                unheard.append(run)
+            else:
+                orders += [(node, launch) for node, launch in self._orders(run) if node in missing]
+        for node in found:
+            for key in sorted(found[node]):
+                orders += self._dismiss(key, Seat(node, (), places(node)), wanted)
+        for run in unheard:
+            run.waits_for = self._before(run)
+            orders += self._send(run)
+        return orders, outcomes
+
+    def _dismiss(self, key: Key, seat: Seat, wanted: Callable[[int], bool]) -> list[Addressed]:
+        """A stranger has to leave, and whoever comes after it waits for that. Where a later launch of the job runs already it
+        must not save."""
+        run = self._all.get(key)
+        if run is not None and seat.node in {known.node for known in run.seats}:
+            return []
+        if run is None:
+            later = any(other.sent and other.generation > key[1] for other in self._all.values() if other.job == key[0])
+            may_save = wanted(key[0]) and not later
+            run = Running(*key, "", Task(()), (), sent=True, revoked=may_save, dropped=not may_save)
+            self._all[key] = run
+        run.seats += (seat,)
+        return [(seat.node, _farewell(run))]
+
+    def revoke(self, job: int) -> list[Addressed]:
         run = self.latest(job)
         if run is None:  # it ended at this very moment, and that is being told
-            return [], []
+            return []
         run.revoked = True
-        if not run.sent:  # it did nothing, so nothing has become of it
-            return self._settle(run)[0], []
-        return [(node, Revoke(job, run.generation)) for node in self._nodes_left(run)], []
+        if not run.sent:  # nothing became of it
+            return self._settle(run)[0]
+        return [(node, Revoke(job, run.generation)) for node in self._nodes_left(run)]
 
     def drop(self, job: int) -> list[Addressed]:
         """Nobody wants it any more."""
@@ -155,21 +201,6 @@ class Launches:
             orders += (
                 [(node, Kill(job, run.generation)) for node in self._nodes_left(run)] if run.sent else self._settle(run)[0]
             )
-        return orders
-
-    def remind(self, node: int, found: Collection[Key]) -> list[Addressed]:
-        """An agent came back, and this runs there. What was ordered while it was away got lost, and is ordered again: an order
-        that did arrive changes nothing the second time."""
-        orders: list[Addressed] = []
-        for run in self._all.values():
-            if not run.sent or node not in self._nodes_left(run):
-                continue
-            if run.dropped:
-                orders.append((node, Kill(*run.key)))
-            elif run.revoked:
-                orders.append((node, Revoke(*run.key)))
-            elif run.key not in found:
-                orders += [(there, order) for there, order in self._orders(run) if there == node]
         return orders
 
     def renew(self, node: int, wants: Wants) -> list[Addressed]:
@@ -209,6 +240,12 @@ class Launches:
         return orders, outcomes
 
     # What the above are made of.
+
+    def _before(self, run: Running) -> set[Key]:
+        """Earlier launches of the job, and whoever is leaving the accelerators of this one."""
+        others = [other for other in self._all.values() if other.key != run.key]
+        earlier = {other.key for other in others if other.job == run.job and other.generation < run.generation}
+        return earlier | {other.key for other in others if other.leaving and not run.places.isdisjoint(other.places)}
 
     def _nodes_left(self, run: Running) -> list[int]:
         """Where it may still run."""
@@ -255,6 +292,10 @@ class Launches:
         return orders, [_outcome(run)]
 
 
+def _farewell(run: Running) -> Order:
+    return Revoke(*run.key) if run.revoked and not run.dropped else Kill(*run.key)
+
+
 def _outcome(run: Running) -> Outcome:
     ends = list(run.ended.values())
     bad = next((end for end in ends if end.code and not end.yielded), None)
@@ -265,10 +306,16 @@ def _outcome(run: Running) -> Outcome:
         fate = Fate.DROPPED
     elif whole and bad is None and not any(end.yielded for end in ends):
         fate = Fate.FINISHED
+    elif whole and bad is not None and not (run.revoked and _may_leave_so(run, bad)):
+        fate = Fate.FAILED
     elif run.revoked:
         fate = Fate.YIELDED
-    elif whole and bad is not None:
-        fate = Fate.FAILED
     else:
         fate = Fate.LOST
-    return Outcome(*run.key, fate, run.saved, code, why)
+    return Outcome(*run.key, fate, run.saved, code, why, run.revoked)
+
+
+def _may_leave_so(run: Running, end: Ended) -> bool:
+    """Who knows no lease may end with any status when it is sent SIGTERM, and who takes too long is killed. Others that fail
+    when they are asked to leave have failed."""
+    return not run.task.cooperative or end.code == -signal.SIGKILL

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
+from zlib import crc32
 
 import numpy as np
 
@@ -22,19 +23,18 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
 from fairlead.runtime.control.limits import Limits
-from fairlead.runtime.orders import Ended, Kill, Metric, Order, Task, Told, Wants
+from fairlead.runtime.orders import Ended, Metric, Order, Task, Told, Wants
 
 RATE_TELLS = 0.05
 """A rate that differs by less from what is known is not worth an event."""
 
+OFF_S = 1.0
+"""Nor is a job that is ahead or behind by less than so many seconds of its work: fast steps come in bursts."""
 
 FIRST_PORT, PORTS = 20_000, 10_000
 """For gangs to find each other."""
 
 LONGEST_WAIT_S = 3600.0
-
-KILLING_S = 5.0
-"""From the end of a grace until the last process is gone, however stubborn."""
 
 
 class Wire(Protocol):
@@ -80,8 +80,7 @@ class Live:
         self._saved: dict[int, int] = {}  # steps in the last checkpoint of who does not run
         self._present: set[int] = set()  # nodes that are up, as the state knows it
         self._awaited: set[int] = set()  # nodes that ran something before a restart and have not told what runs there
-        self._found: dict[int, frozenset[Key]] = {}  # by node, what its agent found running when it joined
-        self._graces_before: dict[int, float] = {}  # by node, of what ran there before a restart
+        self._found: dict[int, set[Key]] | None = None  # by node, what runs there, while not everybody has been heard
         self._stopped = False
         self._awake = False  # `wait` returns, though nothing has happened
         first = np.searchsorted(self.cluster.node_of, np.arange(len(self.cluster.nodes)))
@@ -106,15 +105,14 @@ class Live:
         return self._next(until)
 
     def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
-        told: list[ev.Event] = []
         for job in plan.ended.tolist():
-            self._limits.forget(job)
             self._send(self.launches.drop(job))
+            self._forget(job)
+        for job, _ in plan.refused:
+            self._forget(job)
         for job in plan.suspended.tolist():
             self._limits.stopped(job, plan.time)
-            orders, outcomes = self.launches.revoke(job)
-            self._send(orders)
-            told += self._became(outcomes, plan.time)
+            self._send(self.launches.revoke(job))
         starts = plan.launches
         bounds = starts.offsets.tolist()
         for number, begin, end in zip(starts.jobs.tolist(), bounds, bounds[1:]):
@@ -126,7 +124,7 @@ class Live:
             seats = self._seats(starts.accelerators[begin:end])
             saved = self._saved.get(number, 0)
             self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved))
-        return told
+        return ()
 
     def reconcile(self, view: Snapshot) -> Sequence[ev.Event]:
         """After a restart: whoever runs by the state is looked for on its nodes. Agents must be able to join meanwhile; it
@@ -147,26 +145,16 @@ class Live:
             self._limits.started(number, view.time)
         seats = {number: self._seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
         for number, places in seats.items():
-            for seat in places:
-                known_s = self._graces_before.get(seat.node, 0.0)
-                self._graces_before[seat.node] = max(known_s, self.task_of(self._job_of[number]).grace_s)
+            job, saved = self._job_of[number], int(self._progress[number][0])
+            self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved)
         self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist())
-        self._awaited = {seat.node for places in seats.values() for seat in places} - set(self._found)
+        self._awaited = {seat.node for places in seats.values() for seat in places}
+        found = self._found = {}
         happened: list[ev.Event] = []
         while self._awaited and not self._stopped:
             happened += self._next(math.inf)
-        lost: list[Outcome] = []
-        for number, places in seats.items():
-            generation, job = self._generation[number], self._job_of[number]
-            if all((number, generation) in self._found.get(seat.node, ()) for seat in places):
-                self.launches.adopt(number, generation, job.name, self.task_of(job), places)
-            else:
-                steps = int(self._progress[number][0])
-                lost.append(Outcome(number, generation, Fate.LOST, steps, why="not found after a restart"))
-        happened += self._became(lost, self.now)
-        for node in self._found:
-            self._end_strangers(node)
-        return happened
+        self._found = None
+        return happened if self._stopped else [*happened, *self._compare(found)]
 
     # What others call, from any thread.
 
@@ -189,11 +177,14 @@ class Live:
         self._ring(_Request(happen, answered))
 
     def cancel(self, number: int, answered: Callable[[Sequence[ev.Event]], None] = lambda events: None) -> None:
+        """Nothing is killed before it is in the journal why; who has ended already has no event."""
         orders: list[Addressed] = []
 
         def happen(now: float) -> list[ev.Event]:
-            self._limits.forget(number)
+            if number not in self._job_of:
+                return []
             orders.extend(self.launches.drop(number))
+            self._forget(number)
             return [ev.JobCancelled(now, number)]
 
         def kept(events: Sequence[ev.Event]) -> None:
@@ -217,18 +208,13 @@ class Live:
         """An agent is there, and this is what it found running. Until `left`, its node is up."""
 
         def happen(now: float) -> list[ev.Event]:
-            self._found[node] = frozenset(found)
-            if not self._awaited:
-                self._graces_before.pop(node, None)
-            if self._awaited:  # after a restart, everybody is heard first
-                self._awaited.discard(node)
-            else:
-                self._end_strangers(node)
-                self._send(self.launches.remind(node, self._found[node]))
-            if node in self._present:
-                return []
+            back: list[ev.Event] = [] if node in self._present else [ev.NodeRepaired(now, node)]
             self._present.add(node)
-            return [ev.NodeRepaired(now, node)]
+            self._awaited.discard(node)
+            if self._found is not None:  # after a restart, everybody is heard first
+                self._found[node] = set(found)
+                return back
+            return [*back, *self._compare({node: found})]
 
         self._ring(_Request(happen))
 
@@ -237,8 +223,8 @@ class Live:
 
         def happen(now: float) -> list[ev.Event]:
             self._awaited.discard(node)
-            self._found.pop(node, None)
-            self._graces_before.pop(node, None)
+            if self._found is not None:
+                self._found.pop(node, None)
             if node not in self._present:
                 return []
             self._present.discard(node)
@@ -258,11 +244,6 @@ class Live:
             return events
 
         self._ring(_Request(happen, lambda events: answered()))
-
-    def grace_on(self, node: int) -> float:
-        """How long jobs there may go on after they were asked to stop, killing them included."""
-        graces = [run.task.grace_s for run in self.launches.everybody() if any(seat.node == node for seat in run.seats)]
-        return max(self._graces_before.get(node, 0.0), *graces, 0.0) + KILLING_S
 
     @property
     def stopped(self) -> bool:
@@ -323,25 +304,29 @@ class Live:
         """Whoever has used its time limit up has failed, and is killed when that is in the journal."""
         now, events = self.now, list[ev.Event]()
         for job in self._limits.over(now):
-            self._limits.forget(job)
             orders = self.launches.drop(job)
+            self._forget(job)
             events.append(ev.JobsFailed(now, np.array([job], dtype=np.int64), np.array([now]), "time limit"))
             kill = _Request(lambda now: (), lambda events, orders=orders: self._send(orders))  # type: ignore[misc]
             self._unanswered.append((kill, events))
         return events
 
+    def _compare(self, found: Mapping[int, Collection[Key]]) -> list[ev.Event]:
+        def places(node: int) -> tuple[int, ...]:
+            return tuple(range(self.cluster.nodes[node].accelerators))
+
+        orders, outcomes = self.launches.compare(found, places, self._job_of.__contains__)
+        self._send(orders)
+        return self._became(outcomes, self.now)
+
     def _send(self, orders: Sequence[Addressed]) -> None:
         for node, order in orders:
             self.wire.send(node, order)
 
-    def _end_strangers(self, node: int) -> None:
-        """What runs on a node and is not wanted there is a leftover of a time when nobody could tell its agent."""
-        for job, generation in sorted(self._found[node]):
-            if self.launches.get(job, generation) is None:
-                self.wire.send(node, Kill(job, generation))
-
     def _heard(self, node: int, word: Told, now: float) -> Sequence[ev.Event]:
         if isinstance(word, Ended):
+            if self._found is not None:
+                self._found.get(node, set()).discard((word.job, word.generation))
             orders, outcomes = self.launches.heard(node, word)
             self._send(orders)
             return self._became(outcomes, now)
@@ -349,15 +334,17 @@ class Live:
             self._send(self.launches.renew(node, word))
             return ()
         run = self.launches.get(word.job, word.generation)
-        if run is None:
+        if run is None or word.job not in self._job_of:
             return ()
         one = np.array([word.job], dtype=np.int64)
         if isinstance(word, Metric):
             return (ev.MetricsReported(now, word.name, one, np.array([word.value])),)
         run.saved = max(run.saved, word.saved)
+        if run.leaving:  # by the state it does not run any more, or runs elsewhere soon
+            return ()
         steps, rate, since = self._progress.get(word.job, (0.0, 0.0, now))
         expected = steps + rate * (now - since)
-        off = abs(word.steps - expected) > max(1.0, RATE_TELLS * (word.steps - steps))
+        off = abs(word.steps - expected) > max(1.0, RATE_TELLS * (word.steps - steps), OFF_S * word.rate)
         if not off and abs(word.rate - rate) <= RATE_TELLS * rate:
             return ()
         return (self._progressed(word.job, word.steps, word.rate, now),)
@@ -369,14 +356,15 @@ class Live:
     def _became(self, outcomes: Sequence[Outcome], now: float) -> list[ev.Event]:
         events: list[ev.Event] = []
         for end in outcomes:
-            self._saved[end.job] = end.saved
+            if end.job in self._job_of:
+                self._saved[end.job] = end.saved
             if end.fate is not Fate.YIELDED:  # who was asked to leave stopped counting then
                 self._limits.stopped(end.job, now)
             one, at = np.array([end.job], dtype=np.int64), np.array([now])
             saved = np.array([float(end.saved)])
             if end.fate is Fate.FINISHED:
-                self._limits.forget(end.job)
                 self._send(self.launches.drop(end.job))  # it may have been about to go on elsewhere
+                self._forget(end.job)
                 events.append(ev.JobsFinished(now, one, at))
             elif end.fate is Fate.YIELDED:
                 events.append(self._progressed(end.job, end.saved, 0.0, now))
@@ -387,10 +375,21 @@ class Live:
                 self._progress[end.job] = (end.saved, 0.0, now)
                 self._failures[end.job] = self._failures.get(end.job, 0) + 1
                 if self._failures[end.job] > self._job_of[end.job].retry_limit:
+                    self._send(self.launches.drop(end.job))
+                    self._forget(end.job)
                     events.append(ev.JobsFailed(now, one, at, end.why or f"exit code {end.code}"))
                 else:
+                    if end.asked:  # by the state it waits, or is about to go on elsewhere
+                        self._send(self.launches.drop(end.job))
+                        events.append(self._progressed(end.job, end.saved, 0.0, now))
                     events.append(ev.JobsInterrupted(now, one, saved, own_fault=True))
         return events
+
+    def _forget(self, job: int) -> None:
+        """It has ended; what agents still say of it is of no interest."""
+        for about in (self._job_of, self._generation, self._failures, self._progress, self._saved):
+            about.pop(job, None)
+        self._limits.forget(job)
 
     def _seats(self, accelerators: Ints) -> tuple[Seat, ...]:
         """By node, in the order of ranks: the first worker stands on the first accelerator."""
@@ -401,6 +400,7 @@ class Live:
         return tuple(Seat(node, tuple(r for r, _ in here), tuple(p for _, p in here)) for node, here in by_node.items())
 
     def _ports(self, launch: Key) -> tuple[int, int]:
-        """Two for each launch of a gang, out of reach of those that the system gives away, and not soon the same again."""
-        first = FIRST_PORT + 2 * ((7919 * launch[0] + launch[1]) % (PORTS // 2))
+        """Two for each launch of a gang, out of reach of those that the system gives away, not soon the same again, and others
+        than those of a second control plane on this machine."""
+        first = FIRST_PORT + 2 * ((crc32(self.checkpoints.encode()) + 7919 * launch[0] + launch[1]) % (PORTS // 2))
         return first, first + 1

@@ -16,7 +16,7 @@ import orjson
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import InputError
+from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.stages import Stages
 from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
@@ -103,10 +103,14 @@ class Plane:
 
     async def ended(self) -> None:
         """Returns when the loop has ended; raises what ended it, where that was a failure."""
-        assert self._ended is not None, "start it first"
-        await self._ended.wait()
+        await self.over()
         if self.failure is not None:
             raise self.failure
+
+    async def over(self) -> None:
+        """Returns when the loop has ended, for whatever reason."""
+        assert self._ended is not None, "start it first"
+        await self._ended.wait()
 
     async def stop(self) -> None:
         """The loop ends at once, what is in the journal stays, and jobs go on under their agents' leases."""
@@ -161,6 +165,8 @@ class Plane:
                         loop.record(ev.NodeLost(0.0, node))
                 loop.journal.commit()
                 loop.run(stop=lambda state: self.live.stopped)
+        except FairleadError as problem:  # such as a journal that cannot be written: whoever started it tells
+            self.failure = problem
         except BaseException as problem:
             self.failure = problem
             log.exception("the loop has failed")

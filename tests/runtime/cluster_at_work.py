@@ -1,0 +1,332 @@
+"""A cluster of real processes to do harm to: a control plane and agents that can be killed and started again, jobs that write
+down every step and notice when they run twice at once. `check` says whether all that must hold after any harm does:
+
+- no job that was acknowledged is lost, and each ends in its phase;
+- none ran twice at once;
+- what has ended stays ended as it did;
+- every step was done, and steps only again where a job was killed, from its last checkpoint on;
+- the journal replays to the state of the control plane, byte for byte."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fairlead.core.cluster import Cluster
+from fairlead.engine.state import State
+from fairlead.journals.opening import read_journal
+from fairlead.testing import check_events
+
+PATIENCE_S = 60.0
+LOOK_S = 0.05
+SOURCE = str(Path(__file__).resolve().parents[2] / "src")
+FOUNDRY = Path(__file__).with_name("foundry.py")
+ENDED = {"finished", "failed", "cancelled", "refused"}
+
+JOB = """
+import fcntl, json, os, sys, time
+import fairlead
+
+about = json.loads(sys.argv[1])
+rank = os.environ["RANK"] if int(os.environ["WORLD_SIZE"]) > 1 else ""
+lock = open(about["name"] + ".lock" + rank, "a")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    with open("twice", "a") as twice:
+        print(about["name"], os.environ["FAIRLEAD_GENERATION"], file=twice, flush=True)
+log = open(about["name"] + ".steps" + rank, "a")
+for step in fairlead.lease(range(about["steps"]), save=lambda folder: None, every_steps=about["save_every"]):
+    if step == about["fails_at"] and not os.path.exists(about["name"] + ".failed"):
+        open(about["name"] + ".failed", "w").close()
+        sys.exit(9)
+    print(step, file=log, flush=True)
+    fairlead.report(loss=1 / (1 + step))
+    time.sleep(about["step_s"])
+"""
+
+
+class Gone(Exception):
+    """The control plane does not answer."""
+
+
+class ClusterAtWork:
+    """`with ClusterAtWork(folder) as cluster:` has a control plane and all agents running. At the end of a good scene `check`
+    is called; whatever happened, all processes are gone then."""
+
+    def __init__(
+        self,
+        root: Path,
+        machines: str = "2xv100:2,2xk80:2",
+        policy: str = "las",
+        round_s: float = 0.5,
+        term_s: float = 20.0,
+        grace_s: float = 10.0,
+        embedded: bool = False,
+    ) -> None:
+        """`embedded`: all of it by `fairlead up`; there are no agents to kill one by one then."""
+        self.root, self.cluster, self._machines = root, Cluster.parse(machines), machines
+        self._command = ["up" if embedded else "serve", "--policy", policy, "--round", str(round_s)]
+        self._command += [] if embedded else ["--term", str(term_s), "--grace", str(grace_s)]
+        self._embedded = embedded
+        self.http, self.port = free_port(), free_port()
+        self.journal = root / "plane" / "journal.sqlite"
+        self.plane = 0
+        self.agents: dict[str, int] = {}
+        self.expected: dict[str, str] = {}  # of acknowledged jobs: the phase each must end in
+        self.harmed: set[str] = set()  # jobs that were killed, and may do steps again
+        self._about: dict[str, dict[str, Any]] = {}
+        self._workers: dict[str, int] = {}
+        self._ended: dict[str, str] = {}
+        (root / "job.py").write_text(JOB)
+
+    def __enter__(self) -> ClusterAtWork:
+        try:
+            self.start_plane()
+            for node in () if self._embedded else self.cluster.nodes:
+                self.start_agent(node.name)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None:
+                self.check()
+        finally:
+            self._end()
+
+    # Processes.
+
+    def start_plane(self, death: str = "", wait: bool = True, **more: str) -> None:
+        words = [*self._command, "--cluster", self._machines, "--root", str(self.root / "plane")]
+        words += ["--http", f"127.0.0.1:{self.http}", "--agents", f"127.0.0.1:{self.port}"]
+        order = {"words": words, "log": str(self.root / "plane.log"), "death": death, **more}
+        self.plane = foundry().make(order)
+        if wait:
+            self.until_there()
+
+    def until_there(self) -> None:
+        wait_for(lambda: has_ended(self.plane) or _listens(self.http), "the control plane listens", self._logs)
+
+    def kill_plane(self) -> None:
+        os.kill(self.plane, signal.SIGKILL)
+        self.plane_ended()
+
+    def plane_ended(self, of: str = "") -> int:
+        """Waits for the control plane's end: its exit status, or the negative signal."""
+        ended_within(self.plane, lambda: f"of {of}\n{self._logs()}")
+        status = foundry().status(self.plane)
+        self.plane = 0
+        return status
+
+    def start_agent(self, node: str, through: int | None = None) -> None:
+        (about,) = (one for one in self.cluster.nodes if one.name == node)
+        words = ["agent", "--control", f"127.0.0.1:{through or self.port}", "--node", node, "--end-jobs"]
+        words += ["--accelerators", f"{about.type}:{about.accelerators}", "--root", str(self.root / node)]
+        words += ["--token-file", str(self.root / "plane" / "agent.token")]
+        self.agents[node] = foundry().make({"words": words, "log": str(self.root / f"{node}.log")})
+
+    def end_agent(self, node: str, number: signal.Signals = signal.SIGKILL) -> None:
+        pid = self.agents.pop(node)
+        os.kill(pid, number)
+        ended_within(pid, self._logs)
+        foundry().status(pid)
+
+    # People.
+
+    def job(
+        self, name: str, steps: int = 10, step_s: float = 0.05, save_every: int = 0, fails_at: int = -1, **about: Any
+    ) -> dict[str, Any]:
+        """A task that counts; `fails_at` is a step at which it fails, the first time it comes there."""
+        what = {"name": name, "steps": steps, "step_s": step_s, "save_every": save_every, "fails_at": fails_at}
+        self._about[name], self._workers[name] = what, about.get("workers", 1)
+        run = [sys.executable, str(self.root / "job.py"), json.dumps(what)]
+        environment = {"PYTHONPATH": SOURCE}
+        told = {"name": name, "kind": name, "run": run, "steps": steps, "env": environment, "directory": str(self.root)}
+        return {**told, **about}
+
+    def submit(self, *jobs: dict[str, Any], ends: str = "finished") -> None:
+        self.ask("POST", "/v1/jobs", {"jobs": jobs})
+        self.expected.update((job["name"], ends) for job in jobs)
+
+    def cancel(self, name: str) -> None:
+        self.ask("DELETE", f"/v1/jobs/{name}")
+
+    def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        token = (self.root / "plane" / "admin.token").read_text()
+        url, headers = f"http://127.0.0.1:{self.http}{path}", {"Authorization": f"Bearer {token}"}
+        try:
+            with httpx.Client(verify=False, trust_env=False, timeout=PATIENCE_S) as client:
+                answer = client.request(method, url, json=body, headers=headers)
+        except httpx.HTTPError as problem:
+            raise Gone(str(problem)) from None
+        if answer.status_code == 503:
+            raise Gone(answer.text)
+        assert answer.is_success, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """By name; that nobody who has ended comes back to life is looked at every time."""
+        found = {job["name"]: job for job in self.ask("GET", "/v1/jobs")["jobs"]}
+        for name, phase in self._ended.items():
+            assert found[name]["phase"] == phase, f"{name} had ended as {phase} and is {found[name]['phase']}"
+        self._ended.update((name, job["phase"]) for name, job in found.items() if job["phase"] in ENDED)
+        return found
+
+    def until(self, what: str, reached: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
+        wait_for(lambda: reached(self.jobs()), what, self._logs)
+        return self.jobs()
+
+    def until_all_ended(self) -> dict[str, dict[str, Any]]:
+        return self.until("all jobs end", lambda jobs: all(job["phase"] in ENDED for job in jobs.values()))
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        return {node["name"]: node for node in self.ask("GET", "/v1/nodes")["nodes"]}
+
+    # What jobs left.
+
+    def steps_of(self, name: str, rank: str = "") -> list[int]:
+        path = self.root / f"{name}.steps{rank}"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def workers_of(self, name: str) -> list[int]:
+        """The processes of a job, without their stubs."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = path.read_bytes().decode(errors="replace").split("\0")
+                if words[1:2] == [str(self.root / "job.py")] and json.loads(words[2])["name"] == name:
+                    found.append(int(path.parent.name))
+        return found
+
+    # What must hold.
+
+    def check(self) -> None:
+        jobs = self.until_all_ended()
+        phases = {name: job["phase"] for name, job in jobs.items()}
+        assert {name: phases.get(name) for name in self.expected} == self.expected, "by acknowledged job"
+        twice = self.root / "twice"
+        assert not twice.exists(), f"jobs ran twice at once: {twice.read_text()}"
+        for name in [name for name, phase in phases.items() if phase == "finished" and name in self._about]:
+            ranks = [str(rank) for rank in range(self._workers[name])] if self._workers[name] > 1 else [""]
+            for rank in ranks:
+                self._check_steps(name, self.steps_of(name, rank))
+        said = self.ask("GET", "/v1/digest")["digest"]
+        os.kill(self.plane, signal.SIGTERM)
+        assert self.plane_ended() == 0, self._logs()
+        events = list(read_journal(str(self.journal)))
+        assert check_events(events, real=True).digest() == State.replay(events).digest() == said
+
+    def _check_steps(self, name: str, done: list[int]) -> None:
+        about = self._about[name]
+        assert sorted(set(done)) == list(range(about["steps"])), f"{name} did {done}"
+        cuts = [at for at in range(1, len(done)) if done[at] != done[at - 1] + 1]
+        if name not in self.harmed:
+            assert not cuts, f"{name} did steps twice, though nobody killed it: {done}"
+        for at in cuts:
+            again = done[at - 1] + 1 - done[at]
+            most = about["save_every"] or about["steps"]
+            assert 0 < again <= most, f"{name} fell back by {again} steps, and saves every {most}"
+
+    def _logs(self) -> str:
+        return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.root.glob("*.log")))
+
+    def _end(self) -> None:
+        """Agents end their jobs; where that does not help, what is left is killed."""
+        for node in list(self.agents):
+            with contextlib.suppress(AssertionError):
+                self.end_agent(node, signal.SIGTERM)
+        if self.plane:
+            os.kill(self.plane, signal.SIGTERM if self._embedded else signal.SIGKILL)
+            self.plane_ended()
+        for name in self._about:
+            for pid in self.workers_of(name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+class Foundry:
+    """Our end of `foundry.py`."""
+
+    def __init__(self) -> None:
+        command, environment = [sys.executable, str(FOUNDRY)], {**os.environ, "PYTHONPATH": SOURCE}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True)
+        atexit.register(self.close)
+
+    def make(self, order: dict[str, Any]) -> int:
+        return self._answer(order)
+
+    def status(self, pid: int) -> int:
+        return self._answer({"ended": pid})
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _answer(self, order: dict[str, Any]) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
+
+
+@cache
+def foundry() -> Foundry:
+    return Foundry()
+
+
+def wait_for(reached: Callable[[], bool], what: str, logs: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert time.monotonic() < deadline, f"in vain: {what}\n{logs()}"
+        time.sleep(LOOK_S)
+
+
+def has_ended(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+def ended_within(pid: int, logs: Callable[[], str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            assert select.select([handle], [], [], PATIENCE_S)[0], f"process {pid} does not end\n{logs()}"
+        finally:
+            os.close(handle)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextlib.contextmanager
+def gone_is_fine() -> Iterator[None]:
+    """For requests to a control plane that may die of them."""
+    with contextlib.suppress(Gone):
+        yield

@@ -1,0 +1,133 @@
+"""Makes processes of Fairlead in no time: `python foundry.py`. It imports everything once; each process is a fork of it that
+goes on as the `fairlead` command, so that a control plane can be killed and started again dozens of times in a test.
+
+It reads orders as JSON lines: `{"words": […], "log": PATH, "death": "before JobsFinished", "calendar": PATH}` makes a process,
+and its pid is the answer; `{"ended": PID}` is answered with how that one ended. When its input ends, it ends, and whoever is
+left of those it made with it.
+
+A control plane with a `death` kills itself with SIGKILL when it is about to commit, or has just committed, the first event of
+that kind. `calendar` is a file with seconds by which the calendar is wrong, now. SIGUSR1 switches the scheduler to FIFO."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+_true_time = time.time
+
+
+def _calendar() -> float:
+    wrong = os.environ.get("WRONG_CALENDAR")
+    return _true_time() + (float(Path(wrong).read_text()) if wrong else 0.0)
+
+
+time.time = _calendar  # before anybody takes it for a default
+
+import uvicorn  # noqa: E402
+from fastapi import FastAPI  # noqa: E402
+
+import fairlead.runtime.agent.session  # noqa: E402
+import fairlead.runtime.control.api  # noqa: E402, F401
+from fairlead.cli.main import run  # noqa: E402
+from fairlead.config import SchedulerConfig  # noqa: E402
+from fairlead.core.events import Event  # noqa: E402
+from fairlead.journals.database import DatabaseJournal  # noqa: E402
+from fairlead.registry import Registry  # noqa: E402
+from fairlead.runtime.control.plane import Plane  # noqa: E402
+from fairlead.workloads.catalogue import accelerator_types  # noqa: E402
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies(moment: str, kind: str) -> None:
+    """`moment` is before or after the commit of the first event of that kind."""
+    append, commit = DatabaseJournal.append, DatabaseJournal.commit
+    seen: list[Event] = []
+
+    def watched_append(self: DatabaseJournal, event: Event) -> None:
+        append(self, event)
+        if type(event).__name__ == kind:
+            seen.append(event)
+
+    def watched_commit(self: DatabaseJournal) -> None:
+        if seen and moment == "before":
+            die()
+        commit(self)
+        if seen:
+            die()
+
+    DatabaseJournal.append, DatabaseJournal.commit = watched_append, watched_commit  # type: ignore[method-assign]
+
+
+def switches_on_a_signal() -> None:
+    begin = Plane.__post_init__
+
+    def watched(self: Plane) -> None:
+        begin(self)
+        other = {**self.scheduler, "policy": "fifo"}
+        signal.signal(signal.SIGUSR1, lambda *_: self.live.switch(other, "a signal"))
+
+    Plane.__post_init__ = watched  # type: ignore[method-assign]
+
+
+def made(order: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        with open(order["log"], "ab") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if "calendar" in order:
+            os.environ["WRONG_CALENDAR"] = order["calendar"]
+        if order.get("death"):
+            dies(*order["death"].split())
+        switches_on_a_signal()
+        sys.argv = ["fairlead", *order["words"]]
+        run()
+        code = 0
+    except SystemExit as problem:
+        code = problem.code if isinstance(problem.code, int) else int(problem.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 70
+    sys.stderr.flush()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def warm_up() -> None:
+    """Whatever is imported late."""
+    accelerator_types()
+    for policy in ("fifo", "las", "max-min-fairness"):
+        SchedulerConfig.from_data({"policy": policy, "estimation": "measured"}).build(None, Registry.installed())
+    uvicorn.Config(FastAPI(), loop="asyncio").load()
+
+
+def main() -> None:
+    warm_up()
+    left: set[int] = set()
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "ended" in order:
+            pid, status = os.waitpid(order["ended"], 0)
+            left.discard(pid)
+            print(os.waitstatus_to_exitcode(status), flush=True)
+        else:
+            left.add(pid := made(order))
+            print(pid, flush=True)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
