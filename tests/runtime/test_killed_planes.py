@@ -26,7 +26,7 @@ def provoke(cluster: ClusterAtWork, kind: str, number: int) -> None:
         elif kind == "SchedulerSwitched":
             os.kill(cluster.plane, signal.SIGUSR1)
         elif kind not in ("Opened", "NodeRepaired"):
-            cluster.submit(cluster.job(name, steps=20 if kind == "FactsLearned" else 8))
+            cluster.submit(cluster.job(name, steps=60 if kind == "FactsLearned" else 8))
 
 
 KINDS = (

@@ -413,7 +413,8 @@ def test_what_was_ordered_while_an_agent_was_away_is_ordered_again():
     assert scene.at(5.0) == [(1, Revoke(1, 1)), (2, Kill(2, 1))]
     for node in (1, 2):
         scene.live.joined(node, ())
-    assert scene.at(6.0) == [(1, Revoke(1, 1)), (2, Kill(2, 1))]
+    assert scene.at(6.0) == []  # they are gone
+    assert scene.live.launches.latest(1) is None
 
 
 def test_a_launch_that_came_to_nothing_takes_no_steps_away():
