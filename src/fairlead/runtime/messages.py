@@ -21,6 +21,9 @@ LARGEST = 4 << 20
 PIECE = 256 << 10
 """Bytes of a log or an archive in one message, so that beats are not held up behind them."""
 
+VERSION = 1
+"""Of these messages: it changes when an older agent or control plane would misunderstand a newer one."""
+
 SERVICE, METHOD = "fairlead.Agents", "Session"
 
 _STRICT = ConfigDict(extra="forbid")
@@ -41,6 +44,7 @@ class Hello:
     incarnation: int
     address: str = "127.0.0.1"
     running: tuple[tuple[int, int], ...] = ()
+    version: int = VERSION
 
 
 @with_config(_STRICT)

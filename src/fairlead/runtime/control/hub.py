@@ -20,6 +20,7 @@ from fairlead.runtime.messages import (
     LARGEST,
     METHOD,
     SERVICE,
+    VERSION,
     BadMessage,
     Beat,
     FromControl,
@@ -172,6 +173,9 @@ class Hub:
         """Who says hello must be the node it says it is."""
         if not isinstance(message, Hello):
             raise BadMessage("the first word of an agent is hello")
+        if message.version != VERSION:
+            both = f"the agent speaks version {message.version}, the control plane {VERSION}"
+            raise BadMessage(f"{both}: install the same Fairlead on both")
         node = self._number.get(message.node, -1)
         if node < 0:
             raise BadMessage(f"there is no node {message.node!r} in this cluster")
