@@ -56,10 +56,10 @@ def picture(seen: Mapping[str, Any]) -> Group:
 def _nodes(nodes: list[dict[str, Any]]) -> Table:
     table = Table("node", "type", "agent", "accelerators", box=box.SIMPLE)
     for node in nodes:
-        busy = node["busy"]
+        use = list(zip(node["busy"], node["memory_gb"]))
         cells = []
         for place, holders in enumerate(node["holders"]):
-            used = f" {100 * busy[place]:.0f} %" if place < len(busy) else ""
+            used = f" {100 * use[place][0]:.0f} % {use[place][1]:.0f} GB" if place < len(use) else ""
             cells.append(f"[{'+'.join(name or _OTHERS for name in holders) or 'free'}{used}]")
         there = "drained" if node["drained"] else "connected" if node["connected"] else "away"
         table.add_row(node["name"], node["type"], there, Text(" ".join(cells)))

@@ -50,9 +50,11 @@ class Hello:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """I am here. `busy` is the use of each accelerator from 0 to 1, where it can be measured."""
+    """I am here. `busy` is the use of each accelerator from 0 to 1, `memory_gb` how much of its memory is taken, where they can
+    be measured."""
 
     busy: tuple[float, ...] = ()
+    memory_gb: tuple[float, ...] = ()
 
 
 @with_config(_STRICT)

@@ -115,9 +115,9 @@ def test_an_agent_joins_gets_orders_and_is_heard():
         await agent.say(Words(4, told))
         assert await agent.hear() == Heard(4)
         assert ("told", 0, told) in backend.heard
-        await agent.say(Beat((0.5, 0.25)))
+        await agent.say(Beat((0.5, 0.25), (11.0, 4.0)))
         assert await agent.hear() == Renewed()
-        assert hub.busy[0] == (0.5, 0.25)
+        assert (hub.used[0].busy, hub.used[0].memory_gb) == ((0.5, 0.25), (11.0, 4.0))
 
     with_hub(scene)
 

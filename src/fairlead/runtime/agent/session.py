@@ -137,7 +137,7 @@ class Agent:
                         raise _Lost("nobody answers")
                     if self._term is not None and now >= next_beat:
                         self._asked.append(now)
-                        said.put(Beat(self._busy()))
+                        said.put(self._beat())
                         next_beat = now + self._term.term_s / 3
                     if told := self._look():
                         said.put(self._numbered(told))
@@ -186,10 +186,12 @@ class Agent:
             elif isinstance(message, Refused):
                 raise Unwanted(message.why)
 
-    def _busy(self) -> tuple[float, ...]:
-        """Of all accelerators of this node, or of none: they are told apart by their order."""
+    def _beat(self) -> Beat:
+        """With the use of all accelerators of this node, or of none: they are told apart by their order."""
         samples = self.supervisor.accelerators.samples()
-        return tuple(one.utilization for one in samples) if len(samples) == len(self.supervisor.accelerators) else ()
+        if len(samples) < len(self.supervisor.accelerators):
+            return Beat()
+        return Beat(tuple(one.utilization for one in samples), tuple(one.memory_used_gb for one in samples))
 
     def _ask(self, wanted: list[WantCode], said: queue.Queue[FromAgent | None]) -> None:
         for one in wanted:

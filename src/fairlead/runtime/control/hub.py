@@ -84,7 +84,7 @@ class Hub:
         self._until: dict[int, float] = {}  # by node: when its jobs are certainly gone if nothing more is heard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._number = {node.name: number for number, node in enumerate(self.cluster.nodes)}
-        self.busy: dict[int, tuple[float, ...]] = {}
+        self.used: dict[int, Beat] = {}  # by node, its last
 
     # The wire, for the loop's thread.
 
@@ -207,7 +207,7 @@ class Hub:
 
     def _hear(self, session: _Session, message: Message) -> None:
         if isinstance(message, Beat):
-            self.busy[session.node] = message.busy
+            self.used[session.node] = message
             self._renew(session.node)
             session.out.put_nowait(Renewed())
         elif isinstance(message, Words):

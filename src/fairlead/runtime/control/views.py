@@ -13,6 +13,7 @@ from fairlead.engine.decide import why_waiting
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.estimation.measured import measured_rates
+from fairlead.runtime.messages import Beat
 from fairlead.runtime.tasks import UNKNOWN_STEPS
 
 if TYPE_CHECKING:
@@ -142,7 +143,8 @@ def overview(plane: Plane, whose: str | None) -> dict[str, Any]:
         holders[place].append(job.name if whose in (None, job.user) else "")
     for number, record in enumerate(nodes):
         mine = np.flatnonzero(state.cluster.node_of == number).tolist()
-        record |= {"holders": [holders[place] for place in mine], "busy": list(plane.hub.busy.get(number, ()))}
+        used = plane.hub.used.get(number, Beat())
+        record |= {"holders": [holders[place] for place in mine], "busy": list(used.busy), "memory_gb": list(used.memory_gb)}
     alive = [n for n in sorted((*state.live.tolist(), *state.queue.tolist())) if whose in (None, state.job_of[n].user)]
     running_first = sorted(alive, key=lambda n: (state.store.arrays["held"][n] == 0, n))
     return {
