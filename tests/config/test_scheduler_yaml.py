@@ -106,6 +106,7 @@ parts = st.builds(
         parts,
         st.just(0.0) | st.floats(0.01, 1e6),
         st.booleans(),
+        st.none() | st.floats(0.0, 1e6),
         st.text(st.characters(categories=["L"]), max_size=5),
     )
 )

@@ -217,6 +217,20 @@ def test_run_to_completion_protects_whoever_runs():
     assert view.protection_ends == math.inf
 
 
+def test_who_has_not_made_a_step_since_its_start_is_left_alone_for_a_while():
+    state = some_state()
+    rates = state.store.arrays["rate"][:2].tolist()
+    began, none = state.store.arrays["run_started_s"][1].item(), np.zeros(1)
+    state.apply(ev.ProgressReported(100.0, np.array([1]), none, none, np.array([100.0])))
+    assert state.snapshot(began + 99.0, first_step_s=100.0).protected[1]
+    assert state.snapshot(began + 300.0, first_step_s=100.0).protected is None
+    assert not state.snapshot(101.0).protected[1]
+    assert state.snapshot(161.0, first_step_s=500.0).protection_ends == began + 500.0
+    state.apply(ev.ProgressReported(110.0, np.array([1]), np.ones(1), np.ones(1), np.array([110.0])))
+    young = state.snapshot(111.0, first_step_s=500.0).protected
+    assert not young[1], rates
+
+
 def test_positions_of_jobs_are_found_by_number():
     jobs = some_state().snapshot().jobs
     assert jobs.position_of(np.array([2, 0])).tolist() == [2, 0]

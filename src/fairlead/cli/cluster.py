@@ -21,7 +21,7 @@ from fairlead.cli.reloading import follow
 from fairlead.config import SchedulerConfig
 from fairlead.config.cluster import read_cluster
 from fairlead.config.scheduler import parse_part
-from fairlead.config.wall_time import MEASURED, compose, read_scheduler, scheduler_of
+from fairlead.config.wall_time import FIRST_STEP_S, MEASURED, compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.registry import Registry
@@ -60,7 +60,7 @@ class Housekeeping:
 def _scheduler(config: Path | None, policy: str, round_s: float) -> SchedulerConfig:
     if config is not None:
         return read_scheduler(config)
-    return SchedulerConfig(parse_part(policy), estimation=MEASURED, round_s=round_s)
+    return SchedulerConfig(parse_part(policy), estimation=MEASURED, round_s=round_s, first_step_s=FIRST_STEP_S)
 
 
 def serve(

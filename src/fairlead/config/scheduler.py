@@ -29,7 +29,7 @@ LARGEST_SEED = 2**63 - 1
 SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.01, 1e9
 
 _PARTS = ("admission", "estimation", "policy", "mechanism", "placement", "termination")
-_FIELDS = ("name", *_PARTS, "rounds", "run_to_completion")
+_FIELDS = ("name", *_PARTS, "rounds", "run_to_completion", "first_step_s")
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class SchedulerConfig:
     termination: Part = Part("by-steps")
     round_s: float = DEFAULT_ROUND_S
     run_to_completion: bool = False
+    first_step_s: float | None = None  # who has not made a step since its start is left alone for so long; None: 0
     name: str = ""
     mechanism: Part = Part("turns")  # used where the policy gives shares of time
 
@@ -89,6 +90,8 @@ class SchedulerConfig:
             changes["round_s"] = _rounds(fields["rounds"])
         if "run_to_completion" in fields:
             changes["run_to_completion"] = fields["run_to_completion"].yes_or_no()
+        if "first_step_s" in fields:
+            changes["first_step_s"] = fields["first_step_s"].number("seconds from 0 on", least=0.0)
         if "name" in fields:
             changes["name"] = fields["name"].text("a short name for tables and plots")
         return cls(**changes)
@@ -99,6 +102,8 @@ class SchedulerConfig:
         data["rounds"] = self.round_s or EVENT_DRIVEN
         if self.run_to_completion:
             data["run_to_completion"] = True
+        if self.first_step_s is not None:
+            data["first_step_s"] = self.first_step_s
         if self.name:
             data["name"] = self.name
         return data
@@ -113,7 +118,8 @@ class SchedulerConfig:
         mechanism = made.pop("mechanism")
         if isinstance(made["policy"], Allocator):
             made["policy"] = Allocated(made["policy"], mechanism)
-        return Stages(**made, round_s=self.round_s, run_to_completion=self.run_to_completion)
+        whole, first_step_s = self.run_to_completion, self.first_step_s or 0.0
+        return Stages(**made, round_s=self.round_s, run_to_completion=whole, first_step_s=first_step_s)
 
 
 def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] | None = None) -> Any:

@@ -1,4 +1,5 @@
-"""Schedulers for a real cluster. There throughputs are measured, as there is no table to look them up in."""
+"""Schedulers for a real cluster. There throughputs are measured, as there is no table to look them up in, and a start takes as
+long as it takes: who is taken off before its first step has done nothing, however often."""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ from fairlead.core.stages import Stages
 from fairlead.registry import Registry
 
 MEASURED = Part("measured")
+
+FIRST_STEP_S = 120.0
+"""For which a job that has not told of a step since its start is left alone, unless the scheduler says otherwise."""
 
 
 def read_scheduler(path: Path | str) -> SchedulerConfig:
@@ -38,4 +42,6 @@ def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages
 
 def _config(value: Value) -> SchedulerConfig:
     config = SchedulerConfig.from_value(value)
-    return config if "estimation" in value.mapping() else replace(config, estimation=MEASURED)
+    if "estimation" not in value.mapping():
+        config = replace(config, estimation=MEASURED)
+    return config if config.first_step_s is not None else replace(config, first_step_s=FIRST_STEP_S)

@@ -45,6 +45,7 @@ class Snapshot:
     next_number: int  # that the next job to be submitted will get
     history: Floats  # accelerator-seconds of the jobs that have finished, in order of their end
     run_to_completion: bool = False  # who runs is left alone until it ends
+    first_step_s: float = 0.0  # who has not made a step since its start is left alone for so long
     any_drained: bool = False
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
@@ -68,10 +69,17 @@ class Snapshot:
         """Who runs and must be left alone for now; None where nobody is."""
         if self.run_to_completion:
             return self.jobs.running
-        if not self.any_min_run:
+        if not self.any_min_run and not self.first_step_s:
             return None
-        young = self.jobs.running & (self.time - self.jobs.run_started_s < self.jobs.min_run_s)
+        young = self.jobs.running & (self.time - self.jobs.run_started_s < self._left_alone_s)
         return young if young.any() else None
+
+    @property
+    def _left_alone_s(self) -> Floats:
+        """How long after its start each job is left alone, where it runs."""
+        if not self.first_step_s:
+            return self.jobs.min_run_s
+        return np.maximum(self.jobs.min_run_s, np.where(self.jobs.rate > 0, 0.0, self.first_step_s))
 
     @property
     def protection_ends(self) -> float:
@@ -79,7 +87,7 @@ class Snapshot:
         protected = self.protected
         if protected is None or self.run_to_completion:
             return np.inf
-        return float((self.jobs.run_started_s + self.jobs.min_run_s)[protected].min())
+        return float((self.jobs.run_started_s + self._left_alone_s)[protected].min())
 
     def but(self, **changes: object) -> Snapshot:
         """The same moment with some fields replaced: `dataclasses.replace` without its cost, which a round would feel."""

@@ -122,3 +122,4 @@ class Stages:
     termination: Termination
     round_s: float = 300.0
     run_to_completion: bool = False
+    first_step_s: float = 0.0  # who has not made a step since its start is left alone for so long

@@ -121,14 +121,13 @@ class Loop:
 
     def step(self) -> RoundPlan:
         """One decision at the backend's present moment."""
-        view = self.state.snapshot(self.backend.now, run_to_completion=self.stages.run_to_completion)
-        return self._act(*self._decide(view, self.state.memo, self.stages))
+        return self._act(*self._decide(self._view(self.backend.now), self.state.memo, self.stages))
 
     def _step_aside(self, aside: Aside) -> RoundPlan | None:
         """One decision for the start of a round, made elsewhere. What happens meanwhile is recorded; of the plan, what it has
         made impossible is left out. None where nobody wants the decision any more."""
         moment, stages, memo = max(self.backend.now, self._wake_s), self.stages, self.state.memo
-        view = self.state.snapshot(moment, run_to_completion=stages.run_to_completion).detached()
+        view = self._view(moment).detached()
         made, overtaken = aside.begin(lambda: self._decide(view, memo, stages)), False
         while (decision := made()) is None or self.backend.now < moment:
             happened = self.backend.wait(math.inf if decision is None else moment, 0.0)
@@ -143,6 +142,10 @@ class Loop:
         if overtaken:  # what happened is not in the view, so there is another look, whatever the policy promised
             plan = replace(plan, holds_until=now)
         return self._act(plan, memo)
+
+    def _view(self, moment: float) -> Snapshot:
+        stages = self.stages
+        return self.state.snapshot(moment, run_to_completion=stages.run_to_completion, first_step_s=stages.first_step_s)
 
     def _decide(self, view: Snapshot, memo: Memo, stages: Stages) -> Decision:
         began = self.stopwatch()

@@ -107,7 +107,7 @@ class State:
 
     # What others read.
 
-    def snapshot(self, time: float | None = None, *, run_to_completion: bool = False) -> Snapshot:
+    def snapshot(self, time: float | None = None, *, run_to_completion: bool = False, first_step_s: float = 0.0) -> Snapshot:
         """The state as the stages see it, at a moment not before the last event."""
         now = self.time if time is None else time
         return self._blank.but(
@@ -125,6 +125,7 @@ class State:
             next_number=self.next_number,
             history=self._history[: self._finished_count],
             run_to_completion=run_to_completion,
+            first_step_s=first_step_s,
             any_min_run=self.any_min_run,
             learned=self.learned,
             lessons=self.lessons,
