@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 
 from test_api import with_plane
 
-from fairlead.runtime.control.cleaning import Cleaner
 from fairlead.runtime.control.code import CodeStore
 from fairlead.runtime.packing import digest_of, pack
 
@@ -33,7 +33,7 @@ def test_only_what_is_left_of_ended_jobs_goes(tmp_path):
             os.utime(tmp_path / "code" / f"{digest}.zip", (0, 0))
         assert await asyncio.to_thread(plane.cleaner.clean) == []
         assert sorted(os.listdir(checkpoints)) == ["0", "1", "not-a-job"]
-        assert await asyncio.to_thread(Cleaner(plane, keep_s=0.0).clean) == [0]
+        assert await asyncio.to_thread(replace(plane.cleaner, keep_s=0.0).clean) == [0]
         assert sorted(os.listdir(checkpoints)) == ["1", "not-a-job"]
 
     with_plane(scene, checkpoints=str(checkpoints), code=code)

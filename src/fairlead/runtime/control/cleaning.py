@@ -8,14 +8,13 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fairlead.core.job import ENDED, Phase
+from fairlead.engine.loop import Loop
 from fairlead.runtime.agent.files import remove
+from fairlead.runtime.control.code import CodeStore
+from fairlead.runtime.control.live import Live
 from fairlead.runtime.tasks import task_of
-
-if TYPE_CHECKING:
-    from fairlead.runtime.control.plane import Plane
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +26,9 @@ LEAST_CODE_S = 3600.0
 
 @dataclass(frozen=True)
 class Cleaner:
-    plane: Plane
+    loop: Loop
+    live: Live
+    code: CodeStore | None
     keep_s: float = WEEK_S
 
     async def watch(self) -> None:
@@ -42,19 +43,19 @@ class Cleaner:
     def clean(self) -> list[int]:
         """The jobs whose checkpoints are gone by this."""
         gone: list[int] = []
-        folder = Path(self.plane.checkpoints) if self.plane.checkpoints else None
+        folder = Path(self.live.checkpoints) if self.live.checkpoints else None
         if folder is not None and folder.is_dir():
             kept = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
             gone = self._long_ended(kept)
             for number in gone:
                 remove(folder / str(number))
-        if self.plane.code is not None:
-            self.plane.code.sweep(self._wanted_code(), time.time() - max(self.keep_s, LEAST_CODE_S))
+        if self.code is not None:
+            self.code.sweep(self._wanted_code(), time.time() - max(self.keep_s, LEAST_CODE_S))
         return gone
 
     def _long_ended(self, numbers: list[int]) -> list[int]:
-        with self.plane.live.lock:
-            state, before = self.plane.loop.state, self.plane.live.now - self.keep_s
+        with self.live.lock:
+            state, before = self.loop.state, self.live.now - self.keep_s
             a = state.store.arrays
             return [
                 number
@@ -62,10 +63,10 @@ class Cleaner:
                 if number in state.job_of
                 and Phase(int(a["phase"][number])) in ENDED
                 and a["ended_s"][number] <= before
-                and self.plane.live.launches.latest(number) is None  # it may be dying yet, and writing
+                and self.live.launches.latest(number) is None  # it may be dying yet, and writing
             ]
 
     def _wanted_code(self) -> set[str]:
-        with self.plane.live.lock:
-            state = self.plane.loop.state
+        with self.live.lock:
+            state = self.loop.state
             return {task_of(state.job_of[number]).code for number in (*state.live.tolist(), *state.queue.tolist())}

@@ -75,7 +75,7 @@ class Plane:
         self.loop.stopwatch = time.perf_counter
         self.decisions = Decisions(self.cluster)
         self.loop.on_decision = self.decisions.note
-        self.cleaner = Cleaner(self, self.keep_ended_s)
+        self.cleaner = Cleaner(self.loop, self.live, self.code, self.keep_ended_s)
         self.loop.aside = DecidedAside(self.live.wake, (self.metrics.decided, chronicle.decided))
         self.metrics.stand_under(self.loop, lambda: len(self.hub.connected), self.live.lock)
         self.keeper: Keeper | None = None
