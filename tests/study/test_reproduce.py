@@ -11,7 +11,7 @@ from cli.command import fairlead
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.study.reproduce import SCALES, Reproduction, World, chosen, reproduce, scale_named
 from fairlead.study.reproduce.case import Answers, key_of
-from fairlead.study.reproduce.findings import Findings, Row, Wants, not_built
+from fairlead.study.reproduce.findings import Findings, Row, Wants
 from fairlead.study.reproduce.reproduce import STUDIES
 from fairlead.study.reproduce.runs import Jobs, Run
 from fairlead.study.reproduce.store import Store
@@ -125,7 +125,6 @@ def test_verdicts():
     assert Row("a", 2.0, 1.5).verdict == "in part"
     assert Row("a", 2.0, 0.9).verdict == "not met"
     assert Row("a", 2.0, None, note="ValueError: x").verdict == "failed"
-    assert not_built("a", 2.0, "not yet").verdict == "not built"
     assert Row("a", 35.0, 40.0, "%", Wants.NEAR).verdict == "not met"
     assert Row("a", 0.0, 0.0, "%", Wants.MOST).verdict == "met"
     assert Row("a", None, 3.0).verdict == ""

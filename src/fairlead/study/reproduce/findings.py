@@ -41,7 +41,7 @@ class Row:
     @property
     def verdict(self) -> str:
         if self.ours is None:
-            return self.note.split(":")[0] if self.note.startswith("not built") else "failed"
+            return "failed"
         if self.wants is Wants.NOTHING or self.paper is None:
             return ""
         if self.wants is Wants.GAIN:
@@ -67,10 +67,6 @@ def row(
         return Row(what, paper, ours(), unit, wants, note, scale)
     except CaseFailed as problem:
         return Row(what, paper, None, unit, wants, str(problem), scale)
-
-
-def not_built(what: str, paper: float | None, why: str, unit: str = "x") -> Row:
-    return Row(what, paper, None, unit, note=f"not built: {why}")
 
 
 @dataclass(frozen=True)

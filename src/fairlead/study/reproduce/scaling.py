@@ -3,6 +3,7 @@ jobs on a cluster that grows with them, half an accelerator a job."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.study.reproduce.case import Answer, Answers, CaseFailed
-from fairlead.study.reproduce.findings import Findings, Line, Lines, Wants, not_built, row
+from fairlead.study.reproduce.findings import Findings, Line, Lines, Wants, row
 from fairlead.study.reproduce.moments import allocator_of, moment, stages_of
 from fairlead.study.reproduce.scale import TYPES, Scale, cluster_of
 from fairlead.study.reproduce.study import Study
@@ -21,7 +22,10 @@ POLICIES = (
     ("LAS", "max-min-fairness-perf"),
     ("LAS with space sharing", "max-min-fairness-perf:space_sharing=true"),
     ("hierarchical", "hierarchical-perf"),
+    ("hierarchical with space sharing", "hierarchical-perf:space_sharing=true"),
 )
+CLAIMED = {"hierarchical": 2048, "hierarchical with space sharing": 512}
+"""So many jobs, the paper says, in less than ten minutes."""
 TEN_MINUTES_S = 600.0
 ENTITIES = 3
 REPEATS = 3
@@ -63,7 +67,7 @@ def read(scale: Scale, answers: Answers) -> Findings:
     rows = [
         row(
             f"{label}, {most:,} jobs",
-            TEN_MINUTES_S if label == "hierarchical" and most >= 2048 else None,
+            TEN_MINUTES_S if most >= CLAIMED.get(label, math.inf) else None,
             lambda policy=policy: float(answers.of(Timing(policy, most))["cpu_s"]),  # type: ignore[misc]
             "s",
             Wants.MOST,
@@ -71,7 +75,6 @@ def read(scale: Scale, answers: Answers) -> Findings:
         )
         for label, policy in POLICIES
     ]
-    rows.append(not_built("hierarchical with space sharing, 512 jobs", TEN_MINUTES_S, "hierarchical-perf shares no space", "s"))
     lines = []
     for label, policy in POLICIES:
         points = []
