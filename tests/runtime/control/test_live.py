@@ -162,6 +162,33 @@ def test_a_gang_is_one_launch_on_several_nodes_and_dies_as_one():
     scene.check()
 
 
+def test_half_a_gang_whose_agent_was_away_when_the_other_failed_is_ended_when_it_is_back():
+    scene = Scene()
+    scene.join()
+    scene.job("wide", workers=3, steps=50.0)
+    scene.at(0.0)
+    scene.live.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
+    scene.at(3.0)  # an order to end it that nobody hears
+    scene.live.joined(0, [(0, 1)])
+    assert scene.at(4.0) == [(0, Kill(0, 1))]
+    scene.live.tell(0, [Ended(0, 1, -9, False, 7, 5)])
+    assert [order.generation for _, order in scene.at(10.0)] == [2, 2]
+    scene.check()
+
+
+def test_half_a_gang_that_never_began_does_not_begin_when_the_other_has_failed():
+    scene = Scene()
+    scene.join()
+    scene.job("wide", workers=3, steps=50.0)
+    scene.at(0.0)
+    scene.live.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
+    scene.at(3.0)
+    scene.live.joined(0, ())
+    assert scene.at(4.0) == []
+    assert [order.generation for _, order in scene.at(10.0)] == [2, 2]
+    scene.check()
+
+
 def test_a_job_that_fails_too_often_has_failed():
     scene = Scene("v100:1")
     scene.join()

@@ -86,6 +86,11 @@ class Running:
         return all(seat.node in self.ended or seat.node in self.lost for seat in self.seats)
 
     @property
+    def broken(self) -> bool:
+        """Some of its workers have failed; half a gang is no gang."""
+        return any(end.code and not end.yielded for end in self.ended.values())
+
+    @property
     def world_size(self) -> int:
         return sum(len(seat.ranks) for seat in self.seats)
 
@@ -150,7 +155,7 @@ class Launches:
         for run in [run for run in self._all.values() if run.sent]:
             here = [node for node in self._nodes_left(run) if node in found]
             missing = [node for node in here if run.key not in found[node]]
-            if run.leaving or run.lost:
+            if run.leaving or run.lost or run.broken:
                 orders += [(node, _farewell(run)) for node in here if node not in missing]
                 run.lost.update(missing)  # it never began there
                 if run.over:
@@ -221,7 +226,7 @@ class Launches:
         run.saved = max(run.saved, ended.saved)
         if run.over:
             return self._settle(run)
-        if ended.code and not ended.yielded:  # half a gang is no gang
+        if run.broken:
             return [(other, Kill(run.job, run.generation)) for other in self._nodes_left(run)], []
         return [], []
 
