@@ -120,6 +120,32 @@ def test_metrics_say_what_happened_and_how_things_stand():
     assert requests[("GET", "", "404")] == 1, "a path that nobody answers to is no label"
 
 
+def test_who_leaves_because_another_did_and_drains_are_told_as_what_they_are(caplog):
+    caplog.set_level(logging.INFO)
+    scene, told = Scene(), {}
+
+    async def story() -> None:
+        admin = scene.who("admin")
+        jobs = [{"name": "first", "run": "x"}, {"name": "then", "run": "x", "after": ["first"]}]
+        assert (await admin.post("/v1/jobs", json={"jobs": jobs})).status_code == 201
+        first = scene.plane.cluster.nodes[0].name
+        assert (await admin.put(f"/v1/nodes/{first}/drain", content=b"")).status_code == 200
+        assert (await admin.delete(f"/v1/nodes/{first}/drain")).status_code == 200
+        assert (await admin.delete("/v1/jobs/first")).status_code == 200
+        await scene.until("/v1/jobs/then", lambda job: job["phase"] == "cancelled")
+        told.update(families((await admin.get("/metrics")).text))
+
+    scene.play(story)
+    ended = told["fairlead_jobs_ended_total"]
+    assert (ended[("cancelled",)], ended[("refused",)]) == (2, 0) == tuple(
+        told["fairlead_jobs"][(phase,)] for phase in ("cancelled", "refused")
+    )
+    seen = [(record.getMessage(), record.__dict__.get("job")) for record in caplog.records]
+    assert ("job cancelled", "then") in seen
+    assert ("job refused", "then") not in seen
+    assert [what for what, _ in seen if what.startswith("node")] == ["node drained", "node used again"]
+
+
 def test_metrics_are_for_admins_unless_they_are_open():
     scene, open_scene = Scene(), Scene(metrics_open=True)
 
