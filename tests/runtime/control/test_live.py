@@ -277,6 +277,22 @@ def test_jobs_of_a_node_that_left_go_on_elsewhere_from_what_they_saved():
     scene.check()
 
 
+def test_who_waited_for_somebody_on_a_node_that_is_gone_is_not_started_there():
+    """Its agent may have come back by the time the order goes out, and would begin what counts as lost."""
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("first", steps=100.0)
+    scene.at(0.0)
+    scene.job("second", steps=100.0)
+    assert scene.at(10.0) == [(0, Revoke(0, 1))]
+    scene.live.left(0)
+    assert scene.at(11.0) == []
+    assert (scene.phase(0), scene.phase(1)) == (Phase.WAITING, Phase.WAITING)
+    scene.join()
+    assert [(order.job, order.generation) for _, order in scene.at(20.0)] == [(1, 2)]
+    scene.check()
+
+
 def test_an_agent_that_comes_back_with_strangers_is_told_to_end_them():
     scene = Scene()
     scene.join(0)

@@ -234,8 +234,10 @@ class Launches:
         """A node is gone, and all that ran there has stopped by now."""
         orders: list[Addressed] = []
         outcomes: list[Outcome] = []
-        for run in [run for run in self._all.values() if node in self._nodes_left(run)]:
+        there = [run for run in self._all.values() if node in self._nodes_left(run)]
+        for run in there:  # all of them before any is settled: whoever waited for one must not begin on a node that is gone
             run.lost.add(node)
+        for run in there:
             if run.sent and not run.over:
                 orders += [(other, Kill(run.job, run.generation)) for other in self._nodes_left(run)]
                 continue
@@ -257,7 +259,7 @@ class Launches:
         return [seat.node for seat in run.seats if seat.node not in run.ended and seat.node not in run.lost]
 
     def _send(self, run: Running) -> list[Addressed]:
-        if run.waits_for:
+        if run.waits_for or run.lost:
             return []
         run.sent = True
         return self._orders(run)
