@@ -358,6 +358,53 @@ def test_an_end_that_is_told_while_another_node_is_waited_for_counts():
     scene.check()
 
 
+def test_a_job_that_was_moving_when_the_plane_died_waits_for_the_node_that_it_leaves():
+    before = Scene("v100:1,v100:1")
+    before.join()
+    before.job("a", steps=100.0)
+    ((old, _),) = before.at(0.0)
+    before.live.drain(old, False)
+    assert before.at(10.0) == [(old, Revoke(0, 1))]  # by the state it runs on the other node now
+    scene = restarted(before, "v100:1,v100:1", 11.0)
+    scene.live.joined(1 - old, ())
+    scene.live.joined(old, [(0, 1)])
+    kept: list[ev.Event] = []
+    first = scene.live._next
+
+    def one_by_one(until: float) -> list[ev.Event]:
+        later = [scene.live._inbox.pop() for _ in range(len(scene.live._inbox) - 1)]
+        events = first(until)
+        scene.live._inbox.extend(reversed(later))
+        return events
+
+    scene.live._next = one_by_one  # type: ignore[method-assign]
+    for event in scene.live.reconcile(scene.loop.state.snapshot(11.0), kept.extend):
+        scene.loop.record(event)
+    scene.live._next = first  # type: ignore[method-assign]
+    assert scene.wire.new() == [(old, Revoke(0, 1))], "not twice at once"
+    scene.live.tell(old, [Ended(0, 1, 0, True, 30, 30)])
+    assert [(node, order.generation) for node, order in scene.at(12.0)] == [(1 - old, 2)]
+    scene.check()
+
+
+def test_half_a_gang_on_a_node_that_was_given_up_before_the_plane_died_is_not_waited_for():
+    before = Scene()
+    before.join()
+    before.job("wide", workers=3, steps=50.0)
+    before.at(0.0)
+    before.live.left(1)
+    assert before.at(3.0) == [(0, Kill(0, 1))]
+    scene = restarted(before, "v100:2,v100:2", 5.0)
+    scene.live.joined(0, [(0, 1)])
+    for event in scene.live.reconcile(scene.loop.state.snapshot(5.0)):
+        scene.loop.record(event)
+    assert set(scene.wire.new()) == {(0, Kill(0, 1))}
+    scene.live.tell(0, [Ended(0, 1, -9, False, 7, 5)])
+    scene.at(6.0)
+    assert scene.phase(0) is Phase.WAITING
+    scene.check()
+
+
 def test_orders_that_nobody_heard_are_given_again_when_the_agent_is_back():
     scene = Scene("v100:2")
     scene.join()
