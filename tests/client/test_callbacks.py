@@ -64,13 +64,13 @@ def test_lightning_saves_stops_and_goes_on(page: Page, monkeypatch: pytest.Monke
     assert done == [(3, True, 3, 3, Stage.YIELDED), (7, True, 7, 7, Stage.YIELDED), (10, False, 10, 10, Stage.FINISHED)]
 
 
-def test_lightning_stops_at_once_where_the_lease_is_over_already(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lightning_does_one_step_where_the_lease_is_over_already(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     made = with_fake(monkeypatch, "lightning.pytorch.callbacks", "Callback", "fairlead.client.lightning")
     page[Field.REVOKED] = 1
     callback = made()
     trainer = Lightning(callback, 10)
     trainer.fit(ckpt_path=callback.checkpoint)
-    assert (trainer.global_step, callback.yielded, page[Field.STAGE]) == (0, True, Stage.YIELDED)
+    assert (trainer.global_step, callback.yielded, page[Field.STAGE]) == (1, True, Stage.YIELDED)
 
 
 class HuggingFace:

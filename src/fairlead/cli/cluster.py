@@ -240,6 +240,7 @@ def agent(
             while supervisor.running():
                 supervisor.wait(0.2)
                 supervisor.poll()
+            supervisor.stop_sharing()
     finally:
         supervisor.close()
 

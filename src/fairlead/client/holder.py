@@ -139,17 +139,13 @@ class Holder:
         return latest
 
     def ready(self) -> bool:
-        """The script has loaded. False where there is nothing left to do: leave."""
+        """The script has loaded. False where there is nothing left to do: leave. A lease that is over already does not count
+        before the first step: where turns are shorter than starts, nobody would ever get any further."""
         self._gang.ready()
         now = monotonic_ns()
         self._plan_save(now)
         self._numbers[Field.STAGE] = Stage.RUNNING
-        if self.steps >= self._total:
-            return False
-        if isinstance(self._gang, Alone) and self._numbers[REVOKED]:
-            self.yielded = True
-            return False
-        return True
+        return self.steps < self._total
 
     def step(self) -> bool:
         """A step was done. True where it was the last one of this launch: leave."""

@@ -67,10 +67,10 @@ class ControlPlane:
         return list(self._ask("GET", f"/v1/jobs?{query}")["jobs"])
 
     def job(self, name: str) -> dict[str, Any]:
-        return self._ask("GET", f"/v1/jobs/{name}")
+        return self._ask("GET", f"/v1/jobs/{_part(name)}")
 
     def cancel(self, name: str) -> dict[str, Any]:
-        return self._ask("DELETE", f"/v1/jobs/{name}")
+        return self._ask("DELETE", f"/v1/jobs/{_part(name)}")
 
     def send_code(self, archive: bytes) -> str:
         """An archive (see `pack`) with a job's code, sent unless it was before; the digest is the job's `code`."""
@@ -85,7 +85,7 @@ class ControlPlane:
 
     def log_piece(self, name: str, *, launch: int = 0, rank: int = 0, offset: int = 0) -> dict[str, Any]:
         """Some of what a worker printed in a launch (0: the last), from `offset` on (below 0: from the end)."""
-        return self._ask("GET", f"/v1/jobs/{name}/logs?launch={launch}&rank={rank}&offset={offset}")
+        return self._ask("GET", f"/v1/jobs/{_part(name)}/logs?launch={launch}&rank={rank}&offset={offset}")
 
     def logs(
         self, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, follow: bool = False
@@ -119,7 +119,7 @@ class ControlPlane:
 
     def drain(self, node: str, *, undo: bool = False) -> dict[str, Any]:
         """Leave a node, or use it again; needs an admin's token."""
-        return self._ask("DELETE" if undo else "PUT", f"/v1/nodes/{quote(node, safe='')}/drain", content=b"")
+        return self._ask("DELETE" if undo else "PUT", f"/v1/nodes/{_part(node)}/drain", content=b"")
 
     def usage(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/usage")["usage"])
@@ -158,6 +158,13 @@ class ControlPlane:
             return ssl.create_default_context(cafile=self.authority)
         except (ssl.SSLError, OSError) as problem:
             raise Unreachable(f"{self.authority}: not a certificate authority's PEM file ({problem})") from None
+
+
+def _part(name: str) -> str:
+    """A name as one part of a path, which must not lead anywhere else: `cancel ../nodes/n1/drain` would end a drain."""
+    if name in ("", ".", "..") or "/" in name:
+        raise RefusedRequest(404, f"there is nothing called {name[:80]!r}")
+    return quote(name, safe="")
 
 
 def _why(answer: httpx.Response) -> str:

@@ -12,9 +12,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from workshop import FOR_EVER, Node, order
 
+from fairlead.cli.cluster import agent
 from fairlead.core.errors import InputError
 from fairlead.runtime.agent.accelerators import Accelerator, Accelerators, Sample, type_of
 from fairlead.runtime.agent.faults import RuntimeFault
+from fairlead.runtime.agent.session import Agent
+from fairlead.runtime.agent.supervisor import Supervisor
 
 GB = 2**30
 
@@ -136,3 +139,15 @@ def test_the_sharing_service_is_started_when_a_second_job_comes(
     assert seen == [["None", "2"], [pipe, "GPU-2"], [pipe, "GPU-2"], ["None", "1"]]
     node.supervisor.stop_sharing()
     assert [json.loads(line) for line in calls.read_text().splitlines()] == [[["-d"], "", "GPU-2"], [[], "quit", "GPU-2"]]
+
+
+def test_an_agent_that_ends_its_jobs_ends_the_services_of_shared_accelerators_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[bool] = []
+    monkeypatch.setattr(Agent, "run", lambda self: None)
+    monkeypatch.setattr(Supervisor, "stop_sharing", lambda self: ended.append(not self.running()))
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    for end_jobs in (False, True):
+        agent(control="127.0.0.1:1", node="here", accelerators="v100:1", root=tmp_path, end_jobs=end_jobs)
+    assert ended == [True]

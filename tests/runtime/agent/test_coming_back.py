@@ -109,6 +109,17 @@ def test_an_end_is_told_again_until_it_is_acknowledged(node: Node) -> None:
     assert node.supervisor.poll() == []
 
 
+def test_a_launch_that_has_ended_and_is_ordered_again_is_told_to_have_ended(node: Node) -> None:
+    """A control plane that died knew of the end of half a gang, which is no event, and orders it again."""
+    launch = node.launch(order("raise SystemExit(3)"))
+    ended = node.ended(launch)
+    node.supervisor.acknowledge(launch.job, launch.generation)
+    assert node.supervisor.launch(launch) == ended
+    node.restarts()
+    assert node.supervisor.launch(launch) == ended
+    assert not node.supervisor.running()
+
+
 def test_a_grace_goes_on_under_the_next_agent(node: Node) -> None:
     launch = node.starts(order(FOR_EVER, grace_s=20))
     node.revoke(launch)

@@ -15,6 +15,7 @@ from fairlead.engine.codec import encode as spelled
 from fairlead.runtime.control.api import LARGEST_BODY
 from fairlead.runtime.messages import METHOD, SERVICE, Hello, Refused, Welcome, Words, decode, encode
 from fairlead.runtime.orders import Ended, Progress, Wants
+from fairlead.runtime.people import ControlPlane, RefusedRequest
 
 PATIENCE_S = 20.0
 
@@ -155,3 +156,12 @@ def test_an_agent_with_a_stale_incarnation_is_refused_and_stale_generations_are_
     with served("v100:4") as control:
         assert ask(control, "POST", "/v1/jobs", task(name="here"))[0] == 201
         asyncio.run(scene(control))
+
+
+@pytest.mark.parametrize("name", ["../nodes", "..", ".", "", "a/logs", "#", "a?b=1", "a%2fb", "é"])
+def test_a_name_leads_nowhere_else_than_to_a_job_or_a_node(control: Served, name: str) -> None:
+    people = ControlPlane(control.url, control.token)
+    for verb in (people.job, people.cancel, people.log_piece, people.drain):
+        with pytest.raises(RefusedRequest, match="there is no") as refused:
+            verb(name)
+        assert refused.value.status == 404

@@ -183,6 +183,20 @@ def test_a_silent_agent_is_given_up_after_its_term_and_the_grace_and_not_before(
     with_hub(scene, term_s=10.0, grace_s=5.0, clock=lambda: now[0])
 
 
+def test_a_hub_that_closes_ends_streams_as_they_end(caplog):
+    async def scene(hub, backend, connect):
+        agent = connect()
+        await agent.say(hello())
+        assert await agent.hear() == Welcome(15.0)
+        hub.close()
+        assert await agent.hear() is None
+        assert await agent.stream.code() == grpc.StatusCode.OK
+        assert not hub.connected
+
+    with_hub(scene)
+    assert not caplog.records
+
+
 def test_a_stranger_is_sent_away_before_it_has_said_a_word():
     async def scene(hub, backend, connect):
         stranger = connect(token="guess")

@@ -120,6 +120,34 @@ def test_metrics_say_what_happened_and_how_things_stand():
     assert requests[("GET", "", "404")] == 1, "a path that nobody answers to is no label"
 
 
+def test_who_leaves_because_another_did_and_drains_are_told_as_what_they_are(caplog):
+    caplog.set_level(logging.INFO)
+    scene, told = Scene(), {}
+
+    async def story() -> None:
+        admin = scene.who("admin")
+        jobs = [{"name": "first", "run": "x"}, {"name": "then", "run": "x", "after": ["first"]}]
+        assert (await admin.post("/v1/jobs", json={"jobs": jobs})).status_code == 201
+        first = scene.plane.cluster.nodes[0].name
+        assert (await admin.put(f"/v1/nodes/{first}/drain", content=b"")).status_code == 200
+        assert (await admin.delete(f"/v1/nodes/{first}/drain")).status_code == 200
+        assert (await admin.delete("/v1/jobs/first")).status_code == 200
+        await scene.until("/v1/jobs/then", lambda job: job["phase"] == "cancelled")
+        told.update(families((await admin.get("/metrics")).text))
+
+    scene.play(story)
+    ended = told["fairlead_jobs_ended_total"]
+    assert (
+        (ended[("cancelled",)], ended[("refused",)])
+        == (2, 0)
+        == tuple(told["fairlead_jobs"][(phase,)] for phase in ("cancelled", "refused"))
+    )
+    seen = [(record.getMessage(), record.__dict__.get("job")) for record in caplog.records]
+    assert ("job cancelled", "then") in seen
+    assert ("job refused", "then") not in seen
+    assert [what for what, _ in seen if what.startswith("node")] == ["node drained", "node used again"]
+
+
 def test_metrics_are_for_admins_unless_they_are_open():
     scene, open_scene = Scene(), Scene(metrics_open=True)
 
@@ -191,6 +219,27 @@ def test_another_scheduler_decides_without_a_restart_and_after_one():
         assert (await again.who("user").get("/v1/scheduler")).json()["scheduler"]["policy"] == "max-min-fairness"
 
     again.play(goes_on)
+
+
+def test_people_are_answered_while_a_node_is_awaited_after_a_restart():
+    scene = Scene()
+
+    async def before() -> None:
+        scene.plane.live.joined(0, ())
+        assert (await scene.who("admin").post("/v1/jobs", json={"jobs": [{"name": "old", "run": "x"}]})).status_code == 201
+        await scene.until("/v1/jobs/old", lambda job: job["phase"] == "running")
+
+    scene.play(before)
+    again = Scene(scene.journal)
+
+    async def meanwhile() -> None:
+        admin = again.who("admin")
+        answer = await admin.post("/v1/jobs", json={"jobs": [{"name": "new", "run": "x"}]})
+        assert answer.status_code == 201
+        assert (await admin.get("/v1/jobs/new")).json()["phase"] == "queued", "nothing is decided before the node is heard"
+        assert (await admin.delete("/v1/jobs/new")).status_code == 200
+
+    again.play(meanwhile)
 
 
 @pytest.mark.parametrize(

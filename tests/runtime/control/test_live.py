@@ -162,6 +162,33 @@ def test_a_gang_is_one_launch_on_several_nodes_and_dies_as_one():
     scene.check()
 
 
+def test_half_a_gang_whose_agent_was_away_when_the_other_failed_is_ended_when_it_is_back():
+    scene = Scene()
+    scene.join()
+    scene.job("wide", workers=3, steps=50.0)
+    scene.at(0.0)
+    scene.live.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
+    scene.at(3.0)  # an order to end it that nobody hears
+    scene.live.joined(0, [(0, 1)])
+    assert scene.at(4.0) == [(0, Kill(0, 1))]
+    scene.live.tell(0, [Ended(0, 1, -9, False, 7, 5)])
+    assert [order.generation for _, order in scene.at(10.0)] == [2, 2]
+    scene.check()
+
+
+def test_half_a_gang_that_never_began_does_not_begin_when_the_other_has_failed():
+    scene = Scene()
+    scene.join()
+    scene.job("wide", workers=3, steps=50.0)
+    scene.at(0.0)
+    scene.live.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
+    scene.at(3.0)
+    scene.live.joined(0, ())
+    assert scene.at(4.0) == []
+    assert [order.generation for _, order in scene.at(10.0)] == [2, 2]
+    scene.check()
+
+
 def test_a_job_that_fails_too_often_has_failed():
     scene = Scene("v100:1")
     scene.join()
@@ -250,6 +277,22 @@ def test_jobs_of_a_node_that_left_go_on_elsewhere_from_what_they_saved():
     scene.check()
 
 
+def test_who_waited_for_somebody_on_a_node_that_is_gone_is_not_started_there():
+    """Its agent may have come back by the time the order goes out, and would begin what counts as lost."""
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("first", steps=100.0)
+    scene.at(0.0)
+    scene.job("second", steps=100.0)
+    assert scene.at(10.0) == [(0, Revoke(0, 1))]
+    scene.live.left(0)
+    assert scene.at(11.0) == []
+    assert (scene.phase(0), scene.phase(1)) == (Phase.WAITING, Phase.WAITING)
+    scene.join()
+    assert [(order.job, order.generation) for _, order in scene.at(20.0)] == [(1, 2)]
+    scene.check()
+
+
 def test_an_agent_that_comes_back_with_strangers_is_told_to_end_them():
     scene = Scene()
     scene.join(0)
@@ -312,6 +355,53 @@ def test_an_end_that_is_told_while_another_node_is_waited_for_counts():
     for event in scene.live.reconcile(scene.loop.state.snapshot(5.0)):
         scene.loop.record(event)
     assert (scene.phase(0), scene.phase(1)) == (Phase.FINISHED, Phase.RUNNING)
+    scene.check()
+
+
+def test_a_job_that_was_moving_when_the_plane_died_waits_for_the_node_that_it_leaves():
+    before = Scene("v100:1,v100:1")
+    before.join()
+    before.job("a", steps=100.0)
+    ((old, _),) = before.at(0.0)
+    before.live.drain(old, False)
+    assert before.at(10.0) == [(old, Revoke(0, 1))]  # by the state it runs on the other node now
+    scene = restarted(before, "v100:1,v100:1", 11.0)
+    scene.live.joined(1 - old, ())
+    scene.live.joined(old, [(0, 1)])
+    kept: list[ev.Event] = []
+    first = scene.live._next
+
+    def one_by_one(until: float) -> list[ev.Event]:
+        later = [scene.live._inbox.pop() for _ in range(len(scene.live._inbox) - 1)]
+        events = first(until)
+        scene.live._inbox.extend(reversed(later))
+        return events
+
+    scene.live._next = one_by_one  # type: ignore[method-assign]
+    for event in scene.live.reconcile(scene.loop.state.snapshot(11.0), kept.extend):
+        scene.loop.record(event)
+    scene.live._next = first  # type: ignore[method-assign]
+    assert scene.wire.new() == [(old, Revoke(0, 1))], "not twice at once"
+    scene.live.tell(old, [Ended(0, 1, 0, True, 30, 30)])
+    assert [(node, order.generation) for node, order in scene.at(12.0)] == [(1 - old, 2)]
+    scene.check()
+
+
+def test_half_a_gang_on_a_node_that_was_given_up_before_the_plane_died_is_not_waited_for():
+    before = Scene()
+    before.join()
+    before.job("wide", workers=3, steps=50.0)
+    before.at(0.0)
+    before.live.left(1)
+    assert before.at(3.0) == [(0, Kill(0, 1))]
+    scene = restarted(before, "v100:2,v100:2", 5.0)
+    scene.live.joined(0, [(0, 1)])
+    for event in scene.live.reconcile(scene.loop.state.snapshot(5.0)):
+        scene.loop.record(event)
+    assert set(scene.wire.new()) == {(0, Kill(0, 1))}
+    scene.live.tell(0, [Ended(0, 1, -9, False, 7, 5)])
+    scene.at(6.0)
+    assert scene.phase(0) is Phase.WAITING
     scene.check()
 
 

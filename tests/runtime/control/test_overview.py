@@ -36,3 +36,15 @@ def test_a_user_sees_that_an_accelerator_is_held_and_not_by_what():
         await who("root").delete("/v1/nodes/v100-0/drain")
 
     with_plane(scene)
+
+
+def test_what_an_agent_brings_along_from_another_journal_is_shown_to_nobody():
+    async def scene(plane, who):
+        plane.live.joined(0, [(57, 1)])
+        while not (await who("root").get("/v1/nodes")).json()["nodes"][0]["up"]:
+            await asyncio.sleep(0.05)
+        assert plane.live.launches.jobs_on(0) == {57}
+        for path in ("/v1/nodes", "/v1/overview"):
+            assert (await who("root").get(path)).json()["nodes"][0]["jobs"] == []
+
+    with_plane(scene)

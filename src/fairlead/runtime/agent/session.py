@@ -211,8 +211,8 @@ class Agent:
         wanted any more."""
         try:
             if isinstance(order, Launch):
-                self.supervisor.launch(order)
-            elif isinstance(order, Extend):
+                return self.supervisor.launch(order)
+            if isinstance(order, Extend):
                 self.supervisor.extend(order)
             elif (ended := self._deliveries.drop(order)) is not None:
                 return ended

@@ -28,10 +28,12 @@ from fairlead.runtime.agent.sharing import MultiProcessService
 from fairlead.runtime.agent.starting import Starter
 from fairlead.runtime.agent.stub import LOG
 from fairlead.runtime.agent.worker import REPORTS, Worker
-from fairlead.runtime.orders import Extend, Kill, Launch, Revoke, Told
+from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Revoke, Told
 
 READ_AT_ONCE = 1 << 20
 SWEPT_AT_ONCE = 10
+UNKNOWN = 126
+"""The exit status of a launch of which only that it is over is known."""
 
 
 class Supervisor:
@@ -59,20 +61,26 @@ class Supervisor:
             self.close()
             raise
 
-    def launch(self, order: Launch) -> None:
-        """Starts the workers, all or none. The same launch again changes nothing."""
+    def launch(self, order: Launch) -> Ended | None:
+        """Starts the workers, all or none. The same launch again changes nothing; where it has ended and that was
+        acknowledged, how: of half a gang only the control plane's memory had it, which may be gone."""
         newest = self._newest.get(order.job)
         if newest is not None:
             if order.generation < newest:
                 raise StaleGeneration(order.job, order.generation, newest)
             if order.generation == newest:
-                return
+                return None if self.has(order.job, newest) else self._how_it_ended(order)
             before = self._launched.get((order.job, newest))
             if before is not None and before.ended is None:
                 raise StillRunning(order.job, order.generation, newest)
         held = [accelerator for one in self.running() for accelerator in one.accelerators]
         self._launched[order.job, order.generation] = self._starter.start(order, held)
         self._newest[order.job] = order.generation
+        return None
+
+    def _how_it_ended(self, order: Launch) -> Ended:
+        found = read_ended(self._jobs / str(order.job) / str(order.generation))
+        return found or Ended(order.job, order.generation, UNKNOWN, False, 0, 0, "it has ended here, nobody knows how any more")
 
     def has(self, job: int, generation: int) -> bool:
         """Whether it runs here, or has ended here and that was not acknowledged yet."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Ints
+from fairlead.core.reasons import Code
 from fairlead.engine.state import State
 
 log = logging.getLogger("fairlead.cluster")
@@ -55,6 +56,11 @@ class Chronicle:
         log.info("node joined", extra={"node": self._state().cluster.nodes[event.node].name})
 
     @_tell.register
+    def _drained(self, event: ev.NodeDrained) -> None:
+        what = "node used again" if event.undo else "node drained"
+        log.info(what, extra={"node": self._state().cluster.nodes[event.node].name})
+
+    @_tell.register
     def _switched(self, event: ev.SchedulerSwitched) -> None:
         log.warning("scheduler switched", extra={"policy": event.scheduler.get("policy"), "why": event.why})
 
@@ -62,7 +68,8 @@ class Chronicle:
     def _planned(self, event: ev.RoundPlanned) -> None:
         plan, cluster = event.plan, self._state().cluster
         for number, reason in plan.refused:
-            log.warning("job refused", extra=self._job(number) | {"why": str(reason)})
+            what = "job cancelled" if reason.code is Code.AFTER_NOBODY else "job refused"
+            log.warning(what, extra=self._job(number) | {"why": str(reason)})
         for number in plan.ended.tolist():
             log.info("job finished", extra=self._job(number) | {"early": True})
         starting = set(plan.launches.jobs.tolist())

@@ -116,6 +116,11 @@ class Hub:
         await server.start()
         return server, port
 
+    def close(self) -> None:
+        """Ends all streams, as streams end; agents come back when there is somebody again."""
+        for node in list(self._sessions):
+            self._close(node)
+
     async def read_log(self, node: int, wanted: ReadLog) -> LogPiece | None:
         """What a node's agent answers; None where there is no agent, or it falls silent."""
         if node not in self._sessions:

@@ -86,6 +86,11 @@ class Running:
         return all(seat.node in self.ended or seat.node in self.lost for seat in self.seats)
 
     @property
+    def broken(self) -> bool:
+        """Some of its workers have failed; half a gang is no gang."""
+        return any(end.code and not end.yielded for end in self.ended.values())
+
+    @property
     def world_size(self) -> int:
         return sum(len(seat.ranks) for seat in self.seats)
 
@@ -150,7 +155,7 @@ class Launches:
         for run in [run for run in self._all.values() if run.sent]:
             here = [node for node in self._nodes_left(run) if node in found]
             missing = [node for node in here if run.key not in found[node]]
-            if run.leaving or run.lost:
+            if run.leaving or run.lost or run.broken:
                 orders += [(node, _farewell(run)) for node in here if node not in missing]
                 run.lost.update(missing)  # it never began there
                 if run.over:
@@ -221,7 +226,7 @@ class Launches:
         run.saved = max(run.saved, ended.saved)
         if run.over:
             return self._settle(run)
-        if ended.code and not ended.yielded:  # half a gang is no gang
+        if run.broken:
             return [(other, Kill(run.job, run.generation)) for other in self._nodes_left(run)], []
         return [], []
 
@@ -229,8 +234,10 @@ class Launches:
         """A node is gone, and all that ran there has stopped by now."""
         orders: list[Addressed] = []
         outcomes: list[Outcome] = []
-        for run in [run for run in self._all.values() if node in self._nodes_left(run)]:
+        there = [run for run in self._all.values() if node in self._nodes_left(run)]
+        for run in there:  # all of them before any is settled: whoever waited for one must not begin on a node that is gone
             run.lost.add(node)
+        for run in there:
             if run.sent and not run.over:
                 orders += [(other, Kill(run.job, run.generation)) for other in self._nodes_left(run)]
                 continue
@@ -252,7 +259,7 @@ class Launches:
         return [seat.node for seat in run.seats if seat.node not in run.ended and seat.node not in run.lost]
 
     def _send(self, run: Running) -> list[Addressed]:
-        if run.waits_for:
+        if run.waits_for or run.lost:
             return []
         run.sent = True
         return self._orders(run)

@@ -79,7 +79,7 @@ class Live:
         self._limits = Limits()
         self._saved: dict[int, int] = {}  # steps in the last checkpoint of who does not run
         self._present: set[int] = set()  # nodes that are up, as the state knows it
-        self._awaited: set[int] = set()  # nodes that ran something before a restart and have not told what runs there
+        self._awaited: set[int] = set()  # nodes that were there before a restart and have not told what runs there
         self._found: dict[int, set[Key]] | None = None  # by node, what runs there, while not everybody has been heard
         self._stopped = False
         self._awake = False  # `wait` returns, though nothing has happened
@@ -99,9 +99,7 @@ class Live:
 
     def wait(self, until: float, grain: float) -> Sequence[ev.Event]:
         """Returns as soon as anything has happened. That it is called again says that what it told is in the journal."""
-        unanswered, self._unanswered = self._unanswered, []
-        for request, events in unanswered:
-            request.answered(events)
+        self._answer()
         return self._next(until)
 
     def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
@@ -126,9 +124,10 @@ class Live:
             self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved))
         return ()
 
-    def reconcile(self, view: Snapshot) -> Sequence[ev.Event]:
+    def reconcile(self, view: Snapshot, keep: Callable[[Sequence[ev.Event]], None] | None = None) -> Sequence[ev.Event]:
         """After a restart: whoever runs by the state is looked for on its nodes. Agents must be able to join meanwhile; it
-        returns when every node concerned has told what runs there, or has been given up."""
+        returns when every node that was there has told what runs there, or has been given up. That can take as long as a node's
+        term and grace; with `keep`, which brings events into the journal, whoever asks for something meanwhile is answered."""
         for jobs in (view.jobs, view.queued):
             for number, starts, failures in zip(jobs.number.tolist(), jobs.starts.tolist(), jobs.failures.tolist()):
                 self._know(number, view.job_of[number])
@@ -148,11 +147,20 @@ class Live:
             job, saved = self._job_of[number], int(self._progress[number][0])
             self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved)
         self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist())
-        self._awaited = {seat.node for places in seats.values() for seat in places}
+        # A job that waits, or moved, may still be leaving a node where by the state nothing runs.
+        self._awaited = set(self._present) if bool((view.jobs.starts > 0).any()) else set()
         found = self._found = {}
         happened: list[ev.Event] = []
+        for node in sorted({seat.node for places in seats.values() for seat in places} - self._present):
+            orders, outcomes = self.launches.node_gone(node)  # of a gang, the rest was on its way out
+            self._send(orders)
+            happened += self._became(outcomes, self.now)
         while self._awaited and not self._stopped:
             happened += self._next(math.inf)
+            if keep is not None:
+                keep(happened)
+                happened = []
+                self._answer()
         self._found = None
         return happened if self._stopped else [*happened, *self._compare(found)]
 
@@ -279,6 +287,12 @@ class Live:
         with self._rung:
             self._inbox.append(request)
             self._rung.notify_all()
+
+    def _answer(self) -> None:
+        """What was told is in the journal."""
+        unanswered, self._unanswered = self._unanswered, []
+        for request, events in unanswered:
+            request.answered(events)
 
     def _next(self, until: float) -> list[ev.Event]:
         """What happens next, or nothing up to a second."""

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from fairlead.core import events as ev
 from fairlead.core.job import Phase
+from fairlead.core.reasons import Code
 from fairlead.engine.loop import Loop
 
 DECISION_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -82,7 +83,8 @@ class Metrics(Collector):
                 plan = event.plan
                 self._started.inc(len(plan.launches))
                 self._preempted.inc(int(np.count_nonzero(~np.isin(plan.suspended, plan.launches.jobs))))
-                self._ended.labels("refused").inc(len(plan.refused))
+                for _, reason in plan.refused:
+                    self._ended.labels("cancelled" if reason.code is Code.AFTER_NOBODY else "refused").inc()
                 self._ended.labels("finished").inc(len(plan.ended))
 
     def answered(self, method: str, route: str, status: int) -> None:

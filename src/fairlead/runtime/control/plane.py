@@ -120,6 +120,7 @@ class Plane:
             await asyncio.to_thread(self.keeper.stop)
         for watching in self._watching:
             watching.cancel()
+        self.hub.close()
         await self._server.stop(0.2)
         self.journal.close()
 
@@ -151,19 +152,24 @@ class Plane:
     def _composed(self, scheduler: Mapping[str, Any]) -> Stages:
         return unhurried(self.compose(scheduler))
 
+    def _keep(self, events: Sequence[ev.Event]) -> None:
+        for event in events:
+            self.loop.record(event)
+        self.loop.journal.commit()
+
     def _run(self) -> None:
         """The loop's thread. It holds the lock but while it waits, so that whoever else has it sees a state at rest."""
         loop = self.loop
         try:
             with self.live.lock:
                 if self._recovered:
-                    for event in self.live.reconcile(loop.state.snapshot(max(loop.state.time, self.live.now))):
-                        loop.record(event)
+                    view = loop.state.snapshot(max(loop.state.time, self.live.now))
+                    self._keep(self.live.reconcile(view, self._keep))
                 else:
                     loop.record(ev.Opened(0.0, self.cluster, dict(self.scheduler)))
                     for node in range(len(self.cluster.nodes)):
                         loop.record(ev.NodeLost(0.0, node))
-                loop.journal.commit()
+                    loop.journal.commit()
                 loop.run(stop=lambda state: self.live.stopped)
         except FairleadError as problem:  # such as a journal that cannot be written: whoever started it tells
             self.failure = problem

@@ -99,7 +99,7 @@ def node_records(plane: Plane, whose: str | None = None) -> list[dict[str, Any]]
     for number, node in enumerate(state.cluster.nodes):
         mine = state.cluster.node_of == number
         there = {*state.holdings.on(mine).tolist(), *plane.live.launches.jobs_on(number)}
-        jobs = [state.job_of[job] for job in sorted(there)]
+        jobs = [state.job_of[job] for job in sorted(there) if job in state.job_of]  # an agent may bring jobs of another journal
         records.append(
             {
                 "name": node.name,
