@@ -21,6 +21,7 @@ import numpy as np
 from fairlead.backends.faults import Outage
 from fairlead.backends.simulated import Other
 from fairlead.backends.world import Costs
+from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, JournalError
@@ -85,7 +86,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
         _guesses(jobs.values(), rates, types),
     )
     retold = [replace(e, job=jobs[e.number]) if isinstance(e, ev.JobSubmitted) else e for e in events]
-    label = str(opened.scheduler.get("name") or state.scheduler.get("policy") or "run")
+    label = SchedulerConfig.from_data(state.scheduler, name).label
     plans = sum(isinstance(event, ev.RoundPlanned) for event in events)
     facts = {"decisions_with_changes": float(plans)}
     return world, record_of(State.replay(retold), label, name, used_rates(trace.jobs, table), facts, retold)
