@@ -15,6 +15,7 @@ STYLE: dict[str, Any] = {
 }
 
 COMMANDS = {
+    "demo": "fairlead.cli.demo:demo",
     "simulate": "fairlead.cli.simulate:simulate",
     "compare": "fairlead.cli.compare:compare",
     "resimulate": "fairlead.cli.resimulate:resimulate",
