@@ -94,10 +94,8 @@ def _play(journal: Path, quick: bool) -> None:
                 live.update(_holders(story), refresh=True)
 
         story = play(coming, policy=POLICY, round_s=round_s, journal=journal, heard=heard)
-    told = (
-        f"All {len(coming)} have ended. {story.preemptions} preemptions; {story.resumed} times a job went on where it had been."
-    )
-    out.print(f"\n{told}", highlight=False)
+    told = f"{story.preemptions} preemptions; {story.resumed} times a job went on from where it had been."
+    out.print(f"\nAll {len(coming)} have ended. {told}", highlight=False)
 
 
 def _holders(story: Story) -> Group:
