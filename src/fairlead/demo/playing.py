@@ -35,7 +35,7 @@ def play(
     story = Story()
     with tempfile.TemporaryDirectory(prefix="fairlead-demo-") as folder:
         root = Path(folder) / "cluster"
-        with embedded(root, cluster=CLUSTER, policy=policy, round_s=round_s) as plane:
+        with embedded(root, "--cluster", CLUSTER, "--policy", policy, "--round", str(round_s)) as plane:
             began, seen = time.monotonic(), 0
             to_come = sorted(coming, key=lambda one: one.second)
             to_cancel = sorted((one for one in coming if one.cancelled), key=lambda one: one.cancelled or 0.0)

@@ -24,14 +24,14 @@ class NotUp(FairleadError):
 
 
 @contextlib.contextmanager
-def embedded(root: Path, *, cluster: str, policy: str, round_s: float) -> Iterator[ControlPlane]:
-    """A cluster whose nodes are all there. Its journal is `root / JOURNAL`, what it logs is `root / "log"`."""
+def embedded(root: Path, *options: str) -> Iterator[ControlPlane]:
+    """A cluster whose nodes are all there; `options` are those of `fairlead up`, such as --cluster. Its journal is `root /
+    JOURNAL`, what it logs is `root / "log"`."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     http, agents = _free_ports()
-    command = [sys.executable, "-m", "fairlead.cli.main", "up", "--root", str(root), "--cluster", cluster]
-    command += ["--policy", policy, "--round", str(round_s), "--http", http, "--agents", agents]
+    command = [sys.executable, "-m", "fairlead.cli.main", "up", "--root", str(root), "--http", http, "--agents", agents]
     with open(root / "log", "wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen([*command, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
         yield _answering(process, root, http)
     finally:

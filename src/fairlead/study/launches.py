@@ -133,7 +133,7 @@ class Watched:
         if not held or (state.holdings.occupancy[state.holdings.of(number)] > 1).any():
             return None
         kind, size = state.job_of[number].kind, int(a["batch_size"][number])
-        one = JobColumns(state.store, np.array([number], dtype=np.int64), state.time)
-        spread = held > 1 and bool(spread_gangs(one, state.snapshot())[0])
+        one = np.array([number], dtype=np.int64)
+        spread = held > 1 and bool(spread_gangs(JobColumns(state.store, one, state.time), state.snapshot())[0])
         type_name = state.cluster.type_names[int(a["type"][number])]
         return kind_of(model_of(kind), size) if size else kind, held, type_name, spread

@@ -34,6 +34,7 @@ from fairlead.study.launches import Launch, Watched
 from fairlead.study.record import record_of
 from fairlead.workloads.measured_table import MeasuredRate, drafted
 from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.table_draft import Key
 from fairlead.workloads.trace import Trace
 
 
@@ -70,7 +71,8 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
         seen.see(event)
     state, types = seen.state, opened.cluster.type_names
     rates = {**_told(opened), **seen.rates()}
-    jobs = {number: _in_hindsight(seen, number, rates) for number in sorted(state.job_of)}
+    fastest = _fastest(rates)
+    jobs = {number: _in_hindsight(seen, number, fastest) for number in sorted(state.job_of)}
     table = ThroughputTable.timed(types)
     if rates:
         table = drafted(rates.values(), types, Path(name)).finish().for_types(types)
@@ -106,21 +108,29 @@ def _told(opened: ev.Opened) -> _Measured:
     return told
 
 
-def _in_hindsight(seen: Watched, number: int, rates: _Measured) -> Job:
+def _fastest(rates: _Measured) -> dict[Key, float]:
+    """Of each kind and number of workers that was measured, the highest rate."""
+    fastest: dict[Key, float] = {}
+    for rate in rates.values():
+        key = (rate.kind, rate.workers)
+        fastest[key] = max(fastest.get(key, 0.0), rate.steps_per_s)
+    return fastest
+
+
+def _in_hindsight(seen: Watched, number: int, fastest: Mapping[Key, float]) -> Job:
     """A job with the work that it turned out to have."""
     state = seen.state
     job, a = state.job_of[number], state.store.arrays
     job = replace(job, submitted_s=float(a["submitted_s"][number]), command="")
     phase, ran_s = Phase(int(a["phase"][number])), float(a["settled_run_s"][number])
     work = seen.work.get(number, job.steps)
-    known = job.kind == TIMED or any(key[:2] == (job.kind, job.workers) for key in rates)
-    if known and work > 0:
+    if (job.kind == TIMED or (job.kind, job.workers) in fastest) and work > 0:
         job = replace(job, steps=work)
     else:
         job = replace(job, kind=TIMED, steps=ran_s if phase is Phase.FINISHED and ran_s > 0 else job.steps)
     if phase is Phase.FAILED and ran_s > 0 and seen.why_failed[number] != "time limit":
-        fastest = max((rate.steps_per_s for key, rate in rates.items() if key[:2] == (job.kind, job.workers)), default=1.0)
-        job = replace(job, time_limit_s=ran_s, steps=max(job.steps, 2 * fastest * ran_s))
+        most = ran_s * fastest.get((job.kind, job.workers), 1.0)  # more than it can do before its limit
+        job = replace(job, time_limit_s=ran_s, steps=max(job.steps, 2 * most))
     return replace(job, steps=job.steps + seen.again[number])
 
 
@@ -129,13 +139,10 @@ def _costs(launches: Iterable[Launch], table: ThroughputTable, types: Sequence[s
     spent: dict[str, dict[bool, list[float]]] = {}
     overall: dict[bool, list[float]] = {True: [], False: []}
     for one in launches:
-        if one.steps > 0 and one.kind != TIMED and (one.kind, one.workers) in table.row_of:
+        known = one.kind == TIMED or (one.kind, one.workers) in table.row_of
+        if known and one.steps > 0:  # who did no step was perhaps still starting when it had to leave
             rates = table.spread if one.spread else table.alone
-            rate = float(rates[table.row(one.kind, one.workers), types.index(one.type)])
-        else:
-            rate = 1.0 if one.kind == TIMED and one.steps > 0 else 0.0
-        if rate > 0:
-            cost = one.seconds - one.steps / rate
+            cost = one.seconds - one.steps / float(rates[table.row(one.kind, one.workers), types.index(one.type)])
             spent.setdefault(one.kind, {True: [], False: []})[one.first].append(cost)
             overall[one.first].append(cost)
     first, later = _mean(overall[True], 0.0), _mean(overall[False], _mean(overall[True], 0.0))
