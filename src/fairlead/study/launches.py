@@ -6,16 +6,21 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from fairlead.core import events as ev
+from fairlead.core.cluster import Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.job import TIMED, kind_of, model_of
 from fairlead.engine.state import State
 from fairlead.estimation.observed import spread_gangs
 from fairlead.runtime.tasks import UNKNOWN_STEPS
 from fairlead.workloads.measured_table import MeasuredRate
+
+Place: TypeAlias = tuple[str, int, str, bool]
+"""Kind, workers, type, and whether spread over more nodes than needed: what a rate depends on."""
 
 BELIEVED = 0.25
 """By so much may the steps that a job seemed to have done at its end differ from those its owner told, before these are taken
@@ -45,11 +50,12 @@ class Watched:
     work: dict[int, float] = field(default_factory=dict)  # steps of who finished; NaN where nobody told
     why_failed: dict[int, str] = field(default_factory=dict)
     again: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # steps lost by failures of a job's own
-    _seen: dict[tuple[str, int, str, bool], list[float]] = field(default_factory=lambda: defaultdict(list))
+    _seen: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _stands: dict[int, Place] = field(default_factory=dict)
     _began: dict[int, tuple[float, float]] = field(default_factory=dict)  # second and steps
     _leaving: dict[int, tuple[Launch, float]] = field(default_factory=dict)  # suspended, and its steps at the beginning
 
-    def rates(self) -> dict[tuple[str, int, str, bool], MeasuredRate]:
+    def rates(self) -> dict[Place, MeasuredRate]:
         """The median of what was reported, by kind, workers, type and whether spread."""
         return {key: MeasuredRate(*key, float(np.median(rates))) for key, rates in self._seen.items()}
 
@@ -71,6 +77,7 @@ class Watched:
             self._progressed(event)
         self.state.apply(event)
         if isinstance(event, ev.RoundPlanned):
+            self._stand(np.sort(event.plan.launches.jobs))
             for number in event.plan.launches.jobs.tolist():
                 self._began[number] = event.time, self._steps(number, event.time)
         elif isinstance(event, ev.ProgressReported):
@@ -126,14 +133,20 @@ class Watched:
             if rate > 0 and (place := self._place(number)) is not None and place[0] != TIMED:
                 self._seen[place].append(rate)
 
-    def _place(self, number: int) -> tuple[str, int, str, bool] | None:
-        """Kind, workers, type and whether spread, of who runs and shares its accelerators with nobody."""
-        state, a = self.state, self.state.store.arrays
-        held = int(a["held"][number])
-        if not held or (state.holdings.occupancy[state.holdings.of(number)] > 1).any():
+    def _place(self, number: int) -> Place | None:
+        """Where it runs, where it runs and shares its accelerators with nobody."""
+        holdings = self.state.holdings
+        if not self.state.store.arrays["held"][number]:
             return None
-        kind, size = state.job_of[number].kind, int(a["batch_size"][number])
-        one = np.array([number], dtype=np.int64)
-        spread = held > 1 and bool(spread_gangs(JobColumns(state.store, one, state.time), state.snapshot())[0])
-        type_name = state.cluster.type_names[int(a["type"][number])]
-        return kind_of(model_of(kind), size) if size else kind, held, type_name, spread
+        if holdings.shared and (holdings.occupancy[holdings.of(number)] > 1).any():
+            return None
+        return self._stands.get(number)
+
+    def _stand(self, jobs: Ints) -> None:
+        """Note where those stand that were launched just now; by number, as everybody's columns are."""
+        state, a, names = self.state, self.state.store.arrays, self.state.cluster.type_names
+        spread = spread_gangs(JobColumns(state.store, jobs, state.time), state.snapshot())
+        columns = (jobs, a["held"][jobs], a["type"][jobs], a["batch_size"][jobs], spread)
+        for number, held, type_, size, wide in zip(*(column.tolist() for column in columns)):
+            kind = state.job_of[number].kind
+            self._stands[number] = kind_of(model_of(kind), size) if size else kind, held, names[type_], wide

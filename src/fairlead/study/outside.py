@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from fairlead.engine.state import State
 from fairlead.report.record import RunRecord
 from fairlead.runtime.tasks import UNKNOWN_STEPS
 from fairlead.study.inputs import used_rates
-from fairlead.study.launches import Launch, Watched
+from fairlead.study.launches import Launch, Place, Watched
 from fairlead.study.record import record_of
 from fairlead.workloads.measured_table import MeasuredRate, drafted
 from fairlead.workloads.profiles import ThroughputTable
@@ -94,7 +94,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
     return world, record_of(State.replay(retold), label, name, used_rates(trace.jobs, table), facts, retold)
 
 
-_Measured = dict[tuple[str, int, str, bool], MeasuredRate]
+_Measured: TypeAlias = dict[Place, MeasuredRate]
 
 
 def _told(opened: ev.Opened) -> _Measured:
