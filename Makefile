@@ -7,7 +7,7 @@ OUT := out
 .PHONY: help setup demo test lint types imports unit browser postgres bench pictures clean
 
 help:
-	@echo "make demo    compare schedulers on a bundled workload, print the table, write the report"
+	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
 	@echo "make test    ruff, mypy --strict, import-linter, pytest"
 	@echo "make setup   only the virtual environment in $(VENV)"
 	@echo "make bench   the benchmarks (minutes)"
@@ -24,10 +24,12 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 demo: setup
-	@mkdir -p $(OUT)
-	$(BIN)/fairlead compare --policies fifo,sjf,srtf,las,tiresias,gittins,largest-first --jobs 300 --loads 5 \
-		--cluster 16xv100:4,16xp100:4,32xk80:4 --restart-cost 30 --report $(OUT)/demo.html --png $(OUT)/demo-plots
-	@echo "Open $(OUT)/demo.html in a browser: distributions, use over time, a Gantt chart to zoom, every job."
+	$(BIN)/fairlead demo --out $(OUT)
+	@echo
+	@echo "Open $(OUT)/demo.html in a browser: tables, distributions, use over time, a Gantt chart to zoom, every job."
+	@echo "Then try, with . $(BIN)/activate:"
+	@echo "  fairlead resimulate $(OUT)/demo.jsonl --policies las,tiresias   the jobs you just saw, under policies of your choice"
+	@echo "  fairlead up                                             a cluster that stays; README.md says what to submit"
 
 test: lint types imports unit
 

@@ -14,15 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +34,7 @@ from fairlead.core.job import TIMED, Job, Phase
 from fairlead.core.rng import stream
 from fairlead.engine.state import State
 from fairlead.journals.opening import read_journal
-from fairlead.runtime.people import ControlPlane
+from fairlead.runtime.embedded import JOURNAL, embedded
 from fairlead.study.simulate import Simulation, simulate
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -77,48 +73,23 @@ class Measured:
 # The real cluster.
 
 
-@contextmanager
-def embedded(scheduler: dict[str, Any]) -> Iterator[tuple[ControlPlane, Path]]:
-    """`fairlead up` in a folder of its own, and its journal."""
-    with tempfile.TemporaryDirectory() as folder:
-        root, http = Path(folder), f"127.0.0.1:{_free_port()}"
-        (root / "sleeper.py").write_text(SLEEPER)
-        (root / "scheduler.yaml").write_text(yaml.safe_dump(scheduler))
-        command = [sys.executable, "-m", "fairlead.cli.main", "up", "--cluster", MACHINES, "--http", http]
-        command += [
-            "--agents",
-            f"127.0.0.1:{_free_port()}",
-            "--root",
-            str(root / "up"),
-            "--config",
-            str(root / "scheduler.yaml"),
-        ]
-        with open(root / "log", "wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            token = root / "up" / "admin.token"
-            _until(token.exists)
-            plane = ControlPlane(f"http://{http}", token.read_text())
-            _until(lambda: _answers(plane) and all(node["up"] for node in plane.nodes()))
-            yield plane, root
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-
-
 def run_real(jobs: Sequence[Job], scheduler: dict[str, Any]) -> list[ev.Event]:
     """The jobs on the real cluster, each submitted at its second; the journal of it, with second 0 where the trace has it."""
-    with embedded(scheduler) as (plane, root):
-        now = plane._ask("GET", "/v1/health")["second"]
-        zero = ROUND_S * np.ceil(now / ROUND_S)
-        began = time.monotonic() - now + zero
-        for job in sorted(jobs, key=lambda job: job.submitted_s):
-            time.sleep(max(0.0, began + job.submitted_s - time.monotonic()))
-            run = [sys.executable, str(root / "sleeper.py"), str(int(job.steps)), str(STEP_S[job.kind])]
-            about = {"name": job.name, "kind": job.kind, "workers": job.workers, "steps": job.steps, "run": run}
-            plane.submit([{**about, "types": list(job.allowed_types), "env": {"PYTHONPATH": os.pathsep.join(sys.path)}}])
-        _until(lambda: not plane.jobs(["queued", "waiting", "running"]))
-        return list(read_journal(str(root / "up" / "journal.sqlite")))
+    with tempfile.TemporaryDirectory() as folder:
+        root, script, config = Path(folder) / "up", Path(folder) / "sleeper.py", Path(folder) / "scheduler.yaml"
+        script.write_text(SLEEPER)
+        config.write_text(yaml.safe_dump(scheduler))
+        with embedded(root, "--cluster", MACHINES, "--config", str(config)) as plane:
+            now = plane._ask("GET", "/v1/health")["second"]
+            zero = ROUND_S * np.ceil(now / ROUND_S)
+            began = time.monotonic() - now + zero
+            for job in sorted(jobs, key=lambda job: job.submitted_s):
+                time.sleep(max(0.0, began + job.submitted_s - time.monotonic()))
+                run = [sys.executable, str(script), str(int(job.steps)), str(STEP_S[job.kind])]
+                about = {"name": job.name, "kind": job.kind, "workers": job.workers, "steps": job.steps, "run": run}
+                plane.submit([{**about, "types": list(job.allowed_types), "env": {"PYTHONPATH": os.pathsep.join(sys.path)}}])
+            _until(lambda: not plane.jobs(["queued", "waiting", "running"]))
+            return list(read_journal(str(root / JOURNAL)))
 
 
 # What is measured.
@@ -231,20 +202,6 @@ def _until(reached: Any) -> None:
         if time.monotonic() > deadline:
             raise SystemExit("in vain: the cluster did not come to where it should")
         time.sleep(0.2)
-
-
-def _answers(plane: ControlPlane) -> bool:
-    try:
-        plane.nodes()
-    except Exception:
-        return False
-    return True
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def main() -> None:

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from command import answer, environment
+
+from fairlead.runtime.tasks import checked
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -32,3 +35,12 @@ def test_an_example_script_runs(script, tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in (EXAMPLES / "jobs").glob("*.yaml")))
+def test_an_example_task_is_one_and_runs_the_script_beside_it(file):
+    written = yaml.safe_load((EXAMPLES / "jobs" / file).read_text())
+    assert written.pop("code") == "."  # a digest once it is sent
+    task = checked(written, file)
+    assert task.run[1] == file.replace(".yaml", ".py")
+    assert (EXAMPLES / "jobs" / task.run[1]).is_file()

@@ -11,7 +11,7 @@ import pytest
 from made_up import outcomes, played, record, stretches
 from test_report_html import EVIL, Outline
 
-from fairlead.report.html import page
+from fairlead.report.html import page, write_parts
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the page in")
@@ -109,3 +109,13 @@ def test_a_run_of_nothing_still_makes_a_page(tmp_path):
     assert console == ""
     assert elements["body"]["data-ready"] == "true"
     assert elements["jobs-table"]["data-rows"] == "0"
+
+
+@pytest.mark.parametrize(("query", "runs"), [("", "2"), ("?part=1", "3"), ("?part=7", "2")])
+def test_a_page_in_parts_shows_the_one_that_is_asked_for(tmp_path, query, runs):
+    parts = {EVIL: [played(name, 20) for name in ("fifo", "srtf")], "others": [played(name, 30) for name in ("a", "b", "c")]}
+    text = write_parts(parts, tmp_path / "parts.html").read_text(encoding="utf-8")
+    elements, console = opened(text, tmp_path, query)
+    assert (console, elements["body"]["data-ready"], "hidden" in elements["part"]) == ("", "true", False)
+    assert elements["chart-jct"]["data-lines"] == runs
+    assert "b" not in elements

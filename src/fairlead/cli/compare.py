@@ -87,7 +87,7 @@ def compare(
     opt.distinct([trace, throughputs, costs, *(config or ())], [report])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
-    schedulers = [SchedulerConfig(parse_part(name)) for name in _split(policies)]
+    schedulers = [SchedulerConfig(parse_part(name)) for name in opt.split(policies)]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
     schedulers = [
         opt.override(s, round, event_driven, admission, placement, run_to_completion, mechanism, estimation) for s in schedulers
@@ -183,21 +183,9 @@ def _cell(arm: Aggregate, column: Column) -> str:
     return shown(arm.mean.get(column.key), column.shows) + (f" ± {shown(width, column.shows)}" if width else "")
 
 
-def _split(text: str) -> list[str]:
-    """Names separated by commas, without breaking up lists in brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "[({") - (letter in "])}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
-
-
 def _numbers(option: str, text: str) -> list[float | None]:
     values: list[float | None] = []
-    for part in _split(text):
+    for part in opt.split(text):
         try:
             values.append(float(part))
         except ValueError:
@@ -211,7 +199,7 @@ def _numbers(option: str, text: str) -> list[float | None]:
 
 def _seeds(text: str) -> list[int]:
     try:
-        seeds = list(range(int(text[:-1]))) if text.endswith("x") else [int(part) for part in _split(text)]
+        seeds = list(range(int(text[:-1]))) if text.endswith("x") else [int(part) for part in opt.split(text)]
     except ValueError:
         seeds = []
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):

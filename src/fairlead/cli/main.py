@@ -33,8 +33,8 @@ def main(
 ) -> None:
     """A scheduler for deep-learning clusters: simulate it, run it, look at what it did.
 
-    Try: fairlead compare, then fairlead simulate --policy las --report las.html, then fairlead policies. A real cluster on this
-    machine: fairlead up, and in another terminal fairlead submit -- python train.py, then fairlead queue.
+    Try: fairlead demo, then fairlead simulate --policy las --report las.html, fairlead compare and fairlead policies. A real
+    cluster on this machine: fairlead up, and in another terminal fairlead submit -- python train.py, then fairlead queue.
 
     Exit codes: 0 done, 1 found something wrong (trace check), 2 bad input, 130 interrupted.
     """

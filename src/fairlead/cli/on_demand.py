@@ -15,8 +15,10 @@ STYLE: dict[str, Any] = {
 }
 
 COMMANDS = {
+    "demo": "fairlead.cli.demo:demo",
     "simulate": "fairlead.cli.simulate:simulate",
     "compare": "fairlead.cli.compare:compare",
+    "resimulate": "fairlead.cli.resimulate:resimulate",
     "trace": "fairlead.cli.trace:trace_app",
     "report": "fairlead.cli.report:report",
     "reproduce": "fairlead.cli.reproduce:reproduce_app",

@@ -207,3 +207,15 @@ def tell_skipped(trace: Trace, *, quiet: bool) -> None:
             note(f"  {problem}")
         if len(trace.skipped) > 10:
             note(f"  … and {len(trace.skipped) - 10} more (fairlead trace check lists all)")
+
+
+def split(text: str) -> list[str]:
+    """Names separated by commas, without breaking up lists in brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[({") - (letter in "])}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fairlead.cli.options import JsonOption
 from fairlead.cli.output import note, print_json
 from fairlead.cli.people import control_plane
-from fairlead.core.errors import InputError
-from fairlead.workloads.table_draft import Draft, Key
+from fairlead.workloads.measured_table import MeasuredRate, drafted
 from fairlead.workloads.tables import write_throughputs
-
-MEASURED, GUESSED = "measured", "guessed"
 
 rates_app = typer.Typer(help="Throughputs as a cluster has measured them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -44,28 +40,10 @@ def export(
     if json:
         print_json(told)
         return
-    draft = drafted(told["rates"], told["types"] if all_types else (), to)
+    rates = [
+        MeasuredRate(one["kind"], one["workers"], one["type"], one["placement"] == "spread", one["steps_per_s"])
+        for one in told["rates"]
+    ]
+    draft = drafted(rates, told["types"] if all_types else (), to)
     write_throughputs(draft.finish(), to)
     note(f"{to}: {len(draft.alone)} rates of {len(draft.sources)} kinds and gang sizes")
-
-
-def drafted(rates: Sequence[Mapping[str, Any]], types: Sequence[str], to: Path) -> Draft:
-    """Of spread and not, the one that was not measured is like the other. `types` are filled in with the mean of others."""
-    if not rates:
-        raise InputError("rates", "a cluster with estimation 'measured' whose jobs have told of their steps")
-    draft = Draft(to)
-    for one in rates:
-        key: Key = (one["kind"], one["workers"])
-        (draft.spread if one["placement"] == "spread" else draft.alone)[key, one["type"]] = one["steps_per_s"]
-        draft.sources.setdefault(key, {})[MEASURED] = None
-    for table, other in ((draft.alone, draft.spread), (draft.spread, draft.alone)):
-        for place, rate in other.items():
-            table.setdefault(place, rate)
-    for key in draft.sources:
-        for table in (draft.alone, draft.spread):
-            seen = [rate for (of, _), rate in table.items() if of == key]
-            for name in types:
-                if (key, name) not in table:
-                    table[key, name] = sum(seen) / len(seen)
-                    draft.sources[key][GUESSED] = None
-    return draft

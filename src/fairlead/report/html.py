@@ -8,7 +8,7 @@ write it as text, never as markup. A content policy in the page forbids every re
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -44,10 +44,22 @@ def write_report(
     most_stretches: int = MOST_STRETCHES,
 ) -> Path:
     """Write the page; its folder is made where it is missing."""
-    if not records:
+    return write_parts({"": records}, path, options, title, most_stretches)
+
+
+def write_parts(
+    parts: Mapping[str, Sequence[RunRecord]],
+    path: Path,
+    options: MetricOptions = DEFAULTS,
+    title: str = "Fairlead report",
+    most_stretches: int = MOST_STRETCHES,
+) -> Path:
+    """Write one page of several sets of runs that are not to be compared with each other, such as runs of other jobs. The page
+    shows one at a time and offers the others by their names."""
+    if not parts or not all(parts.values()):
         raise InputError(path, "at least one run to report on")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(records, options, title, most_stretches), encoding="utf-8")
+    path.write_text(_page(parts, options, title, most_stretches), encoding="utf-8")
     return path
 
 
@@ -58,18 +70,28 @@ def page(
     most_stretches: int = MOST_STRETCHES,
 ) -> str:
     """The page as text."""
-    parts = {
+    return _page({"": records}, options, title, most_stretches)
+
+
+def _page(parts: Mapping[str, Sequence[RunRecord]], options: MetricOptions, title: str, most_stretches: int) -> str:
+    share = most_stretches // max(len(parts), 1)
+    data = "\n".join(
+        f'<script type="application/json" class="data" data-name="{html.escape(name)}">'
+        f"{script_safe(payload(records, options, share))}</script>"
+        for name, records in parts.items()
+    )
+    filled = {
         "{{title}}": html.escape(title),
         "{{style}}": _part("style.css"),
         "{{script}}": "\n".join(_part(name) for name in _SCRIPTS),
-        "{{data}}": script_safe(payload(records, options, most_stretches)),
+        "{{data}}": data,
     }
     text = _part("page.html")
     # Cut at the marks first: a value that happens to contain a mark must not be filled in turn.
     pieces = []
     for mark in ("{{title}}", "{{style}}", "{{title}}", "{{data}}", "{{script}}"):
         before, _, text = text.partition(mark)
-        pieces += [before, parts[mark]]
+        pieces += [before, filled[mark]]
     return "".join([*pieces, text])
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fairlead.backends.simulated import Other
 from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
@@ -26,16 +27,17 @@ from fairlead.workloads.transform import retime_poisson
 
 @dataclass(frozen=True)
 class Workload:
-    """Where the jobs of a comparison come from: a generator, or a file. A load re-times either to so many jobs per hour."""
+    """Where the jobs of a comparison come from: a generator, a file, or a trace that is there. A load re-times each to so many
+    jobs per hour."""
 
-    source: Generator | TraceFile
+    source: Generator | TraceFile | Trace
     table: ThroughputTable | None = None
 
     def trace(self, load: float | None, seed: int) -> Trace:
         if isinstance(self.source, Generator):
             generator = self.source if load is None else replace(self.source, jobs_per_hour=load)
             return generator.trace(seed)
-        trace = self.source.read(self.table)
+        trace = self.source if isinstance(self.source, Trace) else self.source.read(self.table)
         return trace if load is None else retime_poisson(trace, load, seed)
 
 
@@ -53,6 +55,7 @@ class Comparison:
     measure: tuple[int, int] | None = None
     metrics: MetricOptions = DEFAULTS
     fill_workers: bool = False
+    others: Sequence[Other] = ()  # what else comes from outside, such as cancellations
 
     def cases(self) -> list[Case]:
         return [Case(index, load, seed) for load in self.loads for seed in self.seeds for index in range(len(self.schedulers))]
@@ -160,6 +163,7 @@ def _run(given: Comparison, case: Case, keep_record: bool) -> Outcome:
             case.seed,
             given.measure,
             given.fill_workers,
+            others=given.others,
         ),
         gantt=keep,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.backends.faults import Outage, listed, random_process
-from fairlead.backends.simulated import Simulated
+from fairlead.backends.simulated import Other, Simulated
 from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
@@ -54,6 +54,7 @@ class Simulation:
     measure: tuple[int, int] | None = None  # stop once these jobs (by submission) have ended
     fill_workers: bool = False
     skip_quiet_rounds: bool = True
+    others: Sequence[Other] = ()  # what else comes from outside, such as cancellations
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def simulate(
         journal = MemoryJournal()
     journal = journal or NoJournal()
     faults = given.faults.events(len(given.cluster.nodes), given.seed)
-    backend = Simulated(given.cluster, table, given.trace.jobs, costs=given.costs, faults=faults)
+    backend = Simulated(given.cluster, table, given.trace.jobs, costs=given.costs, faults=faults, others=given.others)
     loop = Loop(
         State(given.cluster),
         backend,

@@ -25,8 +25,14 @@ function unpackJobs(raw) {
   return columns;
 }
 
+// Sets of runs that are not compared with each other are parts of one page; the address says which is shown.
+function readParts() {
+  const parts = [...document.querySelectorAll("script.data")], asked = new URLSearchParams(location.search).get("part");
+  return { names: parts.map((part) => part.dataset.name), chosen: parts[Number(asked)] ? Number(asked) : 0, parts };
+}
+
 function readData() {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const { parts, chosen } = readParts(), data = JSON.parse(parts[chosen].textContent);
   data.tables = data.tables.map(unpackTable);
   data.runs.forEach((run, number) => {
     run.number = number;

@@ -79,6 +79,19 @@ function drawLegend(data, redraw) {
   }));
 }
 
+function offerParts() {
+  const { names, chosen } = readParts(), chooser = document.getElementById("part");
+  if (names.length < 2) return;
+  chooser.replaceChildren(...names.map((name, number) => make("option", { value: String(number), text: name })));
+  chooser.value = String(chosen);
+  chooser.hidden = false;
+  chooser.addEventListener("change", () => {
+    const search = new URLSearchParams(location.search);
+    search.set("part", chooser.value);
+    location.search = search;
+  });
+}
+
 function noteOn(run) {
   if (!run.gantt) return "this run kept no record of who held what";
   const { count, total, until, low } = run.gantt, all = total.toLocaleString("en");
@@ -88,6 +101,7 @@ function noteOn(run) {
 
 function start() {
   const data = readData();
+  offerParts();
   const gantt = makeGantt(data, picked);
   const jobs = makeJobsTable(data, (run, job) => {
     if (run.gantt) { chooseRun(run); gantt.pick(job); document.getElementById("gantt").scrollIntoView(); }

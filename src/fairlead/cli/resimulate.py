@@ -1,0 +1,81 @@
+"""`fairlead resimulate`: what happened on a cluster, beside what would have under other policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead.cli import options as opt
+from fairlead.cli.output import note, out, print_json, progress
+from fairlead.config import SchedulerConfig
+from fairlead.config.scheduler import parse_part
+from fairlead.core.errors import InputError
+from fairlead.report.figures import write_figures
+from fairlead.report.html import write_report
+from fairlead.report.tables import comparison_table
+from fairlead.study.compare import compare
+from fairlead.study.resimulate import Recorded, beside, comparison, records
+
+
+def resimulate(
+    journal: Annotated[str, typer.Argument(help="x.sqlite, x.jsonl or postgresql://…, also of a cluster that is at work.")],
+    policies: Annotated[
+        str, typer.Option("--policies", help="Policies, separated by commas; parameters as in 'las:by=time'.")
+    ] = "fifo,srtf,max-min-fairness-perf",
+    config: Annotated[
+        list[Path] | None, typer.Option("--config", help="A scheduler file in YAML to simulate as well; repeatable.")
+    ] = None,
+    makespan_from: opt.MakespanFromOption = "first-submission",
+    jct_from: opt.JctFromOption = "submission",
+    contention: opt.ContentionOption = "average",
+    unfair_above: opt.UnfairAboveOption = 1.05,
+    processes: Annotated[
+        int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
+    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Write an HTML report of all of them to this file.")] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")] = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Simulate what came from outside in a recorded run under other policies: the same jobs at the same seconds with the work
+    they really did, the same cancellations, outages and drains, on the same cluster, with the rates and the costs of starting
+    that were measured in the run. Everything else about the scheduler stays as it was.
+
+    The first row is what happened. Rates that were never measured are the mean of those on other types, and are named.
+
+    Examples:
+
+      fairlead resimulate .fairlead/journal.sqlite
+
+      fairlead resimulate out/demo.jsonl --policies srtf,las,tiresias --report whatif.html
+    """
+    metrics = opt.metrics_of(None, makespan_from, jct_from, contention, unfair_above)
+    opt.distinct([Path(journal), *(config or ())], [report])
+    run = Recorded.read(journal)
+    schedulers = [run.under(parse_part(name)) for name in opt.split(policies)]
+    schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
+    if not schedulers:
+        raise InputError("--policies", "at least one policy", field="policies", value=policies)
+    for scheduler in schedulers:
+        scheduler.build(None)
+    if not run.world.trace.jobs:
+        raise InputError(journal, "a journal with jobs in it")
+    given = comparison(run, schedulers, metrics)
+    pictures = report is not None or png is not None
+    with progress(len(schedulers), "simulating", quiet=json) as bar:
+        outcomes = compare(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
+    rows = beside(run, given, outcomes)
+    if json:
+        costs = {"launch_s": given.costs.launch_s, "restart_s": given.costs.restart_s}
+        runs = [{"scheduler": label, **summary.to_dict()} for label, summary in rows]
+        print_json({"cluster": str(given.cluster), "runs": runs, "costs": costs, "guessed": list(run.world.guessed)})
+    else:
+        out.print(comparison_table(rows, title=f"{given.cluster}", width=out.width))
+        if run.world.guessed:
+            note(f"never measured, so as fast as on other types: {'; '.join(run.world.guessed)}")
+    shown = records(run, given, outcomes)
+    if report is not None:
+        note(f"report: {write_report(shown, report, metrics, title='Fairlead: the same days, other policies')}")
+    if png is not None:
+        note(f"plots: {', '.join(map(str, write_figures(shown, png, metrics)))}")

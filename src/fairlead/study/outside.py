@@ -1,0 +1,189 @@
+"""What came from outside in a run, found in its journal: the jobs and the work they really did, cancellations, outages, drains,
+and what was measured on the way: rates and what a start costs. It is what a simulation of the same days under another scheduler
+is given. Pure: events in, values out; it does not know whether processes or numbers made them.
+
+In hindsight much is known that nobody knew then. A job that finished has done so many steps, those that a failure of its own
+made it do again included. Who was cancelled leaves at the same second. Who failed fails after the same time of running, as if
+it had that limit. A job that never told of its steps counts in seconds, as long as it ran.
+
+What is left out: metrics that jobs reported and switches of the scheduler, which followed from decisions; how jobs slow each
+other down on one accelerator; saves of jobs' own accord, so that an outage takes them back to their last start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fairlead.backends.faults import Outage
+from fairlead.backends.simulated import Other
+from fairlead.backends.world import Costs
+from fairlead.config import SchedulerConfig
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import FairleadError, JournalError
+from fairlead.core.job import TIMED, Job, Phase
+from fairlead.engine.state import State
+from fairlead.report.record import RunRecord
+from fairlead.runtime.tasks import UNKNOWN_STEPS
+from fairlead.study.inputs import used_rates
+from fairlead.study.launches import Launch, Place, Watched
+from fairlead.study.record import record_of
+from fairlead.workloads.measured_table import MeasuredRate, drafted
+from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.table_draft import Key
+from fairlead.workloads.trace import Trace
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The world of a run, without its scheduler's decisions."""
+
+    cluster: Cluster
+    trace: Trace
+    table: ThroughputTable
+    costs: Costs
+    outages: tuple[Outage, ...] = ()
+    others: tuple[Other, ...] = ()  # cancellations and drains
+    scheduler: Mapping[str, Any] = field(default_factory=dict)  # the last that decided
+    guessed: tuple[str, ...] = ()  # rates that nobody measured, in words
+
+
+def outside(events: Sequence[ev.Event], name: str = "journal") -> tuple[Outside, RunRecord]:
+    """What came from outside, and the record of what came of it, both in the light of hindsight."""
+    try:
+        return _found(events, name)
+    except FairleadError:
+        raise
+    except (IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+        raise JournalError(f"{name}: events that cannot have happened: {error}") from error
+
+
+def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
+    opened = events[0] if events else None
+    if not isinstance(opened, ev.Opened):
+        raise JournalError(f"{name}: the beginning is missing; only a journal with all of its events can be simulated again")
+    seen = Watched(State(opened.cluster))
+    for event in events:
+        seen.see(event)
+    state, types = seen.state, opened.cluster.type_names
+    rates = {**_told(opened), **seen.rates()}
+    fastest = _fastest(rates)
+    jobs = {number: _in_hindsight(seen, number, fastest) for number in sorted(state.job_of)}
+    table = ThroughputTable.timed(types)
+    if rates:
+        table = drafted(rates.values(), types, Path(name)).finish().for_types(types)
+    trace = Trace(tuple(jobs.values()), name)
+    world = Outside(
+        opened.cluster,
+        trace,
+        table,
+        _costs(seen.launches, table, types),
+        tuple(_outages(events)),
+        tuple(_others(events, state, jobs)),
+        state.scheduler,
+        _guesses(jobs.values(), rates, types),
+    )
+    retold = [replace(e, job=jobs[e.number]) if isinstance(e, ev.JobSubmitted) else e for e in events]
+    label = SchedulerConfig.from_data(state.scheduler, name).label
+    plans = sum(isinstance(event, ev.RoundPlanned) for event in events)
+    facts = {"decisions_with_changes": float(plans)}
+    return world, record_of(State.replay(retold), label, name, used_rates(trace.jobs, table), facts, retold)
+
+
+_Measured: TypeAlias = dict[Place, MeasuredRate]
+
+
+def _told(opened: ev.Opened) -> _Measured:
+    """The rates that a simulation writes down when it begins."""
+    told: _Measured = {}
+    for look, rates in (opened.rates or {}).items():
+        kind, _, workers = look.rpartition("|")
+        for type_name, rate in zip(opened.cluster.type_names, rates, strict=True):
+            if kind != TIMED:
+                told[kind, int(workers), type_name, False] = MeasuredRate(kind, int(workers), type_name, False, float(rate))
+    return told
+
+
+def _fastest(rates: _Measured) -> dict[Key, float]:
+    """Of each kind and number of workers that was measured, the highest rate."""
+    fastest: dict[Key, float] = {}
+    for rate in rates.values():
+        key = (rate.kind, rate.workers)
+        fastest[key] = max(fastest.get(key, 0.0), rate.steps_per_s)
+    return fastest
+
+
+def _in_hindsight(seen: Watched, number: int, fastest: Mapping[Key, float]) -> Job:
+    """A job with the work that it turned out to have."""
+    state = seen.state
+    job, a = state.job_of[number], state.store.arrays
+    job = replace(job, submitted_s=float(a["submitted_s"][number]), command="")
+    phase, ran_s = Phase(int(a["phase"][number])), float(a["settled_run_s"][number])
+    work = seen.work.get(number, job.steps)
+    if (job.kind == TIMED or (job.kind, job.workers) in fastest) and work > 0:
+        job = replace(job, steps=work)
+    else:
+        job = replace(job, kind=TIMED, steps=ran_s if phase is Phase.FINISHED and ran_s > 0 else job.steps)
+    if phase is Phase.FAILED and ran_s > 0 and seen.why_failed[number] != "time limit":
+        most = ran_s * fastest.get((job.kind, job.workers), 1.0)  # more than it can do before its limit
+        job = replace(job, time_limit_s=ran_s, steps=max(job.steps, 2 * most))
+    return replace(job, steps=job.steps + seen.again[number])
+
+
+def _costs(launches: Iterable[Launch], table: ThroughputTable, types: Sequence[str]) -> Costs:
+    """What launches did not spend on steps, by kind; where a kind was never seen to start so, as all did."""
+    spent: dict[str, dict[bool, list[float]]] = {}
+    overall: dict[bool, list[float]] = {True: [], False: []}
+    for one in launches:
+        known = one.kind == TIMED or (one.kind, one.workers) in table.row_of
+        if known and one.steps > 0:  # who did no step was perhaps still starting when it had to leave
+            rates = table.spread if one.spread else table.alone
+            cost = one.seconds - one.steps / float(rates[table.row(one.kind, one.workers), types.index(one.type)])
+            spent.setdefault(one.kind, {True: [], False: []})[one.first].append(cost)
+            overall[one.first].append(cost)
+    first, later = _mean(overall[True], 0.0), _mean(overall[False], _mean(overall[True], 0.0))
+    by_kind = {kind: Costs(_mean(costs[True], first), _mean(costs[False], later)) for kind, costs in spent.items()}
+    return Costs(first, later, by_kind=by_kind)
+
+
+def _mean(costs: Sequence[float], otherwise: float) -> float:
+    """To the microsecond: a job that ends at a round's very end must not end behind it by a rounding."""
+    return max(0.0, round(float(np.mean(costs)), 6)) if costs else otherwise
+
+
+def _outages(events: Iterable[ev.Event]) -> Iterable[Outage]:
+    since: dict[int, float] = {}
+    for event in events:
+        if isinstance(event, ev.NodeLost):
+            since.setdefault(event.node, event.time)
+        elif isinstance(event, ev.NodeRepaired) and event.node in since:
+            yield Outage(event.node, since.pop(event.node), event.time)
+    for node, second in since.items():
+        yield Outage(node, second)
+
+
+def _others(events: Iterable[ev.Event], state: State, jobs: Mapping[int, Job]) -> Iterable[Other]:
+    """Who is at work at the end, and said not for how long, leaves with the journal."""
+    row = {number: row for row, number in enumerate(jobs)}
+    for event in events:
+        if isinstance(event, ev.JobCancelled):
+            yield replace(event, number=row[event.number])
+        elif isinstance(event, ev.NodeDrained):
+            yield event
+    for number, job in jobs.items():
+        if job.steps == UNKNOWN_STEPS and state.store.arrays["phase"][number] <= int(Phase.RUNNING):
+            yield ev.JobCancelled(state.time, row[number])
+
+
+def _guesses(jobs: Iterable[Job], rates: _Measured, types: Sequence[str]) -> tuple[str, ...]:
+    looks = dict.fromkeys((job.kind, job.workers) for job in jobs if job.kind != TIMED)
+    return tuple(
+        f"{workers} × {kind} on {type_name}"
+        for kind, workers in looks
+        for type_name in types
+        if not {(kind, workers, type_name, spread) for spread in (False, True)} & rates.keys()
+    )
