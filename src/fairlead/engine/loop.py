@@ -79,14 +79,17 @@ class Loop:
             self._wake_s = boundary_at(self.backend.now, self.stages.round_s)
         while self.state.busy or not self.backend.exhausted:
             # 1. What happened: up to the next decision that is due in any case, or, after an event, to the next round.
-            happened = self.backend.wait(min(self._wake_s - self._lead_s, until), self.stages.round_s)
-            self._hear(happened)
+            due = self._wake_s if self.aside is None else self._wake_s - self._lead_s(self.aside)
+            happened = self.backend.wait(min(due, until), self.stages.round_s)
+            if happened:
+                self._hear(happened)
             if stop is not None and stop(self.state):
                 return
             now = self.backend.now
             if happened:  # whatever happened is decided on at the next boundary, which may be now
                 self._wake_s = min(self._wake_s, boundary_at(now, self.stages.round_s))
-            if now < self._wake_s - self._lead_s:
+                due = self._wake_s if self.aside is None else self._wake_s - self._lead_s(self.aside)
+            if now < due:
                 if now >= until or (self.backend.exhausted and self._wake_s == math.inf):
                     return
                 continue
@@ -195,9 +198,8 @@ class Loop:
             self.rounds += round((self.backend.now - self._last_round) / length)
         self._last_round = self.backend.now
 
-    @property
-    def _lead_s(self) -> float:
-        return 0.0 if self.aside is None else min(self.aside.lead_s, self.stages.round_s / 2)
+    def _lead_s(self, aside: Aside) -> float:
+        return min(aside.lead_s, self.stages.round_s / 2)
 
     def _next_look(self, plan: RoundPlan) -> float:
         now, length = self.backend.now, self.stages.round_s
