@@ -21,6 +21,7 @@ $(VENV)/.installed: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: install it (Debian: apt-get install python3-venv) and try again"; exit 1; }
 	@echo "installing into $(VENV): a few minutes, the first time"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 demo: setup
