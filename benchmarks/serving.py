@@ -44,24 +44,25 @@ def serving(root: Path, cluster: str, *more: str) -> Iterator[Served]:
     where = ["--http", f"127.0.0.1:{people}", "--agents", f"127.0.0.1:{agents}", "--root", str(root)]
     command = [sys.executable, "-m", "fairlead.cli.main", "serve", "--cluster", cluster, *where, *more]
     began = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
     try:
-        _await_answer(process, people, began + PATIENCE_S)
+        _await_answer(process, root / "log", people, began + PATIENCE_S)
         yield Served(process, root, people, agents, time.monotonic() - began)
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.communicate(timeout=30)
+            process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate()
+            process.wait()
 
 
-def _await_answer(process: subprocess.Popen[bytes], port: int, deadline: float) -> None:
+def _await_answer(process: subprocess.Popen[bytes], log: Path, port: int, deadline: float) -> None:
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            assert process.stderr is not None
-            raise RuntimeError(process.stderr.read().decode())
+            raise RuntimeError(log.read_text())
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
             connection.request("GET", "/v1/health")
