@@ -256,7 +256,7 @@ def up(
     metrics_open: MetricsOption = False,
     log_format: LogOption = "text",
 ) -> None:
-    """Run a whole cluster on this machine: the control plane and an agent for each node. Ctrl-C ends it, and the jobs with it.
+    """Run a whole cluster on this machine: the control plane and an agent for each node. Ctrl-C lets jobs save, and ends it.
 
     Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes.
     """

@@ -47,3 +47,8 @@ def export(
     draft = drafted(rates, told["types"] if all_types else (), to)
     write_throughputs(draft.finish(), to)
     note(f"{to}: {len(draft.alone)} rates of {len(draft.sources)} kinds and gang sizes")
+    pairs = [(kind, workers, name) for kind, workers in draft.sources for name in told["types"]]
+    unseen = [f"{kind} on {name}" for kind, workers, name in pairs if ((kind, workers), name) not in draft.alone]
+    if unseen:
+        some = ", ".join(unseen[:5]) + (" …" if len(unseen) > 5 else "")
+        note(f"never measured, so 0 in the table: {some}; --all-types fills them in")
