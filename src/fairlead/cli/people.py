@@ -121,14 +121,15 @@ def queue(
         print_json({"jobs": jobs})
         return
     table = Table(box=box.SIMPLE)
-    for heading in ("number", "name", "user", "phase", "where", "done", "steps/s", "starts", "why it waits"):
-        table.add_column(heading, no_wrap=heading in ("name", "phase"))
+    for heading in ("number", "name", *(["user"] if everybody else []), "phase", "done", "steps/s"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("where, or why not", min_width=24)
     for job in jobs:
         done = f"{100 * job['steps_done'] / job['steps']:.0f} %"
-        where = ", ".join(job["nodes"])
-        reason = job.get("reason", {}).get("text", "")
+        where = ", ".join(job["nodes"]) or job.get("reason", {}).get("text", "")
         rate = f"{job['rate']:.3g}" if job["rate"] else ""
-        table.add_row(str(job["number"]), job["name"], job["user"], job["phase"], where, done, rate, str(job["starts"]), reason)
+        user = [job["user"]] if everybody else []
+        table.add_row(str(job["number"]), job["name"], *user, job["phase"], done, rate, where)
     out.print(table)
 
 
@@ -141,6 +142,8 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
     for key, value in job.items():
         if value not in (None, "", []):
             shown = duration(value) if key.endswith("_s") and isinstance(value, float) else value
+            if key == "reason":
+                shown = value["text"]
             out.print(f"{key:>16}  {shown}", highlight=False)
 
 
