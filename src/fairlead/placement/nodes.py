@@ -32,27 +32,43 @@ class FreeByNode:
         many, or where they would be on more than `most_nodes`."""
         having, counts, starts, places = self._having[kind], self.counts, self._starts, self._places
         most = len(having) - 1
+        had = want
+        while had <= most and not having[had]:
+            had += 1
+        if had <= most:  # one node holds them all, which is how it mostly ends
+            bits = having[had]
+            bit = bits & -bits
+            node, left = bit.bit_length() - 1, had - want
+            having[had] = bits ^ bit
+            having[left] |= bit
+            start = starts[node]
+            counts[node], starts[node] = left, start + want
+            return places[start : start + want]
+        return self._over_several(kind, want, most_nodes)
+
+    def _over_several(self, kind: int, want: int, most_nodes: int) -> list[int]:
+        having, counts, starts, places = self._having[kind], self.counts, self._starts, self._places
         found: list[int] = []
         used: list[tuple[int, int]] = []  # a node, and how many of its accelerators
-        missing = want
+        missing, top = want, min(want - 1, len(having) - 1)  # nobody has more than `top`: else one would hold them all
         while missing and len(used) < most_nodes:
             had = missing
-            while had <= most and not having[had]:
+            while had <= top and not having[had]:
                 had += 1
-            if had > most:
-                had = min(missing - 1, most)
+            if had > top:
+                had = top if top < missing else missing - 1
                 while had and not having[had]:
                     had -= 1
                 if not had:
                     break
-            part = missing if had > missing else had
+                top = had
             bits = having[had]
             bit = bits & -bits
-            node, left = bit.bit_length() - 1, had - part
+            node, part = bit.bit_length() - 1, had if had < missing else missing
             having[had] = bits ^ bit
-            having[left] |= bit
+            having[had - part] |= bit
             start = starts[node]
-            counts[node], starts[node] = left, start + part
+            counts[node], starts[node] = had - part, start + part
             found += places[start : start + part]
             used.append((node, part))
             missing -= part
