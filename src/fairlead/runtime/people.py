@@ -130,9 +130,20 @@ class ControlPlane:
     def switch(self, scheduler: Mapping[str, Any], why: str = "") -> dict[str, Any]:
         return dict(self._ask("POST", "/v1/scheduler", {"scheduler": dict(scheduler), "why": why})["scheduler"])
 
+    def state(self) -> tuple[float, bytes]:
+        """The second of this moment, and the whole state as a journal's snapshots spell it; needs an admin's token."""
+        answer = self._answer("GET", "/v1/state")
+        return float(answer.headers["fairlead-now"]), answer.content
+
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: bytes | None = None
     ) -> dict[str, Any]:
+        told: dict[str, Any] = self._answer(method, path, body, content=content).json()
+        return told
+
+    def _answer(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: bytes | None = None
+    ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.token}"}
         try:
             answer = httpx.request(
@@ -147,8 +158,7 @@ class ControlPlane:
         except httpx.HTTPError as problem:
             raise Unreachable(f"{self.url}: {problem}; is the control plane running?") from None
         if answer.is_success:
-            told: dict[str, Any] = answer.json()
-            return told
+            return answer
         raise RefusedRequest(answer.status_code, _why(answer))
 
     def _trust(self) -> ssl.SSLContext | bool:

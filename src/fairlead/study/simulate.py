@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.backends.faults import Outage, listed, random_process
@@ -75,11 +75,42 @@ def simulate(
     on_progress: Callable[[float], None] | None = None,
 ) -> Run:
     """Run it. `gantt` keeps who held which accelerator when; `on_progress` is told the share of jobs that have ended."""
-    table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
-    registry = registry or Registry.installed()
     if gantt and journal is None:
         journal = MemoryJournal()
-    journal = journal or NoJournal()
+    begun = begin(given, journal or NoJournal(), registry)
+    begun.loop.run(stop=stop_of(given, on_progress))
+    return begun.finish(given, gantt=gantt)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A simulation that is opened and has not run yet, or not to its end."""
+
+    loop: Loop
+    table: ThroughputTable
+    rates: Mapping[str, tuple[float, ...]]
+    began_s: float = field(default_factory=time.perf_counter)
+
+    def finish(self, given: Simulation, *, gantt: bool = False) -> Run:
+        """What came of it, with the journal closed."""
+        loop = self.loop
+        facts = {
+            "rounds": loop.rounds,
+            "decisions": loop.decisions,
+            "decide_s": loop.decide_s,
+            "wall_s": time.perf_counter() - self.began_s,
+            "peak_rss_mb": peak_rss_mb(),
+        }
+        events: list[Event] | None = list(loop.journal) if gantt else None
+        loop.journal.close()
+        record = record_of(loop.state, given.scheduler.label, given.trace.name, self.rates, facts, events)
+        return Run(record, loop.state, loop)
+
+
+def begin(given: Simulation, journal: Journal, registry: Registry | None = None) -> Begun:
+    """The loop, the world and the first event of the journal."""
+    table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
+    registry = registry or Registry.installed()
     faults = given.faults.events(len(given.cluster.nodes), given.seed)
     backend = Simulated(given.cluster, table, given.trace.jobs, costs=given.costs, faults=faults, others=given.others)
     loop = Loop(
@@ -94,19 +125,7 @@ def simulate(
     rates = used_rates(given.trace.jobs, table)
     scheduler = {**given.scheduler.to_data(), "name": given.scheduler.label}
     loop.record(Opened(0.0, given.cluster, scheduler, given.trace.name, rates))
-    began = time.perf_counter()
-    loop.run(stop=_stop(given, on_progress))
-    facts = {
-        "rounds": loop.rounds,
-        "decisions": loop.decisions,
-        "decide_s": loop.decide_s,
-        "wall_s": time.perf_counter() - began,
-        "peak_rss_mb": peak_rss_mb(),
-    }
-    events: list[Event] | None = list(journal) if gantt else None
-    journal.close()
-    record = record_of(loop.state, given.scheduler.label, given.trace.name, rates, facts, events)
-    return Run(record, loop.state, loop)
+    return Begun(loop, table, rates)
 
 
 def peak_rss_mb() -> float:
@@ -114,7 +133,7 @@ def peak_rss_mb() -> float:
     return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
 
 
-def _stop(given: Simulation, on_progress: Callable[[float], None] | None) -> Callable[[State], bool] | None:
+def stop_of(given: Simulation, on_progress: Callable[[float], None] | None) -> Callable[[State], bool] | None:
     """Stops once the measured jobs have ended; tells the progress on the way."""
     total = len(given.trace)
     first, last = given.measure or (0, total)

@@ -1,5 +1,5 @@
 """The scheduler over HTTP: which one decides, and another one from the next round on. What is wrong with it is said before
-anything is switched.
+anything is switched. Whoever advises on it gets the whole state.
 
 (No postponed annotations here: FastAPI reads them.)"""
 
@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeAlias
 
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import APIRouter, Depends, HTTPException, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError
+from fairlead.engine.saved import freeze
 from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.tokens import Bearer
 
@@ -46,5 +47,17 @@ def scheduler_routes(
         why = body.why or f"{who.user} wanted it"
         await in_the_journal(lambda answered: plane.live.switch(body.scheduler, why, answered))
         return {"scheduler": body.scheduler}
+
+    @router.get("/v1/state", responses={403: {}}, response_class=Response)
+    async def state(who: Annotated[Bearer, Depends(admin)]) -> Response:
+        """All that the scheduler knows, in the spelling of a journal's snapshots; `fairlead-now` is the second it is of."""
+
+        def frozen() -> tuple[float, Callable[[], bytes]]:
+            with plane.live.lock:
+                return plane.live.now, freeze(plane.loop.state)
+
+        now, spell = await asyncio.to_thread(frozen)
+        saved = await asyncio.to_thread(spell)
+        return Response(saved, media_type="application/octet-stream", headers={"fairlead-now": repr(now)})
 
     return router

@@ -1,0 +1,83 @@
+"""`fairlead advise`: the synthesizer beside a running cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Annotated
+
+import typer
+
+from fairlead.cli import options as opt
+from fairlead.cli import synthesizing as syn
+from fairlead.cli.output import note, out, print_json
+from fairlead.cli.people import control_plane
+from fairlead.config.wall_time import scheduler_of
+from fairlead.core.errors import InputError
+from fairlead.study.inputs import read_table
+from fairlead.study.synthesizer import Advisor, combinations
+from fairlead.study.synthesizer.live import advise as look_at
+from fairlead.study.synthesizer.live import rates_of, state_of
+
+
+def advise(
+    policies: syn.PoliciesOption = syn.POLICIES,
+    admissions: syn.AdmissionsOption = syn.ADMISSIONS,
+    placements: syn.PlacementsOption = "",
+    every: syn.EveryOption = 10,
+    metric: syn.MetricOption = "jct",
+    forecast: syn.ForecastOption = "nobody",
+    window: syn.WindowOption = 6.0,
+    margin: syn.MarginOption = 0.01,
+    throughputs: opt.ThroughputsOption = None,
+    looks: Annotated[int, typer.Option("--looks", help="End after so many looks. [default: none, until Ctrl-C]", min=0)] = 0,
+    switch: Annotated[
+        bool, typer.Option("--switch/--dry-run", help="Switch the cluster's scheduler, or only say what would be better.")
+    ] = False,
+    processes: Annotated[
+        int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
+    ] = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Look ahead from a running cluster's state every few rounds, say which combination would do best, and let it decide where
+    --switch is given. It needs an admin's token.
+
+    Rates are what the cluster has measured, or --throughputs; a kind that nobody has measured yet is taken to run for an hour.
+    With --json, a line of JSON for every look. `fairlead scheduler show` tells who decides; the journal says why.
+
+    Examples:
+
+      fairlead advise --looks 1
+
+      fairlead advise --policies las,srtf,tiresias --admissions accept-all --switch --every 5
+    """
+    plane, known, made = control_plane(), read_table(throughputs), 0
+    while True:
+        state = state_of(plane)
+        running = scheduler_of(state.scheduler)
+        if running.round_s == 0:
+            raise InputError("advise", "a cluster with rounds", field="rounds", value="event-driven")
+        table = known.for_types(state.cluster.type_names) if known is not None else rates_of(plane.rates(), state)
+        advisor = Advisor(
+            combinations(running, syn.parts(policies), syn.parts(admissions), syn.parts(placements)),
+            table,
+            wanted=syn.wanted_of(metric),
+            forecast=syn.forecast_of(forecast, window),
+            margin=margin,
+            processes=processes or os.cpu_count() or 1,
+        )
+        with advisor:
+            advice = look_at(state, advisor)
+        if json:
+            print_json(syn.advice_data(advice))
+        else:
+            out.print(syn.outlook_table(advice))
+        if advice.switch and switch:
+            plane.switch(advice.chosen.to_data(), advice.why)
+            note(f"switched: {advice.why}")
+        elif advice.switch:
+            note(f"better: {advice.why}")
+        made += 1
+        if made == looks:
+            return
+        time.sleep(every * running.round_s)

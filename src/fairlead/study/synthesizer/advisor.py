@@ -1,0 +1,149 @@
+"""The advisor: asked at a moment, it simulates every candidate forward, in parallel processes, and says which should decide.
+
+The running combination is looked at first; another one is given up as soon as it cannot beat the best so far. What is
+advised depends on the moment alone, not on how many processes looked."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+
+from fairlead.backends.world import Costs
+from fairlead.config import SchedulerConfig
+from fairlead.core.errors import InputError
+from fairlead.core.events import Memo
+from fairlead.core.job import Job
+from fairlead.core.snapshot import Snapshot
+from fairlead.study.synthesizer.forecast import Forecast
+from fairlead.study.synthesizer.outlook import Limit, Moment, Outlook, Wanted, look_ahead
+from fairlead.workloads.profiles import ThroughputTable
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What was seen of every candidate, and which should decide from here on."""
+
+    time: float
+    running: SchedulerConfig
+    chosen: SchedulerConfig
+    outlooks: tuple[tuple[str, Outlook], ...]  # the running one first
+    gain: float  # by how much of the running one's score it is better
+    took_s: float = 0.0
+
+    @property
+    def switch(self) -> bool:
+        return self.chosen.label != self.running.label
+
+    @property
+    def why(self) -> str:
+        """For the journal: what the chosen one is expected to give, and what the running one would have given."""
+        seen = dict(self.outlooks)
+        new, old = seen[self.chosen.label], seen[self.running.label]
+        return (
+            f"synthesizer: {self.chosen.label} instead of {self.running.label}, {self.gain:.1%} better: "
+            f"jobs end after {new.jct_s:.0f} s instead of {old.jct_s:.0f} s, "
+            f"begin after {new.responsiveness_s:.0f} s instead of {old.responsiveness_s:.0f} s"
+        )
+
+
+class Advisor:
+    """Candidates, what is wanted, and what is assumed of the future. It keeps its processes until it is closed."""
+
+    def __init__(
+        self,
+        candidates: Sequence[SchedulerConfig],
+        table: ThroughputTable,
+        *,
+        wanted: Wanted | None = None,
+        forecast: Forecast | None = None,
+        costs: Costs | None = None,
+        margin: float = 0.01,
+        processes: int = 1,
+    ) -> None:
+        if not candidates:
+            raise InputError("synthesize", "at least one candidate", field="candidates")
+        if not 0 <= margin < math.inf:
+            raise InputError("synthesize", "a share from 0 on, as in 0.01", field="margin", value=margin)
+        for candidate in candidates:
+            candidate.build(table)  # what is wrong with it is said now
+        self.candidates, self.table = tuple(candidates), table
+        self.wanted, self.forecast = wanted or Wanted(), forecast or Forecast()
+        self.costs, self.margin = costs or Costs(), margin
+        self._processes = min(processes, len(self.candidates))
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Advisor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def advise(self, view: Snapshot, running: SchedulerConfig, *, memo: Memo = None, past: Iterable[Job] = ()) -> Advice:
+        """Who should decide from this moment on; `past` are the jobs that came, the latest first."""
+        began = time.perf_counter()
+        moment = Moment(view.detached(), running, memo, self.forecast.coming(view.time, past), self.costs)
+        current = look_ahead(moment, running, self.table)
+        reference = Outlook(0.0, 0.0) if current.problem else current
+        others = [one for one in self.candidates if one.label != running.label]
+        looked = [(running, current)]
+        if len(view.jobs) or len(view.queued):
+            looked += zip(others, self._look(moment, others, reference))
+        here, *rest = [(self.wanted.score(outlook, reference), place) for place, (_, outlook) in enumerate(looked)]
+        best = min((score for score in rest if looked[score[1]][1].complete), default=here)
+        gain = 1.0 - best[0] / here[0] if math.isfinite(here[0]) else float(math.isfinite(best[0]))
+        chosen = looked[best[1]][0] if gain > self.margin else running
+        outlooks = {one.label: outlook for one, outlook in looked}
+        order = [running.label, *(one.label for one in self.candidates)]
+        told = tuple((label, outlooks[label]) for label in dict.fromkeys(order) if label in outlooks)
+        return Advice(view.time, running, chosen, told, max(gain, 0.0), time.perf_counter() - began)
+
+    def _look(self, moment: Moment, others: Sequence[SchedulerConfig], reference: Outlook) -> list[Outlook]:
+        if self._processes <= 1 or len(others) <= 1:
+            return _look_at(moment, others, self.table, self.wanted, reference)
+        if self._pool is None:  # spawn: a fork would copy threads' locks
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._processes, spawn, _begin, (self.table,))
+        shares = [others[first :: self._processes] for first in range(self._processes)]
+        waiting = [self._pool.submit(_look_apart, moment, share, self.wanted, reference) for share in shares]
+        outlooks: list[Outlook] = [reference] * len(others)
+        for first, found in enumerate(waiting):
+            outlooks[first :: self._processes] = found.result()
+        return outlooks
+
+
+def _look_at(
+    moment: Moment, candidates: Sequence[SchedulerConfig], table: ThroughputTable, wanted: Wanted, reference: Outlook
+) -> list[Outlook]:
+    """One after the other; each is given up once the best before it is out of its reach."""
+    outlooks: list[Outlook] = []
+    best = wanted.score(reference, reference) if reference.jct_s else math.inf
+    for candidate in candidates:
+        outlooks.append(look_ahead(moment, candidate, table, Limit(wanted, reference, best)))
+        if outlooks[-1].complete:
+            best = min(best, wanted.score(outlooks[-1], reference))
+    return outlooks
+
+
+_table: ThroughputTable | None = None  # in a process of the pool: it is large and never changes
+
+
+def _begin(table: ThroughputTable) -> None:
+    global _table
+    _table = table
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _look_apart(moment: Moment, candidates: Sequence[SchedulerConfig], wanted: Wanted, reference: Outlook) -> list[Outlook]:
+    assert _table is not None
+    return _look_at(moment, candidates, _table, wanted, reference)

@@ -1,0 +1,52 @@
+"""Who will come: what a forward simulation assumes about jobs that are not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fairlead.core.errors import InputError
+from fairlead.core.job import Job
+from fairlead.core.rng import stream
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """`nobody`: only who is there (Blox §5.2). `recent`: for as long as `window_s`, jobs come as often as they did in the
+    window before, each one like some job of that window, drawn by `seed`."""
+
+    arrivals: Literal["nobody", "recent"] = "nobody"
+    window_s: float = 6 * 3600.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.arrivals not in ("nobody", "recent"):
+            raise InputError("forecast", "nobody or recent", field="arrivals", value=self.arrivals)
+        if not 0 < self.window_s < float("inf"):
+            raise InputError("forecast", "seconds above 0", field="window_s", value=self.window_s)
+
+    def coming(self, now: float, past: Iterable[Job]) -> tuple[Job, ...]:
+        """Jobs that are assumed to come; `past` are those that came, the latest first."""
+        if self.arrivals == "nobody":
+            return ()
+        known = self._recent(now, past)
+        if not known:
+            return ()
+        draw = stream(self.seed, "forecast", round(now * 1000))
+        seen_s = min(self.window_s, now) or self.window_s
+        count = int(draw.poisson(len(known) * self.window_s / seen_s))
+        when = sorted((now + self.window_s * draw.random(count)).tolist())
+        like = draw.integers(len(known), size=count).tolist()
+        return tuple(
+            replace(known[one], name=f"forecast-{place}", submitted_s=second, after=(), group="", command="")
+            for place, (second, one) in enumerate(zip(when, like))
+        )
+
+    def _recent(self, now: float, past: Iterable[Job]) -> Sequence[Job]:
+        found = []
+        for job in past:
+            if job.submitted_s < now - self.window_s:
+                break
+            found.append(job)
+        return found[::-1]
