@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
 from fairlead.placement.bandwidth_aware import BandwidthAware
 from fairlead.placement.consolidated import Consolidated
 from fairlead.placement.links import aggregate, best, leaving_order
+from fairlead.testing import Harness, random_jobs, random_table
+from fairlead.testing.builders import JobBuilder
 from fairlead.workloads.machines import LINKS
 from scenes import places_in, selection_of, state_of, view_of
 
@@ -49,6 +52,13 @@ def test_on_every_machine_with_anything_free_no_other_choice_has_more_bandwidth(
                 assert aggregate(links, chosen) == by_enumeration(links, free, want)
 
 
+@pytest.mark.parametrize("name", sorted(LINKS.keys() - set(SMALL)))
+def test_on_an_empty_larger_machine_no_other_choice_has_more_bandwidth_either(name):
+    everybody = tuple(range(len(LINKS[name])))
+    for want in (2, 3, 4, 8, 15):
+        assert aggregate(LINKS[name], best(LINKS[name], everybody, want)) == by_enumeration(LINKS[name], everybody, want)
+
+
 @pytest.mark.parametrize("name", sorted(LINKS))
 def test_links_are_symmetric_and_each_v100_has_six_of_them(name):
     links = LINKS[name]
@@ -79,6 +89,15 @@ def test_single_workers_leave_the_good_links_to_gangs():
 def test_who_is_there_is_not_moved_and_the_best_of_the_rest_is_taken():
     cluster = machine("p3.16xlarge")
     assert place(cluster, [2], {0: [0], 1: [3, 4]})[2] in ([1, 2], [1, 5], [5, 6], [6, 7])
+
+
+def test_in_a_run_with_gangs_of_all_sorts_the_invariants_hold():
+    cluster = machine("p3.8xlarge", "p3.16xlarge")
+    table = random_table(3, cluster.type_names)
+    made = Harness(SchedulerConfig(Part("srtf"), placement=Part("bandwidth-aware")), table=table).cluster(cluster)
+    made.submit(*(JobBuilder(each) for each in random_jobs(3, 30, table=table)))
+    made.run()
+    made.check()
 
 
 matrices = st.integers(2, 6).flatmap(
