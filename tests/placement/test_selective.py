@@ -45,10 +45,12 @@ def test_who_gains_stands_together_and_the_others_fill_fragments(placement):
 
 
 def test_who_gains_goes_first_even_where_the_others_are_larger():
-    jobs = [Job("old", workers=2), Job("wide", kind="ResNet-50", workers=6), Job("skewed", kind="VGG-16", workers=4)]
-    state = state_of(CLUSTER, jobs, {0: [0, 1]})
-    placed = Tiresias().place(selection_of(range(3), [0] * 3, [2, 6, 4]), view_of(state))
-    assert len(set(nodes_of(places_in(placed)[2]))) == 1
+    jobs = [Job("skewed", kind="VGG-16", workers=3), Job("wide", kind="ResNet-50", workers=4)]
+    state = state_of(CLUSTER, jobs, {0: [0, 1, 2]})
+    state.apply(ev.RoundPlanned(RoundPlan(10.0, suspended=np.array([0]))))
+    places = places_in(Tiresias().place(selection_of([1, 0], [0, 0], [4, 3]), view_of(state, 20.0)))
+    assert nodes_of(places[0]) == [0, 0, 0]  # where it was, before the other takes the first whole node
+    assert nodes_of(places[1]) == [0, 1, 1, 1]
 
 
 def test_fragments_are_filled_from_the_node_with_the_least_left_and_whole_nodes_stay_free():
