@@ -109,7 +109,7 @@ WRONG = {
     ),
     "links of a machine that nobody knows": (
         NODE % ", links: p3.8xlarg",
-        "cluster.yaml:2: field 'links' is 'p3.8xlarg': expected a matrix of Gb/s, or a machine whose links are known (near: 'p3",
+        "cluster.yaml:2: field 'links' is 'p3.8xlarg': expected a matrix of Gb/s, or a machine whose links are known (near",
     ),
     "links of a machine of another size": (
         NODE % ", links: p3.16xlarge",

@@ -127,7 +127,9 @@ def test_nodes_too_large_to_try_everything_are_served_well():
 @st.composite
 def half_full(draw):
     names = draw(st.lists(st.sampled_from(["p3.8xlarge", "p3.16xlarge", ""]), min_size=1, max_size=4))
-    nodes = tuple(Node(f"n{i}", "v100", len(LINKS.get(name, "1234")), links=LINKS.get(name, ())) for i, name in enumerate(names))
+    nodes = tuple(
+        Node(f"n{i}", "v100", len(LINKS.get(name, "1234")), links=LINKS.get(name, ())) for i, name in enumerate(names)
+    )
     cluster = Cluster(nodes)
     taken = sorted(draw(st.sets(st.integers(0, cluster.size - 1), max_size=cluster.size - 1)))
     wants = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
@@ -152,5 +154,7 @@ def test_nodes_are_those_of_consolidated_and_each_part_of_a_gang_is_best_where_i
             links = cluster.nodes[node].links
             mine = [at - first for at in ours[number] if first <= at < end]
             if links:
-                assert aggregate(links, mine) == by_enumeration(links, [at - first for at in free if first <= at < end], len(mine))
+                assert aggregate(links, mine) == by_enumeration(
+                    links, [at - first for at in free if first <= at < end], len(mine)
+                )
         free -= set(ours[number])

@@ -33,8 +33,8 @@ class LeastNetwork:
         return pack(selection, view, self._gangs, fullest_node_first)
 
     def _gangs(self, room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
-        nodes, users = room.by_node(), _users(room).tolist()
-        nodes_of_type = [np.flatnonzero(room.cluster.node_type == kind).tolist() for kind in range(len(room.cluster.types))]
+        nodes, kind_of_node = room.by_node(), room.cluster.kind_of_node
+        users: list[int] = []  # by node; asked for when the first gang must cross nodes
         found: list[list[int]] = []
         for home, kind, want in zip(room.last_nodes(jobs, types), types.tolist(), workers.tolist()):
             if home >= 0 and nodes.counts[home] >= want:
@@ -42,8 +42,11 @@ class LeastNetwork:
                 continue
             places = nodes.fewest(kind, want, 1)
             if not places:
-                open_ones = [node for node in nodes_of_type[kind] if nodes.counts[node] and not (self.wait and users[node])]
-                for node, part in cheapest(open_ones, nodes.counts, users, want):
+                users = users or _users(room).tolist()
+                some = [node for node, free in enumerate(nodes.counts) if free and kind_of_node[node] == kind]
+                if self.wait:
+                    some = [node for node in some if not users[node]]
+                for node, part in cheapest(some, nodes.counts, users, want):
                     places += nodes.take(node, part)
                     users[node] += 1
             found.append(places)
@@ -52,21 +55,40 @@ class LeastNetwork:
 
 def cheapest(among: list[int], free: list[int], users: list[int], want: int) -> list[tuple[int, int]]:
     """Nodes that have `want` accelerators free together, and how many to take of each: those whose links have the fewest
-    users in sum, and of those the fewest nodes. Nothing where there are not so many.
+    users in sum, and of those the fewest nodes. Nothing where there are not so many."""
+    unused = [node for node in among if not users[node]]
+    if sum(free[node] for node in unused) >= want:
+        return _largest_first(unused, free, want)
+    if sum(free[node] for node in among) < want:
+        return []
+    return _largest_first(_fewest_users(among, free, users, want), free, want)
 
-    The best for every number up to `want`, node after node: a knapsack that must be filled. Nodes that are alike and more than
-    could be of use are left out first.
-    """
-    left = dict[tuple[int, int], int]()
+
+def _largest_first(nodes: list[int], free: list[int], want: int) -> list[tuple[int, int]]:
+    """The fewest of these nodes: the largest, and last the smallest that has the rest."""
+    parts: list[tuple[int, int]] = []
+    left = sorted(nodes, key=lambda node: -free[node])
+    for node in left:
+        if free[node] >= want:
+            parts.append((min((n for n in left[len(parts) :] if free[n] >= want), key=free.__getitem__), want))
+            break
+        parts.append((node, free[node]))
+        want -= free[node]
+    return parts
+
+
+def _fewest_users(among: list[int], free: list[int], users: list[int], want: int) -> list[int]:
+    """A knapsack that must be filled: the best for every number up to `want`, node after node. Of nodes that are alike, no more
+    are looked at than could be of use."""
     items: list[int] = []
+    alike: dict[tuple[int, int], int] = {}
     for node in sorted(among, key=lambda node: (users[node], -free[node], node)):
-        alike = (users[node], free[node])
-        left[alike] = left.get(alike, -(-want // free[node])) - 1
-        if left[alike] >= 0:
+        look = (users[node], free[node])
+        alike[look] = alike.get(look, 0) + 1
+        if (alike[look] - 1) * free[node] < want:
             items.append(node)
     sharing = len(items) + 1  # one more user costs more than any number of nodes
-    never = (sum(users[node] for node in items) + 1) * sharing + 1
-    best = np.full(want + 1, never, dtype=np.int64)
+    best = np.full(want + 1, np.iinfo(np.int64).max // 2)
     best[0] = 0
     needed = np.arange(want + 1)
     taken = np.zeros((len(items), want + 1), dtype=np.bool_)
@@ -74,20 +96,13 @@ def cheapest(among: list[int], free: list[int], users: list[int], want: int) -> 
         with_it = best[np.maximum(needed - free[node], 0)] + users[node] * sharing + 1
         taken[index] = with_it < best
         best = np.minimum(best, with_it)
-    if best[want] >= never:
-        return []
     chosen: list[int] = []
     missing = want
     for index in range(len(items) - 1, -1, -1):
         if missing and taken[index, missing]:
             chosen.append(items[index])
             missing = max(missing - free[items[index]], 0)
-    parts: list[tuple[int, int]] = []
-    missing = want
-    for node in sorted(chosen, key=lambda node: -free[node]):
-        parts.append((node, min(free[node], missing)))
-        missing -= parts[-1][1]
-    return parts
+    return chosen
 
 
 def _users(room: Room) -> Ints:

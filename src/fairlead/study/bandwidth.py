@@ -55,7 +55,7 @@ class RandomInside:
 
 @dataclass(frozen=True)
 class Observed:
-    """What the gangs that stood on one node found between two of their accelerators, in Gb/s: each start of a gang its mean over
+    """What the gangs that stood on one node found between two of their accelerators, in Gb/s: for each start its mean over
     pairs, and the mean of those."""
 
     gbps: float
