@@ -15,8 +15,7 @@ from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Unplaced
 from fairlead.placement.consolidated import Consolidated
 from fairlead.placement.resource_aware import ResourceAware
-from fairlead.testing import Harness, InvariantBroken, job
-from fairlead.testing.invariants import check_hosts
+from fairlead.testing import Harness, InvariantBroken, check_hosts, job
 from scenes import places_in, selection_of, state_of, view_of
 
 
