@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,12 +12,13 @@ from hypothesis import strategies as st
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Node
-from fairlead.core.job import Job
+from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Unplaced
 from fairlead.placement.consolidated import Consolidated
 from fairlead.placement.resource_aware import ResourceAware
-from fairlead.testing import Harness, InvariantBroken, check_hosts, job
+from fairlead.testing import Harness, InvariantBroken, check_events, check_hosts, job
+from fairlead.testing.contracts import SCENES, InPairs, play
 from scenes import places_in, selection_of, state_of, view_of
 
 
@@ -148,3 +151,14 @@ def test_the_invariant_sees_what_other_placements_do():
     state = state_of(NODES, [Job("a", workers=2, cpus=5.0)], {0: [0, 1]})
     with pytest.raises(InvariantBroken, match="10 CPUs are in use on a, which has 8"):
         check_hosts(state)
+
+
+def test_in_runs_with_two_jobs_to_an_accelerator_hosts_hold_what_they_have():
+    def stages(table):
+        standard = SchedulerConfig(placement=Part("resource-aware")).build(table)
+        return replace(standard, policy=InPairs())
+
+    for where, seed in SCENES:
+        state, events = play(stages, where, seed, faults=True, hosts=True)
+        check_events(events, residents=2, hosts=True)
+        assert (state.everybody().phase > int(Phase.RUNNING)).all()

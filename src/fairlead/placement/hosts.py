@@ -14,8 +14,8 @@ ROUNDING = 1e-9
 
 
 class HostRoom(Room):
-    """A room that knows the CPUs and the memory of nodes too. A worker needs what its job says, on the node it stands on. Who
-    shares accelerators needs as much as the others of its combination together."""
+    """A room that knows the CPUs and the memory of nodes too. A worker needs what its job says, on the node it stands on, and
+    who shares accelerators does not share those."""
 
     as_needed = "on nodes with CPUs and memory left for its workers"
 
@@ -30,13 +30,14 @@ class HostRoom(Room):
         for resource, needs in enumerate((jobs.cpus, jobs.host_memory_gb)):
             self.spare[resource] -= np.bincount(node, needs, len(self.cluster.nodes))
 
-    def company(self, job: int) -> Ints:
-        """A job with the others of its combination."""
-        combination = self.selection.combination
+    def companies(self, job: int) -> tuple[Ints, ...]:
+        """Who is to be placed at once, in order of preference: a job with the others of its combination, or, where no host has
+        room for all, the job alone. The others then join it if they can."""
+        alone, combination = np.array([job], dtype=np.int64), self.selection.combination
         if combination is None:
-            return np.array([job], dtype=np.int64)
+            return (alone,)
         mine = combination[self.selection.jobs == job]
-        return np.asarray(self.selection.jobs[combination == mine[0]])
+        return self.selection.jobs[combination == mine[0]], alone
 
     def needs(self, jobs: Ints) -> Floats:
         """What one worker of each needs, together: CPUs, and GB of memory."""
@@ -59,12 +60,12 @@ class HostRoom(Room):
         self.take(accelerators)
 
     def give(self, job: int, accelerators: Ints) -> bool:
-        jobs = self.company(job)
-        needs = self.needs(jobs)
-        if not (self.free[accelerators].all() and self._suffices(accelerators, needs)):
-            return False
-        self.settle(jobs, accelerators, needs)
-        return True
+        for jobs in self.companies(job) if self.free[accelerators].all() else ():
+            needs = self.needs(jobs)
+            if self._suffices(accelerators, needs):
+                self.settle(jobs, accelerators, needs)
+                return True
+        return False
 
     def lets_join(self, job: int, accelerators: tuple[int, ...]) -> bool:
         if job in self._counted:

@@ -34,13 +34,14 @@ def _one_by_one(room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list
     found: list[list[int]] = []
     last = room.view.holdings.last[jobs].tolist()
     for job, at, home, kind, want in zip(jobs.tolist(), last, room.last_nodes(jobs, types), types.tolist(), workers.tolist()):
-        company = room.company(job)
-        needs = room.needs(company)
         places: list[int] = []
-        for node, part in _fewest(room.holds(kind, needs), room.idle, home, want):
-            places += _of_node(room, node, part, at)
-        if places:
-            room.settle(company, np.array(places, dtype=np.int64), needs)
+        for jobs_there in room.companies(job):
+            needs = room.needs(jobs_there)
+            for node, part in _fewest(room.holds(kind, needs), room.idle, home, want):
+                places += _of_node(room, node, part, at)
+            if places:
+                room.settle(jobs_there, np.array(places, dtype=np.int64), needs)
+                break
         found.append(places)
     return found
 
