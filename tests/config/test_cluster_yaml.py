@@ -10,6 +10,7 @@ import pytest
 from fairlead.config import read_cluster
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError
+from fairlead.workloads.machines import LINKS
 
 KNOWN = [AcceleratorType("v100", 16.0, 2.5), AcceleratorType("k80", 12.0, 0.5)]
 
@@ -37,6 +38,11 @@ def test_a_cluster_file_becomes_a_cluster(tmp_path):
         Node("v100-1", "v100", 4, 32.0, 256.0, 10.0),
         Node("big", "mine", 2, links=((0.0, 900.0), (900.0, 0.0))),
     )
+
+
+def test_links_can_be_those_of_a_machine_with_a_name(tmp_path):
+    cluster = read(tmp_path, "nodes: [{type: v100, accelerators: 4, links: p3.8xlarge}]")
+    assert cluster.nodes[0].links == LINKS["p3.8xlarge"]
 
 
 def test_a_node_needs_only_a_type_and_a_size(tmp_path):
@@ -100,6 +106,14 @@ WRONG = {
     "a type that is a number": (
         "nodes:\n  - {type: 100, accelerators: 4}\n",
         "cluster.yaml:2: field 'type' is 100: expected an accelerator type",
+    ),
+    "links of a machine that nobody knows": (
+        NODE % ", links: p3.8xlarg",
+        "cluster.yaml:2: field 'links' is 'p3.8xlarg': expected a matrix of Gb/s, or a machine whose links are known (near",
+    ),
+    "links of a machine of another size": (
+        NODE % ", links: p3.16xlarge",
+        "cluster.yaml:2: field 'links' is 'p3.16xlarge': expected a machine of 4 accelerators; this one has 8",
     ),
     "links of another size": (
         NODE % ", links: [[0, 1], [1, 0]]",

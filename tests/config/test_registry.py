@@ -30,7 +30,7 @@ class Mine:
 def test_what_is_built_in_comes_by_entry_points_like_everything_else():
     names = {entry.name for entry in INSTALLED.of("policy") if entry.origin == "fairlead"}
     assert names >= {"fifo", "fifo-priority", "sjf", "srtf", "largest-first", "las", "tiresias", "gittins", "max-min-fairness"}
-    assert {entry.name for entry in INSTALLED.of("placement")} >= {"first-free", "consolidated", "spread"}
+    assert {entry.name for entry in INSTALLED.of("placement")} >= {"first-free", "consolidated", "spread", "tiresias-plus"}
     assert {entry.name for entry in INSTALLED.of("admission")} >= {"accept-all", "accept-up-to"}
     assert {entry.name for entry in INSTALLED.of("format")} >= set(BUILT_IN)
     assert INSTALLED.load("policy", "fifo") is Fifo

@@ -82,7 +82,18 @@ def test_skipping_quiet_rounds_changes_no_byte_of_a_busy_run(name):
     round_s=st.sampled_from([7.0, 60.0, 300.0, 1000.0 / 3]),
     costs=st.sampled_from(COSTS),
     faults=st.booleans(),
-    placement=st.sampled_from(["consolidated", "spread", "first-free"]),
+    placement=st.sampled_from(
+        [
+            "consolidated",
+            "spread",
+            "first-free",
+            "tiresias",
+            "tiresias-plus",
+            "least-network",
+            "bandwidth-aware",
+            "resource-aware",
+        ]
+    ),
     admission=st.sampled_from(["accept-all", "accept-up-to"]),
 )
 @settings(max_examples=40)

@@ -1,4 +1,4 @@
-"""Spread, first free, pinned accelerators and combinations."""
+"""What every placement does; spread, first free, pinned accelerators and combinations."""
 
 from __future__ import annotations
 
@@ -14,12 +14,27 @@ from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Unplaced
+from fairlead.placement.bandwidth_aware import BandwidthAware
 from fairlead.placement.consolidated import Consolidated
 from fairlead.placement.first_free import FirstFree
+from fairlead.placement.least_network import LeastNetwork
+from fairlead.placement.resource_aware import ResourceAware
 from fairlead.placement.spread import Spread
+from fairlead.placement.tiresias import Tiresias
+from fairlead.placement.tiresias_plus import TiresiasPlus
 from scenes import places_in, selection_of, state_of, view_of
 
-ALL = (Consolidated(), Spread(), FirstFree())
+ALL = (
+    Consolidated(),
+    Spread(),
+    FirstFree(),
+    Tiresias(),
+    Tiresias(otherwise=1.0),
+    TiresiasPlus(),
+    LeastNetwork(),
+    BandwidthAware(),
+    ResourceAware(),
+)
 by_name = pytest.mark.parametrize("placement", ALL, ids=lambda placement: type(placement).__name__)
 
 
@@ -55,7 +70,7 @@ def place(case, placement, **others):
 
 
 @given(scenes())
-@settings(max_examples=150)
+@settings(max_examples=60)
 @by_name
 def test_whatever_fits_is_placed_whole_on_free_accelerators_of_its_type_that_are_up(placement, case):
     cluster, down, taken, wants = case

@@ -20,9 +20,14 @@ from fairlead.estimation.oracle import Oracle
 from fairlead.estimation.profiled import Profiled
 from fairlead.journals.postgres import PostgresJournal
 from fairlead.journals.sqlite import SqliteJournal
+from fairlead.placement.bandwidth_aware import BandwidthAware
 from fairlead.placement.consolidated import Consolidated
 from fairlead.placement.first_free import FirstFree
+from fairlead.placement.least_network import LeastNetwork
+from fairlead.placement.resource_aware import ResourceAware
 from fairlead.placement.spread import Spread
+from fairlead.placement.tiresias import Tiresias as TiresiasPlacement
+from fairlead.placement.tiresias_plus import TiresiasPlus
 from fairlead.policies.fifo import Fifo, FifoPriority
 from fairlead.policies.las import LeastAttainedService
 from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
@@ -102,6 +107,35 @@ class TestConsolidatedWaiting(PlacementContract):
 
 class TestSpread(PlacementContract):
     make = Spread
+
+
+class TestTiresiasPlacement(PlacementContract):
+    make = staticmethod(lambda: TiresiasPlacement(skews={"kind-0": 0.6, "kind-2": 0.9}))
+
+
+class TestTiresiasPlacementWaiting(PlacementContract):
+    make = staticmethod(lambda: TiresiasPlacement(otherwise=1.0, wait=True))
+
+
+class TestTiresiasPlus(PlacementContract):
+    make = TiresiasPlus
+
+
+class TestLeastNetwork(PlacementContract):
+    make = LeastNetwork
+
+
+class TestLeastNetworkWaiting(PlacementContract):
+    make = staticmethod(lambda: LeastNetwork(wait=True))
+
+
+class TestBandwidthAware(PlacementContract):
+    make = BandwidthAware
+
+
+class TestResourceAware(PlacementContract):
+    make = ResourceAware
+    counts_hosts = True
 
 
 class TestOracle(EstimationContract):

@@ -85,7 +85,7 @@ AdmissionOption: TypeAlias = Annotated[
     str | None, typer.Option("--admission", help="Admission, as in 'accept-up-to:factor=1.5'. [default: accept-all]")
 ]
 PlacementOption: TypeAlias = Annotated[
-    str | None, typer.Option("--placement", help="Placement: consolidated, spread or first-free. [default: consolidated]")
+    str | None, typer.Option("--placement", help="Placement, as in 'tiresias:threshold=0.3'. [default: consolidated]")
 ]
 MechanismOption: TypeAlias = Annotated[
     str | None,

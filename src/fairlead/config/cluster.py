@@ -5,6 +5,7 @@ types:                                   # optional: what the bundled catalogue 
 nodes:
   - {count: 4, type: v100, accelerators: 4, cpus: 32, memory_gb: 256, network_gbps: 10}
   - {name: big, type: h200, accelerators: 2, links: [[0, 900], [900, 0]]}
+  - {type: v100, accelerators: 8, links: p3.16xlarge}
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from collections.abc import Sequence
 
 from fairlead.config.source import Value, read_yaml
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, near_or_all
+from fairlead.workloads.machines import LINKS
 
 _TYPE_FIELDS = ("memory_gb", "price_per_hour")
 _NODE_FIELDS = ("name", "count", "type", "accelerators", "cpus", "memory_gb", "network_gbps", "links")
@@ -80,6 +82,13 @@ def _nodes(entry: Value, already: int) -> list[Node]:
 
 
 def _links(value: Value, size: int) -> tuple[tuple[float, ...], ...]:
+    if isinstance(value.data, str):
+        named = LINKS.get(value.data.strip().lower())
+        if named is None:
+            raise value.error(f"a matrix of Gb/s, or a machine whose links are known ({near_or_all(value.data, LINKS)})")
+        if len(named) != size:
+            raise value.error(f"a machine of {size} accelerators; this one has {len(named)}")
+        return named
     rows = tuple(tuple(cell.number("Gb/s from 0 on") for cell in row.items()) for row in value.items())
     if len(rows) != size or any(len(row) != size for row in rows):
         raise value.error(f"a {size} × {size} matrix of Gb/s")

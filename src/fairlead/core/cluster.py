@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from fairlead.core.errors import InputError
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
+
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,25 @@ class Cluster:
         np.maximum.at(largest, self.node_type, self.node_size)
         return _fixed(largest)
 
-    def hosts_a_worker(self, type_name: str, cpus: float, memory_gb: float) -> bool:
-        """Whether some node of a type has the CPUs and the memory that one worker needs."""
-        return any(n.type == type_name and n.cpus >= cpus and n.memory_gb >= memory_gb for n in self.nodes)
+    @cached_property
+    def node_cpus(self) -> Floats:
+        return _fixed(np.array([n.cpus for n in self.nodes], dtype=np.float64))
+
+    @cached_property
+    def node_memory_gb(self) -> Floats:
+        return _fixed(np.array([n.memory_gb for n in self.nodes], dtype=np.float64))
+
+    def workers_hosted(self, type_name: str, cpus: float, memory_gb: float) -> int:
+        """How many workers with such needs the nodes of a type have CPUs and memory for, were the cluster empty."""
+        code = self.type_code[type_name]
+        if not (cpus > 0 or memory_gb > 0):
+            return int(self.size_of_type[code])
+        mine = self.node_type == code
+        hosted = self.node_size[mine].astype(np.float64)
+        for need, there in ((cpus, self.node_cpus), (memory_gb, self.node_memory_gb)):
+            if need > 0:
+                hosted = np.minimum(hosted, np.floor(there[mine] / need + 1e-9))
+        return int(hosted.sum())
 
     @cached_property
     def size(self) -> int:
@@ -150,6 +168,6 @@ def _in_order(known: Sequence[AcceleratorType], nodes: Sequence[Node]) -> tuple[
     return tuple(by_name.get(name, AcceleratorType(name)) for name in dict.fromkeys(n.type for n in nodes))
 
 
-def _fixed(array: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _fixed(array: npt.NDArray[T]) -> npt.NDArray[T]:
     array.setflags(write=False)
     return array

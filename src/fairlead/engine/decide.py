@@ -160,9 +160,12 @@ def why_never(job: Job, cluster: Cluster) -> Reason:
     memory = max(t.memory_gb for t in suits)
     if job.memory_gb > memory:
         return Unplaced.needs(job.memory_gb, "GB of accelerator memory", of_at_most=memory)
-    if not any(cluster.hosts_a_worker(t.name, job.cpus, job.host_memory_gb) for t in suits):
-        wanted = f"{job.cpus:g} CPUs and {job.host_memory_gb:g} GB for a worker"
+    hosted = max(cluster.workers_hosted(t.name, job.cpus, job.host_memory_gb) for t in suits)
+    wanted = f"{job.cpus:g} CPUs and {job.host_memory_gb:g} GB for a worker"
+    if not hosted:
         return Unplaced.unsuitable(f"no node has {wanted}")
+    if hosted < job.workers:
+        return Unplaced.unsuitable(f"its nodes have {wanted} {hosted} times at most, and it has {job.workers}")
     return Unplaced.unsuitable(f"no throughput above 0 for {job.kind!r} with {job.workers} workers")
 
 

@@ -433,7 +433,7 @@ class State:
         for code, kind in enumerate(self.cluster.types):
             allowed = not job.allowed_types or kind.name in job.allowed_types
             large = job.memory_gb <= kind.memory_gb and job.workers <= self.cluster.size_of_type[code]
-            if allowed and large and self.cluster.hosts_a_worker(kind.name, job.cpus, job.host_memory_gb):
+            if allowed and large and self.cluster.workers_hosted(kind.name, job.cpus, job.host_memory_gb) >= job.workers:
                 mask |= 1 << code
         return mask
 

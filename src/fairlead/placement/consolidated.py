@@ -4,6 +4,7 @@ last were if that is free."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from fairlead.core.cluster import Ints
 from fairlead.core.plan import Placed, Selection
@@ -21,20 +22,22 @@ class Consolidated:
     wait: bool = False
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
-        return pack(selection, view, self._gangs, _fullest_node_first)
-
-    def _gangs(self, room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
-        nodes, found = room.by_node(), list[list[int]]()
-        largest, anywhere = room.cluster.largest_node_of_type.tolist(), len(room.cluster.nodes)
-        for home, kind, want in zip(room.last_nodes(jobs, types), types.tolist(), workers.tolist()):
-            if home >= 0 and nodes.counts[home] >= want:
-                found.append(nodes.take(home, want))
-            else:
-                found.append(nodes.fewest(kind, want, -(-want // largest[kind]) if self.wait else anywhere))
-        return found
+        return pack(selection, view, partial(on_fewest_nodes, wait=self.wait), fullest_node_first)
 
 
-def _fullest_node_first(room: Room, kind: int) -> Ints:
+def on_fewest_nodes(room: Room, jobs: Ints, types: Ints, workers: Ints, *, wait: bool) -> list[list[int]]:
+    """Gangs where they last were, or else on as few nodes as can be."""
+    nodes, found = room.by_node(), list[list[int]]()
+    largest, anywhere = room.cluster.largest_node_of_type.tolist(), len(room.cluster.nodes)
+    for home, kind, want in zip(room.last_nodes(jobs, types), types.tolist(), workers.tolist()):
+        if home >= 0 and nodes.counts[home] >= want:
+            found.append(nodes.take(home, want))
+        else:
+            found.append(nodes.fewest(kind, want, -(-want // largest[kind]) if wait else anywhere))
+    return found
+
+
+def fullest_node_first(room: Room, kind: int) -> Ints:
     free = room.free_of_type(kind)
     if len(free) < 2:
         return free

@@ -78,6 +78,21 @@ class FreeByNode:
             self._give_back(node, part)
         return []
 
+    def fragments(self, kind: int, want: int) -> list[int]:
+        """Accelerators of a type from the nodes that have the fewest free, so that whole nodes stay free; the first of equals.
+        None at all where there are not so many."""
+        having, found = self._having[kind], list[int]()
+        if sum(had * having[had].bit_count() for had in range(1, len(having))) < want:
+            return []
+        had = 1
+        while len(found) < want:
+            bits = having[had]
+            if bits:
+                found += self.take((bits & -bits).bit_length() - 1, min(had, want - len(found)))
+            else:
+                had += 1
+        return found
+
     def take(self, node: int, count: int) -> list[int]:
         """Take the first `count` free accelerators of a node, which has as many."""
         had, start = self.counts[node], self._starts[node]

@@ -25,10 +25,13 @@ OrderSingles: TypeAlias = Callable[["Room", int], Ints]
 
 
 class Room:
-    """The accelerators that are free while a placement works."""
+    """The accelerators that are free while a placement works; `kept` are the jobs that stay where they are."""
+
+    as_needed = "as it needs them"  # what to say of accelerators that a gang did not find
 
     def __init__(self, view: Snapshot, kept: Ints) -> None:
-        self.view, self.cluster = view, view.cluster
+        self.view, self.cluster, self.kept = view, view.cluster, kept
+        self.given: list[tuple[int, Ints]] = []  # who is pinned, and got it
         self.free: Bools = view.up.copy()
         if len(kept):
             self.free[view.holdings.held_by(kept)] = False
@@ -47,6 +50,18 @@ class Room:
 
     def take(self, accelerators: Ints) -> None:
         self.free[accelerators] = False
+
+    def give(self, job: int, accelerators: Ints) -> bool:
+        """Give a job these very accelerators, if it may have them."""
+        if not self.free[accelerators].all():
+            return False
+        self.take(accelerators)
+        self.given.append((job, accelerators))
+        return True
+
+    def lets_join(self, job: int, accelerators: tuple[int, ...]) -> bool:
+        """Whether a job may run beside the others of its combination, which have these accelerators."""
+        return True
 
     def free_of_type(self, kind: int) -> Ints:
         if len(self.cluster.types) == 1:
@@ -78,21 +93,31 @@ def from_the_front(order: OrderSingles) -> PlaceGangs:
     return gangs
 
 
-def pack(selection: Selection, view: Snapshot, gangs: PlaceGangs, singles: OrderSingles, *, sticky: bool = True) -> Placed:
-    """Place a selection: keep who can stay, then gangs from large to small, then single workers all at once."""
+def pack(
+    selection: Selection,
+    view: Snapshot,
+    gangs: PlaceGangs,
+    singles: OrderSingles | None,
+    *,
+    sticky: bool = True,
+    make_room: Callable[[Snapshot, Ints], Room] = Room,
+) -> Placed:
+    """Place a selection: keep who can stay, then gangs from large to small, then single workers all at once. Where `singles`
+    is None, single workers come last among the gangs."""
     if selection.combination is not None:
-        return _pack_shared(selection, view, gangs, singles)
+        return _pack_shared(selection, view, gangs, singles, make_room)
     stays = _can_stay(selection, view)
     kept = selection.jobs[stays]
     if _share(kept, view):  # who shares now and is selected alone does not stay together
-        return _pack_shared(replace(selection, combination=np.arange(len(selection))), view, gangs, singles)
+        apart = replace(selection, combination=np.arange(len(selection)))
+        return _pack_shared(apart, view, gangs, singles, make_room)
     if len(kept) == len(selection):
         taken = np.bincount(selection.types, selection.workers, len(view.capacity))
         return Placed(kept, NO_LAUNCHES, tuple((view.capacity - taken).astype(np.int64).tolist()))
     coming = (~stays).nonzero()[0]
     jobs, types, workers = selection.jobs[coming], selection.types[coming], selection.workers[coming]
     sizes = None if selection.batch_sizes is None else selection.batch_sizes[coming]
-    room = Room(view, kept)
+    room = make_room(view, kept)
     placed, places, unplaced = _place_new(room, jobs, types, workers, selection, gangs, singles, sticky)
     if len(placed) < len(jobs):
         jobs, types, workers = jobs[placed], types[placed], workers[placed]
@@ -124,7 +149,7 @@ def _place_new(
     workers: Ints,
     selection: Selection,
     gangs: PlaceGangs,
-    singles: OrderSingles,
+    singles: OrderSingles | None,
     sticky: bool,
 ) -> tuple[Ints, Ints, dict[int, Reason]]:
     """The positions in `jobs` of those who found a place, their accelerators one after the other, and why others did not."""
@@ -138,12 +163,11 @@ def _place_new(
             wanted = selection.pinned[job]
             if len(wanted) != workers[index]:
                 raise InvalidPlan(f"job {job} asks for {workers[index]} accelerators and is pinned to {len(wanted)}")
-            if room.free[wanted].all():
+            if room.give(job, wanted):
                 flat[starts.item(index) : starts.item(index) + len(wanted)] = wanted.tolist()
-                room.take(wanted)
             else:
                 unplaced[job] = Unplaced.no_place("its pinned accelerators are not free")
-    large = (workers > 1).nonzero()[0]
+    large = np.arange(len(jobs)) if singles is None else (workers > 1).nonzero()[0]
     if len(large):
         order = large[(-workers[large]).argsort(kind="stable")]
         if pinned:
@@ -157,11 +181,11 @@ def _place_new(
                 taken += found
             else:
                 name = room.cluster.type_names[types.item(index)]
-                needed = f"{workers.item(index)} accelerators of type {name} as it needs them"
-                unplaced[jobs.item(index)] = Unplaced.no_place(needed)
+                some = "an accelerator" if workers.item(index) == 1 else f"{workers.item(index)} accelerators"
+                unplaced[jobs.item(index)] = Unplaced.no_place(f"{some} of type {name} {room.as_needed}")
         room.take(np.array(taken, dtype=np.int64))
     places = np.array(flat, dtype=np.int64)
-    if len(large) < len(jobs):
+    if singles is not None and len(large) < len(jobs):
         single = (workers == 1).nonzero()[0]
         if pinned:
             single = single[[index not in pinned for index in single.tolist()]]
@@ -210,7 +234,13 @@ def _launches(jobs: Ints, types: Ints, workers: Ints, places: Ints, sizes: Ints 
     return Launches(jobs, types, offsets, places, sizes)
 
 
-def _pack_shared(selection: Selection, view: Snapshot, gangs: PlaceGangs, singles: OrderSingles) -> Placed:
+def _pack_shared(
+    selection: Selection,
+    view: Snapshot,
+    gangs: PlaceGangs,
+    singles: OrderSingles | None,
+    make_room: Callable[[Snapshot, Ints], Room],
+) -> Placed:
     """Combinations: all members on the same accelerators. A member that can stay is the anchor of the others."""
     assert selection.combination is not None
     groups = selection.combination.tolist()
@@ -230,7 +260,7 @@ def _pack_shared(selection: Selection, view: Snapshot, gangs: PlaceGangs, single
             del anchors[combination]
     keep = [index for index in keep if groups[index] in anchors]
     kept = selection.jobs[keep]
-    room = Room(view, kept)
+    room = make_room(view, kept)
     _, heads = np.unique(selection.combination, return_index=True)
     new = np.array([i for i in np.sort(heads).tolist() if groups[i] not in anchors], dtype=np.int64)
     unplaced: dict[int, Reason] = {}
@@ -251,6 +281,9 @@ def _pack_shared(selection: Selection, view: Snapshot, gangs: PlaceGangs, single
         anchor = anchors.get(groups[index])
         if anchor is None:
             unplaced.setdefault(job, Unplaced.no_place("its combination has no accelerators"))
+            continue
+        if not room.lets_join(job, anchor):
+            unplaced[job] = Unplaced.no_place(f"beside the others of its combination, {room.as_needed}")
             continue
         start.append(index)
         flat += anchor

@@ -10,7 +10,7 @@ placement, estimation, backend and journal passes.
 from fairlead.testing.builders import cluster, job, random_jobs, random_table
 from fairlead.testing.contracts import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
 from fairlead.testing.harness import Harness, Round
-from fairlead.testing.invariants import InvariantBroken, check_events, check_state
+from fairlead.testing.invariants import InvariantBroken, check_events, check_hosts, check_state
 
 __all__ = [
     "BackendContract",
@@ -22,6 +22,7 @@ __all__ = [
     "PolicyContract",
     "Round",
     "check_events",
+    "check_hosts",
     "check_state",
     "cluster",
     "job",

@@ -68,6 +68,19 @@ def random_table(seed: int, types: tuple[str, ...], kinds: int = 4, sizes: tuple
     return ThroughputTable(types, tuple(keys), alone, spread, paired, "made up")
 
 
+def with_hosts(machine: Cluster) -> Cluster:
+    """The same cluster with 4 CPUs and 16 GB of host memory to an accelerator."""
+    sized = (replace(node, cpus=4.0 * node.accelerators, memory_gb=16.0 * node.accelerators) for node in machine.nodes)
+    return Cluster(tuple(sized), machine.types)
+
+
+def asking_of_hosts(seed: int, jobs: list[Job]) -> list[Job]:
+    """The same jobs, some of which want less of CPUs and memory than comes with an accelerator, and some more."""
+    rng = stream(seed, "testing", "hosts")
+    cpus, memory = rng.choice([0.0, 1.0, 2.5, 4.0, 7.0], len(jobs)), rng.choice([0.0, 8.0, 16.0, 20.0], len(jobs))
+    return [replace(job, cpus=c, host_memory_gb=gb) for job, c, gb in zip(jobs, cpus.tolist(), memory.tolist())]
+
+
 def random_jobs(seed: int, count: int, *, table: ThroughputTable | None = None, largest: int = 4) -> list[Job]:
     """Jobs of all sorts: gangs, weights, priorities, time limits, minimum runs. They come within three hours and are more than
     eight accelerators can do in that time, so that queues build up and whoever breaks a promise about them is seen."""

@@ -27,7 +27,7 @@ from fairlead.engine.codec import decode, encode
 from fairlead.engine.journal import Journal, MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.testing.builders import cluster, random_jobs, random_table
+from fairlead.testing.builders import asking_of_hosts, cluster, random_jobs, random_table, with_hosts
 from fairlead.testing.invariants import check_events, check_reasons
 from fairlead.workloads.profiles import ThroughputTable
 
@@ -44,12 +44,16 @@ def play(
     skip: bool = True,
     costs: Costs | None = None,
     faults: bool = False,
+    hosts: bool = False,
     on_decision: Callable[[RoundPlan, Snapshot], None] | None = None,
 ) -> tuple[State, list[ev.Event]]:
-    """A random workload on a small cluster, to the end; the last state, and all that happened."""
+    """A random workload on a small cluster, to the end; the last state, and all that happened. With `hosts`, CPUs and host
+    memory are scarce too."""
     machine = cluster(where)
     table = random_table(seed, machine.type_names)
     jobs = random_jobs(seed, count, table=table, largest=min(4, int(machine.size_of_type.max())))
+    if hosts:
+        machine, jobs = with_hosts(machine), asking_of_hosts(seed, jobs)
     outages = [Outage(0, 2000.0, 5000.0), Outage(len(machine.nodes) - 1, 9000.0, 9500.0)] if faults else []
     backend = Simulated(machine, table, jobs, costs=costs, faults=listed(outages))
     journal = MemoryJournal()
@@ -147,9 +151,10 @@ class PolicyContract:
 
 
 class PlacementContract:
-    """Set `make` to the placement's class, or to a function that makes one."""
+    """Set `make` to the placement's class, or to a function that makes one; `counts_hosts` where it knows CPUs and memory."""
 
     make: ClassVar[Callable[[], Placement]]
+    counts_hosts: ClassVar[bool] = False
 
     def stages(self, table: ThroughputTable) -> Stages:
         standard = SchedulerConfig.from_data({"policy": "srtf"}).build(table)
@@ -159,6 +164,12 @@ class PlacementContract:
         for where, seed in SCENES:
             state, events = play(self.stages, where, seed, faults=True)
             check_events(events)
+            assert (state.everybody().phase > int(Phase.RUNNING)).all()
+
+    def test_where_cpus_and_memory_are_scarce_every_job_ends_all_the_same(self) -> None:
+        for where, seed in SCENES:
+            state, events = play(self.stages, where, seed, faults=True, hosts=True)
+            check_events(events, hosts=self.counts_hosts)
             assert (state.everybody().phase > int(Phase.RUNNING)).all()
 
     def test_who_stays_selected_stays_in_place(self) -> None:

@@ -20,9 +20,10 @@ class InvariantBroken(AssertionError):
     """Something that must always hold does not."""
 
 
-def check_events(events: Iterable[ev.Event], *, residents: int = 1, real: bool = False) -> State:
+def check_events(events: Iterable[ev.Event], *, residents: int = 1, real: bool = False, hosts: bool = False) -> State:
     """Replay events, checking the state after each; also that each survives being written down. Returns the last state. `real`
-    jobs tell their progress between saves too, so that a report does not say where they would begin again."""
+    jobs tell their progress between saves too, so that a report does not say where they would begin again. `hosts`: no node has
+    more on it than CPUs and memory for it, which holds under placements that count them."""
     stream = iter(events)
     opened = next(stream)
     if not isinstance(opened, ev.Opened):
@@ -39,6 +40,8 @@ def check_events(events: Iterable[ev.Event], *, residents: int = 1, real: bool =
         state.apply(event)
         copy.apply(decode(encode(event)))
         check_state(state, residents=residents)
+        if hosts:
+            check_hosts(state)
         # In company, progress is also told when a neighbour comes or goes, and nothing is saved by that.
         _check_progress(state, event, before, saved if residents == 1 and not real else np.zeros(len(saved)))
     if state.digest() != copy.digest():
@@ -65,6 +68,20 @@ def check_state(state: State, *, residents: int = 1) -> None:
     alive = jobs.number[jobs.phase <= int(Phase.RUNNING)]
     known = np.sort(np.concatenate((state.live, state.queue)))
     _require(np.array_equal(alive, known), "the lists of live and queued jobs do not match their phases")
+
+
+def check_hosts(state: State) -> None:
+    """No node has more workers on it than it has CPUs and memory for."""
+    cluster, jobs = state.cluster, state.everybody().runners
+    owner, place = state.holdings.places(jobs.number)
+    needs = jobs.of(owner)
+    for what, each, there in (
+        ("CPUs", needs.cpus, cluster.node_cpus),
+        ("GB of memory", needs.host_memory_gb, cluster.node_memory_gb),
+    ):
+        used = np.bincount(cluster.node_of[place], each, len(cluster.nodes))
+        for node in np.flatnonzero(used > there * (1 + 1e-6)).tolist():
+            _require(False, f"{used[node]:g} {what} are in use on {cluster.nodes[node].name}, which has {there[node]:g}")
 
 
 def check_reasons(plan: RoundPlan, view: Snapshot) -> None:
