@@ -97,7 +97,9 @@ def test_of_large_jobs_only_so_many_are_inside_and_small_ones_pass(inside, queue
     large = [n for n, j in enumerate(queued, len(inside)) if j.workers >= at_least]
     there = sum(j.workers >= at_least for j in inside)
     assert [n for n in entering if n in large] == large[: max(0, limit - there)]
-    assert [n for n in entering if n not in large] == [n for n in range(len(inside), len(inside) + len(queued)) if n not in large]
+    assert [n for n in entering if n not in large] == [
+        n for n in range(len(inside), len(inside) + len(queued)) if n not in large
+    ]
 
 
 @given(inside=jobs_at_the_door, queued=jobs_at_the_door)
@@ -152,7 +154,10 @@ def test_the_reason_reaches_whoever_asks():
     ("make", "message"),
     [
         (lambda: UserJobQuota(), "admission user-job-quota: .*expected limits by name, or a default for everybody"),
-        (lambda: UserResourceQuota(default=0), "admission user-resource-quota: field 'default' is '?0'?: expected a whole number"),
+        (
+            lambda: UserResourceQuota(default=0),
+            "admission user-resource-quota: field 'default' is '?0'?: expected a whole number",
+        ),
         (lambda: JobTypeQuota({"LM": -1}), "admission job-type-quota: field 'limits.LM' is '?-1'?: expected a whole number"),
         (lambda: JobResourceQuota(at_least=0), "admission job-resource-quota: field 'at_least' is '?0'?"),
     ],

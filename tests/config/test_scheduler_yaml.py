@@ -235,7 +235,10 @@ def test_a_file_that_is_not_there_or_is_a_folder_says_so(tmp_path):
         ("policy: fifa\n", "unknown policy 'fifa'; near: 'fifo'"),
         ("policy: fifo\nplacement: consolidate\n", "unknown placement 'consolidate'; near: 'consolidated'"),
         ("policy: fifo\nadmission: accept\n", "unknown admission 'accept'; near: 'accept-all', 'accept-up-to'"),
-        ("policy: fifo\ntermination: qqq\n", "unknown termination 'qqq'; known: by-loss, by-steps, hyperband, successive-halving"),
+        (
+            "policy: fifo\ntermination: qqq\n",
+            "unknown termination 'qqq'; known: by-loss, by-steps, hyperband, successive-halving",
+        ),
     ],
 )
 def test_an_unknown_part_is_answered_with_the_near_ones(tmp_path, text, expected):
@@ -309,5 +312,5 @@ def test_a_chain_of_nothing_or_of_lists_is_refused(written):
 
 
 def test_only_admissions_can_be_chained():
-    with pytest.raises(InputError, match="field 'placement' .*expected one part, not a list"):
+    with pytest.raises(InputError, match=r"field 'placement' .*expected one part, not a list"):
         SchedulerConfig.from_data({"policy": "las", "placement": ["spread", "consolidated"]}).build(None)

@@ -18,7 +18,7 @@ from fairlead.core.stages import Admission
 
 @dataclass(frozen=True)
 class Chain:
-    """A job enters when every link lets it in. A link sees those whom the links before it let through, so who waits for one link
+    """A job enters when every link lets it in. A link sees those whom the links before it let through: who waits for one link
     stands in nobody's way at a later one, and keeps its room in the earlier ones."""
 
     links: tuple[Admission, ...]

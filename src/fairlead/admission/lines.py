@@ -13,13 +13,12 @@ from fairlead.core.plan import Admitted
 from fairlead.core.reasons import Reason, Unplaced
 
 
-def admit_in_lines(
-    numbers: Ints, line: Ints, asks: Ints, inside: Ints, limits: Floats, what: Callable[[int], str]
-) -> Admitted:
+def admit_in_lines(numbers: Ints, line: Ints, asks: Ints, inside: Ints, limits: Floats, what: Callable[[int], str]) -> Admitted:
     """Job i, in order of submission, stands in line `line[i]` and takes `asks[i]` of what the line's jobs may take together,
-    `limits[line]`, of which those inside have taken `inside[line]`. Nobody overtakes in a line. Who asks for more than the limit
-    enters when nobody of its line is inside, so that it cannot wait for ever. `what(line)` is counted, in words."""
-    order = line.argsort(kind="stable")
+    `limits[line]`, of which those inside have taken `inside[line]`. Nobody overtakes in a line. Who asks for more than the
+    limit enters when nobody of its line is inside, so that it cannot wait for ever. `what(line)` is counted, in words."""
+    short = line.astype(np.uint16) if len(limits) <= 1 << 16 else line  # numpy sorts these in a tenth of the time
+    order = short.argsort(kind="stable")
     mine, wanted = line[order], asks[order]
     total = wanted.cumsum()
     first = mine.searchsorted(mine)  # where each one's line begins

@@ -15,7 +15,6 @@ import numpy as np
 
 from fairlead.admission.lines import admit_in_lines
 from fairlead.core.cluster import Floats
-from fairlead.core.columns import JobColumns
 from fairlead.core.errors import InputError
 from fairlead.core.job import model_of
 from fairlead.core.plan import Admitted
@@ -36,7 +35,8 @@ class _LimitsByName:
 
     def __post_init__(self) -> None:
         if not self.limits and self.default is None:
-            raise InputError(f"admission {self.part}", "limits by name, or a default for everybody", field="default", value=None)
+            wanted = "limits by name, or a default for everybody"
+            raise InputError(f"admission {self.part}", wanted, field="default", value=None)
         for name, limit in self.limits.items():
             if not limit >= 1:
                 raise InputError(f"admission {self.part}", _WHOLE, field=f"limits.{name}", value=limit)
@@ -116,18 +116,16 @@ def _by_user(quota: _LimitsByName, view: Snapshot, *, accelerators: bool) -> Adm
     queued = view.queued
     if not len(queued):
         return Admitted(queued.number)
-    users, lines = np.unique(queued.user, return_inverse=True)
+    known = len(view.names.users)
+    users = np.bincount(queued.user, minlength=known).nonzero()[0]  # those who have somebody at the door
     names = [view.names.users[user] for user in users.tolist()]
-    inside = _count(view.jobs, len(view.names.users), accelerators=accelerators)[users]
+    line_of = np.zeros(known, dtype=np.int64)
+    line_of[users] = np.arange(len(users))
+    lines = line_of[queued.user]
+    inside = np.bincount(view.jobs.user, view.jobs.workers if accelerators else None, minlength=known)[users]
     asks = queued.workers if accelerators else np.ones_like(lines)
     what = "accelerators for jobs" if accelerators else "jobs"
-    return admit_in_lines(
-        queued.number, lines, asks, inside, quota.of(names), lambda line: f"{what} {_of_user(names[line])}"
-    )
-
-
-def _count(jobs: JobColumns, users: int, *, accelerators: bool) -> Floats:
-    return np.bincount(jobs.user, jobs.workers if accelerators else None, minlength=users)
+    return admit_in_lines(queued.number, lines, asks, inside, quota.of(names), lambda line: f"{what} {_of_user(names[line])}")
 
 
 def _of_user(name: str) -> str:

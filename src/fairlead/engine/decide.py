@@ -68,7 +68,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         again = view.time if moves and stages.round_s > 0 else lesson.holds_until
         holds_until = None if holds_until is None else min(holds_until, again)
         revisit = min(revisit, again)
-    if len(ended) and (view.waits or len(view.queued)):  # whoever waited for them, or for their room, may enter at the next look
+    if len(ended) and (view.waits or len(view.queued)):  # who waited for them, or for their room, may enter at the next look
         holds_until, revisit = None if holds_until is None else min(holds_until, view.time), min(revisit, view.time)
     reasons = {**selection.reasons, **placed.unplaced}
     plan = RoundPlan(

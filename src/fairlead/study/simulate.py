@@ -81,7 +81,8 @@ def simulate(
         journal = MemoryJournal()
     journal = journal or NoJournal()
     faults = given.faults.events(len(given.cluster.nodes), given.seed)
-    backend = Simulated(given.cluster, table, given.trace.jobs, costs=given.costs, faults=faults, others=given.others)
+    trace, others = given.trace, given.others
+    backend = Simulated(given.cluster, table, trace.jobs, costs=given.costs, faults=faults, others=others, losses=trace.losses)
     loop = Loop(
         State(given.cluster),
         backend,
