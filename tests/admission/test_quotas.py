@@ -66,7 +66,7 @@ QUOTAS = {
 
 @pytest.mark.parametrize("which", QUOTAS)
 @given(inside=jobs_at_the_door, queued=jobs_at_the_door)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_who_enters_is_the_front_of_each_line_as_far_as_there_is_room(which, inside, queued):
     quota, line, asks = QUOTAS[which]
     admitted = quota.admit(view_with(inside, queued))
@@ -90,7 +90,7 @@ def test_who_enters_is_the_front_of_each_line_as_far_as_there_is_room(which, ins
 
 
 @given(inside=jobs_at_the_door, queued=jobs_at_the_door, at_least=st.integers(1, 9), limit=st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_of_large_jobs_only_so_many_are_inside_and_small_ones_pass(inside, queued, at_least, limit):
     admitted = JobResourceQuota(at_least, limit).admit(view_with(inside, queued))
     entering = admitted.jobs.tolist()
@@ -103,7 +103,7 @@ def test_of_large_jobs_only_so_many_are_inside_and_small_ones_pass(inside, queue
 
 
 @given(inside=jobs_at_the_door, queued=jobs_at_the_door)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_chain_lets_in_whom_every_link_lets_in_and_tells_the_others_by_which(inside, queued):
     view = view_with(inside, queued)
     first, second = UserJobQuota(default=3), AcceptUpTo(2.0)
