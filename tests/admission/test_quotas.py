@@ -97,9 +97,9 @@ def test_of_large_jobs_only_so_many_are_inside_and_small_ones_pass(inside, queue
     large = [n for n, j in enumerate(queued, len(inside)) if j.workers >= at_least]
     there = sum(j.workers >= at_least for j in inside)
     assert [n for n in entering if n in large] == large[: max(0, limit - there)]
-    assert [n for n in entering if n not in large] == [
-        n for n in range(len(inside), len(inside) + len(queued)) if n not in large
-    ]
+    small = [n for n in range(len(inside), len(inside) + len(queued)) if n not in large]
+    assert [n for n in entering if n not in large] == small
+    assert dict(admitted.others.facts)["demand"] == there + sum(n in large for n in entering)
 
 
 @given(inside=jobs_at_the_door, queued=jobs_at_the_door)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,16 @@ def test_nobody_is_judged_before_everybody_is_there_and_has_reported():
     assert SuccessiveHalving().finished_early(view_of(at(900.0, [1.0] * 8, trials(9)), 900.0)).tolist() == []
     waiting = at(900.0, [1.0] * 8, trials(9), waiting=1)
     assert SuccessiveHalving().finished_early(view_of(waiting, 900.0)).tolist() == []
+
+
+def test_who_comes_after_others_is_waited_for_too():
+    jobs = [Job("first", 0.0, 4000.0), *trials(3)]
+    jobs[3] = replace(jobs[3], after=(0,))
+    losses = {job.name: LossCurve(10.0, 0.1 + 0.1 * i, 0.05) for i, job in enumerate(jobs)}
+    scheduler = SchedulerConfig(Part("fifo"), termination=Part("successive-halving"), round_s=100.0)
+    run = simulate(Simulation(Trace.of(jobs, losses=losses), Cluster.parse("4xv100:4"), scheduler))
+    ended = run.state.store.arrays["ended_s"][:4].tolist()
+    assert ended == [4000.0, 2700.0, 2700.0, 6700.0]
 
 
 def test_groups_do_not_compete_with_each_other_nor_with_jobs_of_none():

@@ -103,13 +103,12 @@ class JobResourceQuota:
 
     def admit(self, view: Snapshot) -> Admitted:
         large = view.queued.workers >= self.at_least
-        room = self.limit - int(np.count_nonzero(view.jobs.workers >= self.at_least))
-        enters = ~large | (large.cumsum() <= room)
+        inside = int(np.count_nonzero(view.jobs.workers >= self.at_least))
+        in_line = inside + large.cumsum()
+        enters = ~large | (in_line <= self.limit)
         what = f"jobs that ask for {self.at_least} accelerators or more"
-        return Admitted(
-            view.queued.number[enters],
-            others=Unplaced.not_admitted(what, demand=self.limit - room + min(room, int(large.sum())), limit=self.limit),
-        )
+        then = inside + int(np.count_nonzero(large & enters))
+        return Admitted(view.queued.number[enters], others=Unplaced.not_admitted(what, demand=then, limit=self.limit))
 
 
 def _by_user(quota: _LimitsByName, view: Snapshot, *, accelerators: bool) -> Admitted:

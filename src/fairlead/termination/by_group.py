@@ -50,10 +50,11 @@ class _OfGroups:
         if not view.group_sizes or self.metric not in view.jobs.metrics:
             return NONE
         groups = view.jobs.group
+        outside = set(view.queued.group.tolist()) | {view.names.groups.index(view.job_of[n].group) for n in view.waits}
         out = [NONE]
         for group in np.unique(groups).tolist():
             size = view.group_sizes.get(group, 0)
-            if size > 1 and not (view.queued.group == group).any():
+            if size > 1 and group not in outside:
                 for bracket, ladder in self._brackets(view.jobs.only(groups == group), size):
                     out.append(self._out(bracket, ladder))
         return np.sort(np.concatenate(out))
