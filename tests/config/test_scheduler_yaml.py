@@ -297,6 +297,7 @@ def test_admissions_in_a_list_are_a_chain_that_survives_being_written_down():
     data = {"policy": "las", "admission": [{"name": "user-job-quota", "default": 4}, {"name": "accept-up-to", "factor": 1.2}]}
     config = SchedulerConfig.from_data(data)
     assert config.label == "las + user-job-quota(default=4), accept-up-to(factor=1.2)"
+    assert SchedulerConfig.from_data({"policy": "las", "termination": "by-loss"}).label == "las + by-loss"
     assert SchedulerConfig.from_data(config.to_data()) == config
     links = config.build(None).admission.links
     assert [type(link).__name__ for link in links] == ["UserJobQuota", "AcceptUpTo"]

@@ -81,7 +81,8 @@ class SchedulerConfig:
         if self.name:
             return self.name
         admission = "" if self.admission == Part("accept-all") else f" + {self.admission}"
-        return f"{self.policy}{admission}"
+        termination = "" if self.termination == Part("by-steps") else f" + {self.termination}"
+        return f"{self.policy}{admission}{termination}"
 
     @classmethod
     def from_file(cls, path: Path | str) -> SchedulerConfig:
