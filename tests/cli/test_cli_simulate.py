@@ -197,3 +197,19 @@ def test_policies_are_listed_with_a_line_and_their_paper():
     (las,) = (part for part in found if part["name"] == "las")
     assert las["parameters"] == {"by": "accelerator-time", "backfill": True}
     assert "NSDI" in las["paper"]
+
+
+def test_admissions_in_a_chain_and_an_end_by_loss_on_the_command_line(tmp_path: Path) -> None:
+    plain, curves = tmp_path / "plain.csv", tmp_path / "curves.csv"
+    fairlead("trace", "generate", "--jobs", 30, "--users", 3, "-o", plain)
+    assert fairlead("trace", "transform", plain, "--loss-curves", "1@0.4", "-o", curves).returncode == 0
+    common = ("simulate", "--policy", "las", "--trace", curves, "--cluster", "8xv100:4")
+    through, early = answer(*common), answer(*common, "--termination", "by-loss")
+    assert early["average_jct_s"] < 0.6 * through["average_jct_s"]
+    held = answer(*common, "--admission", "user-job-quota:limits={user-00: 1}:default=2,accept-up-to:factor=1.2")
+    assert held["average_responsiveness_s"] > through["average_responsiveness_s"]
+    refused = fairlead(*common, "--admission", "user-job-quota:default=0")
+    assert refused.returncode == 2
+    assert "admission user-job-quota: field 'default' is 0: expected a whole number from 1 on" in refused.stderr
+    wrong = fairlead("trace", "transform", plain, "--loss-curves", "x", "-o", curves)
+    assert "expected share of jobs@share of steps" in wrong.stderr

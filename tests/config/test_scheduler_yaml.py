@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairlead.admission.accept_up_to import AcceptUpTo
 from fairlead.config import Part, SchedulerConfig
-from fairlead.config.scheduler import make, parse_part
+from fairlead.config.scheduler import make, parse_chain, parse_part
 from fairlead.core.errors import FairleadError, InputError, UnknownName
 from fairlead.placement.consolidated import Consolidated
 from fairlead.policies.fifo import Fifo
@@ -235,7 +235,10 @@ def test_a_file_that_is_not_there_or_is_a_folder_says_so(tmp_path):
         ("policy: fifa\n", "unknown policy 'fifa'; near: 'fifo'"),
         ("policy: fifo\nplacement: consolidate\n", "unknown placement 'consolidate'; near: 'consolidated'"),
         ("policy: fifo\nadmission: accept\n", "unknown admission 'accept'; near: 'accept-all', 'accept-up-to'"),
-        ("policy: fifo\ntermination: qqq\n", "unknown termination 'qqq'; known: by-steps"),
+        (
+            "policy: fifo\ntermination: qqq\n",
+            "unknown termination 'qqq'; known: by-loss, by-steps, hyperband, successive-halving",
+        ),
     ],
 )
 def test_an_unknown_part_is_answered_with_the_near_ones(tmp_path, text, expected):
@@ -288,3 +291,27 @@ def test_a_class_without_fields_can_be_a_stage_too():
     assert make("policy", Part("plain", {"speed": 3.0}), registry).speed == 3.0
     with pytest.raises(InputError, match="policy 'plain': expected other parameters"):
         make("policy", Part("plain", {"sped": 3.0}), registry)
+
+
+def test_admissions_in_a_list_are_a_chain_that_survives_being_written_down():
+    data = {"policy": "las", "admission": [{"name": "user-job-quota", "default": 4}, {"name": "accept-up-to", "factor": 1.2}]}
+    config = SchedulerConfig.from_data(data)
+    assert config.label == "las + user-job-quota(default=4), accept-up-to(factor=1.2)"
+    assert SchedulerConfig.from_data({"policy": "las", "termination": "by-loss"}).label == "las + by-loss"
+    assert SchedulerConfig.from_data(config.to_data()) == config
+    links = config.build(None).admission.links
+    assert [type(link).__name__ for link in links] == ["UserJobQuota", "AcceptUpTo"]
+    assert parse_chain("user-job-quota:default=4, accept-up-to:factor=1.2") == config.admission
+    assert parse_chain("accept-all") == Part("accept-all")
+    assert parse_chain("user-job-quota:limits={ann: 1, bob: 2}").parameters == {"limits": {"ann": 1, "bob": 2}}
+
+
+@pytest.mark.parametrize("written", [[], [["accept-all"]]])
+def test_a_chain_of_nothing_or_of_lists_is_refused(written):
+    with pytest.raises(InputError, match="expected one part, or a list of parts"):
+        SchedulerConfig.from_data({"policy": "las", "admission": written})
+
+
+def test_only_admissions_can_be_chained():
+    with pytest.raises(InputError, match=r"field 'placement' .*expected one part, not a list"):
+        SchedulerConfig.from_data({"policy": "las", "placement": ["spread", "consolidated"]}).build(None)

@@ -17,6 +17,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.workloads.formats import read_trace, write_trace
 from fairlead.workloads.formats.cells import COLUMNS
+from fairlead.workloads.losses import LossCurve
 from fairlead.workloads.trace import Trace
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -86,7 +87,25 @@ def test_only_columns_that_say_something_are_written(tmp_path: Path) -> None:
 
 
 def test_the_columns_are_the_fields_of_a_job() -> None:
-    assert set(COLUMNS) == {field.name for field in fields(Job)} | {"duration_s"}
+    assert set(COLUMNS) == {field.name for field in fields(Job)} | {"duration_s", "loss_curve"}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_loss_curves_come_back_beside_the_jobs_and_no_job_has_one(suffix: str, tmp_path: Path) -> None:
+    trace = Trace.of([Job("a", 0.0, 90.0), Job("b", 1.0, 90.0)], "jobs", losses={"b": LossCurve(1 / 3, 0.1, 2.5e-7)})
+    path = tmp_path / f"jobs{suffix}"
+    write_trace(trace, path)
+    again = read_trace(path)
+    assert again == trace
+    assert not any("loss" in field.name for field in fields(Job))
+
+
+@pytest.mark.parametrize("cell", ["1|2", "1|2|x", "1|2|0.5", "1|0|0.5", "2|1|0", "nan|1|1"])
+def test_a_curve_that_no_loss_could_follow_is_a_bad_field(cell: str, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(f"submitted_s,duration_s,loss_curve\n0,10,{cell}\n")
+    with pytest.raises(InputError, match=r"jobs\.csv:2: field 'loss_curve'"):
+        read_trace(path, "native")
 
 
 def test_parquet_keeps_numbers_as_numbers(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from fairlead.workloads.transform import (
     slice_jobs,
     slice_time,
     thin,
+    with_loss_curves,
     with_random_kinds,
 )
 
@@ -197,3 +198,21 @@ def test_parameters_that_make_no_sense(call: Callable[[Trace], Trace], field: st
     with pytest.raises(InputError) as caught:
         call(trace_of())
     assert caught.value.field == field
+
+
+def test_loss_curves_let_so_many_jobs_converge_early_and_the_others_with_their_last_step() -> None:
+    trace = Trace.of([Job(f"j{i}", float(i), 10.0) for i in range(1000)])
+    given = with_loss_curves(trace, seed=3, converging=0.6, at=0.25, within=0.01)
+    assert given == with_loss_curves(trace, seed=3, converging=0.6, at=0.25, within=0.01)
+    assert given.jobs == trace.jobs
+    shares = [given.losses[job.name].share_within(0.01) for job in trace.jobs]
+    early = [share for share in shares if share < 0.9]
+    assert early == pytest.approx([0.25] * len(early))
+    assert [share for share in shares if share >= 0.9] == pytest.approx([1.0] * (1000 - len(early)))
+    assert 550 < len(early) < 650
+
+
+@pytest.mark.parametrize("wrong", [{"converging": 1.5}, {"at": 0.0}, {"at": 1.0}, {"within": float("nan")}])
+def test_shares_of_loss_curves_are_shares(wrong: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=f"with_loss_curves: field '{next(iter(wrong))}'"):
+        with_loss_curves(Trace.of([]), 0, **wrong)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
+from fairlead.backends.losses import LossReports
 from fairlead.backends.world import Costs, World
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Ints
@@ -19,6 +20,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.rounds import boundary_at
 from fairlead.core.snapshot import Snapshot
+from fairlead.workloads.losses import LossCurve
 from fairlead.workloads.profiles import ThroughputTable
 
 Other: TypeAlias = ev.JobCancelled | ev.NodeDrained | ev.MetricsReported | ev.SchedulerSwitched
@@ -26,7 +28,8 @@ Other: TypeAlias = ev.JobCancelled | ev.NodeDrained | ev.MetricsReported | ev.Sc
 
 
 class Simulated:
-    """Give it the cluster, the true rates, and what comes from outside: jobs by submission, and node faults."""
+    """Give it the cluster, the true rates, and what comes from outside: jobs by submission, and node faults. Jobs that `losses`
+    has a curve for, by name, report on their way."""
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class Simulated:
         start_s: float = 0.0,
         first_number: int = 0,
         down: Iterable[int] = (),
+        losses: Mapping[str, LossCurve] | None = None,
     ) -> None:
         self.now = start_s
         self.world = World(cluster, table, costs or Costs(), max(256, first_number + len(arrivals)))
@@ -53,6 +57,9 @@ class Simulated:
         self._next_other = 0
         self._untold: list[ev.Event] = []  # what is known before the first wait
         self.world.foresee(self._arrivals, first_number)
+        self._losses = LossReports(losses or {})
+        if losses:
+            self._losses.arrive(enumerate(self._arrivals, first_number))
         self._foreseen = True  # numbers are as the world knows them, until somebody comes in between
 
     @classmethod
@@ -64,16 +71,20 @@ class Simulated:
         *,
         costs: Costs | None = None,
         faults: Iterable[ev.NodeLost | ev.NodeRepaired] = (),
+        losses: Mapping[str, LossCurve] | None = None,
     ) -> Simulated:
         """A world that goes on from a moment of any run, real or simulated: the same jobs, progress and places. `arrivals` are
         the jobs still to come."""
         coming = [job if job.submitted_s >= view.time else replace(job, submitted_s=view.time) for job in arrivals]
         down = {int(node) for node in np.unique(view.cluster.node_of[~view.present])}
-        start, number = view.time, view.next_number
-        self = cls(view.cluster, rates, coming, costs=costs, faults=faults, start_s=start, first_number=number, down=down)
+        start, first = view.time, view.next_number
+        self = cls(
+            view.cluster, rates, coming, costs=costs, faults=faults, start_s=start, first_number=first, down=down, losses=losses
+        )
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         for number in sorted(numbers.tolist()):
             self.world.arrive(number, view.job_of[number])
+        self._losses.arrive((number, view.job_of[number]) for number in numbers.tolist())
         jobs, c = view.jobs, self.world.columns
         for columns in (jobs, view.queued):
             c["base"][columns.number] = columns.steps_done
@@ -102,7 +113,8 @@ class Simulated:
         happened, self._untold = self._untold, []
         limit, awaited = until, True
         while True:
-            outside = min(self._fault_time(), self._other_time())
+            reports = self._losses.next_s(self.world, self.now, grain)
+            outside = min(self._fault_time(), self._other_time(), reports)
             when = min(self.world.next_end(), self._next_arrival(), outside)
             if when > limit or when == math.inf:
                 break
@@ -111,6 +123,8 @@ class Simulated:
             # Where no job's end touches another's speed, all up to the next fault can be told at once.
             stretch = when if self.world.shares else max(when, min(limit, outside))
             self._happen(stretch, happened)
+            if stretch >= reports:
+                happened.extend(self._losses.tell(self.world, stretch))
         if limit < math.inf:
             self.now = limit
         return happened
@@ -143,7 +157,7 @@ class Simulated:
         """A simulated world dies with its process: nothing runs that the state does not know of."""
         return ()
 
-    # At the same moment: ends, then faults, then arrivals, then the rest.
+    # At the same moment: ends, then faults, then arrivals, then the rest, then what jobs report.
 
     def _happen(self, stretch: float, happened: list[ev.Event]) -> None:
         """Everything up to a second before which ends and arrivals do not touch each other."""
@@ -180,6 +194,7 @@ class Simulated:
             happened.append(ev.JobSubmitted(when, self._number, job))
             if not self._foreseen:
                 self.world.arrive(self._number, job)
+                self._losses.arrive([(self._number, job)])
             self._next_job += 1
             self._number += 1
 

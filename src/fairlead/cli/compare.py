@@ -49,6 +49,7 @@ def compare(
     placement: opt.PlacementOption = None,
     mechanism: opt.MechanismOption = None,
     estimation: opt.EstimationOption = None,
+    termination: opt.TerminationOption = None,
     run_to_completion: opt.RunToCompletionOption = False,
     launch_cost: opt.LaunchCostOption = 0.0,
     restart_cost: opt.RestartCostOption = 0.0,
@@ -90,7 +91,8 @@ def compare(
     schedulers = [SchedulerConfig(parse_part(name)) for name in opt.split(policies)]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
     schedulers = [
-        opt.override(s, round, event_driven, admission, placement, run_to_completion, mechanism, estimation) for s in schedulers
+        opt.override(s, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination)
+        for s in schedulers
     ]
     if not schedulers:
         raise InputError("--policies", "at least one policy", field="policies", value=policies)

@@ -14,7 +14,7 @@ from fairlead.backends.faults import Outage
 from fairlead.backends.world import Costs
 from fairlead.cli.output import note
 from fairlead.config import Part, SchedulerConfig, read_cluster, read_costs
-from fairlead.config.scheduler import LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_part
+from fairlead.config.scheduler import LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_chain, parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.report.metrics import MetricOptions, measure_from
@@ -82,7 +82,14 @@ MeasureOption: TypeAlias = Annotated[
     typer.Option("--measure", help="Only these jobs by submission order, as in 50:150; the run stops when they have ended."),
 ]
 AdmissionOption: TypeAlias = Annotated[
-    str | None, typer.Option("--admission", help="Admission, as in 'accept-up-to:factor=1.5'. [default: accept-all]")
+    str | None,
+    typer.Option(
+        "--admission",
+        help="Admission, as in 'accept-up-to:factor=1.5', or several with commas between them. [default: accept-all]",
+    ),
+]
+TerminationOption: TypeAlias = Annotated[
+    str | None, typer.Option("--termination", help="Who is done early, as in 'by-loss:threshold=0.002'. [default: by-steps]")
 ]
 PlacementOption: TypeAlias = Annotated[
     str | None, typer.Option("--placement", help="Placement, as in 'tiresias:threshold=0.3'. [default: consolidated]")
@@ -182,6 +189,7 @@ def override(
     run_to_completion: bool,
     mechanism: str | None = None,
     estimation: str | None = None,
+    termination: str | None = None,
 ) -> SchedulerConfig:
     """A scheduler with what the command line says instead of what its file says."""
     if event_driven and round_s is not None:
@@ -189,8 +197,10 @@ def override(
     if round_s is not None and not SHORTEST_ROUND_S <= round_s <= LONGEST_ROUND_S:
         wanted = f"{SHORTEST_ROUND_S:g} to {LONGEST_ROUND_S:g} seconds (or --event-driven)"
         raise InputError("--round", wanted, field="round", value=round_s)
-    said = {"admission": admission, "estimation": estimation, "mechanism": mechanism, "placement": placement}
+    said = {"estimation": estimation, "mechanism": mechanism, "placement": placement, "termination": termination}
     parts: dict[str, Part] = {what: parse_part(text) for what, text in said.items() if text}
+    if admission:
+        parts["admission"] = parse_chain(admission)
     length = 0.0 if event_driven else base.round_s if round_s is None else round_s
     return replace(base, **parts, round_s=length, run_to_completion=base.run_to_completion or run_to_completion)  # type: ignore[arg-type]
 

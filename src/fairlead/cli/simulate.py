@@ -46,6 +46,7 @@ def simulate(
     placement: opt.PlacementOption = None,
     mechanism: opt.MechanismOption = None,
     estimation: opt.EstimationOption = None,
+    termination: opt.TerminationOption = None,
     run_to_completion: opt.RunToCompletionOption = False,
     launch_cost: opt.LaunchCostOption = 0.0,
     restart_cost: opt.RestartCostOption = 0.0,
@@ -88,7 +89,9 @@ def simulate(
     if (policy is None) == (config is None):
         raise InputError("command line", "either --policy NAME or --config FILE", field="policy", value=policy)
     scheduler = SchedulerConfig(parse_part(policy)) if policy is not None else SchedulerConfig.from_file(config or "")
-    scheduler = opt.override(scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimation)
+    scheduler = opt.override(
+        scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination
+    )
     opt.distinct([trace, config, throughputs, costs], [events, report])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)

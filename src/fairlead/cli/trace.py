@@ -119,6 +119,10 @@ def transform(
     ] = False,
     throughputs: opt.ThroughputsOption = None,
     reference_type: Annotated[str, typer.Option("--reference-type", help="Durations are run times on this type.")] = "v100",
+    loss_curves: Annotated[
+        str | None,
+        typer.Option("--loss-curves", help="Jobs report losses; a share converges at a share of its steps, as in '0.75@0.4'."),
+    ] = None,
     seed: opt.SeedOption = 0,
     json: opt.JsonOption = False,
 ) -> None:
@@ -152,6 +156,8 @@ def transform(
         trace = change.short_bursts(trace, bursts, seed)
     if random_kinds:
         trace = change.with_random_kinds(trace, table or catalogue(), None, seed, reference_type)
+    if loss_curves is not None:
+        trace = change.with_loss_curves(trace, seed, *_converging(loss_curves))
     _write(trace, output, json)
 
 
@@ -265,3 +271,12 @@ def _spike(text: str) -> tuple[int, int]:
         return int(jobs), int(hour)
     except ValueError:
         raise InputError("--daily-spike", "jobs@hour, as in '16@9'", field="daily-spike", value=text) from None
+
+
+def _converging(text: str) -> tuple[float, float]:
+    try:
+        jobs, steps = text.split("@")
+        return float(jobs), float(steps)
+    except ValueError:
+        wanted = "share of jobs@share of steps, as in '0.75@0.4'"
+        raise InputError("--loss-curves", wanted, field="loss-curves", value=text) from None

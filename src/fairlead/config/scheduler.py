@@ -1,7 +1,7 @@
 """A scheduler as a small YAML of names and parameters, or the same as Python values; and the stages made of it.
 
 policy: {name: tiresias, thresholds: [3250, 7200]}
-admission: {name: accept-up-to, factor: 1.5}
+admission: {name: accept-up-to, factor: 1.5}         # or a list: [{name: user-job-quota, default: 4}, accept-all]
 mechanism: {name: turns, least_interval_s: 1920}     # where the policy gives shares of time
 placement: consolidated
 rounds: 300            # seconds, or: event-driven
@@ -10,13 +10,14 @@ rounds: 300            # seconds, or: event-driven
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from fairlead.admission.chain import Chain
 from fairlead.config.source import Value, parse_yaml, read_yaml
 from fairlead.core.errors import InputError, UnknownName, near_or_all
 from fairlead.core.stages import Allocated, Allocator, Stages
@@ -39,11 +40,22 @@ class Part:
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     where: str = field(default="", compare=False)  # file and line, for errors
+    links: tuple[Part, ...] = ()  # of a chain, in their order
 
-    def to_data(self) -> str | dict[str, Any]:
+    @classmethod
+    def chain(cls, links: Iterable[Part], where: str = "") -> Part:
+        """Several parts that are one, each behind the one before; one alone is itself."""
+        parts = tuple(links)
+        return parts[0] if len(parts) == 1 else cls("chain", where=where, links=parts)
+
+    def to_data(self) -> str | dict[str, Any] | list[Any]:
+        if self.links:
+            return [link.to_data() for link in self.links]
         return {"name": self.name, **self.parameters} if self.parameters else self.name
 
     def __str__(self) -> str:
+        if self.links:
+            return ", ".join(map(str, self.links))
         given = ", ".join(f"{key}={value}" for key, value in self.parameters.items())
         return f"{self.name}({given})" if given else self.name
 
@@ -69,7 +81,8 @@ class SchedulerConfig:
         if self.name:
             return self.name
         admission = "" if self.admission == Part("accept-all") else f" + {self.admission}"
-        return f"{self.policy}{admission}"
+        termination = "" if self.termination == Part("by-steps") else f" + {self.termination}"
+        return f"{self.policy}{admission}{termination}"
 
     @classmethod
     def from_file(cls, path: Path | str) -> SchedulerConfig:
@@ -125,6 +138,10 @@ class SchedulerConfig:
 def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] | None = None) -> Any:
     """A stage from its name and parameters; wrong parameters are told by name, with what was expected."""
     place = f"{part.where}: " if part.where else ""
+    if part.links:
+        if what != "admission":
+            raise InputError(part.where or "scheduler", "one part, not a list", field=what, value=str(part))
+        return Chain(tuple(make(what, link, registry, supplies) for link in part.links))
     try:
         found = registry.load(what, part.name)
     except UnknownName as error:
@@ -159,12 +176,20 @@ def parse_part(text: str) -> Part:
     return Part(name.strip(), parameters)
 
 
-def _outside_brackets(text: str) -> list[str]:
-    """Split at the colons that stand in no brackets."""
+def parse_chain(text: str) -> Part:
+    """Parts with commas between them, each as `parse_part` reads it: `"user-job-quota:default=4,accept-up-to:factor=1.5"`."""
+    parts = [part for part in _outside_brackets(text, ",") if part.strip()]
+    if not parts:
+        raise InputError("command line", "names of parts with commas between them", field="scheduler part", value=text)
+    return Part.chain(map(parse_part, parts))
+
+
+def _outside_brackets(text: str, at: str = ":") -> list[str]:
+    """Split at the colons, or commas, that stand in no brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "[({") - (letter in "])}")
-        if letter == ":" and depth == 0:
+        if letter == at and depth == 0:
             parts.append("")
         else:
             parts[-1] += letter
@@ -185,6 +210,10 @@ def _checked(source: str, name: str, value: Any, hint: Any) -> Any:
 def _part(value: Value) -> Part:
     if isinstance(value.data, str):
         return Part(value.text("the name of a part"), where=value.where)
+    if isinstance(value.data, list):
+        if not value.data or any(isinstance(link, list) for link in value.data):
+            raise value.error("one part, or a list of parts")
+        return Part.chain(map(_part, value.items()), value.where)
     fields = value.mapping()
     if "name" not in fields:
         raise InputError(value.source, "a name, or a mapping with 'name' and parameters", line=value.line, field=value.field)

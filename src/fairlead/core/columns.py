@@ -228,7 +228,7 @@ class JobColumns:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names under which jobs have reported something."""
+        """The names under which jobs have reported something, and under which the state keeps what it makes of losses."""
         return tuple(self._store.metrics)
 
     # What follows from the columns at this moment.

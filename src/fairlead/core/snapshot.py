@@ -51,6 +51,7 @@ class Snapshot:
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
     learned: Facts = field(default_factory=lambda: NO_FACTS)  # by estimation, so far
     lessons: int = 0  # how often something was learned
+    group_sizes: Mapping[int, int] = field(default_factory=dict)  # by the group's code, how many of it were ever submitted
     waits: Waits = field(default_factory=lambda: NO_WAITS)  # who of the queued waits for others
 
     @property
@@ -134,5 +135,6 @@ class Snapshot:
             capacity=self.capacity.copy(),
             history=self.history.copy(),
             job_of={number: self.job_of[number] for number in sorted(here)},
+            group_sizes=dict(self.group_sizes),
             estimate=None,
         )

@@ -3,6 +3,7 @@ that is not in the arguments; what it returns depends on nothing else."""
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -67,8 +68,9 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         again = view.time if moves and stages.round_s > 0 else lesson.holds_until
         holds_until = None if holds_until is None else min(holds_until, again)
         revisit = min(revisit, again)
-    if view.waits and len(ended):  # whoever waited for them may enter at the next look
+    if len(ended) and (view.waits or len(view.queued)):  # who waited for them, or for their room, may enter at the next look
         holds_until, revisit = None if holds_until is None else min(holds_until, view.time), min(revisit, view.time)
+    reasons = {**selection.reasons, **placed.unplaced}
     plan = RoundPlan(
         time=view.time,
         refused=refused,
@@ -81,7 +83,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         free=placed.free,
         up=tuple(view.capacity.tolist()),
         head=selection.head,
-        reasons={**selection.reasons, **placed.unplaced, **admitted.reasons},
+        reasons=reasons if not admitted.reasons else ChainMap(admitted.reasons, reasons),  # type: ignore[arg-type]
         not_admitted=admitted.others,
         learned=NO_FACTS if lesson is None else lesson.facts,
     )

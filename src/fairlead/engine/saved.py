@@ -148,6 +148,9 @@ def _state(arrays: Arrays) -> State:
         state._show(arrays["up"], np.zeros(len(arrays["up"]), dtype=np.bool_))
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
     state.followers = [number for number in state.queue.tolist() if state.job_of[number].after]
+    for number, job in state.job_of.items():
+        if job.group:
+            state.count_in_group(number)
     state.service_by_type = arrays["service_by_type"]
     state._remember(arrays["history"])
     state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}

@@ -22,6 +22,7 @@ from fairlead.core.columns import (
 from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
 from fairlead.core.job import LEGAL, Job, Phase, check_transition
+from fairlead.core.losses import LOSS, note_losses
 from fairlead.core.plan import NO_FACTS, Facts, Launches
 from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Names, Snapshot
@@ -58,6 +59,7 @@ class State:
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
         self.any_min_run = False
+        self.group_sizes: dict[int, int] = {}  # by the group's code, how many of it were ever submitted
         self.followers: list[int] = []  # those at the door that come after others
         self._codes: dict[str, dict[str, int]] = {name: {} for name in _CODED}
         self._names = Names((), (), (), ())
@@ -87,6 +89,7 @@ class State:
         state.learned, state.lessons = view.learned, view.lessons
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
+        state.group_sizes = dict(view.group_sizes)
         state.store.reserve(state.next_number)
         for columns in (view.jobs, view.queued):
             for name in ALL_COLUMNS:
@@ -129,6 +132,7 @@ class State:
             any_min_run=self.any_min_run,
             learned=self.learned,
             lessons=self.lessons,
+            group_sizes=self.group_sizes,
             waits=self._waits() if self.followers else NO_WAITS,
         )
 
@@ -209,6 +213,8 @@ class State:
             known = self._looks[look] = (*(self._code(name, getattr(job, name)) for name in _CODED), self.types_that_fit(job))
         a["kind"][number], a["user"][number], a["entity"][number], a["group"][number], a["fits"][number] = known
         a["group_order"][number] = job.group_order
+        if job.group:
+            self.count_in_group(number)
         a["submitted_s"][number] = a["waiting_since_s"][number] = event.time
         a["steps"][number], a["weight"][number], a["deadline_s"][number] = job.steps, job.weight, job.deadline_s
         a["min_run_s"][number], a["time_limit_s"][number] = job.min_run_s, job.time_limit_s
@@ -239,6 +245,8 @@ class State:
 
     def _metrics(self, event: ev.MetricsReported) -> None:
         self.store.metric(event.name)[event.jobs] = event.values
+        if event.name == LOSS:
+            note_losses(self.store, event.jobs, event.values, self._steps_at(event.jobs, event.time))
 
     def _switched(self, event: ev.SchedulerSwitched) -> None:
         if event.scheduler.get("estimation") != self.scheduler.get("estimation"):
@@ -335,9 +343,13 @@ class State:
 
     def _keep_progress(self, jobs: Ints, time: float | Floats) -> None:
         """What jobs have done up to a second is where they go on from."""
+        self.store.arrays["base_steps"][jobs] = self._steps_at(jobs, time)
+
+    def _steps_at(self, jobs: Ints, time: float | Floats) -> Floats:
         a = self.store.arrays
         done: Floats = a["base_steps"][jobs] + a["rate"][jobs] * np.maximum(time - a["since_s"][jobs], 0.0)
-        a["base_steps"][jobs] = np.minimum(done, a["steps"][jobs])
+        steps: Floats = np.minimum(done, a["steps"][jobs])
+        return steps
 
     def _settle(self, jobs: Ints, time: float | Floats) -> None:
         """Running jobs stop: their service becomes part of the past, their accelerators free. Where their steps stand is said
@@ -418,6 +430,10 @@ class State:
             for other in view.job_of[number].after:
                 if other not in waits.unfinished:
                     phase[other] = int(waits.how) if other == waits.lost else FINISHED
+
+    def count_in_group(self, number: int) -> None:
+        group = int(self.store.arrays["group"][number])
+        self.group_sizes[group] = self.group_sizes.get(group, 0) + 1
 
     def _code(self, column: str, name: str) -> int:
         codes = self._codes[column]

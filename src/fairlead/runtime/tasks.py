@@ -105,6 +105,8 @@ class TaskSpec(BaseModel):
     time_limit_s: Positive | None = None
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
     min_run_s: Amount = 0.0
+    group: Annotated[Label, Field(description="trials of one search, of which the worst may be ended early")] = ""
+    group_order: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     after: Annotated[list[str | int], Field(max_length=MOST_AFTER, description="jobs that must have finished first")] = []
     env: dict[str, Word] = {}
     directory: Annotated[str, AfterValidator(_absolute)] = ""
@@ -189,6 +191,8 @@ class TaskSpec(BaseModel):
             time_limit_s=math.inf if self.time_limit_s is None else self.time_limit_s,
             retry_limit=self.retries,
             min_run_s=self.min_run_s,
+            group=f"{user}/{self.group}" if self.group and user else self.group,  # nobody ends another's trials
+            group_order=self.group_order,
             command=self._command(words),
             after=tuple(after),
         )

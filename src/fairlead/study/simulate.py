@@ -112,7 +112,8 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
     registry = registry or Registry.installed()
     faults = given.faults.events(len(given.cluster.nodes), given.seed)
-    backend = Simulated(given.cluster, table, given.trace.jobs, costs=given.costs, faults=faults, others=given.others)
+    trace, others = given.trace, given.others
+    backend = Simulated(given.cluster, table, trace.jobs, costs=given.costs, faults=faults, others=others, losses=trace.losses)
     loop = Loop(
         State(given.cluster),
         backend,

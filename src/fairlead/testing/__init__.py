@@ -1,5 +1,5 @@
 """For authors of plug-ins and for Fairlead's own tests: builders, a harness, invariants, and the contracts that every policy,
-placement, estimation, backend and journal passes.
+placement, admission, termination, estimation, backend and journal passes.
 
     from fairlead.testing import PolicyContract
 
@@ -7,12 +7,15 @@ placement, estimation, backend and journal passes.
         make = MyPolicy
 """
 
+from fairlead.testing.admissions import AdmissionContract
 from fairlead.testing.builders import cluster, job, random_jobs, random_table
 from fairlead.testing.contracts import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
 from fairlead.testing.harness import Harness, Round
 from fairlead.testing.invariants import InvariantBroken, check_events, check_hosts, check_state
+from fairlead.testing.terminations import TerminationContract
 
 __all__ = [
+    "AdmissionContract",
     "BackendContract",
     "EstimationContract",
     "Harness",
@@ -21,6 +24,7 @@ __all__ = [
     "PlacementContract",
     "PolicyContract",
     "Round",
+    "TerminationContract",
     "check_events",
     "check_hosts",
     "check_state",

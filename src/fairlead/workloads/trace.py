@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
+from fairlead.workloads.losses import LossCurve
 
 OnBad: TypeAlias = Callable[[InputError], None]
 """What a reader does with a bad line: raise it (the default), or note it and go on (`--skip-bad`)."""
@@ -40,6 +41,7 @@ class Trace:
     name: str = "trace"
     origin: str | None = None  # ISO time of second 0
     skipped: tuple[InputError, ...] = ()
+    losses: Mapping[str, LossCurve] = field(default_factory=dict)  # by the job's name; the simulated world's secret
 
     @classmethod
     def of(
@@ -49,8 +51,9 @@ class Trace:
         *,
         origin: str | None = None,
         skipped: Iterable[InputError] = (),
+        losses: Mapping[str, LossCurve] | None = None,
     ) -> Trace:
-        return cls(tuple(sorted(jobs, key=lambda job: job.submitted_s)), name, origin, tuple(skipped))
+        return cls(tuple(sorted(jobs, key=lambda job: job.submitted_s)), name, origin, tuple(skipped), losses or {})
 
     @property
     def span_s(self) -> float:

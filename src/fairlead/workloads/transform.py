@@ -13,6 +13,7 @@ import numpy as np
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import TIMED, Job
 from fairlead.core.rng import stream
+from fairlead.workloads.losses import LossCurve
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.trace import Trace
 
@@ -102,6 +103,23 @@ def short_bursts(
             like = trace.jobs[model]
             extra.append(Job(next(names), at, length_s, TIMED, like.workers, user=like.user, entity=like.entity))
     return trace.with_jobs((*trace.jobs, *extra))
+
+
+def with_loss_curves(trace: Trace, seed: int, converging: float = 0.75, at: float = 0.4, within: float = 0.001) -> Trace:
+    """Every job gets a loss curve that falls to a tenth. A share of the jobs, drawn at random, comes within that of its lowest
+    loss after a share `at` of its steps, the others with their last step (Blox §5.3 and Fig. 16)."""
+    for field, value in (("converging", converging), ("at", at), ("within", within)):
+        if not (0 <= value <= 1 if field == "converging" else 0 < value < 1):
+            expected = "a share from 0 to 1" if field == "converging" else "a share above 0 and below 1"
+            raise InputError("with_loss_curves", expected, field=field, value=value)
+    rng = stream(seed, "losses")
+    early = (rng.random(len(trace)) < converging).tolist()
+    floors = rng.uniform(0.1, 1.0, len(trace)).tolist()
+    losses = {
+        job.name: LossCurve.converging(at if soon else 1.0, floor, 10.0 * floor, within)
+        for job, soon, floor in zip(trace.jobs, early, floors)
+    }
+    return replace(trace, losses=losses)
 
 
 def thin(trace: Trace, keep: float, seed: int) -> Trace:

@@ -3,7 +3,7 @@ one that simulations run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from fairlead.runtime.control.clock import WallClock, origin_of
 from fairlead.runtime.control.launches import Fate, Seat
 from fairlead.runtime.control.live import Live
 from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress, Revoke, Task, Wants
+from fairlead.termination.by_loss import ByLoss
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster
 from fairlead.testing.invariants import check_state
@@ -99,6 +100,25 @@ def test_a_job_is_launched_reports_and_finishes():
     scene.live.tell(0, [Ended(0, 1, 0, False, 100, 100)])
     assert scene.at(40.0) == []
     assert scene.phase(0) is Phase.FINISHED
+    scene.check()
+
+
+def test_who_has_converged_is_done_and_may_save_before_it_leaves():
+    scene = Scene("v100:1", "fifo")
+    scene.loop.stages = replace(scene.loop.stages, termination=ByLoss(0.01))
+    scene.join()
+    scene.job("a", steps=100.0)
+    scene.job("b", steps=100.0)
+    scene.at(0.0)
+    told = [Progress(0, 1, 20, 0, 2.0), Metric(0, 1, "target_loss", 0.5), Metric(0, 1, "loss", 0.6)]
+    scene.live.tell(0, told)
+    assert scene.at(10.0) == []
+    scene.live.tell(0, [Metric(0, 1, "loss", 0.504)])
+    assert scene.at(20.0) == [(0, Revoke(0, 1))]
+    assert scene.phase(0) is Phase.FINISHED
+    scene.live.tell(0, [Ended(0, 1, 0, True, 45, 45)])
+    assert [order.job for _, order in scene.at(21.0)] == [1]
+    assert scene.loop.state.store.arrays["ended_s"][0] == 20.0
     scene.check()
 
 

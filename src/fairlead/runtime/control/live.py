@@ -103,8 +103,8 @@ class Live:
         return self._next(until)
 
     def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
-        for job in plan.ended.tolist():
-            self._send(self.launches.drop(job))
+        for job in plan.ended.tolist():  # it is done, and what it has learned is worth keeping: it may save
+            self._send(self.launches.revoke(job))
             self._forget(job)
         for job, _ in plan.refused:
             self._forget(job)
@@ -370,8 +370,9 @@ class Live:
     def _became(self, outcomes: Sequence[Outcome], now: float) -> list[ev.Event]:
         events: list[ev.Event] = []
         for end in outcomes:
-            if end.job in self._job_of:
-                self._saved[end.job] = end.saved
+            if end.job not in self._job_of:  # it had ended before it left
+                continue
+            self._saved[end.job] = end.saved
             if end.fate is not Fate.YIELDED:  # who was asked to leave stopped counting then
                 self._limits.stopped(end.job, now)
             one, at = np.array([end.job], dtype=np.int64), np.array([now])

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from fairlead.core.job import TIMED, Job
 from fairlead.workloads.formats.fields import MOST_WHOLE, BadField, number, whole, workers
+from fairlead.workloads.losses import LossCurve
 
 Cell: TypeAlias = object
 """Text in a CSV file; text, a number, a list or nothing in a Parquet file."""
@@ -17,17 +18,21 @@ Cell: TypeAlias = object
 DURATION = "duration_s"
 """The column that stands for `steps` of a job without a kind: seconds of run time on any type."""
 
+LOSS_CURVE = "loss_curve"
+"""The column of what is no part of a job: how its loss falls, which the simulated world alone knows."""
+
 DEFAULTS: Mapping[str, Any] = {column.name: column.default for column in fields(Job)}
-COLUMNS = (*DEFAULTS, DURATION)
+COLUMNS = (*DEFAULTS, DURATION, LOSS_CURVE)
 WHOLE = ("workers", "priority", "retry_limit", "group_order")
-TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command", "after")
+TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command", "after", LOSS_CURVE)
 
 _BETWEEN = "|"
 _MAY_BE_ENDLESS = ("deadline_s", "time_limit_s")
 
 
-def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> Job:
-    """The job of a row. An empty cell stands for the field's default, and a job without a name is called by its position."""
+def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> tuple[Job, LossCurve | None]:
+    """The job of a row, and its loss curve where it has one. An empty cell stands for the field's default, and a job without a
+    name is called by its position."""
     given = {name: _READ[name](name, cell) for name, cell in zip(names, cells) if cell is not None and cell != ""}
     given.setdefault("name", f"job-{position}")
     if "submitted_s" not in given:
@@ -38,13 +43,17 @@ def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> Job:
         given["steps"] = given.pop(DURATION)
     elif "steps" not in given:
         raise BadField("steps", "", f"a number above 0 here or in {DURATION}")
-    return Job(**given)
+    curve: LossCurve | None = given.pop(LOSS_CURVE, None)
+    return Job(**given), curve
 
 
-def cells_of(job: Job, names: Sequence[str]) -> list[Any]:
+def cells_of(job: Job, names: Sequence[str], curve: LossCurve | None = None) -> list[Any]:
     """The values of a job's row, with nothing where a default would be read. Numbers stay numbers."""
     values: list[Any] = []
     for name in names:
+        if name == LOSS_CURVE:
+            values.append(None if curve is None else _spelt(curve))
+            continue
         value: Any = job.steps if name == DURATION else getattr(job, name)
         if name in ("allowed_types", "after"):
             value = _BETWEEN.join(map(str, value))
@@ -56,12 +65,17 @@ def cells_of(job: Job, names: Sequence[str]) -> list[Any]:
     return values
 
 
-def columns_for(jobs: Sequence[Job]) -> list[str]:
+def _spelt(curve: LossCurve) -> str:
+    return _BETWEEN.join(repr(float(number)) for number in (curve.start, curve.floor, curve.scale))
+
+
+def columns_for(jobs: Sequence[Job], losses: Mapping[str, LossCurve]) -> list[str]:
     """The columns that say something about these jobs."""
     timed = all(job.kind == TIMED for job in jobs)
     always = ["name", "submitted_s", *([DURATION] if timed else ["steps", "kind"]), "workers"]
     others = [name for name in DEFAULTS if name not in (*always, "steps", "kind")]
-    return always + [name for name in others if any(getattr(job, name) != DEFAULTS[name] for job in jobs)]
+    told = [name for name in others if any(getattr(job, name) != DEFAULTS[name] for job in jobs)]
+    return [*always, *told, *([LOSS_CURVE] if any(job.name in losses for job in jobs) else [])]
 
 
 def _text(field: str, cell: Cell) -> str:
@@ -110,6 +124,16 @@ def _numbers(field: str, cell: Cell) -> tuple[int, ...]:
     return tuple(_whole(field, part) for part in parts)
 
 
+def _curve(field: str, cell: Cell) -> LossCurve:
+    parts = cell.split(_BETWEEN) if isinstance(cell, str) else cell
+    if not isinstance(parts, list) or len(parts) != 3:
+        raise BadField(field, cell, LossCurve(0.0, 0.0, 0.0).wrong)
+    curve = LossCurve(*(_number(field, part) for part in parts))
+    if curve.wrong:
+        raise BadField(field, cell, curve.wrong)
+    return curve
+
+
 def _reader(name: str) -> Callable[[str, Cell], Any]:
     if name == "workers":
         return _workers
@@ -117,6 +141,8 @@ def _reader(name: str) -> Callable[[str, Cell], Any]:
         return _types
     if name == "after":
         return _numbers
+    if name == LOSS_CURVE:
+        return _curve
     if name in WHOLE:
         return _whole
     if name in TEXT:

@@ -12,6 +12,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.workloads.formats.fields import calendar
 from fairlead.workloads.formats.quick import timed_job
+from fairlead.workloads.losses import LossCurve
 from fairlead.workloads.trace import OnBad, Trace, check_job
 
 
@@ -22,20 +23,23 @@ class JobList:
         self._path, self._on_bad = path, on_bad
         self._jobs: list[Job] = []
         self._line_of: dict[str, int] = {}
+        self._losses: dict[str, LossCurve] = {}
 
-    def add(self, job: Job, line: int) -> None:
+    def add(self, job: Job, line: int, curve: LossCurve | None = None) -> None:
         problem = check_job(job, self._path, line)
         if problem is None:
             first = self._line_of.setdefault(job.name, line)
             if first == line:
                 self._jobs.append(job)
+                if curve is not None:
+                    self._losses[job.name] = curve
                 return
             expected = f"a name of its own; line {first} has the same"
             problem = InputError(self._path, expected, line=line, field="name", value=job.name)
         self._on_bad(problem)
 
     def trace(self, *, origin: str | None = None, left_out: Iterable[InputError] = ()) -> Trace:
-        trace = Trace.of(self._jobs, self._path.stem, origin=origin, skipped=left_out)
+        trace = Trace.of(self._jobs, self._path.stem, origin=origin, skipped=left_out, losses=self._losses)
         for number, job in enumerate(trace.jobs):
             if job.after and not all(0 <= other < number for other in job.after):
                 expected = f"places of earlier jobs, 0 to {number - 1}" if number else "nothing: it is the first"

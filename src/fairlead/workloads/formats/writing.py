@@ -33,22 +33,22 @@ def write_trace(trace: Trace, path: Path) -> None:
         raise InputError(path, "a name that ends in .csv or .parquet", field="suffix", value=path.suffix)
     if trace.origin is not None:
         checked_origin(trace.origin, path, None)
-    names = columns_for(trace.jobs)
-    rows = _checked_rows(trace.jobs, names, path)
+    names = columns_for(trace.jobs, trace.losses)
+    rows = _checked_rows(trace, names, path)
     write = _csv_bytes if suffix == ".csv" else _parquet_bytes
     _replace(path, write(names, rows, trace.origin))
 
 
-def _checked_rows(jobs: Sequence[Job], names: Sequence[str], path: Path) -> list[list[Any]]:
+def _checked_rows(trace: Trace, names: Sequence[str], path: Path) -> list[list[Any]]:
     rows: list[list[Any]] = []
     known = JobList(path, raise_it)
-    for number, job in enumerate(jobs, start=1):
-        row = cells_of(job, names)
+    for number, job in enumerate(trace.jobs, start=1):
+        row = cells_of(job, names, trace.losses.get(job.name))
         try:
             for name, cell in zip(names, row):
                 if isinstance(cell, str):
                     _check_text(name, cell)
-            again = job_of(names, row, -1)
+            again, _ = job_of(names, row, -1)
         except BadField as bad:
             raise bad.at(path, number) from None
         if again != job:

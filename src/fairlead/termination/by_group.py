@@ -1,0 +1,116 @@
+"""Of a group of jobs, trials of one search, those that do worst end at rungs on the way, so that the best get the accelerators
+(Blox §8; successive halving, and HyperBand's brackets of it). A trial's progress is the share of its steps that it has done.
+
+At a rung are all who are left of a bracket, once the last of them has got there; they are compared by what each has reported
+last. Nobody is held up at a rung: who is faster goes on meanwhile and is judged where it then stands, so a policy that treats
+the trials alike (least attained service) makes the comparison fair. Somebody who is not let in yet, or has reported nothing, is
+waited for. Who failed or was cancelled counts among those who are out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fairlead.core.cluster import Ints
+from fairlead.core.columns import JobColumns
+from fairlead.core.errors import InputError
+from fairlead.core.holdings import NONE
+from fairlead.core.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Where it is, as a share of the steps, and how many go on from there."""
+
+    share: float
+    stay: int
+
+
+def rungs(trials: int, eta: int, halvings: int) -> list[Rung]:
+    """So many trials, of which a share of 1/eta goes on at each rung; the last rung is at 1/eta of the steps."""
+    return [Rung(float(eta) ** (k - 1 - halvings), max(1, trials // eta**k)) for k in range(1, halvings + 1)]
+
+
+@dataclass(frozen=True)
+class _OfGroups:
+    eta: int = 3  # one in so many goes on
+    metric: str = "loss"
+    best: Literal["lowest", "highest"] = "lowest"
+
+    part: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if not self.eta >= 2:
+            raise InputError(f"termination {self.part}", "a whole number from 2 on", field="eta", value=self.eta)
+
+    def finished_early(self, view: Snapshot) -> Ints:
+        if not view.group_sizes or self.metric not in view.jobs.metrics:
+            return NONE
+        groups = view.jobs.group
+        outside = set(view.queued.group.tolist()) | {view.names.groups.index(view.job_of[n].group) for n in view.waits}
+        out = [NONE]
+        for group in np.unique(groups).tolist():
+            size = view.group_sizes.get(group, 0)
+            if size > 1 and group not in outside:
+                for bracket, ladder in self._brackets(view.jobs.only(groups == group), size):
+                    out.append(self._out(bracket, ladder))
+        return np.sort(np.concatenate(out))
+
+    def _brackets(self, members: JobColumns, size: int) -> Iterator[tuple[JobColumns, Sequence[Rung]]]:
+        """Those who are left of a group of so many, as they compete with each other, and the rungs they come to."""
+        raise NotImplementedError
+
+    def _out(self, bracket: JobColumns, ladder: Sequence[Rung]) -> Ints:
+        if not len(bracket) or np.isnan(reported := bracket.metric(self.metric)).any():
+            return NONE
+        behind = (bracket.steps_done / bracket.steps).min()
+        reached = [rung.stay for rung in ladder if behind >= rung.share]
+        if not reached or len(bracket) <= reached[-1]:
+            return NONE
+        order = np.argsort(reported if self.best == "lowest" else -reported, kind="stable")
+        return bracket.number[order[reached[-1] :]]
+
+
+@dataclass(frozen=True)
+class SuccessiveHalving(_OfGroups):
+    """Of a group of n trials, n / eta^k go on at rung k, the last at 1/eta of the steps (Jamieson and Talwalkar 2016)."""
+
+    part: ClassVar[str] = "successive-halving"
+
+    def _brackets(self, members: JobColumns, size: int) -> Iterator[tuple[JobColumns, Sequence[Rung]]]:
+        halvings = 0
+        while self.eta ** (halvings + 1) <= size:
+            halvings += 1
+        yield members, rungs(size, self.eta, halvings)
+
+
+@dataclass(frozen=True)
+class HyperBand(_OfGroups):
+    """Brackets of successive halving, from many trials with early rungs to few that run through (Li et al. 2018).
+
+    Bracket s, from `brackets` − 1 down to 0, has ⌈brackets · eta^s / (s + 1)⌉ trials and s rungs. A job's place in its group
+    (`group_order`, from 0) says in which it is; a larger group begins again from the first.
+    """
+
+    brackets: int = 4
+
+    part: ClassVar[str] = "hyperband"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.brackets <= 20:
+            raise InputError("termination hyperband", "a whole number from 1 to 20", field="brackets", value=self.brackets)
+
+    def _brackets(self, members: JobColumns, size: int) -> Iterator[tuple[JobColumns, Sequence[Rung]]]:
+        halvings = range(self.brackets - 1, -1, -1)
+        trials = [-(-self.brackets * self.eta**s // (s + 1)) for s in halvings]
+        ends = np.cumsum(trials)
+        total = int(ends[-1])
+        mine = ends.searchsorted(members.group_order % total, side="right")
+        begun = np.clip(size % total - (ends - trials), 0, trials)  # of the last time through, those that are there
+        for at, (s, whole, some) in enumerate(zip(halvings, trials, begun.tolist())):
+            count = size // total * whole + int(some)
+            yield members.only(mine == at), rungs(count, self.eta, s)
