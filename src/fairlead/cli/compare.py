@@ -23,13 +23,22 @@ from fairlead.study.compare import Aggregate, Comparison, Workload, aggregate
 from fairlead.study.compare import compare as run_comparison
 from fairlead.study.inputs import TraceFile, read_table
 
+POLICIES = "fifo,sjf,srtf,las,tiresias"
 FIGURES = ("average_jct_s", "p99_jct_s", "average_responsiveness_s", "utilization", "average_ftf", "unfair_fraction")
 
 
 def compare(
     policies: Annotated[
-        str, typer.Option("--policies", help="Policies, separated by commas; parameters as in 'las:by=time'.")
-    ] = "fifo,sjf,srtf,las,tiresias",
+        str | None,
+        typer.Option(
+            "--policies",
+            help=f"Policies, separated by commas; parameters as in 'las:by=time'. [default: {POLICIES}; none with --preset]",
+        ),
+    ] = None,
+    preset: Annotated[
+        list[str] | None,
+        typer.Option("--preset", help="A scheduler that ships with Fairlead ('fairlead presets'); repeatable."),
+    ] = None,
     config: Annotated[
         list[Path] | None, typer.Option("--config", help="A scheduler file in YAML to compare as well; repeatable.")
     ] = None,
@@ -82,12 +91,16 @@ def compare(
 
       fairlead compare --policies fifo,las,tiresias --loads 2,4,6 --seeds 3x --report compare.html
 
+      fairlead compare --preset tiresias --preset gavel --preset themis --cluster 16xv100:4,16xk80:4
+
       fairlead compare --trace philly.csv --cluster 400xv100:8 --policies fifo,srtf --config mine.yaml
     """
     opt.distinct([trace, throughputs, costs, *(config or ())], [report])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
-    schedulers = [SchedulerConfig(parse_part(name)) for name in opt.split(policies)]
+    named = policies if policies is not None else "" if preset else POLICIES
+    schedulers = [SchedulerConfig(parse_part(name)) for name in opt.split(named)]
+    schedulers += [SchedulerConfig.preset(name) for name in preset or ()]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
     schedulers = [
         opt.override(s, round, event_driven, admission, placement, run_to_completion, mechanism, estimation) for s in schedulers
