@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fairlead.client import lease as lease
     from fairlead.client import report as report
-    from fairlead.config import SchedulerConfig
 
 __version__ = "0.1.0"
-
-
-def preset(name: str, /, **changes: object) -> SchedulerConfig:
-    """A scheduler that ships with Fairlead (`fairlead presets` lists them), with other parts where `changes` says so:
-    `preset("tiresias", placement="spread", rounds=60)`."""
-    from fairlead.config import SchedulerConfig  # here, because training scripts do without it
-
-    return SchedulerConfig.preset(name, **changes)
 
 
 def __getattr__(name: str) -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import fairlead
 from fairlead.config import Part, SchedulerConfig
 from fairlead.config.presets import Preset, preset_named, presets
 from fairlead.config.wall_time import FIRST_STEP_S, MEASURED, read_scheduler, scheduler_of
@@ -28,7 +27,7 @@ def test_a_preset_runs_and_keeps_the_invariants(name):
     journal = MemoryJournal()
     trace = (SINGLE if name == "allox" else GANGS).trace(3)
     faults = Faults((Outage(1, 4000.0, 9000.0),))
-    given = Simulation(trace, CLUSTER, fairlead.preset(name), faults=faults)
+    given = Simulation(trace, CLUSTER, SchedulerConfig.preset(name), faults=faults)
     run = simulate(given, journal=journal)
     state = check_events(journal, residents=2 if name in SHARING else 1)
     assert state.digest() == run.state.digest()
@@ -51,12 +50,12 @@ def test_a_preset_says_what_it_is_and_is_a_scheduler_file(preset, tmp_path):
 
 
 def test_parts_of_a_preset_are_replaced_one_by_one():
-    base = fairlead.preset("tiresias")
-    mine = fairlead.preset("tiresias", placement={"name": "consolidated", "wait": True}, rounds=60)
+    base = SchedulerConfig.preset("tiresias")
+    mine = SchedulerConfig.preset("tiresias", placement={"name": "consolidated", "wait": True}, rounds=60)
     assert mine.placement == Part("consolidated", {"wait": True})
     assert (mine.policy, mine.admission, mine.round_s) == (base.policy, base.admission, 60.0)
     assert mine.label == "tiresias(placement=consolidated(wait=True), rounds=60)"
-    assert fairlead.preset("tiresias", name="mine").label == "mine"
+    assert SchedulerConfig.preset("tiresias", name="mine").label == "mine"
 
 
 def test_a_scheduler_file_may_begin_with_a_preset(tmp_path):
@@ -76,7 +75,7 @@ def test_on_a_real_cluster_a_preset_measures():
 
 def test_near_names_are_suggested(tmp_path):
     with pytest.raises(UnknownName, match=r"^unknown preset 'tiresia'; near: 'tiresias'"):
-        fairlead.preset("tiresia")
+        SchedulerConfig.preset("tiresia")
     (tmp_path / "mine.yaml").write_text("rounds: 60\npreset: gavvel\n")
     with pytest.raises(UnknownName, match=r"mine\.yaml:2: unknown preset 'gavvel'; near: 'gavel'"):
         SchedulerConfig.from_file(tmp_path / "mine.yaml")
@@ -86,15 +85,15 @@ def test_a_part_that_nobody_knows_is_told_with_the_presets_line(monkeypatch):
     broken = Preset("broken", "about: x\npaper: y\npolicy: las\nplacement: {name: sprea}\n")
     monkeypatch.setitem(presets(), "broken", broken)
     with pytest.raises(UnknownName, match=r"preset 'broken':4: unknown placement 'sprea'; near: 'spread'"):
-        fairlead.preset("broken").build(None)
+        SchedulerConfig.preset("broken").build(None)
     monkeypatch.setitem(presets(), "broken", Preset("broken", "about: x\npaper: y\npolicy: {name: las, bye: time}\n"))
     with pytest.raises(InputError, match=r"preset 'broken':3: policy 'las': field 'bye': expected a parameter it has"):
-        fairlead.preset("broken").build(None)
+        SchedulerConfig.preset("broken").build(None)
 
 
 def test_a_change_that_is_no_field_is_an_error():
     with pytest.raises(InputError, match=r"preset 'las': field 'placemant': expected a known field \(near: 'placement'\)"):
-        fairlead.preset("las", placemant="spread")
+        SchedulerConfig.preset("las", placemant="spread")
     with pytest.raises(InputError, match=r"field 'rounds' is -1"):
-        fairlead.preset("las", rounds=-1)
+        SchedulerConfig.preset("las", rounds=-1)
     assert preset_named("las").name == "las"

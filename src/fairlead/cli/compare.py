@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import note, out, print_json, progress
+from fairlead.cli.sweep import sweep_over
 from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import parse_part
 from fairlead.core.errors import InputError
@@ -28,6 +29,7 @@ FIGURES = ("average_jct_s", "p99_jct_s", "average_responsiveness_s", "utilizatio
 
 
 def compare(
+    context: typer.Context,
     policies: Annotated[
         str | None,
         typer.Option(
@@ -81,6 +83,17 @@ def compare(
         Path | None, typer.Option("--report", help="Write an HTML report of the first seed to this file.")
     ] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")] = None,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(
+            "--sweep",
+            help="A sweep in YAML: schedulers over loads, clusters, seeds and parameters; resumable (docs/sweeps.md).",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="With --sweep: the folder for its report and finished runs. [default: out/NAME]"),
+    ] = None,
     json: opt.JsonOption = False,
 ) -> None:
     """Compare schedulers on the same jobs, over loads and seeds, with 95 % confidence intervals over the seeds.
@@ -93,8 +106,14 @@ def compare(
 
       fairlead compare --preset tiresias --preset gavel --preset themis --cluster 16xv100:4,16xk80:4
 
+      fairlead compare --sweep sweep.yaml --out out/sweep
+
       fairlead compare --trace philly.csv --cluster 400xv100:8 --policies fifo,srtf --config mine.yaml
     """
+    if sweep is not None:
+        return sweep_over(sweep, folder, context, processes=processes, json=json)
+    if folder is not None:
+        raise InputError("--out", "--sweep FILE to go with it", field="out", value=str(folder))
     opt.distinct([trace, throughputs, costs, *(config or ())], [report])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
