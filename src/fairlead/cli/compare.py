@@ -12,7 +12,6 @@ from rich.table import Table
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import note, out, print_json, progress
-from fairlead.cli.sweep import sweep_over
 from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import parse_part
 from fairlead.core.errors import InputError
@@ -111,6 +110,8 @@ def compare(
       fairlead compare --trace philly.csv --cluster 400xv100:8 --policies fifo,srtf --config mine.yaml
     """
     if sweep is not None:
+        from fairlead.cli.sweep import sweep_over  # what it is made of, no other comparison needs
+
         return sweep_over(sweep, folder, context, processes=processes, json=json)
     if folder is not None:
         raise InputError("--out", "--sweep FILE to go with it", field="out", value=str(folder))
