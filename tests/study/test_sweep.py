@@ -79,8 +79,8 @@ def _forget() -> None:
 
 def test_parts_clusters_costs_and_rounds_can_be_swept(tmp_path):
     over = "{cluster: [2xv100:2, 4xv100:2], placement: [spread, {name: consolidated, wait: true}], costs.restart_s: [0, 60],"
-    text = f"schedulers: [fifo]\nover: {over} rounds: [60, event-driven]}}\njobs: 6\nload: 60\nworkers: single\nmetrics: [average_jct_s]\n"
-    swept = run_sweep(read(tmp_path, text), tmp_path / "out", processes=1)
+    text = f"schedulers: [fifo]\nover: {over} rounds: [60, event-driven]}}\njobs: 6\nload: 60\nworkers: single\n"
+    swept = run_sweep(read(tmp_path, text + "metrics: [average_jct_s]\n"), tmp_path / "out", processes=1)
     assert len(swept.results) == 16
     assert not any(result.failed for result in swept.results)
     assert swept.sweep.against == "costs.restart_s"
