@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from cli.command import one_after_the_other
+from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError
 from fairlead.study.sweep import Sweep, read_sweep, run_sweep
 from fairlead.study.sweep.page import page, pictures
@@ -194,23 +195,21 @@ def test_a_wrong_file_is_told_before_anything_runs(tmp_path, text, expected):
     assert "\n" not in str(told.value)
 
 
-def test_from_the_command_line_it_is_a_table_a_report_and_one_object(tmp_path):
-    for name in ("a", "b", "c", "d"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "mine.yaml").write_text(WHOLE)
-    first, both, lone, again = one_after_the_other(
-        [
-            (tmp_path / "a", ("compare", "--sweep", "mine.yaml", "--processes", "1", "--json")),
-            (tmp_path / "b", ("compare", "--sweep", "mine.yaml", "--jobs", "3")),
-            (tmp_path / "c", ("compare", "--out", "somewhere")),
-            (tmp_path / "d", ("compare", "--sweep", "mine.yaml", "--out", "../a/out/mine")),
-        ]
-    )
+def test_from_the_command_line_it_is_a_table_a_report_and_one_object(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(WHOLE)
+    first = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--processes", "1", "--json"])
     told = json.loads(first.stdout)
     assert (told["ran"], told["kept"], len(told["results"])) == (12, 0, 6)
-    assert (tmp_path / "a" / "out" / "mine" / "report.html").is_file()
-    assert both.stderr == "fairlead: error: --jobs: expected this in mine.yaml, where the rest of the sweep is\n"
-    assert "--sweep FILE to go with it" in lone.stderr
-    assert again.returncode == 0
+    assert (tmp_path / "out" / "mine" / "report.html").is_file()
+    again = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--out", "out/mine"])
+    assert again.exit_code == 0
     assert "doored" in again.stdout
     assert "runs: 0, kept from before: 12" in again.stderr
+
+
+def test_other_options_beside_a_sweep_are_refused(tmp_path):
+    both = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--jobs", "3"]).exception
+    assert str(both) == "--jobs: expected this in mine.yaml, where the rest of the sweep is"
+    lone = CliRunner().invoke(app, ["compare", "--out", "somewhere"]).exception
+    assert "--sweep FILE to go with it" in str(lone)

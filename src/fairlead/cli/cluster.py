@@ -74,8 +74,9 @@ class Asked:
     placement: str | None
 
     def scheduler(self, usual_round_s: float) -> SchedulerConfig:
-        if self.config is not None and self.preset is not None:
-            raise InputError("command line", "either --config FILE or --preset NAME", field="preset", value=self.preset)
+        for name in ("preset", "admission", "placement"):
+            if self.config is not None and getattr(self, name) is not None:
+                raise InputError("command line", f"either --config FILE or --{name}", field=name, value=getattr(self, name))
         if self.config is not None:
             return read_scheduler(self.config)
         base = scheduler_of({"preset": self.preset} if self.preset else {"policy": "las", "rounds": usual_round_s}, "--preset")
@@ -132,9 +133,9 @@ def serve(
     for option, address in (("--http", http), ("--agents", agents)):
         mend = "--tls-cert and --tls-key"
         check_clear(option, address, encrypted=certificate is not None, insecure=insecure, mend=mend)
+    scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(60.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
-    scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(60.0)
     rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
     keeping = Housekeeping(config, metrics_open, rules, keep_ended, certificate, term, grace)
     asyncio.run(_serve(machines, scheduler, root, journal, http, agents, keeping))
@@ -294,9 +295,9 @@ def up(
 
     for option, address in (("--http", http), ("--agents", agents)):
         check_clear(option, address, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
+    scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(10.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
-    scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(10.0)
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     _tokens(root)
     connection = {"url": f"http://{http}", "token": (root / "admin.token").read_text()}
