@@ -18,8 +18,8 @@ from fairlead.workloads.generate import Generator
 
 SHARING = {"gavel-sharing", "gandiva"}
 CLUSTER = Cluster.parse("4xv100:2,4xp100:2,4xk80:4", accelerator_types())
-GANGS = Generator(jobs=24, jobs_per_hour=30.0, workers="multiple", durations=(600.0, 3000.0, 9000.0), users=3)
-SINGLE = Generator(jobs=24, jobs_per_hour=30.0, workers="single", durations=(600.0, 3000.0, 9000.0), users=3)
+GANGS = Generator(jobs=18, jobs_per_hour=30.0, workers="multiple", durations=(600.0, 3000.0, 9000.0), users=3)
+SINGLE = Generator(jobs=18, jobs_per_hour=30.0, workers="single", durations=(600.0, 3000.0, 9000.0), users=3)
 
 
 @pytest.mark.parametrize("name", presets())
@@ -33,7 +33,7 @@ def test_a_preset_runs_and_keeps_the_invariants(name):
     assert state.digest() == run.state.digest()
     ended = {Phase(phase) for phase in run.record.jobs.phase.tolist()}
     assert ended <= {Phase.FINISHED, Phase.REFUSED}
-    assert list(run.record.jobs.phase).count(Phase.FINISHED) >= 20
+    assert list(run.record.jobs.phase).count(Phase.FINISHED) >= 15
 
 
 @pytest.mark.parametrize("preset", presets().values(), ids=list(presets()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -34,21 +35,28 @@ def read(folder: Path, text: str) -> Sweep:
     return read_sweep(folder / "sweep.yaml")
 
 
-def test_every_value_meets_every_other_and_whoever_has_no_such_parameter_is_there_once(tmp_path):
-    sweep = read(tmp_path, WHOLE)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The sweep above, run once; what it kept is copied by whoever changes it."""
+    folder = tmp_path_factory.mktemp("sweep")
+    return folder / "out", run_sweep(read(folder, WHOLE), folder / "out", processes=1)
+
+
+def test_every_value_meets_every_other_and_whoever_has_no_such_parameter_is_there_once(finished):
+    swept = finished[1]
+    sweep = swept.sweep
     at = [(sweep.arms[point.arm].label, *(sweep.value(point, axis) for axis in (0, 1))) for point in sweep.points()]
     doored = [("doored", load, factor) for load in (20, 40) for factor in (1.0, 1.5)]
     assert sorted(at, key=str) == sorted([("las", 20, None), ("las", 40, None), *doored], key=str)
-    swept = run_sweep(sweep, tmp_path / "out", processes=1)
     assert (swept.ran, swept.kept, len(swept.results)) == (12, 0, 6)
     figures = [result.mean["average_jct_s"] for result in swept.results]
     assert len(set(figures)) > 4
     assert all(result.half_width["average_jct_s"] > 0 for result in swept.results)
 
 
-def test_what_is_kept_is_not_run_again_and_what_is_new_is(tmp_path):
-    folder = tmp_path / "out"
-    first = run_sweep(read(tmp_path, WHOLE), folder, processes=1)
+def test_what_is_kept_is_not_run_again_and_what_is_new_is(finished, tmp_path):
+    first = finished[1]
+    folder = shutil.copytree(finished[0], tmp_path / "out")
     again = run_sweep(read(tmp_path, WHOLE), folder, processes=1)
     assert (again.ran, again.kept) == (0, 12)
     assert [result.mean for result in again.results] == [result.mean for result in first.results]
@@ -95,12 +103,12 @@ def test_parts_clusters_costs_and_rounds_can_be_swept(tmp_path):
     assert "event-driven" in told
 
 
-def test_the_report_has_a_line_for_every_setting_and_nothing_from_elsewhere(tmp_path):
-    swept = run_sweep(read(tmp_path, WHOLE), tmp_path / "out", processes=1)
+def test_the_report_has_a_line_for_every_setting_and_nothing_from_elsewhere(finished, tmp_path):
+    swept = finished[1]
     jct, use = pictures(swept)
     assert [line.label for line in jct.lines] == ["las", "doored, admission.factor 1", "doored, admission.factor 1.5"]
     assert all(tuple(line.x) == (20.0, 40.0) and len(line.spread) == 2 for line in (*jct.lines, *use.lines))
-    along = run_sweep(read(tmp_path, WHOLE + "against: admission.factor\n"), tmp_path / "out", processes=1)
+    along = run_sweep(read(tmp_path, WHOLE + "against: admission.factor\n"), finished[0], processes=1)
     flat = next(line for line in pictures(along)[0].lines if line.label == "las, load 20")
     assert (tuple(flat.x), flat.y[0]) == ((1.0, 1.5), flat.y[1])
     told = page(swept)
@@ -195,12 +203,14 @@ def test_a_wrong_file_is_told_before_anything_runs(tmp_path, text, expected):
     assert "\n" not in str(told.value)
 
 
-def test_from_the_command_line_it_is_a_table_a_report_and_one_object(tmp_path, monkeypatch):
+def test_from_the_command_line_it_is_a_table_a_report_and_one_object(finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text(WHOLE)
+    (tmp_path / "mine.yaml").write_text(WHOLE.replace("average_jct_s, ", ""))
+    shutil.copytree(finished[0], tmp_path / "out" / "mine")
+    next((tmp_path / "out" / "mine" / "cases").iterdir()).unlink()
     first = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--processes", "1", "--json"])
     told = json.loads(first.stdout)
-    assert (told["ran"], told["kept"], len(told["results"])) == (12, 0, 6)
+    assert (told["ran"], told["kept"], len(told["results"])) == (1, 11, 6)
     assert (tmp_path / "out" / "mine" / "report.html").is_file()
     again = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--out", "out/mine"])
     assert again.exit_code == 0

@@ -120,25 +120,34 @@ def _source(module: str) -> str:
 
 
 @cache
+def _code_of(module: str) -> set[int]:
+    return code_lines(_source(module))
+
+
 def _module_lines(module: str) -> int:
-    return len(code_lines(_source(module)))
+    return len(_code_of(module))
 
 
 def _class_lines(made: type[Any]) -> int:
-    source = _source(made.__module__)
-    node = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == made.__name__)
+    tree = ast.parse(_source(made.__module__))
+    node = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == made.__name__)
     first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-    return len(code_lines(source) & set(range(first, (node.end_lineno or first) + 1)))
+    return len(_code_of(made.__module__) & set(range(first, (node.end_lineno or first) + 1)))
 
 
 @cache
-def _closure(module: str) -> frozenset[str]:
-    """The module and all modules of the stages that it imports, directly or not."""
+def _imports(module: str) -> frozenset[str]:
+    """The modules of the stages that a module imports."""
+    nodes = ast.walk(ast.parse(_source(module)))
+    names = (node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module)
+    return frozenset(name for name in names if name.startswith(tuple(f"fairlead.{stage}." for stage in STAGES)))
+
+
+def _closure(module: str) -> set[str]:
+    """The module and all that it imports, directly or not."""
     found, open_ = {module}, [module]
     while open_:
-        for node in ast.walk(ast.parse(_source(open_.pop()))):
-            name = node.module if isinstance(node, ast.ImportFrom) and node.module else ""
-            if name.startswith(tuple(f"fairlead.{stage}." for stage in STAGES)) and name not in found:
-                found.add(name)
-                open_.append(name)
-    return frozenset(found)
+        new = _imports(open_.pop()) - found
+        found |= new
+        open_ += new
+    return found
