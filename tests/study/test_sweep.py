@@ -223,3 +223,13 @@ def test_other_options_beside_a_sweep_are_refused(tmp_path):
     assert str(both) == "--jobs: expected this in mine.yaml, where the rest of the sweep is"
     lone = CliRunner().invoke(app, ["compare", "--out", "somewhere"]).exception
     assert "--sweep FILE to go with it" in str(lone)
+
+
+def test_in_a_narrow_terminal_names_stay_and_figures_go(finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "60")
+    (tmp_path / "mine.yaml").write_text(WHOLE)
+    done = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--out", str(finished[0])])
+    assert "scheduler load (jobs/h) admission.factor" in " ".join(done.stdout.split())
+    assert "…" not in done.stdout
+    assert "no room here for avg JCT, use" in " ".join(done.stdout.split())

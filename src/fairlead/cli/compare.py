@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.table import Table
 
 from fairlead.cli import options as opt
+from fairlead.cli.fitting import fitted
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import parse_part
@@ -187,28 +187,13 @@ def compare(
 
 def _table(arms: list[Aggregate], title: str) -> Table:
     """One row per scheduler and load, with as many figures as the terminal has room for."""
-    table = Table(title=title, box=box.SIMPLE)
     columns = [column for name in FIGURES for column in COLUMNS if column.key == name]
-    cells = [[_cell(arm, column) for column in columns] for arm in arms]
-    labels = [arm.label for arm in arms]
-    room = out.width - max(map(len, [*labels, "scheduler"])) - 14
-    table.add_column("scheduler", no_wrap=True)
-    table.add_column("jobs/h", justify="right", no_wrap=True)
-    shown_columns = []
-    for index, column in enumerate(columns):
-        width = max(len(column.heading), *(len(row[index]) for row in cells)) + 2
-        if width <= room:
-            room -= width
-            shown_columns.append(index)
-            table.add_column(column.heading, justify="right", no_wrap=True)
-    hidden = [column.heading for index, column in enumerate(columns) if index not in shown_columns]
-    table.caption = f"mean ± half the 95 % interval over {arms[0].seeds} seeds"
-    if hidden:
-        table.caption += f"; no room here for {', '.join(hidden)}: widen the terminal, or --json"
-    for arm, row in zip(arms, cells):
-        load = "as is" if arm.load is None else f"{arm.load:g}"
-        table.add_row(arm.label, load, *(row[index] for index in shown_columns))
-    return table
+    rows = [
+        (arm.label, "as is" if arm.load is None else f"{arm.load:g}", *(_cell(arm, column) for column in columns))
+        for arm in arms
+    ]
+    caption = f"mean ± half the 95 % interval over {arms[0].seeds} seeds"
+    return fitted(title, ("scheduler", "jobs/h", *(column.heading for column in columns)), rows, 2, caption)
 
 
 def _cell(arm: Aggregate, column: Column) -> str:

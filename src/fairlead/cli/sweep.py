@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from rich import box
 from rich.table import Table
 
+from fairlead.cli.fitting import fitted
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.core.errors import InputError
 from fairlead.study.sweep import Swept, read_sweep, run_sweep
@@ -31,6 +31,8 @@ def sweep_over(path: Path, folder: Path | None, context: typer.Context, *, proce
         print_json(_told(swept))
     else:
         out.print(_table(swept))
+        for why in dict.fromkeys(result.failed for result in swept.results if result.failed):
+            note(f"failed: {why}")
         note(f"runs: {swept.ran}" + (f", kept from before: {swept.kept}" if swept.kept else "") + f"   report: {report}")
     if any(result.failed for result in swept.results):
         raise typer.Exit(1)
@@ -53,12 +55,6 @@ def _told(swept: Swept) -> dict[str, object]:
 
 def _table(swept: Swept) -> Table:
     sweep = swept.sweep
-    table = Table(title=sweep.title, box=box.SIMPLE, title_justify="left", caption_justify="left")
-    names = 1 + len(sweep.axes)
-    for index, heading in enumerate(headings(sweep)):
-        table.add_column(heading, justify="left" if index == 0 else "right", overflow="fold", no_wrap=index >= names)
-    if len(sweep.seeds) > 1:
-        table.caption = f"mean ± half the 95 % interval over {len(sweep.seeds)} seeds"
-    for result in swept.results:
-        table.add_row(*cells(sweep, result))
-    return table
+    caption = f"mean ± half the 95 % interval over {len(sweep.seeds)} seeds" if len(sweep.seeds) > 1 else ""
+    rows = [cells(sweep, result) for result in swept.results]
+    return fitted(sweep.title, headings(sweep), rows, 1 + len(sweep.axes), caption)
