@@ -93,7 +93,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("simulate", "--config", "s.yaml"),
         ("s.yaml:", "YAML"),
     ),
-    "neither policy nor file": ({}, ("simulate",), ("--policy NAME or --config FILE",)),
+    "neither policy nor file": ({}, ("simulate",), ("--policy NAME, --preset NAME or --config FILE",)),
     # Throughput tables.
     "a throughput table that is broken JSON": (
         {"t.json": '{"v100": {'},

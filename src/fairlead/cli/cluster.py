@@ -9,19 +9,20 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
 
+from fairlead.cli.options import AdmissionOption, PlacementOption, PresetOption, override
 from fairlead.cli.output import note
 from fairlead.cli.reloading import follow
 from fairlead.config import SchedulerConfig
 from fairlead.config.cluster import read_cluster
 from fairlead.config.scheduler import parse_part
-from fairlead.config.wall_time import FIRST_STEP_S, MEASURED, compose, read_scheduler, scheduler_of
+from fairlead.config.wall_time import compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.registry import Registry
@@ -34,9 +35,13 @@ if TYPE_CHECKING:
     from fairlead.runtime.tls import Certificate
 
 ClusterOption = Annotated[str, typer.Option("--cluster", help="Accelerators × type : per node, or a YAML file.")]
-PolicyOption = Annotated[str, typer.Option("--policy", help="See `fairlead policies`.")]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="A scheduler as YAML, in place of --policy and --round.")]
-RoundOption = Annotated[float, typer.Option("--round", help="Seconds of a round.", min=0.1)]
+PolicyOption = Annotated[str | None, typer.Option("--policy", help="See `fairlead policies`. [default: las]")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="A scheduler as YAML, in place of --policy, --preset and --round.")
+]
+RoundOption = Annotated[
+    float | None, typer.Option("--round", help="Seconds of a round. [default: 60, with up 10; a preset's own]", min=0.1)
+]
 MetricsOption = Annotated[bool, typer.Option("--metrics-open", help="Let everybody read /metrics, without a token.")]
 LogOption = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or JSON for machines.")]
 RootOption = Annotated[Path, typer.Option("--root", help="Where journal, tokens, checkpoints and logs are kept.")]
@@ -57,17 +62,39 @@ class Housekeeping:
     grace_s: float = 35.0  # in which jobs save and end when it is over
 
 
-def _scheduler(config: Path | None, policy: str, round_s: float) -> SchedulerConfig:
-    if config is not None:
-        return read_scheduler(config)
-    return SchedulerConfig(parse_part(policy), estimation=MEASURED, round_s=round_s, first_step_s=FIRST_STEP_S)
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says of the scheduler. A file says all of it; a preset what is not said here."""
+
+    config: Path | None
+    preset: str | None
+    policy: str | None
+    round_s: float | None
+    admission: str | None
+    placement: str | None
+
+    def scheduler(self, usual_round_s: float) -> SchedulerConfig:
+        for name in ("preset", "admission", "placement"):
+            if self.config is not None and getattr(self, name) is not None:
+                raise InputError("command line", f"either --config FILE or --{name}", field=name, value=getattr(self, name))
+        if self.config is not None:
+            return read_scheduler(self.config)
+        base = scheduler_of({"preset": self.preset} if self.preset else {"policy": "las", "rounds": usual_round_s}, "--preset")
+        if self.policy is not None:
+            base = replace(base, policy=parse_part(self.policy), name="")
+        asked = override(base, self.round_s, False, self.admission, self.placement, False)
+        compose(asked.to_data())  # names and parameters are checked before any process is started
+        return asked
 
 
 def serve(
     cluster: ClusterOption,
-    policy: PolicyOption = "las",
+    policy: PolicyOption = None,
+    preset: PresetOption = None,
     config: ConfigOption = None,
-    round_s: RoundOption = 60.0,
+    round_s: RoundOption = None,
+    admission: AdmissionOption = None,
+    placement: PlacementOption = None,
     root: RootOption = Path(".fairlead"),
     journal: Annotated[str, typer.Option("--journal", help="x.sqlite or postgresql://…  [default: in --root]")] = "",
     http: Annotated[str, typer.Option("--http", help="Address for people.")] = "127.0.0.1:7420",
@@ -106,11 +133,12 @@ def serve(
     for option, address in (("--http", http), ("--agents", agents)):
         mend = "--tls-cert and --tls-key"
         check_clear(option, address, encrypted=certificate is not None, insecure=insecure, mend=mend)
+    scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(60.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
     keeping = Housekeeping(config, metrics_open, rules, keep_ended, certificate, term, grace)
-    asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, journal, http, agents, keeping))
+    asyncio.run(_serve(machines, scheduler, root, journal, http, agents, keeping))
 
 
 async def _serve(
@@ -247,9 +275,12 @@ def agent(
 
 def up(
     cluster: ClusterOption = "2xv100:2,2xk80:2",
-    policy: PolicyOption = "las",
+    policy: PolicyOption = None,
+    preset: PresetOption = None,
     config: ConfigOption = None,
-    round_s: RoundOption = 10.0,
+    round_s: RoundOption = None,
+    admission: AdmissionOption = None,
+    placement: PlacementOption = None,
     root: RootOption = Path(".fairlead"),
     http: Annotated[str, typer.Option("--http", help="Address for people.")] = "127.0.0.1:7420",
     agents: Annotated[str, typer.Option("--agents", help="Address for agents.")] = "127.0.0.1:7421",
@@ -264,6 +295,7 @@ def up(
 
     for option, address in (("--http", http), ("--agents", agents)):
         check_clear(option, address, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
+    scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(10.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -281,7 +313,7 @@ def up(
         started.append(subprocess.Popen([*base, "--node", machine.name, "--accelerators", spelled, "--root", where]))
     try:
         keeping = Housekeeping(config, metrics_open)
-        asyncio.run(_serve(machines, _scheduler(config, policy, round_s), root, "", http, agents, keeping))
+        asyncio.run(_serve(machines, scheduler, root, "", http, agents, keeping))
     finally:
         path.unlink(missing_ok=True)
         for process in started:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.table import Table
 
 from fairlead.cli import options as opt
+from fairlead.cli.fitting import fitted
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import parse_part
@@ -23,13 +23,23 @@ from fairlead.study.compare import Aggregate, Comparison, Workload, aggregate
 from fairlead.study.compare import compare as run_comparison
 from fairlead.study.inputs import TraceFile, read_table
 
+POLICIES = "fifo,sjf,srtf,las,tiresias"
 FIGURES = ("average_jct_s", "p99_jct_s", "average_responsiveness_s", "utilization", "average_ftf", "unfair_fraction")
 
 
 def compare(
+    context: typer.Context,
     policies: Annotated[
-        str, typer.Option("--policies", help="Policies, separated by commas; parameters as in 'las:by=time'.")
-    ] = "fifo,sjf,srtf,las,tiresias",
+        str | None,
+        typer.Option(
+            "--policies",
+            help=f"Policies, separated by commas; parameters as in 'las:by=time'. [default: {POLICIES}; none with --preset]",
+        ),
+    ] = None,
+    preset: Annotated[
+        list[str] | None,
+        typer.Option("--preset", help="A scheduler that ships with Fairlead ('fairlead presets'); repeatable."),
+    ] = None,
     config: Annotated[
         list[Path] | None, typer.Option("--config", help="A scheduler file in YAML to compare as well; repeatable.")
     ] = None,
@@ -73,6 +83,17 @@ def compare(
         Path | None, typer.Option("--report", help="Write an HTML report of the first seed to this file.")
     ] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")] = None,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(
+            "--sweep",
+            help="A sweep in YAML: schedulers over loads, clusters, seeds and parameters; resumable (docs/sweeps.md).",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="With --sweep: the folder for its report and finished runs. [default: out/NAME]"),
+    ] = None,
     json: opt.JsonOption = False,
 ) -> None:
     """Compare schedulers on the same jobs, over loads and seeds, with 95 % confidence intervals over the seeds.
@@ -83,12 +104,24 @@ def compare(
 
       fairlead compare --policies fifo,las,tiresias --loads 2,4,6 --seeds 3x --report compare.html
 
+      fairlead compare --preset tiresias --preset gavel --preset themis --cluster 16xv100:4,16xk80:4
+
+      fairlead compare --sweep sweep.yaml --out out/sweep
+
       fairlead compare --trace philly.csv --cluster 400xv100:8 --policies fifo,srtf --config mine.yaml
     """
+    if sweep is not None:
+        from fairlead.cli.sweep import sweep_over  # what it is made of, no other comparison needs
+
+        return sweep_over(sweep, folder, context, processes=processes, json=json)
+    if folder is not None:
+        raise InputError("--out", "--sweep FILE to go with it", field="out", value=str(folder))
     opt.distinct([trace, throughputs, costs, *(config or ())], [report])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
-    schedulers = [SchedulerConfig(parse_part(name)) for name in opt.split(policies)]
+    named = policies if policies is not None else "" if preset else POLICIES
+    schedulers = [SchedulerConfig(parse_part(name)) for name in opt.split(named)]
+    schedulers += [SchedulerConfig.preset(name) for name in preset or ()]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
     schedulers = [
         opt.override(s, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination)
@@ -156,28 +189,13 @@ def compare(
 
 def _table(arms: list[Aggregate], title: str) -> Table:
     """One row per scheduler and load, with as many figures as the terminal has room for."""
-    table = Table(title=title, box=box.SIMPLE)
     columns = [column for name in FIGURES for column in COLUMNS if column.key == name]
-    cells = [[_cell(arm, column) for column in columns] for arm in arms]
-    labels = [arm.label for arm in arms]
-    room = out.width - max(map(len, [*labels, "scheduler"])) - 14
-    table.add_column("scheduler", no_wrap=True)
-    table.add_column("jobs/h", justify="right", no_wrap=True)
-    shown_columns = []
-    for index, column in enumerate(columns):
-        width = max(len(column.heading), *(len(row[index]) for row in cells)) + 2
-        if width <= room:
-            room -= width
-            shown_columns.append(index)
-            table.add_column(column.heading, justify="right", no_wrap=True)
-    hidden = [column.heading for index, column in enumerate(columns) if index not in shown_columns]
-    table.caption = f"mean ± half the 95 % interval over {arms[0].seeds} seeds"
-    if hidden:
-        table.caption += f"; no room here for {', '.join(hidden)}: widen the terminal, or --json"
-    for arm, row in zip(arms, cells):
-        load = "as is" if arm.load is None else f"{arm.load:g}"
-        table.add_row(arm.label, load, *(row[index] for index in shown_columns))
-    return table
+    rows = [
+        (arm.label, "as is" if arm.load is None else f"{arm.load:g}", *(_cell(arm, column) for column in columns))
+        for arm in arms
+    ]
+    caption = f"mean ± half the 95 % interval over {arms[0].seeds} seeds"
+    return fitted(title, ("scheduler", "jobs/h", *(column.heading for column in columns)), rows, 2, caption)
 
 
 def _cell(arm: Aggregate, column: Column) -> str:

@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "fairlead.cli.report:report",
     "reproduce": "fairlead.cli.reproduce:reproduce_app",
     "policies": "fairlead.cli.lookup:policies",
+    "presets": "fairlead.cli.presets:presets_app",
     "up": "fairlead.cli.cluster:up",
     "serve": "fairlead.cli.cluster:serve",
     "agent": "fairlead.cli.cluster:agent",

@@ -45,6 +45,13 @@ ClusterOption: TypeAlias = Annotated[
     str,
     typer.Option("--cluster", help="accelerators×type:per-node, as in '8xv100:4,16xp100:4', or a cluster file in YAML."),
 ]
+PresetOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        help="A scheduler that ships with Fairlead ('fairlead presets' lists them); other options replace its parts.",
+    ),
+]
 RoundOption: TypeAlias = Annotated[float | None, typer.Option("--round", help="Length of a round in seconds. [default: 300]")]
 EventDrivenOption: TypeAlias = Annotated[
     bool, typer.Option("--event-driven", help="No rounds: decide at every arrival and completion.")
@@ -178,6 +185,22 @@ def check_measure(metrics: MetricOptions, jobs: int) -> None:
     if metrics.measure is not None and metrics.measure[0] >= jobs:
         wanted = f"a range within the {jobs:,} jobs that there are"
         raise InputError("--measure", wanted, field="measure", value=":".join(map(str, metrics.measure)))
+
+
+def scheduler_from(policy: str | None, config: Path | None, preset: str | None) -> SchedulerConfig:
+    """The scheduler of a file, a preset, a policy alone, or a preset with another policy."""
+    if config is not None and preset is not None:
+        raise InputError("command line", "either --config FILE or --preset NAME", field="preset", value=preset)
+    if config is not None and policy is not None:
+        raise InputError("command line", "either --policy NAME or --config FILE", field="policy", value=policy)
+    if config is not None:
+        return SchedulerConfig.from_file(config)
+    if preset is not None:
+        base = SchedulerConfig.preset(preset)
+        return base if policy is None else replace(base, policy=parse_part(policy), name="")
+    if policy is None:
+        raise InputError("command line", "--policy NAME, --preset NAME or --config FILE", field="policy")
+    return SchedulerConfig(parse_part(policy))
 
 
 def override(

@@ -9,9 +9,6 @@ import typer
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import note, out, print_json, progress
-from fairlead.config import SchedulerConfig
-from fairlead.config.scheduler import parse_part
-from fairlead.core.errors import InputError
 from fairlead.engine.journal import JsonlJournal
 from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
@@ -28,9 +25,10 @@ def simulate(
         typer.Option(
             "--policy",
             help="A policy by name ('fairlead policies' lists them), with parameters if need be: "
-            "'tiresias:thresholds=[3250,7200]'. This or --config is needed.",
+            "'tiresias:thresholds=[3250,7200]'. This, --preset or --config is needed.",
         ),
     ] = None,
+    preset: opt.PresetOption = None,
     config: Annotated[
         Path | None, typer.Option("--config", help="A scheduler file in YAML, in place of single options.")
     ] = None,
@@ -84,11 +82,11 @@ def simulate(
 
       fairlead simulate --policy las --trace jobs.csv --cluster 32xv100:4 --round 360 --restart-cost 30
 
+      fairlead simulate --preset tiresias --placement spread --round 60
+
       fairlead simulate --config scheduler.yaml --trace philly.csv --cluster 400xv100:8 --report out.html --json
     """
-    if (policy is None) == (config is None):
-        raise InputError("command line", "either --policy NAME or --config FILE", field="policy", value=policy)
-    scheduler = SchedulerConfig(parse_part(policy)) if policy is not None else SchedulerConfig.from_file(config or "")
+    scheduler = opt.scheduler_from(policy, config, preset)
     scheduler = opt.override(
         scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination
     )

@@ -21,7 +21,10 @@ _FIELDS = ("launch_s", "restart_s", "checkpoint_s", "checkpoint_every_s")
 
 
 def read_costs(path: Path | str) -> Costs:
-    value = read_yaml(path)
+    return costs_from(read_yaml(path))
+
+
+def costs_from(value: Value) -> Costs:
     fields = value.mapping((*_FIELDS, "kinds"))
     common = _costs(fields, Costs())
     kinds = fields["kinds"].mapping() if "kinds" in fields else {}

@@ -5,6 +5,8 @@ admission: {name: accept-up-to, factor: 1.5}         # or a list: [{name: user-j
 mechanism: {name: turns, least_interval_s: 1920}     # where the policy gives shares of time
 placement: consolidated
 rounds: 300            # seconds, or: event-driven
+
+With `preset: tiresias` the fields of that preset hold where the file itself has none.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fairlead.admission.chain import Chain
+from fairlead.config.presets import preset_named
 from fairlead.config.source import Value, parse_yaml, read_yaml
 from fairlead.core.errors import InputError, UnknownName, near_or_all
 from fairlead.core.stages import Allocated, Allocator, Stages
@@ -30,7 +33,8 @@ LARGEST_SEED = 2**63 - 1
 SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.01, 1e9
 
 _PARTS = ("admission", "estimation", "policy", "mechanism", "placement", "termination")
-_FIELDS = ("name", *_PARTS, "rounds", "run_to_completion", "first_step_s")
+_FOR_PEOPLE = ("about", "paper")
+_FIELDS = ("name", *_PARTS, "rounds", "run_to_completion", "first_step_s", "preset", *_FOR_PEOPLE)
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,12 @@ class SchedulerConfig:
 
     @classmethod
     def from_value(cls, value: Value) -> SchedulerConfig:
-        fields = value.mapping(_FIELDS)
+        fields = fields_of(value)
         if "policy" not in fields:
-            raise InputError(value.source, "the name of a policy, as in 'policy: fifo'", field="policy")
+            raise InputError(value.source, "the name of a policy, as in 'policy: fifo', or of a preset", field="policy")
+        for name in _FOR_PEOPLE:
+            if name in fields:
+                fields[name].text("a line for people")
         changes: dict[str, Any] = {name: _part(fields[name]) for name in _PARTS if name in fields}
         if "rounds" in fields:
             changes["round_s"] = _rounds(fields["rounds"])
@@ -107,7 +114,14 @@ class SchedulerConfig:
             changes["first_step_s"] = fields["first_step_s"].number("seconds from 0 on", least=0.0)
         if "name" in fields:
             changes["name"] = fields["name"].text("a short name for tables and plots")
+        elif "preset" in fields:
+            changes["name"] = _varied(fields["preset"].data.strip(), value)
         return cls(**changes)
+
+    @classmethod
+    def preset(cls, name: str, /, **changes: Any) -> SchedulerConfig:
+        """A preset, with other parts where `changes` says so, as a scheduler file would: `placement="spread", rounds=60`."""
+        return cls.from_data({"preset": name, **changes}, f"preset '{name}'")
 
     def to_data(self) -> dict[str, Any]:
         """What `from_data` reads; also what a journal keeps."""
@@ -133,6 +147,16 @@ class SchedulerConfig:
             made["policy"] = Allocated(made["policy"], mechanism)
         whole, first_step_s = self.run_to_completion, self.first_step_s or 0.0
         return Stages(**made, round_s=self.round_s, run_to_completion=whole, first_step_s=first_step_s)
+
+
+def fields_of(value: Value) -> dict[str, Value]:
+    """What a scheduler file says, and below it what its preset says."""
+    own = value.mapping(_FIELDS)
+    if "preset" not in own:
+        return own
+    place = "" if own["preset"].line is None else f"{own['preset'].where}: "
+    base = preset_named(own["preset"].text("the name of a preset"), place)
+    return {**base.value.mapping(_FIELDS), **own}
 
 
 def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] | None = None) -> Any:
@@ -221,6 +245,18 @@ def _part(value: Value) -> Part:
     if "parameters" in fields and isinstance(fields["parameters"].data, dict):
         fields.update(fields.pop("parameters").mapping())
     return Part(name, {key: item.data for key, item in fields.items()}, value.where)
+
+
+def _varied(preset: str, value: Value) -> str:
+    """The preset's name, with what stands beside it, so that variants can be told apart."""
+    own = {name: field for name, field in value.mapping().items() if name not in ("preset", *_FOR_PEOPLE)}
+    given = ", ".join(f"{name}={_shown(field.data)}" for name, field in own.items())
+    return f"{preset}({given})" if given else preset
+
+
+def _shown(data: Any) -> str:
+    """A part as tables call it, or whatever stands there."""
+    return str(Part(data["name"], {k: v for k, v in data.items() if k != "name"})) if isinstance(data, dict) else str(data)
 
 
 def _rounds(value: Value) -> float:

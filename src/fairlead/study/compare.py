@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
@@ -135,18 +135,25 @@ def aggregate(given: Comparison, outcomes: Iterable[Outcome]) -> list[Aggregate]
         by_arm.setdefault((outcome.case.load, outcome.case.scheduler), []).append(outcome.summary)
     result = []
     for (load, index), summaries in by_arm.items():
-        rows = [summary.to_dict() for summary in summaries]
-        mean: dict[str, float | None] = {}
-        half: dict[str, float | None] = {}
-        for name in rows[0]:
-            values = [float(value) for row in rows if (value := row[name]) is not None]
-            if len(values) < len(rows):
-                mean[name] = half[name] = None
-                continue
-            mean[name], width = interval(values)
-            half[name] = width if np.isfinite(width) else None
-        result.append(Aggregate(given.schedulers[index].label, load, len(rows), mean, half))
+        mean, half = averaged([summary.to_dict() for summary in summaries])
+        result.append(Aggregate(given.schedulers[index].label, load, len(summaries), mean, half))
     return result
+
+
+def averaged(
+    rows: Sequence[Mapping[str, float | int | None]],
+) -> tuple[dict[str, float | None], dict[str, float | None]]:
+    """Of each figure, the mean over several runs and half the width of its 95 % interval; None where a run has none."""
+    mean: dict[str, float | None] = {}
+    half: dict[str, float | None] = {}
+    for name in rows[0]:
+        values = [float(value) for row in rows if (value := row[name]) is not None]
+        if len(values) < len(rows):
+            mean[name] = half[name] = None
+            continue
+        mean[name], width = interval(values)
+        half[name] = width if np.isfinite(width) else None
+    return mean, half
 
 
 def _run(given: Comparison, case: Case, keep_record: bool) -> Outcome:

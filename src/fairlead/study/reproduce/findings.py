@@ -71,7 +71,7 @@ def row(
 
 @dataclass(frozen=True)
 class Line:
-    """Points in order; `spread` is the standard deviation of each, where there are several seeds."""
+    """Points in order; `spread` is how far each may be off, up or down, where there are several seeds."""
 
     label: str
     x: Sequence[float]
@@ -88,6 +88,7 @@ class Lines:
     lines: Sequence[Line]
     log_x: bool = False
     log_y: bool = False
+    ticks: Sequence[str] = ()  # where x counts names from 0, these names
 
 
 @dataclass(frozen=True)

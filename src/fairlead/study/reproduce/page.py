@@ -113,11 +113,16 @@ def page(told: Sequence[Told], scale: Scale, world: World, pictures: dict[str, b
             f'<h2 id="{html.escape(one.study.name)}">{html.escape(one.study.title)}</h2>'
             f"<table><tr>{head}</tr>{body}</table><ul>{notes}</ul><div class=pictures>{images}</div>"
         )
+    return document("Gavel, reproduced", "".join(parts))
+
+
+def document(title: str, body: str) -> str:
+    """A page that needs nothing else and asks for nothing."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<title>Gavel, reproduced</title><style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>{body}</body></html>\n"
     )
 
 

@@ -40,6 +40,8 @@ def _lines(axes: Any, picture: Lines) -> None:
             spread = np.array(line.spread)
             axes.fill_between(x, y - spread, y + spread, color=colour_of(number), alpha=0.15, linewidth=0)
     axes.set_ylabel(picture.y)
+    if picture.ticks:
+        axes.set_xticks(range(len(picture.ticks)), picture.ticks)
     if picture.log_x:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -1,0 +1,37 @@
+"""Tables for a terminal of any width: what a row is called is always there, figures as far as there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+
+from fairlead.cli.output import out
+
+
+def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], names: int, caption: str = "") -> Table:
+    """The first `names` columns say what a row is about. A row that has only one cell behind them says something else there,
+    such as why it has no figures."""
+    whole = [row for row in rows if len(row) == len(headings)]
+    # with the space that the table puts around and between cells
+    widths = [max(len(heading), *(len(row[i]) for row in whole), 0) + 3 for i, heading in enumerate(headings)]
+    widths[:names] = [max(len(heading), *(len(row[i]) for row in rows)) + 3 for i, heading in enumerate(headings[:names])]
+    room = out.width - sum(widths[:names]) - 2
+    kept = list(range(names))
+    for index in range(names, len(headings)):
+        if widths[index] <= room:
+            room -= widths[index]
+            kept.append(index)
+    table = Table(title=title, box=box.SIMPLE)
+    for index in kept:
+        table.add_column(headings[index], justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        if len(row) == len(headings):
+            table.add_row(*(row[index] for index in kept))
+        else:
+            table.add_row(*row[:names], *("–" for _ in kept[names:]))
+    hidden = [headings[index] for index in range(names, len(headings)) if index not in kept]
+    missing = f"no room here for {', '.join(hidden)}: widen the terminal, or --json" if hidden else ""
+    table.caption = "; ".join(part for part in (caption, missing) if part) or None
+    return table

@@ -1,0 +1,71 @@
+"""`fairlead presets`: the schedulers that ship with the package."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from fairlead.cli.options import JsonOption
+from fairlead.cli.output import out, print_json
+from fairlead.config import SchedulerConfig
+from fairlead.config.presets import Preset, preset_named
+from fairlead.config.presets import presets as all_presets
+
+presets_app = typer.Typer(
+    help="Schedulers that ship with Fairlead, each a named set of parts: list them, or show one.", invoke_without_command=True
+)
+
+
+@presets_app.callback()
+def presets(context: typer.Context, json: JsonOption = False) -> None:
+    """Schedulers that ship with Fairlead, each a named set of parts: list them, or show one.
+
+    Examples:
+
+      fairlead presets
+
+      fairlead presets show tiresias > mine.yaml
+
+      fairlead simulate --preset tiresias --placement spread --round 60
+    """
+    if context.invoked_subcommand is not None:
+        return
+    found = all_presets().values()
+    if json:
+        print_json({"presets": [_described(preset) for preset in found]})
+        return
+    table = Table(title="presets", title_justify="left", expand=False)
+    table.add_column("name", no_wrap=True)
+    for heading in ("what it is", "parts", "from"):
+        table.add_column(heading, overflow="fold")
+    for preset in found:
+        table.add_row(f"[bold]{preset.name}[/bold]", preset.about, _parts(preset), preset.paper)
+    out.print(table)
+
+
+@presets_app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A preset; `fairlead presets` lists them.")],
+    json: JsonOption = False,
+) -> None:
+    """Print a preset as the scheduler file that it is, for --config or to begin one of your own with."""
+    preset = preset_named(name)
+    if json:
+        print_json(_described(preset))
+    else:
+        typer.echo(preset.text, nl=False)
+
+
+def _described(preset: Preset) -> dict[str, object]:
+    scheduler = SchedulerConfig.preset(preset.name).to_data()
+    return {"name": preset.name, "about": preset.about, "paper": preset.paper, "scheduler": scheduler}
+
+
+def _parts(preset: Preset) -> str:
+    """What it is made of, less what every scheduler has unless it says otherwise."""
+    plain, mine = SchedulerConfig().to_data(), SchedulerConfig.preset(preset.name)
+    parts = [str(mine.policy)]
+    parts += [f"{what} {getattr(mine, what)}" for what in ("admission", "placement") if mine.to_data()[what] != plain[what]]
+    return ", ".join(parts)

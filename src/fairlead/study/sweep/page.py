@@ -1,0 +1,136 @@
+"""The report of a sweep: one page that needs nothing else, with a table of all points and a picture of each metric against the
+axis that the sweep goes along. It computes nothing."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairlead.report.columns import COLUMNS, Column, shown
+from fairlead.study.reproduce.findings import Line, Lines
+from fairlead.study.reproduce.page import document
+from fairlead.study.reproduce.pictures import png
+from fairlead.study.sweep.axes import Axis
+from fairlead.study.sweep.axes import shown as shown_value
+from fairlead.study.sweep.sweep import Result, Sweep, Swept
+
+HOUR = 3600.0
+_NAMES = {"load": "load (jobs/h)", "rounds": "round (s)"}
+
+
+def write_page(swept: Swept, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.html"
+    path.write_text(page(swept), encoding="utf-8")
+    return path
+
+
+def page(swept: Swept) -> str:
+    sweep = swept.sweep
+    images = "".join(
+        f'<img alt="{html.escape(picture.title)}" src="data:image/png;base64,{base64.b64encode(png(picture)).decode()}">'
+        for picture in pictures(swept)
+    )
+    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings(sweep))
+    body = "".join(_row(sweep, result) for result in swept.results)
+    told = "".join(f"<p>{html.escape(line)}</p>" for line in introduction(sweep))
+    table = f"<table><tr>{head}</tr>{body}</table>"
+    return document(sweep.title, f"<h1>{html.escape(sweep.title)}</h1>{told}<div class=pictures>{images}</div>{table}")
+
+
+def introduction(sweep: Sweep) -> list[str]:
+    file = sweep.world.trace_file
+    jobs = f"the jobs of {file.path.name}" if file is not None else f"{sweep.jobs:,} generated jobs, {sweep.workers} workers"
+    fixed = [] if any(axis.name == "cluster" for axis in sweep.axes) else [f"on {sweep.clusters[sweep.cluster]}"]
+    if sweep.load is not None and all(axis.name != "load" for axis in sweep.axes):
+        fixed.append(f"at {sweep.load:g} jobs per hour")
+    seeds = len(sweep.seeds)
+    told = (
+        f"Mean ± half the 95 % interval over {seeds} seeds; bands in the pictures are the same." if seeds > 1 else "One seed."
+    )
+    return [f"{', '.join([jobs, *fixed])}; {sweep.world.rates_are}.", told]
+
+
+def headings(sweep: Sweep) -> list[str]:
+    return ["scheduler", *(axis_title(axis) for axis in sweep.axes), *(column.heading for column in columns(sweep))]
+
+
+def cells(sweep: Sweep, result: Result) -> list[str]:
+    """A row of the table; a point that failed has its reason in place of figures."""
+    at = [shown_value(sweep.value(result.point, index)) for index in range(len(sweep.axes))]
+    figures = [f"failed: {result.failed}"] if result.failed else [figure(result, column) for column in columns(sweep)]
+    return [sweep.arms[result.point.arm].label, *at, *figures]
+
+
+def columns(sweep: Sweep) -> list[Column]:
+    by_key = {column.key: column for column in COLUMNS}
+    return [by_key[name] for name in sweep.metrics]
+
+
+def figure(result: Result, column: Column) -> str:
+    width = result.half_width.get(column.key)
+    return shown(result.mean.get(column.key), column.shows) + (f" ± {shown(width, column.shows)}" if width else "")
+
+
+def axis_title(axis: Axis) -> str:
+    return _NAMES.get(axis.name, axis.name)
+
+
+def pictures(swept: Swept) -> list[Lines]:
+    """One for each metric; a line for each scheduler and each setting of the other axes."""
+    sweep = swept.sweep
+    if not sweep.axes:
+        return []
+    along = next(index for index, axis in enumerate(sweep.axes) if axis.name == sweep.against)
+    axis = sweep.axes[along]
+    ticks = () if axis.numbers else [shown_value(value.data) for value in axis.values]
+    return [
+        Lines(column.key, column.heading, axis_title(axis), _unit(column), _lines(swept, along, column), ticks=ticks)
+        for column in columns(sweep)
+    ]
+
+
+def _lines(swept: Swept, along: int, column: Column) -> list[Line]:
+    sweep = swept.sweep
+    unit = HOUR if column.shows == "duration" else 1.0
+    axis = sweep.axes[along]
+    places = [float(value.data) if axis.numbers else float(index) for index, value in enumerate(axis.values)]
+    points: dict[str, list[tuple[float, float, float]]] = {}
+    for result in swept.results:
+        mean = result.mean.get(column.key)
+        if mean is None:
+            continue
+        at = result.point.at[along]
+        width = (result.half_width.get(column.key) or 0.0) / unit
+        for x in places if at is None else [places[at]]:  # whom the axis is not for is the same all along
+            points.setdefault(_label(sweep, result, along), []).append((x, mean / unit, width))
+    lines = []
+    for label, found in points.items():
+        x_, y, spread = zip(*sorted(found))
+        lines.append(Line(label, x_, y, spread if any(spread) else ()))
+    return lines
+
+
+def _label(sweep: Sweep, result: Result, along: int) -> str:
+    others: Sequence[str] = [
+        f"{axis.name} {shown_value(sweep.value(result.point, index))}"
+        for index, axis in enumerate(sweep.axes)
+        if index != along and len(axis.values) > 1 and result.point.at[index] is not None
+    ]
+    return ", ".join([sweep.arms[result.point.arm].label, *others])
+
+
+def _unit(column: Column) -> str:
+    return f"{column.heading} (h)" if column.shows == "duration" else column.heading
+
+
+def _row(sweep: Sweep, result: Result) -> str:
+    texts = [html.escape(cell) for cell in cells(sweep, result)]
+    first = 1 + len(sweep.axes)
+    if result.failed:
+        wide = f'<td class="failed" colspan="{len(sweep.metrics)}">{texts[-1]}</td>'
+        return f"<tr>{''.join(f'<td>{cell}</td>' for cell in texts[:first])}{wide}</tr>"
+    numbers = "".join(f'<td class="n">{cell}</td>' for cell in texts[first:])
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in texts[:first])}{numbers}</tr>"

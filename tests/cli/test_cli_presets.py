@@ -1,0 +1,71 @@
+"""`fairlead presets`, and `--preset` where a scheduler is chosen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.config.presets import presets
+from fairlead.core.errors import FairleadError
+from fairlead.engine.journal import JsonlJournal
+
+FEW = ("--jobs", "12", "--cluster", "8xv100:4", "--json")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def said(*arguments: str) -> str:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.stdout
+
+
+def refused(*arguments: str) -> str:
+    """The error, told before anything was made."""
+    error = CliRunner().invoke(app, arguments).exception
+    assert isinstance(error, FairleadError)
+    assert not list(Path().iterdir())
+    return str(error)
+
+
+def test_presets_are_listed_and_shown():
+    table = said("presets")
+    assert all(name in table for name in presets())
+    listed = json.loads(said("presets", "--json"))["presets"]
+    assert [one["name"] for one in listed] == list(presets())
+    assert said("presets", "show", "tiresias") == presets()["tiresias"].text
+    assert refused("presets", "show", "tiresius").startswith("unknown preset 'tiresius'; near: 'tiresias'")
+
+
+def test_a_preset_is_simulated_with_other_parts():
+    told = json.loads(
+        said("simulate", "--preset", "tiresias", "--placement", "spread", "--round", "60", *FEW, "--events", "e.jsonl")
+    )
+    assert told["finished"] == 12
+    scheduler = next(iter(JsonlJournal("e.jsonl"))).scheduler
+    assert (scheduler["placement"], scheduler["rounds"], scheduler["policy"]["name"]) == ("spread", 60.0, "tiresias")
+    other = json.loads(said("simulate", "--preset", "las-accept-1.2x", "--policy", "srtf", *FEW))
+    assert other["scheduler"] == "srtf + accept-up-to(factor=1.2)"
+
+
+def test_presets_are_compared_with_each_other():
+    compared = json.loads(said("compare", "--preset", "tiresias", "--preset", "gavel", *FEW, "--processes", "1"))
+    assert [arm["scheduler"] for arm in compared["results"]] == ["tiresias", "gavel"]
+
+
+def test_what_does_not_go_together_is_told():
+    assert "either --config FILE or --preset NAME" in refused("simulate", "--preset", "las", "--config", "mine.yaml")
+    assert "either --config FILE or --preset" in refused("up", "--preset", "las", "--config", "mine.yaml")
+    assert "either --config FILE or --placement" in refused("up", "--placement", "spread", "--config", "mine.yaml")
+
+
+def test_a_wrong_name_keeps_a_cluster_from_starting():
+    assert refused("serve", "--cluster", "2xv100:2", "--preset", "lass").startswith("unknown preset 'lass'; near: 'las'")
+    assert "unknown placement 'sprea'; near: 'spread'" in refused("up", "--preset", "las", "--placement", "sprea")

@@ -1,0 +1,99 @@
+"""Presets: every one builds, runs and keeps the invariants; parts of it can be replaced; what is wrong is told by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.config import Part, SchedulerConfig
+from fairlead.config.presets import Preset, preset_named, presets
+from fairlead.config.wall_time import FIRST_STEP_S, MEASURED, read_scheduler, scheduler_of
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InputError, UnknownName
+from fairlead.core.job import Phase
+from fairlead.engine.journal import MemoryJournal
+from fairlead.study.simulate import Faults, Outage, Simulation, simulate
+from fairlead.testing import check_events
+from fairlead.workloads.catalogue import accelerator_types
+from fairlead.workloads.generate import Generator
+
+SHARING = {"gavel-sharing", "gandiva"}
+CLUSTER = Cluster.parse("4xv100:2,4xp100:2,4xk80:4", accelerator_types())
+GANGS = Generator(jobs=18, jobs_per_hour=30.0, workers="multiple", durations=(600.0, 3000.0, 9000.0), users=3)
+SINGLE = Generator(jobs=18, jobs_per_hour=30.0, workers="single", durations=(600.0, 3000.0, 9000.0), users=3)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_runs_and_keeps_the_invariants(name):
+    journal = MemoryJournal()
+    trace = (SINGLE if name == "allox" else GANGS).trace(3)
+    faults = Faults((Outage(1, 4000.0, 9000.0),))
+    given = Simulation(trace, CLUSTER, SchedulerConfig.preset(name), faults=faults)
+    run = simulate(given, journal=journal)
+    state = check_events(journal, residents=2 if name in SHARING else 1)
+    assert state.digest() == run.state.digest()
+    ended = {Phase(phase) for phase in run.record.jobs.phase.tolist()}
+    assert ended <= {Phase.FINISHED, Phase.REFUSED}
+    assert list(run.record.jobs.phase).count(Phase.FINISHED) >= 15
+
+
+@pytest.mark.parametrize("preset", presets().values(), ids=list(presets()))
+def test_a_preset_says_what_it_is_and_is_a_scheduler_file(preset, tmp_path):
+    assert 20 < len(preset.about) < 140
+    assert preset.about.endswith(".")
+    assert "'" in preset.paper or "Blox" in preset.paper
+    (tmp_path / "mine.yaml").write_text(preset.text)
+    mine = SchedulerConfig.from_file(tmp_path / "mine.yaml")
+    ours = SchedulerConfig.preset(preset.name)
+    assert mine.build(None) == ours.build(None)
+    assert ours.label == preset.name
+    assert SchedulerConfig.from_data(ours.to_data()) == ours
+
+
+def test_parts_of_a_preset_are_replaced_one_by_one():
+    base = SchedulerConfig.preset("tiresias")
+    mine = SchedulerConfig.preset("tiresias", placement={"name": "consolidated", "wait": True}, rounds=60)
+    assert mine.placement == Part("consolidated", {"wait": True})
+    assert (mine.policy, mine.admission, mine.round_s) == (base.policy, base.admission, 60.0)
+    assert mine.label == "tiresias(placement=consolidated(wait=True), rounds=60)"
+    assert SchedulerConfig.preset("tiresias", name="mine").label == "mine"
+
+
+def test_a_scheduler_file_may_begin_with_a_preset(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("preset: las\nadmission: {name: accept-up-to, factor: 1.3}\n")
+    mine = SchedulerConfig.from_file(path)
+    assert (mine.policy, mine.admission) == (Part("las"), Part("accept-up-to", {"factor": 1.3}))
+    assert mine.label == "las(admission=accept-up-to(factor=1.3))"
+    live = read_scheduler(path)
+    assert (live.estimation, live.first_step_s) == (MEASURED, FIRST_STEP_S)
+
+
+def test_on_a_real_cluster_a_preset_measures():
+    live = scheduler_of({"preset": "gavel"})
+    assert (live.policy, live.estimation, live.round_s) == (Part("max-min-fairness-perf"), MEASURED, 360.0)
+
+
+def test_near_names_are_suggested(tmp_path):
+    with pytest.raises(UnknownName, match=r"^unknown preset 'tiresia'; near: 'tiresias'"):
+        SchedulerConfig.preset("tiresia")
+    (tmp_path / "mine.yaml").write_text("rounds: 60\npreset: gavvel\n")
+    with pytest.raises(UnknownName, match=r"mine\.yaml:2: unknown preset 'gavvel'; near: 'gavel'"):
+        SchedulerConfig.from_file(tmp_path / "mine.yaml")
+
+
+def test_a_part_that_nobody_knows_is_told_with_the_presets_line(monkeypatch):
+    broken = Preset("broken", "about: x\npaper: y\npolicy: las\nplacement: {name: sprea}\n")
+    monkeypatch.setitem(presets(), "broken", broken)
+    with pytest.raises(UnknownName, match=r"preset 'broken':4: unknown placement 'sprea'; near: 'spread'"):
+        SchedulerConfig.preset("broken").build(None)
+    monkeypatch.setitem(presets(), "broken", Preset("broken", "about: x\npaper: y\npolicy: {name: las, bye: time}\n"))
+    with pytest.raises(InputError, match=r"preset 'broken':3: policy 'las': field 'bye': expected a parameter it has"):
+        SchedulerConfig.preset("broken").build(None)
+
+
+def test_a_change_that_is_no_field_is_an_error():
+    with pytest.raises(InputError, match=r"preset 'las': field 'placemant': expected a known field \(near: 'placement'\)"):
+        SchedulerConfig.preset("las", placemant="spread")
+    with pytest.raises(InputError, match=r"field 'rounds' is -1"):
+        SchedulerConfig.preset("las", rounds=-1)
+    assert preset_named("las").name == "las"
