@@ -9,6 +9,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
+from fairlead.cli.output import out
 from fairlead.testing import PolicyContract
 
 TUTORIAL = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
@@ -26,7 +27,7 @@ def words(text: str) -> list[list[str]]:
 
 def test_the_tutorial_runs_as_it_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(out, "_width", 100)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)  # small runs; to start processes would take longer
     python: dict[str, object] = {"__name__": "tutorial"}
     ran = {"yaml": 0, "console": 0, "python": 0}

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
+from fairlead.cli.output import out
 from fairlead.core.errors import FairleadError
 from fairlead.study.sweep import Sweep, read_sweep, run_sweep
 from fairlead.study.sweep.page import page, pictures
@@ -227,7 +228,7 @@ def test_other_options_beside_a_sweep_are_refused(tmp_path):
 
 def test_in_a_narrow_terminal_names_stay_and_figures_go(finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(out, "_width", 60)
     (tmp_path / "mine.yaml").write_text(WHOLE)
     done = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--out", str(finished[0])])
     assert "scheduler load (jobs/h) admission.factor" in " ".join(done.stdout.split())
