@@ -18,6 +18,7 @@ class Code(enum.StrEnum):
     SLO_INFEASIBLE = "slo-infeasible"
     AFTER_OTHERS = "after-others"
     AFTER_NOBODY = "after-nobody"
+    UNDECIDED = "undecided"
 
 
 _TEXT = {
@@ -32,6 +33,7 @@ _TEXT = {
     Code.SLO_INFEASIBLE: "its deadline in {left_s:g} s is given up: {what} ({needed_s:g} s of work on its fastest type)",
     Code.AFTER_OTHERS: "waits until {whom} has finished",
     Code.AFTER_NOBODY: "it was to come after {whom}, which {how}",
+    Code.UNDECIDED: "nobody new starts for now, what was decided last stands: {what}",
 }
 
 
@@ -92,6 +94,10 @@ class Unplaced:
     @staticmethod
     def after_nobody(whom: str, how: str) -> Reason:
         return Reason("door", Code.AFTER_NOBODY, (("whom", whom), ("how", how)))
+
+    @staticmethod
+    def undecided(what: str) -> Reason:
+        return Reason("loop", Code.UNDECIDED, (("what", what),))
 
     @staticmethod
     def late(what: str, *, left_s: float, needed_s: float) -> Reason:

@@ -33,6 +33,7 @@ from fairlead.runtime.control.hub import Hub
 from fairlead.runtime.control.keeping import Keeper, Retention
 from fairlead.runtime.control.live import Live
 from fairlead.runtime.control.metrics import Metrics
+from fairlead.runtime.control.trouble import Trouble
 from fairlead.runtime.control.watched import WatchedJournal
 from fairlead.runtime.tasks import task_of
 
@@ -68,6 +69,7 @@ class Plane:
         clock = WallClock(self.origin, state.time)
         self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self.checkpoints)
         self.hub.live = self.live
+        self.trouble = Trouble(self.metrics.stood)
         stages = self._composed(state.scheduler if recovered else self.scheduler)
         chronicle = Chronicle(lambda: self.loop.state, lambda: self.loop.stages.round_s)
         watched = WatchedJournal(self.journal, (self.metrics.watch, chronicle.watch))
@@ -76,7 +78,7 @@ class Plane:
         self.decisions = Decisions(self.cluster)
         self.loop.on_decision = self.decisions.note
         self.cleaner = Cleaner(self.loop, self.live, self.code, self.keep_ended_s)
-        self.loop.aside = DecidedAside(self.live.wake, (self.metrics.decided, chronicle.decided))
+        self.loop.aside = DecidedAside(self.live.wake, (self.metrics.decided, chronicle.decided), self.trouble)
         self.metrics.stand_under(self.loop, lambda: len(self.hub.connected), self.live.lock)
         self.keeper: Keeper | None = None
         if isinstance(self.journal, DatabaseJournal):
@@ -150,7 +152,7 @@ class Plane:
         self.compose(scheduler)
 
     def _composed(self, scheduler: Mapping[str, Any]) -> Stages:
-        return unhurried(self.compose(scheduler))
+        return unhurried(self.compose(scheduler), self.trouble)
 
     def _keep(self, events: Sequence[ev.Event]) -> None:
         for event in events:
