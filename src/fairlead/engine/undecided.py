@@ -1,5 +1,5 @@
 """On wall time a scheduler that fails must not end the loop: what it answers is looked at before it is believed, and where
-there is no answer the plan is that nothing changes. In a simulation a stage that fails is an error, and nobody asks this module."""
+there is no answer the plan is that nothing changes. In a simulation a stage that fails is an error, and this is not asked."""
 
 from __future__ import annotations
 

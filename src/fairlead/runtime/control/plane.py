@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -65,9 +66,10 @@ class Plane:
     def __post_init__(self) -> None:
         recovered = self.state is not None
         state = self.state or State(self.cluster)
-        self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join, code=self.code)
+        self.name = state.journal if recovered else secrets.token_hex(8)  # of the journal
+        self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join, code=self.code, journal=self.name)
         clock = WallClock(self.origin, state.time)
-        self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self.checkpoints)
+        self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints())
         self.hub.live = self.live
         self.trouble = Trouble(self.metrics.stood)
         stages = self._composed(state.scheduler if recovered else self.scheduler)
@@ -154,6 +156,10 @@ class Plane:
     def _composed(self, scheduler: Mapping[str, Any]) -> Stages:
         return unhurried(self.compose(scheduler), self.trouble)
 
+    def _checkpoints(self) -> str:
+        """A journal's own: another one in the same place must not find what this one's jobs saved."""
+        return f"{self.checkpoints}/{self.name}" if self.checkpoints and self.name else self.checkpoints
+
     def _keep(self, events: Sequence[ev.Event]) -> None:
         for event in events:
             self.loop.record(event)
@@ -168,7 +174,7 @@ class Plane:
                     view = loop.state.snapshot(max(loop.state.time, self.live.now))
                     self._keep(self.live.reconcile(view, self._keep))
                 else:
-                    loop.record(ev.Opened(0.0, self.cluster, dict(self.scheduler)))
+                    loop.record(ev.Opened(0.0, self.cluster, dict(self.scheduler), journal=self.name))
                     for node in range(len(self.cluster.nodes)):
                         loop.record(ev.NodeLost(0.0, node))
                     loop.journal.commit()
