@@ -304,6 +304,40 @@ def test_an_agent_that_comes_back_with_strangers_is_told_to_end_them():
     assert scene.phase(0) is Phase.RUNNING
 
 
+def test_who_follows_a_leaver_does_not_begin_beside_a_stranger():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("old", steps=1000.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Progress(0, 1, 10, 0, 1.0)])
+    scene.at(10.0)
+    scene.job("new", steps=1000.0)
+    assert scene.at(20.0) == [(0, Revoke(0, 1))]
+    scene.live.joined(0, [(5, 1)])  # the old one is gone, and somebody else is there
+    assert scene.at(21.0) == [(0, Kill(5, 1))]
+    scene.live.tell(0, [Ended(5, 1, -9, False, 0, 0)])
+    assert [order.job for _, order in scene.at(22.0)] == [1]
+    scene.check()
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+def test_half_a_gang_that_nobody_heard_of_does_not_begin_beside_a_stranger(revoked):
+    scene = Scene()
+    scene.join()
+    scene.job("wide", workers=4, steps=50.0)
+    launches = scene.at(0.0)
+    scene.live.joined(1, [(5, 1)])
+    assert scene.at(1.0) == [(1, Kill(5, 1))]
+    if revoked:  # then it is not begun at all
+        assert scene.live.launches.revoke(0) == [(0, Revoke(0, 1))]
+    scene.live.tell(1, [Ended(5, 1, -9, False, 0, 0)])
+    assert scene.at(2.0) == ([] if revoked else launches[1:])
+    if revoked:
+        scene.live.tell(0, [Ended(0, 1, 0, True, 3, 3)])
+        scene.at(3.0)
+        assert scene.live.launches.latest(0) is None
+
+
 @pytest.mark.parametrize("found", [True, False])
 def test_after_a_restart_what_runs_is_looked_for_first(found):
     before = Scene()
