@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 
+MOST_METRICS = 32
+"""Names under which one job reports something; of more, agents and the control plane take no notice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """What to run. `command` is a program and its arguments, never a line for a shell."""

@@ -18,7 +18,7 @@ from fairlead.registry import Registry
 from fairlead.runtime.control.clock import WallClock, origin_of
 from fairlead.runtime.control.launches import Fate, Seat
 from fairlead.runtime.control.live import Live
-from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress, Revoke, Task, Wants
+from fairlead.runtime.orders import MOST_METRICS, Ended, Extend, Kill, Launch, Metric, Order, Progress, Revoke, Task, Wants
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster
 from fairlead.testing.invariants import check_state
@@ -483,6 +483,44 @@ def test_progress_that_was_foreseen_is_no_event():
         scene.at(float(second))
     told = [event for event in scene.journal if isinstance(event, ev.ProgressReported)]
     assert len(told) < 5
+
+
+def test_what_jobs_report_is_one_event_for_each_name_and_second():
+    scene = Scene()
+    scene.join()
+    for name in ("a", "b", "c"):
+        scene.job(name, steps=100.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Metric(0, 1, "loss", 9.0), Metric(0, 1, "loss", 0.5), Metric(1, 1, "loss", 0.6)])
+    scene.live.tell(1, [Metric(2, 1, "loss", 0.7)])
+    scene.at(2.0)
+    scene.live.tell(1, [Metric(2, 1, "loss", 0.4)])
+    scene.at(2.5)  # too early to be told
+    scene.live.tell(0, [Metric(0, 1, "loss", 0.3)])
+    scene.at(3.0)
+    scene.live.tell(0, [Metric(1, 1, "loss", 0.2), Ended(1, 1, 0, False, 100, 100)])
+    scene.at(3.1)  # but at an end nothing is held back
+    told = [(e.time, e.jobs.tolist(), e.values.tolist()) for e in scene.journal if isinstance(e, ev.MetricsReported)]
+    assert told == [(2.0, [0, 1, 2], [0.5, 0.6, 0.7]), (3.0, [2, 0], [0.4, 0.3]), (3.1, [1], [0.2])]
+    scene.check()
+
+
+def test_a_job_reports_under_a_bounded_number_of_names_over_restarts_too():
+    scene = Scene()
+    scene.join()
+    scene.job("a", steps=100.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Metric(0, 1, f"name-{n}", 1.0) for n in range(1000)])
+    scene.at(2.0)
+    assert len(scene.loop.state.store.metrics) == MOST_METRICS
+    again = Scene(state=State.replay(scene.journal), journal=scene.journal)
+    for node in range(2):
+        again.live.joined(node, [(0, 1)] if node == 0 else [])
+    again.live.reconcile(again.loop.state.snapshot(3.0))
+    again.live.tell(0, [Metric(0, 1, "name-0", 2.0), Metric(0, 1, "one-more", 1.0)])
+    again.at(5.0)
+    assert len(again.loop.state.store.metrics) == MOST_METRICS
+    assert again.loop.state.store.metric("name-0")[0] == 2.0
 
 
 def test_a_clock_that_is_set_back_does_not_go_back():
