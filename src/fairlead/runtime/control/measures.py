@@ -1,5 +1,5 @@
-"""What jobs say about themselves under names of their own, gathered for the journal: one event for each name and second, whoever
-and however many said it, and no more names than can be kept. The last value counts."""
+"""What jobs say about themselves under names of their own, gathered for the journal: one event for each name and second,
+whoever and however many said it, and no more names than can be kept. The last value counts."""
 
 from __future__ import annotations
 
