@@ -174,8 +174,8 @@ class DatabaseJournal:
             return int(self._ask("SELECT max(seq) FROM snapshots")[0][0] or 0)
 
     def retain(self, keep: int, since_s: float | None = None) -> None:
-        """Keep the `keep` youngest snapshots; all events stay, or, with `since_s`, at least those from that second on; where that
-        is infinity, those behind the oldest snapshot that is kept.
+        """Keep the `keep` youngest snapshots; all events stay, or, with `since_s`, at least those from that second on; where
+        that is infinity, those behind the oldest snapshot that is kept.
 
         Then of older snapshots one a day is kept, and when one of them is older than that second, the events in it and all
         snapshots before it go. It is done bit by bit, so that who commits meanwhile is not kept waiting."""

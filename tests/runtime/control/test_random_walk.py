@@ -1,6 +1,6 @@
-"""Anything in any order: jobs come and are cancelled, agents start, finish, fail, are cut off, come back with late answers or are
-given up, and the control plane dies and is started again. What must hold is looked at after every step; at the end nobody is
-stuck. Agents are played, with the rules of the true ones (`agent/session.py`, `agent/supervisor.py`)."""
+"""Anything in any order: jobs come and are cancelled, agents start, finish, fail, are cut off, come back with late answers or
+are given up, and the control plane dies and is started again. What must hold is looked at after every step; at the end nobody
+is stuck. Agents are played, with the rules of the true ones (`agent/session.py`, `agent/supervisor.py`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from test_live import Scene
 
 from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.state import State
-from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress, Revoke
+from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress
 from fairlead.testing import check_events
 from fairlead.testing.invariants import check_state
 
