@@ -17,8 +17,7 @@ import os
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from fairlead.core.rng import stream
 from fairlead.engine.state import State
 from fairlead.journals.opening import read_journal
 from fairlead.runtime.embedded import JOURNAL, embedded
+from fairlead.study.launches import Watched
 from fairlead.study.simulate import Simulation, simulate
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -107,46 +107,16 @@ def calibrate() -> Measured:
         for type_, slow in (("v100", 1.0), ("k80", 2.0))
     ]  # fmt: skip
     events = run_real(jobs, TAKING_TURNS)
-    state, types = State.replay(events), Cluster.parse(MACHINES).type_names
-    seen: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    types, seen = Cluster.parse(MACHINES).type_names, Watched(State(Cluster.parse(MACHINES)))
     for event in events:
-        if isinstance(event, ev.ProgressReported):
-            for number, rate in zip(event.jobs.tolist(), event.rates.tolist()):
-                job = state.job_of[number]
-                if rate > 0:
-                    seen[job.kind, job.workers, job.allowed_types[0]].append(rate)
-    rate_of = {key: float(np.median(rates)) for key, rates in seen.items()}
+        seen.see(event)
+    together_last = sorted(seen.rates().values(), key=lambda one: not one.spread)
+    rate_of = {(one.kind, one.workers, one.type): one.steps_per_s for one in together_last}
     costs: dict[bool, list[float]] = {True: [], False: []}
-    for number, first, seconds, steps in launches_of(events):
-        job = state.job_of[number]
-        costs[first].append(seconds - steps / rate_of[job.kind, job.workers, job.allowed_types[0]])
+    for launch in seen.launches:
+        costs[launch.first].append(launch.seconds - launch.steps / rate_of[launch.kind, launch.workers, launch.type])
     rates = {(kind, n): tuple(rate_of[kind, n, type_] for type_ in types) for kind in STEP_S for n in (1, 2)}
     return Measured(rates, Costs(launch_s=float(np.mean(costs[True])), restart_s=float(np.mean(costs[False]))))
-
-
-def launches_of(events: Sequence[ev.Event]) -> Iterator[tuple[int, bool, float, float]]:
-    """Of each launch: the job, whether it was its first, seconds from the plan that began it to the plan or the word that
-    ended it, and the steps it did. What a job does after it was asked to leave counts, as does waiting for who is leaving."""
-    state = State.replay(events)
-    steps: dict[int, float] = defaultdict(float)  # at the last launch
-    began: dict[int, float] = {}
-    left: dict[int, float] = {}  # suspended, not heard of yet: seconds of the launch
-    first: dict[int, bool] = {}
-    for event in events:
-        if isinstance(event, ev.RoundPlanned):
-            for number in event.plan.suspended.tolist():
-                left[number] = event.time - began[number]
-            for number in event.plan.launches.jobs.tolist():
-                first[number] = number not in began
-                began[number] = event.time
-        elif isinstance(event, ev.ProgressReported):
-            for number, done, rate in zip(event.jobs.tolist(), event.steps.tolist(), event.rates.tolist()):
-                if number in left and rate == 0:
-                    yield number, first[number], left.pop(number), done - steps[number]
-                    steps[number] = done
-        elif isinstance(event, ev.JobsFinished):
-            for number in event.jobs.tolist():
-                yield number, first[number], event.time - began[number], state.job_of[number].steps - steps[number]
 
 
 # The comparison.

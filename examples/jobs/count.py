@@ -40,6 +40,8 @@ def main() -> None:
         if chosen.log:
             with chosen.log.open("a") as log:
                 log.write(f"{number}\n")
+        if number % 10 == 9:
+            print(f"counted to {number + 1}")
         fairlead.report(total=total)
     lease.exit_if_yielded()
     print(f"the sum of the numbers below {chosen.steps} is {total}")

@@ -93,6 +93,10 @@ def test_jobs_from_the_command_line_run_end_and_are_told_of(tmp_path):
         assert {node["name"]: node["up"] for node in answer(tmp_path, "nodes")["nodes"]} == {"v100-0": True, "k80-1": True}
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) in (0, 130)
+    told = (tmp_path / "up.log").read_text()
+    assert told.startswith("people: http://")
+    assert "no control plane" not in told.partition("node joined")[0]
+    assert "goes on with them" in " ".join(told.split())
     gone = fairlead(tmp_path, "queue")
     assert (gone.returncode, "fairlead up" in gone.stderr) == (2, True)
 

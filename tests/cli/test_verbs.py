@@ -158,6 +158,8 @@ def test_top_shows_who_holds_what_and_the_last_decisions(here):
     assert any("shown" in decision["launched"] for decision in seen["decisions"])
     once = fairlead(here.folder, "top", "--once")
     assert ("shown" in once, "free" in once) == (True, True), once
+    assert "user" not in once  # without a terminal it is 80 columns wide
+    assert max(map(len, once.splitlines())) <= 80
     screen, terminal = os.openpty()
     command = [sys.executable, "-m", "fairlead.cli.main", "top", "--every", "0.2"]
     live = subprocess.Popen(command, cwd=here.folder, env={**ENVIRONMENT, "TERM": "xterm"}, stdout=terminal)

@@ -93,11 +93,12 @@ def test_a_kind_is_taken_apart_into_what_it_was_put_together_from(model, batch_s
 
 def test_a_reasons_text_is_made_from_its_numbers():
     assert str(Unplaced.needs(8, "accelerators", of_at_most=4)) == "door: needs 8 accelerators, of at most 4"
-    assert str(Unplaced.outranked(2, free=1)) == "policy: others go first: needs 2 accelerators, 1 are left where it may run"
+    assert str(Unplaced.outranked(2, free=1)) == "policy: others go first: needs 2 accelerators, free where it may run: 1"
     assert str(Unplaced.behind("big", needed=4)) == (
         "policy: behind the head of the line, job big, which waits for 4 accelerators"
     )
-    assert str(Unplaced.nodes_down(4, up=2)) == "placement: needs 4 accelerators, only 2 are up where it may run"
+    assert Unplaced.outranked(1, free=0).text == "others go first: needs 1 accelerator, free where it may run: 0"
+    assert str(Unplaced.nodes_down(4, up=2)) == "placement: needs 4 accelerators, up where it may run: 2"
     assert str(Unplaced.not_admitted("demand", demand=9, limit=6.5)) == "admission: not admitted: demand (9 of at most 6.5)"
 
 

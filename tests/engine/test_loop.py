@@ -253,7 +253,7 @@ def test_jobs_for_which_no_node_comes_back_are_left_with_a_reason_and_the_loop_e
     harness.run()
     assert harness.phase("lost") is Phase.WAITING
     last = harness.round()
-    assert str(last.reason("lost")) == "placement: needs 2 accelerators, only 0 are up where it may run"
+    assert str(last.reason("lost")) == "placement: needs 2 accelerators, up where it may run: 0"
 
 
 @dataclass(frozen=True)

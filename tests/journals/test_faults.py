@@ -185,7 +185,7 @@ def test_a_reader_cannot_write(path: Path, postgres: PostgresServer) -> None:
             lambda reader=reader: reader.append(EVENTS[0]),
             reader.commit,
             lambda reader=reader: reader.snapshot(State.replay(EVENTS)),
-            reader.compact,
+            lambda reader=reader: reader.retain(1),
         ):
             with pytest.raises(JournalError, match="opened for reading"):
                 attempt()

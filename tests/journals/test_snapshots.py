@@ -1,8 +1,10 @@
-"""Snapshots and tails: recovery from the youngest that can be read, and what compaction leaves."""
+"""Snapshots and tails: recovery from the youngest that can be read, and what is left when events are dropped."""
 
 from __future__ import annotations
 
 import logging
+import math
+import re
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +17,7 @@ from fairlead.core.errors import FairleadError, JournalError
 from fairlead.engine.codec import encode
 from fairlead.engine.saved import save
 from fairlead.engine.state import State
-from fairlead.journals.database import SPARE_SNAPSHOTS, DatabaseJournal
+from fairlead.journals.database import DatabaseJournal
 from fairlead.journals.opening import open_journal
 from fairlead.journals.postgres import PostgresJournal
 from fairlead.journals.recovery import is_new, recover
@@ -102,9 +104,9 @@ def test_damaged_snapshots_are_passed_over_for_older_ones_or_the_beginning(
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
-def test_compaction_drops_what_a_kept_snapshot_has_in_it(where: str, keep: int) -> None:
+def test_events_that_a_kept_snapshot_has_in_it_can_go(where: str, keep: int) -> None:
     journal = written(where)
-    journal.compact(keep=keep)
+    journal.retain(keep, math.inf)
     oldest = MOMENTS[-keep]
     assert [seq for seq, _ in journal.snapshots()] == sorted(MOMENTS[-keep:], reverse=True)
     assert [encode(e) for e in journal] == [encode(e) for e in EVENTS[oldest:]]
@@ -117,37 +119,37 @@ def test_compaction_drops_what_a_kept_snapshot_has_in_it(where: str, keep: int) 
     journal.close()
 
 
-def test_by_default_all_events_stay_and_a_few_snapshots(where: str) -> None:
+def test_without_a_second_all_events_stay_and_a_few_snapshots(where: str) -> None:
     journal = written(where)
-    journal.compact()
-    assert [seq for seq, _ in journal.snapshots()] == sorted(MOMENTS[-SPARE_SNAPSHOTS:], reverse=True)
+    journal.retain(3)
+    assert [seq for seq, _ in journal.snapshots()] == sorted(MOMENTS[-3:], reverse=True)
     assert [encode(e) for e in journal] == [encode(e) for e in EVENTS]
     journal.close()
 
 
 def test_too_few_snapshots_drop_nothing(where: str) -> None:
     journal = written(where)
-    journal.compact(keep=6)
+    journal.retain(6, math.inf)
     assert len(list(journal)) == len(EVENTS)
     assert len(list(journal.snapshots())) == len(MOMENTS)
     with pytest.raises(JournalError, match="keep 1 or more"):
-        journal.compact(keep=0)
+        journal.retain(0, math.inf)
     journal.close()
 
 
-def test_nothing_is_dropped_for_a_snapshot_that_cannot_be_read(where: str) -> None:
+def test_nothing_is_dropped_for_a_snapshot_that_cannot_be_read(where: str, caplog: pytest.LogCaptureFixture) -> None:
     written(where).close()
     damage(where, MOMENTS[-2])
     journal = opened(where)
-    with pytest.raises(JournalError, match=f"snapshot at event {MOMENTS[-2]}: a damaged state: .*; nothing was dropped"):
-        journal.compact(keep=2)
+    journal.retain(2, math.inf)
+    assert re.search(f"snapshot at event {MOMENTS[-2]}: a damaged state: .*; nothing was dropped", caplog.text)
     assert len(list(journal)) == len(EVENTS)
     journal.close()
 
 
 def test_when_nothing_is_left_to_begin_with_it_says_so(where: str) -> None:
     journal = written(where)
-    journal.compact(keep=1)
+    journal.retain(1, math.inf)
     journal.close()
     damage(where, MOMENTS[-1])
     journal = opened(where)
@@ -161,7 +163,7 @@ def test_a_journal_of_which_only_a_snapshot_is_left_goes_on(where: str) -> None:
     for event in EVENTS[:100]:
         journal.append(event)
     journal.snapshot(State.replay(EVENTS[:100]))
-    journal.compact(keep=1)
+    journal.retain(1, math.inf)
     assert list(journal) == []
     journal.close()
     journal = opened(where)
@@ -212,7 +214,7 @@ def test_a_journal_with_nothing_in_it_is_new_and_has_no_state(where: str) -> Non
     for event in EVENTS[:2]:
         journal.append(event)
     journal.snapshot(State.replay(EVENTS[:2]))
-    journal.compact(keep=1)
+    journal.retain(1, math.inf)
     assert list(journal) == []
     assert not is_new(journal)
     journal.close()
@@ -226,7 +228,7 @@ def test_a_file_of_lines_is_new_until_something_is_in_it(tmp_path: Path) -> None
     journal.close()
 
 
-def test_compaction_gives_room_back(tmp_path: Path) -> None:
+def test_dropping_events_gives_room_back(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
     journal = written(str(path))
     for _ in range(5000):
@@ -235,7 +237,7 @@ def test_compaction_gives_room_back(tmp_path: Path) -> None:
     before = path.stat().st_size + Path(f"{path}-wal").stat().st_size
     journal._database.write(lambda cursor: cursor.execute("DELETE FROM events WHERE seq > ?", (len(EVENTS),)))
     journal.last = len(EVENTS)
-    journal.compact(keep=1)
+    journal.retain(1, math.inf)
     assert path.stat().st_size + Path(f"{path}-wal").stat().st_size < before / 4
     journal.close()
 

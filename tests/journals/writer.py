@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import traceback
@@ -61,7 +62,7 @@ def _say(pipe: int, number: int) -> None:
 def write_on(
     journal: DatabaseJournal, acknowledge: Acknowledges, *, batches: Sequence[int] = (1, 2, 7), snapshots: bool = True
 ) -> None:
-    """Go on with EVENTS from where the journal stands, in commits of several sizes; now and then a snapshot and a compaction.
+    """Go on with EVENTS from where the journal stands, in commits of several sizes; now and then a snapshot, and old events go.
     A commit is acknowledged when it is over, by the number of its last event."""
     state, turn = State(EVENTS[0].cluster), 0  # type: ignore[union-attr]
     for event in EVENTS[: journal.last]:
@@ -78,7 +79,7 @@ def write_on(
         if snapshots and turn % 5 == 0:
             journal.snapshot(state)
         if snapshots and turn % 15 == 0:
-            journal.compact(keep=2)
+            journal.retain(2, math.inf)
 
 
 def check_kept(journal: DatabaseJournal, acknowledged: int) -> None:

@@ -198,6 +198,28 @@ def test_a_gang_on_two_nodes_stops_and_goes_on_as_one(tmp_path):
     run(scene)
 
 
+def test_a_new_journal_knows_nothing_of_what_agents_have_of_the_old_one(tmp_path):
+    async def scene() -> None:
+        together = Together(tmp_path, policy="fifo")
+        async with together:
+            old = [together.counting(f"old-{n}", 10_000, 0.05, save_every=1) for n in range(2)]
+            await together.submit({"name": "over", "run": [sys.executable, "-c", ""]}, *old)
+            await together.until(lambda jobs: min(jobs[one["name"]]["steps_done"] for one in old) > 3)
+        for path in tmp_path.glob("journal.sqlite*"):
+            path.unlink()
+        async with together:
+            await together.submit(*(together.counting(f"new-{n}", 20, 0.01, save_every=1) for n in range(3)))
+            jobs = await together.until(lambda jobs: all_ended(jobs.values()))
+            last = [together.steps_of(one["name"])[-1] for one in old]
+        assert {name: job["phase"] for name, job in jobs.items()} == {f"new-{n}": "finished" for n in range(3)}
+        assert [together.steps_of(f"new-{n}") for n in range(3)] == 3 * [list(range(20))]
+        assert [together.steps_of(one["name"])[-1] for one in old] == last
+        assert {path.name for path in tmp_path.glob("agent-*/aside/*/[0-9]")} == {"0", "1", "2"}
+        check_journal(together.where)
+
+    run(scene)
+
+
 def workers_of(log: str) -> list[int]:
     """Processes of this machine that were started to write this log, those that start others left out."""
     found = []

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -149,6 +150,7 @@ async def _serve(
     http: str,
     agents: str,
     keeping: Housekeeping,
+    listening: Callable[[], None] = lambda: None,
 ) -> None:
     import uvicorn  # with what it brings, a second; only this command needs it
 
@@ -194,6 +196,7 @@ async def _serve(
     server = uvicorn.Server(settings)
     people, machine = f"{'https' if certificate else 'http'}://{http}/docs", agents.rpartition(":")[0]
     note(f"people: {people}   agents: {machine}:{port}   journal: {where or root / 'journal.sqlite'}")
+    listening()
     if state is not None and keeping.config is None:
         note(f"scheduler: {scheduler_of(plane.scheduled).label}, as in the journal")
     # Left to itself, it would let the process die of a signal before the loop has ended.
@@ -307,16 +310,21 @@ def up(
     started: list[subprocess.Popen[bytes]] = []
     base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--control", agents]
     base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
-    for machine in machines.nodes:
-        spelled = f"{machine.type}:{machine.accelerators}"
-        where = str(root / "agents" / machine.name)
-        started.append(subprocess.Popen([*base, "--node", machine.name, "--accelerators", spelled, "--root", where]))
+
+    def start_agents() -> None:
+        for machine in machines.nodes:
+            spelled = f"{machine.type}:{machine.accelerators}"
+            where = str(root / "agents" / machine.name)
+            started.append(subprocess.Popen([*base, "--node", machine.name, "--accelerators", spelled, "--root", where]))
+
     try:
         keeping = Housekeeping(config, metrics_open)
-        asyncio.run(_serve(machines, scheduler, root, "", http, agents, keeping))
+        asyncio.run(_serve(machines, scheduler, root, "", http, agents, keeping, start_agents))
+        note("letting jobs save and ending them …")
     finally:
         path.unlink(missing_ok=True)
         for process in started:
             process.terminate()
         for process in started:
             process.wait()
+    note(f"ended; jobs that had not finished were asked to save. `fairlead up` with the same --root ({root}) goes on with them")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.options import JsonOption
-from fairlead.cli.output import out, print_json
+from fairlead.cli.output import note, out, print_json
 from fairlead.cli.people import control_plane
 from fairlead.config.scheduler import SchedulerConfig, parse_part
 from fairlead.config.wall_time import read_scheduler, scheduler_of
@@ -22,8 +22,9 @@ scheduler_app = typer.Typer(
 
 @scheduler_app.command()
 def show(json: JsonOption = False) -> None:
-    """The scheduler that decides now, as a scheduler file would say it."""
-    _tell(scheduler_of(control_plane().scheduler()), json)
+    """The scheduler that decides now, as a scheduler file would say it; and what keeps it from deciding, if anything does."""
+    plane = control_plane()
+    _tell(scheduler_of(plane.scheduler()), json, plane.trouble())
 
 
 @scheduler_app.command(name="set")
@@ -52,9 +53,11 @@ def set_(
     _tell(scheduler_of(plane.switch(config.to_data(), why)), json)
 
 
-def _tell(config: SchedulerConfig, json: bool) -> None:
+def _tell(config: SchedulerConfig, json: bool, trouble: str = "") -> None:
     if json:
-        print_json({"scheduler": config.to_data()})
+        print_json({"scheduler": config.to_data(), "trouble": trouble})
         return
     for name, part in config.to_data().items():
         out.print(f"{name}: {part}", highlight=False, markup=False)
+    if trouble:
+        note(f"it does not decide at present, what was decided last stands: {trouble}")

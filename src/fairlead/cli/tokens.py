@@ -27,7 +27,7 @@ NameOfToken = Annotated[str, typer.Argument(help="The user's name; for agents, a
 def add(
     name: NameOfToken,
     role: Annotated[str, typer.Option("--role", help="user (their own jobs), admin (everything) or agent (nodes).")] = "user",
-    entity: Annotated[str, typer.Option("--entity", help="The group that pays: all their jobs are its.")] = "",
+    entity: Annotated[str, typer.Option("--entity", help="The group that pays: all their jobs are its. '*': any.")] = "",
     root: TokenRoot = Path(".fairlead"),
     json: JsonOption = False,
 ) -> None:
@@ -36,14 +36,14 @@ def add(
     export FAIRLEAD_TOKEN=$(fairlead token add ann). A name can have several tokens, such as one for each machine.
     Exit codes: 0 made, 2 wrong.
     """
-    from fairlead.runtime.control.tokens import Role
+    from fairlead.runtime.control.tokens import ANY, Role
 
     if not is_name(name):
         raise InputError("token", "letters, digits, '.', '_' and '-'", field="name", value=name)
     if role not in list(Role):
         raise InputError("token", " or ".join(Role), field="role", value=role)
-    if entity and not is_name(entity):
-        raise InputError("token", "letters, digits, '.', '_' and '-'", field="entity", value=entity)
+    if entity and entity != ANY and not is_name(entity):
+        raise InputError("token", "letters, digits, '.', '_' and '-'; or '*' for any", field="entity", value=entity)
     token = _tokens(root).issue(Role(role), name, entity)
     if json:
         print_json({"name": name, "role": role, "entity": entity, "token": token})

@@ -18,6 +18,9 @@ from fairlead.cli.output import out, print_json
 from fairlead.cli.people import control_plane
 from fairlead.report.columns import duration
 
+WIDE = 110
+"""Columns of a terminal in which everything about a job has room."""
+
 _OTHERS = "·"  # somebody else's job, which a user does not see
 
 
@@ -38,19 +41,19 @@ def top(
     if json:
         print_json(plane.overview())
     elif once or not out.is_terminal:
-        out.print(picture(plane.overview()))
+        out.print(picture(plane.overview(), out.width))
     else:
-        with Live(picture(plane.overview()), console=out, screen=True, auto_refresh=False) as live:
+        with Live(picture(plane.overview(), out.width), console=out, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
-                live.update(picture(plane.overview()), refresh=True)
+                live.update(picture(plane.overview(), out.width), refresh=True)
 
 
-def picture(seen: Mapping[str, Any]) -> Group:
+def picture(seen: Mapping[str, Any], width: int) -> Group:
     phases = [job["phase"] for job in seen["jobs"]]
     counts = ", ".join(f"{phases.count(phase)} {phase}" for phase in ("running", "waiting", "queued"))
     head = Text(f"second {seen['second']:,.0f}   {seen['policy']}   {counts}", style="bold")
-    return Group(head, _nodes(seen["nodes"]), _jobs(seen["jobs"]), _decisions(seen["decisions"]))
+    return Group(head, _nodes(seen["nodes"]), _jobs(seen["jobs"], width >= WIDE), _decisions(seen["decisions"]))
 
 
 def _nodes(nodes: list[dict[str, Any]]) -> Table:
@@ -66,14 +69,19 @@ def _nodes(nodes: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _jobs(jobs: list[dict[str, Any]]) -> Table:
-    table = Table("job", "user", "phase", "workers", "done", "steps/s", "time left", "where, or why not", box=box.SIMPLE)
+def _jobs(jobs: list[dict[str, Any]], wide: bool) -> Table:
+    table = Table(box=box.SIMPLE)
+    for heading in ("job", "user", "phase", "workers", "done", "steps/s", "time left"):
+        if wide or heading not in ("user", "workers"):
+            table.add_column(heading, no_wrap=True)
+    table.add_column("where, or why not", min_width=24)
     for job in jobs:
         left, rate = job["left_s"], f"{job['rate']:.3g}" if job["rate"] else ""
         done = f"{job['steps_done']:,.0f}" if not job["steps_known"] else f"{100 * job['steps_done'] / job['steps']:.0f} %"
         where = ", ".join(job["nodes"]) or job.get("reason", {}).get("text", "")
         left_text = "" if left is None else duration(left)
-        table.add_row(job["name"], job["user"], job["phase"], str(job["workers"]), done, rate, left_text, Text(where))
+        user, workers = ([job["user"]], [str(job["workers"])]) if wide else ([], [])
+        table.add_row(job["name"], *user, job["phase"], *workers, done, rate, left_text, Text(where))
     return table
 
 

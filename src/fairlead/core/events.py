@@ -18,13 +18,15 @@ Memo: TypeAlias = Mapping[str, Any] | None
 @dataclass(frozen=True, slots=True)
 class Opened:
     """The first event of every journal: the cluster, the scheduler's configuration, and the rates of this world by kind and
-    workers (for reports; no stage sees them)."""
+    workers (for reports; no stage sees them). `journal` is a name that no other has, where there are agents to tell: jobs'
+    numbers mean something only together with it."""
 
     time: float
     cluster: Cluster
     scheduler: Mapping[str, Any]
     trace: str = ""
     rates: Mapping[str, tuple[float, ...]] | None = None
+    journal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

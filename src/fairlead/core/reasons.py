@@ -18,21 +18,32 @@ class Code(enum.StrEnum):
     SLO_INFEASIBLE = "slo-infeasible"
     AFTER_OTHERS = "after-others"
     AFTER_NOBODY = "after-nobody"
+    UNDECIDED = "undecided"
 
 
 _TEXT = {
     Code.TOO_LARGE: "needs {needed:g} {what}, of at most {at_most:g}",
     Code.NO_SUITABLE_TYPE: "no accelerator type of this cluster suits it: {what}",
     Code.NOT_ADMITTED: "not admitted: {what} ({demand:g} of at most {limit:g})",
-    Code.OUTRANKED: "others go first: needs {needed:g} accelerators, {free:g} are left where it may run",
-    Code.BEHIND_THE_HEAD: "behind the head of the line, job {head}, which waits for {needed:g} accelerators",
-    Code.NODES_DOWN: "needs {needed:g} accelerators, only {at_most:g} are up where it may run",
+    Code.OUTRANKED: "others go first: needs {needed:accelerators}, free where it may run: {free:g}",
+    Code.BEHIND_THE_HEAD: "behind the head of the line, job {head}, which waits for {needed:accelerators}",
+    Code.NODES_DOWN: "needs {needed:accelerators}, up where it may run: {at_most:g}",
     Code.NO_PLACE: "selected, but without a place: {what}",
     Code.NEXT_DECISION: "waits for the next decision",
     Code.SLO_INFEASIBLE: "its deadline in {left_s:g} s is given up: {what} ({needed_s:g} s of work on its fastest type)",
     Code.AFTER_OTHERS: "waits until {whom} has finished",
     Code.AFTER_NOBODY: "it was to come after {whom}, which {how}",
+    Code.UNDECIDED: "nobody new starts for now, what was decided last stands: {what}",
 }
+
+
+class _Number(float):
+    """Can be spelled as so many accelerators."""
+
+    def __format__(self, spec: str) -> str:
+        if spec == "accelerators":
+            return f"{float(self):g} accelerator{'' if float(self) == 1.0 else 's'}"
+        return format(float(self), spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +54,14 @@ class Reason:
     code: Code
     facts: tuple[tuple[str, float | str], ...] = ()
 
+    @property
+    def text(self) -> str:
+        """The sentence alone, for people who need not know of stages."""
+        facts = {name: fact if isinstance(fact, str) else _Number(fact) for name, fact in self.facts}
+        return _TEXT[self.code].format(**facts)
+
     def __str__(self) -> str:
-        return f"{self.by}: {_TEXT[self.code].format(**dict(self.facts))}"
+        return f"{self.by}: {self.text}"
 
     def to_dict(self) -> dict[str, object]:
         return {"by": self.by, "code": str(self.code), **dict(self.facts), "text": str(self)}
@@ -92,6 +109,10 @@ class Unplaced:
     @staticmethod
     def after_nobody(whom: str, how: str) -> Reason:
         return Reason("door", Code.AFTER_NOBODY, (("whom", whom), ("how", how)))
+
+    @staticmethod
+    def undecided(what: str) -> Reason:
+        return Reason("loop", Code.UNDECIDED, (("what", what),))
 
     @staticmethod
     def late(what: str, *, left_s: float, needed_s: float) -> Reason:

@@ -215,6 +215,7 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
         "scheduler": _plain(e.scheduler),
         "trace": e.trace,
         "rates": None if e.rates is None else {key: list(rates) for key, rates in e.rates.items()},
+        **({"journal": e.journal} if e.journal else {}),
     },
     ev.JobSubmitted: lambda e: {"e": "submitted", "t": e.time, "n": e.number, "job": _job(e.job)},
     ev.JobCancelled: lambda e: {"e": "cancelled", "t": e.time, "n": e.number},
@@ -253,7 +254,8 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _to_opened(r: Mapping[str, Any]) -> ev.Opened:
     rates = None if r["rates"] is None else {key: tuple(map(float, value)) for key, value in r["rates"].items()}
-    return ev.Opened(float(r["t"]), _to_cluster(r["cluster"]), _from_plain(r["scheduler"]), r["trace"], rates)
+    scheduler, journal = _from_plain(r["scheduler"]), r.get("journal", "")
+    return ev.Opened(float(r["t"]), _to_cluster(r["cluster"]), scheduler, r["trace"], rates, journal)
 
 
 _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {

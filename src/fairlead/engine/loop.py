@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 from fairlead.core.errors import FairleadError
 from fairlead.core.events import Event, FactsLearned, Memo, MemoChanged, RoundPlanned, SchedulerSwitched
 from fairlead.core.plan import RoundPlan
+from fairlead.core.reasons import Reason
 from fairlead.core.rounds import boundary_after, boundary_at
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Backend, Stages
@@ -18,6 +19,7 @@ from fairlead.engine.decide import decide
 from fairlead.engine.journal import Journal, NoJournal
 from fairlead.engine.overtaken import still_possible
 from fairlead.engine.state import State
+from fairlead.engine.undecided import sound, undecided
 
 STALLED_AFTER = 20_000
 """So many decisions without a step of progress: this run would not end."""
@@ -42,7 +44,12 @@ class Aside(Protocol):
         ...
 
     def begin(self, decision: Callable[[], Decision]) -> Callable[[], Decision | None]:
-        """What is returned gives the decision once it is made; when it is, the backend's `wait` returns."""
+        """What is returned gives the decision once it is made, or raises what a stage raised; when it is there, the backend's
+        `wait` returns."""
+        ...
+
+    def failed(self, problem: Exception) -> Reason:
+        """A decision could not be made: what people are told. There is another try in the next round."""
         ...
 
 
@@ -128,11 +135,18 @@ class Loop:
 
     def _step_aside(self, aside: Aside) -> RoundPlan | None:
         """One decision for the start of a round, made elsewhere. What happens meanwhile is recorded; of the plan, what it has
-        made impossible is left out. None where nobody wants the decision any more."""
+        made impossible is left out. Where a stage fails, nothing changes. None where nobody wants the decision any more."""
         moment, stages, memo = max(self.backend.now, self._wake_s), self.stages, self.state.memo
         view = self._view(moment).detached()
-        made, overtaken = aside.begin(lambda: self._decide(view, memo, stages)), False
-        while (decision := made()) is None or self.backend.now < moment:
+        made, overtaken = aside.begin(lambda: self._sound(view, memo, stages)), False
+        decision: Decision | None = None
+        while True:
+            try:
+                decision = decision or made()
+            except Exception as problem:  # whatever a plug-in may raise
+                decision = undecided(view, aside.failed(problem)), memo
+            if decision is not None and self.backend.now >= moment:
+                break
             happened = self.backend.wait(math.inf if decision is None else moment, 0.0)
             self._hear(happened)
             if self.stages is not stages or self.backend.exhausted:
@@ -140,11 +154,11 @@ class Loop:
             overtaken = overtaken or bool(happened)
         now, length = self.backend.now, stages.round_s
         self.missed += int((now - moment) / length) if length else 0
-        plan, memo = decision
+        plan, left = decision
         plan = still_possible(plan, self.state.snapshot(now))
         if overtaken:  # what happened is not in the view, so there is another look, whatever the policy promised
             plan = replace(plan, holds_until=now)
-        return self._act(plan, memo)
+        return self._act(plan, left)
 
     def _view(self, moment: float) -> Snapshot:
         stages = self.stages
@@ -154,6 +168,12 @@ class Loop:
         began = self.stopwatch()
         decision = decide(view, memo, stages)
         self.decide_s += self.stopwatch() - began
+        return decision
+
+    def _sound(self, view: Snapshot, memo: Memo, stages: Stages) -> Decision:
+        """A decision that can be carried out and kept: raises before anything of it is."""
+        plan, left = decision = self._decide(view, memo, stages)
+        sound(plan, None if left is memo else left, view)
         return decision
 
     def _act(self, plan: RoundPlan, memo: Memo) -> RoundPlan:

@@ -80,7 +80,7 @@ def _checksum(body: bytes) -> bytes:
 def _told(state: State) -> tuple[ev.Event, ...]:
     """What a state has besides jobs and numbers, as events that would tell it."""
     return (
-        ev.Opened(0.0, state.cluster, state.scheduler),
+        ev.Opened(0.0, state.cluster, state.scheduler, journal=state.journal),
         ev.MemoChanged(0.0, state.memo),
         ev.FactsLearned(0.0, state.learned),
         ev.RoundPlanned(RoundPlan(0.0, refused=tuple(state.refusals.items()))),
@@ -131,6 +131,7 @@ def _state(arrays: Arrays) -> State:
     state = State(opened.cluster)
     state.time, state.any_min_run, state.lessons = about["time"], about["any_min_run"], about["lessons"]
     state.scheduler, state.memo, state.learned = opened.scheduler, memo.memo, learned.facts
+    state.journal = opened.journal
     state.refusals = dict(planned.plan.refused)
     state.job_of = {event.number: event.job for event in submitted if isinstance(event, ev.JobSubmitted)}
     size = arrays["ints"].shape[1]

@@ -58,6 +58,7 @@ class State:
         self.lessons = 0  # how often that was
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
+        self.journal = ""  # its name, where it has one
         self.any_min_run = False
         self.group_sizes: dict[int, int] = {}  # by the group's code, how many of it were ever submitted
         self.followers: list[int] = []  # those at the door that come after others
@@ -177,6 +178,8 @@ class State:
         digest.update(encode_memo(self.memo) + encode_memo(self.scheduler))
         if self.any_drained:
             digest.update(self.present.tobytes() + self.drained.tobytes())
+        if self.journal:
+            digest.update(self.journal.encode())
         if self.learned:
             digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
         return digest.hexdigest()
@@ -194,7 +197,7 @@ class State:
     def _opened(self, event: ev.Opened) -> None:
         if self.job_of:
             raise InvalidPlan("a journal is opened once, before anything else")
-        self.scheduler = event.scheduler
+        self.scheduler, self.journal = event.scheduler, event.journal
         self.time = event.time
 
     def _submitted(self, event: ev.JobSubmitted) -> None:

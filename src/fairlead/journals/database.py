@@ -21,9 +21,6 @@ from fairlead.engine.state import State
 LAYOUT = 1
 """The version of the tables."""
 
-SPARE_SNAPSHOTS = 3
-"""So many are kept where all events are: a snapshot only saves time then."""
-
 _PAGE = 2000  # events that are read, or dropped, at a time
 _DAY_S = 86_400.0
 
@@ -112,7 +109,7 @@ class DatabaseJournal:
                 self.last += written
 
     def __iter__(self) -> Iterator[Event]:
-        """All events there are; after a compaction, those that are left."""
+        """All events there are; where some were dropped, those that are left."""
         self._flush()
         with self._turn:
             first = self._ask("SELECT min(seq) FROM events")[0][0]
@@ -171,42 +168,14 @@ class DatabaseJournal:
             if rows:
                 yield number, rows[0][0]
 
-    def compact(self, keep: int | None = None) -> None:
-        """Keep the `keep` youngest snapshots and drop the events that the oldest of them has in it; by default all events stay.
-
-        Where one of those snapshots cannot be read, or there are fewer, nothing is dropped."""
-        with self._turn:
-            self._must_be_open(writing=True)
-            if keep is not None and keep < 1:
-                raise JournalError(f"{self.where}: to keep {keep} snapshots would forget everything; keep 1 or more")
-            kept = [row for row, _ in zip(self.snapshots(), range(keep or SPARE_SNAPSHOTS))]
-            if len(kept) < (keep or SPARE_SNAPSHOTS):
-                return
-            oldest = kept[-1][0]
-            if keep is not None:
-                for seq, body in kept:
-                    try:
-                        load(body)
-                    except JournalError as error:
-                        raise JournalError(
-                            f"{self.where}: the snapshot at event {seq}: {error}; nothing was dropped"
-                        ) from error
-
-            def drop(cursor: Cursor) -> None:
-                cursor.execute("DELETE FROM snapshots WHERE seq < ?", (oldest,))
-                if keep is not None:
-                    cursor.execute("DELETE FROM events WHERE seq <= ?", (oldest,))
-
-            self._database.write(drop)
-            self._database.tidy()
-
     def youngest_snapshot(self) -> int:
         """The number of the last event in it, or 0."""
         with self._turn:
             return int(self._ask("SELECT max(seq) FROM snapshots")[0][0] or 0)
 
     def retain(self, keep: int, since_s: float | None = None) -> None:
-        """Keep the `keep` youngest snapshots; all events stay, or, with `since_s`, at least those from that second on.
+        """Keep the `keep` youngest snapshots; all events stay, or, with `since_s`, at least those from that second on; where
+        that is infinity, those behind the oldest snapshot that is kept.
 
         Then of older snapshots one a day is kept, and when one of them is older than that second, the events in it and all
         snapshots before it go. It is done bit by bit, so that who commits meanwhile is not kept waiting."""

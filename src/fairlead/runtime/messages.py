@@ -21,7 +21,7 @@ LARGEST = 4 << 20
 PIECE = 256 << 10
 """Bytes of a log or an archive in one message, so that beats are not held up behind them."""
 
-VERSION = 1
+VERSION = 2
 """Of these messages: it changes when an older agent or control plane would misunderstand a newer one."""
 
 SERVICE, METHOD = "fairlead.Agents", "Session"
@@ -36,7 +36,8 @@ class BadMessage(FairleadError):
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first word of an agent. `incarnation` grows with every start of the agent on its node: of two, the younger is it."""
+    """The first word of an agent. `incarnation` grows with every start of the agent on its node: of two, the younger is it.
+    `journal` names the one that what it has is about; empty where it has not worked for any yet."""
 
     node: str
     type: str
@@ -44,6 +45,7 @@ class Hello:
     incarnation: int
     address: str = "127.0.0.1"
     running: tuple[tuple[int, int], ...] = ()
+    journal: str = ""
     version: int = VERSION
 
 
@@ -93,6 +95,15 @@ class Welcome:
 
     term_s: float
     grace_s: float = 35.0
+    journal: str = ""  # which jobs' numbers are about from now on
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class OtherJournal:
+    """What the agent has is about other jobs of the same numbers: come back without it."""
+
+    journal: str
 
 
 @with_config(_STRICT)
@@ -149,13 +160,12 @@ class Refused:
 
 
 FromAgent: TypeAlias = Hello | Beat | Words | LogPiece | WantCode
-FromControl: TypeAlias = Welcome | Renewed | Orders | Heard | ReadLog | CodePiece | Refused
+FromControl: TypeAlias = Welcome | Renewed | OtherJournal | Orders | Heard | ReadLog | CodePiece | Refused
 Message: TypeAlias = FromAgent | FromControl
 
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind
-    for kind in (Hello, Beat, Words, LogPiece, WantCode, Welcome, Renewed, Orders, Heard, ReadLog, CodePiece, Refused)
-}
+_FROM_AGENT = (Hello, Beat, Words, LogPiece, WantCode)
+_FROM_CONTROL = (Welcome, OtherJournal, Renewed, Orders, Heard, ReadLog, CodePiece, Refused)
+_KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*_FROM_AGENT, *_FROM_CONTROL)}
 _PARTS: dict[str, type[Any]] = {
     kind.__name__.lower(): kind for kind in (Launch, Revoke, Kill, Extend, Progress, Metric, Wants, Ended)
 }

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+MOST_METRICS = 32
+"""Names under which one job reports something; of more, agents and the control plane take no notice."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

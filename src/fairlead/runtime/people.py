@@ -127,6 +127,10 @@ class ControlPlane:
     def scheduler(self) -> dict[str, Any]:
         return dict(self._ask("GET", "/v1/scheduler")["scheduler"])
 
+    def trouble(self) -> str:
+        """What keeps the scheduler from deciding; empty where nothing does."""
+        return str(self._ask("GET", "/v1/scheduler")["trouble"])
+
     def switch(self, scheduler: Mapping[str, Any], why: str = "") -> dict[str, Any]:
         return dict(self._ask("POST", "/v1/scheduler", {"scheduler": dict(scheduler), "why": why})["scheduler"])
 

@@ -100,5 +100,3 @@ def test_a_job_runs_in_a_directory_of_its_own_with_its_code(node: Node) -> None:
         assert node.ended(launch).code == 0, node.printed(launch)
         assert node.printed(launch).startswith("hi [")
     assert sorted(os.listdir(node.root / "code" / digest)) == ["helper.py", "train.py"]
-    node.supervisor.forget(1)
-    assert (node.root / "code" / digest / "train.py").exists()

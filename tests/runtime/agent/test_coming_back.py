@@ -14,7 +14,7 @@ import pytest
 from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
 
 from fairlead.runtime.agent import records
-from fairlead.runtime.agent.faults import RuntimeFault
+from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault
 from fairlead.runtime.agent.processes import look
 from fairlead.runtime.orders import Ended, Launch
 
@@ -50,7 +50,7 @@ def test_jobs_outlive_their_agent_and_are_adopted(make_node, tmp_path: Path) -> 
     an_agent_dies(tmp_path / "root", f"[order({LEASED!r}, ranks=2)]")
     node: Node = make_node()
     launch = order(LEASED, ranks=2)
-    (running,) = node.supervisor.adopt()
+    (running,) = node.supervisor.running()
     assert (running.job, running.generation, running.name, running.ranks) == (1, 1, "job-1", (0, 1))
     assert running.accelerators == (0, 1)
     node.until(lambda: len(node.workers(launch)) == 2, "the workers")
@@ -70,15 +70,6 @@ def test_an_adopted_job_yields_and_says_how_it_ended(make_node, tmp_path: Path) 
     end = node.ended(order())
     assert (end.code, end.yielded) == (0, True)
     assert end.steps == end.saved > 0
-
-
-def test_what_is_not_wanted_any_more_is_killed_and_told(make_node, tmp_path: Path) -> None:
-    an_agent_dies(tmp_path / "root", f"[order({FOR_EVER!r}), order({FOR_EVER!r}, job=2)]")
-    node: Node = make_node()
-    kept = node.supervisor.adopt(lambda running: running.job == 2)
-    assert [running.job for running in kept] == [2]
-    assert "not wanted any more" in node.ended(order()).why
-    assert [running.job for running in node.supervisor.running()] == [2]
 
 
 def test_the_exit_of_a_job_that_ended_without_an_agent_is_found(make_node, tmp_path: Path) -> None:
@@ -220,11 +211,21 @@ def test_a_record_of_another_version_stops_an_agent_from_guessing(node: Node) ->
     node.restarts()
 
 
-def test_a_forgotten_job_leaves_nothing_on_the_disk(node: Node) -> None:
-    launch: Launch = node.launch(order("print('x')"))
+def test_what_is_set_aside_means_nothing_to_later_jobs_of_the_same_number(node: Node) -> None:
+    launch: Launch = node.launch(order("print('old')", generation=3))
+    with pytest.raises(OrderRefused, match="still run"):
+        node.supervisor.set_aside()
     node.ended(launch)
-    node.supervisor.forget(launch.job)
-    assert not (node.root / "jobs" / "1").exists()
+    place = node.supervisor.set_aside()
+    assert "old" in next(place.glob("1/3/0/log/*")).read_text()
+    later = node.launch(order("print('new')"))
+    assert node.ended(later).code == 0
+    assert node.printed(later) == "new\n"
+    node.restarts()
+    assert not node.supervisor.has(launch.job, launch.generation)
+    os.utime(place, (0, 0))
+    assert node.supervisor.sweep(time.time()) == 1
+    assert not place.exists()
 
 
 DIES_AT = """

@@ -54,6 +54,7 @@ def test_workers_know_their_place_in_the_gang(node: Node, tmp_path: Path) -> Non
     assert (first["MASTER_ADDR"], first["MASTER_PORT"], first["FAIRLEAD_GANG_PORT"]) == ("10.0.0.1", "2900", "2901")
     assert (first["FAIRLEAD_GANG_TOKEN"], second["FAIRLEAD_GANG_TOKEN"]) == ("hush", "hush")
     assert (first["FAIRLEAD_JOB"], first["FAIRLEAD_GENERATION"], first["LR"]) == ("7", "3", "0.1")
+    assert first["PYTHONUNBUFFERED"] == "1"  # or whoever follows its log would see nothing for long
     assert first["FAIRLEAD_CHECKPOINT_DIR"] == str(tmp_path / "saved")
     assert (tmp_path / "saved").is_dir()
     assert first["FAIRLEAD_LEASE"] != second["FAIRLEAD_LEASE"]

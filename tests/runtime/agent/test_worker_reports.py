@@ -9,6 +9,7 @@ from workshop import Node, order
 from fairlead.client.page import Field, Page
 from fairlead.runtime.agent.pages import LeaseFile
 from fairlead.runtime.agent.reports import AT_ONCE, BACKLOG, LINE, Reports
+from fairlead.runtime.orders import MOST_METRICS
 
 
 def test_reports_become_metrics_and_nonsense_is_counted(node: Node) -> None:
@@ -112,3 +113,14 @@ def test_the_agent_and_the_worker_see_one_page(tmp_path: Path) -> None:
     assert page[Field.REVOKED] == 1
     page.close()
     lease.close()
+
+
+def test_names_that_are_too_many_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "reports"
+    path.write_text("".join(f'{{"name-{n}": {n}, "loss": 0.5}}\n' for n in range(100)))
+    reports = Reports(path)
+    said = reports.read()
+    assert len({name for name, _ in said}) == MOST_METRICS
+    assert said.count(("loss", 0.5)) == 100
+    assert reports.ignored == 100 - MOST_METRICS + 1
+    reports.close()

@@ -15,7 +15,7 @@ from fairlead.engine.state import State
 from fairlead.registry import Registry
 from fairlead.runtime.control.api import LARGEST_BODY, create_app
 from fairlead.runtime.control.plane import Plane
-from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.testing.builders import cluster
 
 SCHEDULER = {"policy": "las", "estimation": "measured", "rounds": 1.0}
@@ -200,5 +200,48 @@ def test_of_many_who_claim_a_name_at_once_one_gets_it():
         answers = await asyncio.gather(*(ann.post("/v1/jobs", json=one) for _ in range(12)))
         assert sorted(answer.status_code for answer in answers) == [201] + 11 * [409]
         assert plane.loop.state.next_number == 1
+
+    with_plane(scene)
+
+
+def test_nobody_is_of_anothers_entity_by_saying_so():
+    async def scene(plane, who):
+        ann, root = who("ann"), who("root")
+
+        async def submitted(by, **about):
+            answer = await by.post("/v1/jobs", json={"jobs": [{"run": ["true"], **about}]})
+            return answer.status_code, answer.json()
+
+        status, told = await submitted(ann, entity="vision")
+        assert (status, told["detail"]) == (422, "this token's jobs are of entity 'ann', not 'vision'")
+        assert [(await submitted(ann, entity="ann"))[0], (await submitted(ann))[0]] == [201, 201]
+        assert (await submitted(root, entity="vision"))[0] == 201
+        assert [job.entity for job in plane.loop.state.job_of.values()] == ["ann", "", "vision"]
+
+    with_plane(scene)
+
+
+@pytest.mark.parametrize(
+    ("entity", "asked", "given"),
+    [
+        ("lab", "", "lab"),
+        ("lab", "lab", "lab"),
+        ("lab", "shop", None),
+        ("*", "shop", "shop"),
+        ("*", "", ""),
+        ("", "shop", None),
+    ],
+)
+def test_a_token_says_whose_its_jobs_may_be(entity, asked, given):
+    assert Bearer(Role.USER, "ann", entity).entity_of(asked) == given
+
+
+def test_what_a_failing_stage_said_is_told_to_admins_only():
+    async def scene(plane, who):
+        plane.live.stop()
+        await plane.over()  # or the next good decision would say that it is over
+        plane.trouble.failed("policy", KeyError("bob's job"))
+        told = {name: (await who(name).get("/v1/scheduler")).json()["trouble"] for name in ("root", "ann")}
+        assert told == {"root": 'the policy failed: KeyError: "bob\'s job"', "ann": "the policy failed: KeyError"}
 
     with_plane(scene)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
+from pathlib import Path
 
 from test_api import with_plane
 
@@ -13,14 +14,14 @@ from fairlead.runtime.packing import digest_of, pack
 
 
 def test_only_what_is_left_of_ended_jobs_goes(tmp_path):
-    checkpoints, code = tmp_path / "checkpoints", CodeStore(tmp_path / "code")
+    code = CodeStore(tmp_path / "code")
     digests = []
     for number in range(2):
         (tmp_path / f"source-{number}").mkdir()
         (tmp_path / f"source-{number}" / "main.py").write_text(f"print({number})")
 
     async def scene(plane, who):
-        ann = who("ann")
+        ann, checkpoints = who("ann"), Path(plane.live.checkpoints)
         for number in range(2):
             archive = pack(tmp_path / f"source-{number}")
             digests.append((await ann.put(f"/v1/code/{digest_of(archive)}", content=archive)).json()["digest"])
@@ -36,5 +37,5 @@ def test_only_what_is_left_of_ended_jobs_goes(tmp_path):
         assert await asyncio.to_thread(replace(plane.cleaner, keep_s=0.0).clean) == [0]
         assert sorted(os.listdir(checkpoints)) == ["1", "not-a-job"]
 
-    with_plane(scene, checkpoints=str(checkpoints), code=code)
+    with_plane(scene, checkpoints=str(tmp_path / "checkpoints"), code=code)
     assert [code.has(digest) for digest in digests] == [False, True]

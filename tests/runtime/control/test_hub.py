@@ -18,6 +18,7 @@ from fairlead.runtime.messages import (
     Heard,
     Hello,
     Orders,
+    OtherJournal,
     Refused,
     Renewed,
     Welcome,
@@ -100,6 +101,21 @@ def hello(node: int = 0, **about: Any) -> Hello:
     return Hello(name, **{"type": "v100", "accelerators": 2, "incarnation": 1, **about})
 
 
+def test_an_agent_with_jobs_of_another_journal_does_not_join_before_they_are_gone():
+    async def scene(hub, backend, connect):
+        agent = connect()
+        await agent.say(hello(running=((3, 1),), journal="another"))
+        assert await agent.hear() == OtherJournal("mine")
+        assert await agent.hear() is None
+        assert hub.connected == frozenset()
+        again = connect()
+        await again.say(hello(journal="mine"))
+        assert await again.hear() == Welcome(15.0, journal="mine")
+        await backend.until("joined", 0, ())
+
+    with_hub(scene, journal="mine")
+
+
 def test_an_agent_joins_gets_orders_and_is_heard():
     async def scene(hub, backend, connect):
         agent = connect()
@@ -131,7 +147,7 @@ def test_an_agent_joins_gets_orders_and_is_heard():
         (b'{"is":"hello","node":"x"}', "secret", "damaged"),
         (b'{"is":"hello","node":"node-0","type":"v100","accelerators":2,"incarnation":1,"extra":1}', "secret", "extra"),
         (Hello("elsewhere", "v100", 2, 1), "secret", "no node"),
-        (hello(version=2), "secret", "the agent speaks version 2, the control plane 1"),
+        (hello(version=1), "secret", "the agent speaks version 1, the control plane 2"),
         (hello(accelerators=3), "secret", "2 × v100"),
         (hello(type="k80"), "secret", "2 × v100"),
     ],

@@ -18,7 +18,7 @@ from fairlead.registry import Registry
 from fairlead.runtime.control.clock import WallClock, origin_of
 from fairlead.runtime.control.launches import Fate, Seat
 from fairlead.runtime.control.live import Live
-from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress, Revoke, Task, Wants
+from fairlead.runtime.orders import MOST_METRICS, Ended, Extend, Kill, Launch, Metric, Order, Progress, Revoke, Task, Wants
 from fairlead.termination.by_loss import ByLoss
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster
@@ -324,6 +324,40 @@ def test_an_agent_that_comes_back_with_strangers_is_told_to_end_them():
     assert scene.phase(0) is Phase.RUNNING
 
 
+def test_who_follows_a_leaver_does_not_begin_beside_a_stranger():
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("old", steps=1000.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Progress(0, 1, 10, 0, 1.0)])
+    scene.at(10.0)
+    scene.job("new", steps=1000.0)
+    assert scene.at(20.0) == [(0, Revoke(0, 1))]
+    scene.live.joined(0, [(5, 1)])  # the old one is gone, and somebody else is there
+    assert scene.at(21.0) == [(0, Kill(5, 1))]
+    scene.live.tell(0, [Ended(5, 1, -9, False, 0, 0)])
+    assert [order.job for _, order in scene.at(22.0)] == [1]
+    scene.check()
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+def test_half_a_gang_that_nobody_heard_of_does_not_begin_beside_a_stranger(revoked):
+    scene = Scene()
+    scene.join()
+    scene.job("wide", workers=4, steps=50.0)
+    launches = scene.at(0.0)
+    scene.live.joined(1, [(5, 1)])
+    assert scene.at(1.0) == [(1, Kill(5, 1))]
+    if revoked:  # then it is not begun at all
+        assert scene.live.launches.revoke(0) == [(0, Revoke(0, 1))]
+    scene.live.tell(1, [Ended(5, 1, -9, False, 0, 0)])
+    assert scene.at(2.0) == ([] if revoked else launches[1:])
+    if revoked:
+        scene.live.tell(0, [Ended(0, 1, 0, True, 3, 3)])
+        scene.at(3.0)
+        assert scene.live.launches.latest(0) is None
+
+
 @pytest.mark.parametrize("found", [True, False])
 def test_after_a_restart_what_runs_is_looked_for_first(found):
     before = Scene()
@@ -469,6 +503,44 @@ def test_progress_that_was_foreseen_is_no_event():
         scene.at(float(second))
     told = [event for event in scene.journal if isinstance(event, ev.ProgressReported)]
     assert len(told) < 5
+
+
+def test_what_jobs_report_is_one_event_for_each_name_and_second():
+    scene = Scene()
+    scene.join()
+    for name in ("a", "b", "c"):
+        scene.job(name, steps=100.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Metric(0, 1, "loss", 9.0), Metric(0, 1, "loss", 0.5), Metric(1, 1, "loss", 0.6)])
+    scene.live.tell(1, [Metric(2, 1, "loss", 0.7)])
+    scene.at(2.0)
+    scene.live.tell(1, [Metric(2, 1, "loss", 0.4)])
+    scene.at(2.5)  # too early to be told
+    scene.live.tell(0, [Metric(0, 1, "loss", 0.3)])
+    scene.at(3.0)
+    scene.live.tell(0, [Metric(1, 1, "loss", 0.2), Ended(1, 1, 0, False, 100, 100)])
+    scene.at(3.1)  # but at an end nothing is held back
+    told = [(e.time, e.jobs.tolist(), e.values.tolist()) for e in scene.journal if isinstance(e, ev.MetricsReported)]
+    assert told == [(2.0, [0, 1, 2], [0.5, 0.6, 0.7]), (3.0, [2, 0], [0.4, 0.3]), (3.1, [1], [0.2])]
+    scene.check()
+
+
+def test_a_job_reports_under_a_bounded_number_of_names_over_restarts_too():
+    scene = Scene()
+    scene.join()
+    scene.job("a", steps=100.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Metric(0, 1, f"name-{n}", 1.0) for n in range(1000)])
+    scene.at(2.0)
+    assert len(scene.loop.state.store.metrics) == MOST_METRICS
+    again = Scene(state=State.replay(scene.journal), journal=scene.journal)
+    for node in range(2):
+        again.live.joined(node, [(0, 1)] if node == 0 else [])
+    again.live.reconcile(again.loop.state.snapshot(3.0))
+    again.live.tell(0, [Metric(0, 1, "name-0", 2.0), Metric(0, 1, "one-more", 1.0)])
+    again.at(5.0)
+    assert len(again.loop.state.store.metrics) == MOST_METRICS
+    assert again.loop.state.store.metric("name-0")[0] == 2.0
 
 
 def test_a_clock_that_is_set_back_does_not_go_back():

@@ -26,7 +26,7 @@ def test_jobs_of_one_submission_name_each_other_in_any_order():
         ]
         while "reason" not in (seen := (await ann.get("/v1/jobs/last")).json()):
             await asyncio.sleep(0.05)
-        assert seen["reason"]["text"] == "door: waits until first, middle has finished"
+        assert seen["reason"]["text"] == "waits until first, middle has finished"
         await ann.delete("/v1/jobs/before")
         while (seen := (await ann.get("/v1/jobs/last")).json())["phase"] == "queued":
             await asyncio.sleep(0.05)

@@ -18,6 +18,7 @@ def variables(
 ) -> dict[str, str]:
     return {
         **inherited,
+        "PYTHONUNBUFFERED": "1",  # whoever follows a log sees it as it is printed
         **launch.task.environment,
         # As NVML counts, so that a number means the same device to both.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

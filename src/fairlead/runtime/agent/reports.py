@@ -1,5 +1,6 @@
 """What a worker says about itself: lines of JSON in a file, each an object of names and numbers. Lines that are anything else
-are counted and passed over; a worker that writes faster than anybody reads loses its oldest lines."""
+are counted and passed over, and so are names that are too many; a worker that writes faster than anybody reads loses its
+oldest lines."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import json
 import math
 import os
 from pathlib import Path
+
+from fairlead.runtime.orders import MOST_METRICS
 
 LINE = 4096
 AT_ONCE = 1 << 18
@@ -22,6 +25,7 @@ class Reports:
         self._offset = self._marked = int.from_bytes(os.pread(self._mark, 8, 0), "little")
         os.pwrite(self._mark, self._offset.to_bytes(8, "little"), 0)
         self._torn = False  # the next line's beginning was skipped
+        self._names: set[str] = set()
         self.ignored = 0
 
     def read(self) -> list[tuple[str, float]]:
@@ -54,8 +58,15 @@ class Reports:
             if numbers is None:
                 self.ignored += 1
             else:
-                said += numbers
+                said += self._known(numbers)
         return said
+
+    def _known(self, numbers: list[tuple[str, float]]) -> list[tuple[str, float]]:
+        room = MOST_METRICS - len(self._names)
+        self._names |= set(list(dict.fromkeys(name for name, _ in numbers if name not in self._names))[:room])
+        known = [(name, value) for name, value in numbers if name in self._names]
+        self.ignored += len(known) < len(numbers)
+        return known
 
     def rest(self) -> list[tuple[str, float]]:
         """All that is left, when the worker has ended."""

@@ -32,6 +32,7 @@ from fairlead.runtime.messages import (
     Hello,
     LogPiece,
     Orders,
+    OtherJournal,
     ReadLog,
     Refused,
     Renewed,
@@ -69,6 +70,13 @@ class _Lost(Exception):
     """The stream is gone."""
 
 
+class _Other(Exception):
+    """The control plane has another journal than what this agent has is about."""
+
+    def __init__(self, journal: str) -> None:
+        self.journal = journal
+
+
 @dataclass(eq=False)
 class Agent:
     """Give it the supervisor of the node, the node's name as the control plane knows it, and where that is."""
@@ -84,6 +92,8 @@ class Agent:
 
     def __post_init__(self) -> None:
         self._incarnation = _next_incarnation(self.supervisor.root)
+        self._about = self.supervisor.root / "journal"
+        self._journal = self._about.read_text() if self._about.exists() else ""
         self._term: LeaseTerm | None = None
         self._grace_s = math.inf
         self._expired = False
@@ -97,13 +107,14 @@ class Agent:
 
     def run(self) -> None:
         """Until `stopping` is set, or the control plane does not want it. Jobs go on when it returns."""
-        self.supervisor.adopt()
         pause = LOOK_S
         while not self.stopping.is_set():
             try:
                 self._session()
             except _Lost as problem:
                 log.warning("no control plane: %s", problem)
+            except _Other as other:
+                self._begin_anew(other.journal)
             pause = LOOK_S if self._welcomed else min(2 * pause, LONGEST_PAUSE_S)
             again = self.clock() + pause
             while not self.stopping.is_set() and self.clock() < again:
@@ -145,6 +156,26 @@ class Agent:
                 said.put(None)
                 stream.cancel()
 
+    def _begin_anew(self, journal: str) -> None:
+        """The same numbers mean other jobs from now on: those that run here save and end, and nothing is told of them."""
+        log.warning("the control plane has another journal; jobs of the old one save and end", extra={"journal": journal})
+        self._deliveries = Deliveries(self.supervisor)
+        self.supervisor.stop_all()
+        while self.supervisor.running():
+            if self.stopping.is_set():
+                return
+            self.supervisor.wait(LOOK_S)
+            self.supervisor.poll()
+        place = self.supervisor.set_aside()
+        log.warning("what was kept of the old journal's jobs is set aside", extra={"place": str(place)})
+        self._unheard, self._telling = {}, Telling()
+        self._work_for(journal)
+
+    def _work_for(self, journal: str) -> None:
+        if journal != self._journal:
+            write_whole(self._about, journal.encode())
+            self._journal = journal
+
     def _hello(self) -> Hello:
         """What ended and was not heard of yet counts as running: its end is said next."""
         self._numbered(self._telling.of(self.supervisor.poll(), self.clock()))
@@ -152,7 +183,15 @@ class Agent:
         running |= {(end.job, end.generation) for ends in self._unheard.values() for end in ends}
         running |= self._deliveries.waiting
         has = self.supervisor.accelerators
-        return Hello(self.node, has.type_name, len(has.devices), self._incarnation, self.address, tuple(sorted(running)))
+        return Hello(
+            self.node,
+            has.type_name,
+            len(has.devices),
+            self._incarnation,
+            self.address,
+            tuple(sorted(running)),
+            self._journal,
+        )
 
     def _take(self, heard: queue.Queue[bytes | Exception | None], said: queue.Queue[FromAgent | None]) -> None:
         """Everything that has arrived."""
@@ -163,11 +202,14 @@ class Agent:
             message = decode(data)
             if isinstance(message, Welcome):
                 self._welcomed = True
+                self._work_for(message.journal)
                 self._term, self._grace_s = LeaseTerm(message.term_s), message.grace_s
                 self._renewed()
                 for sequence, told in self._unheard.items():
                     said.put(Words(sequence, told))
                 self._ask(self._deliveries.again(), said)
+            elif isinstance(message, OtherJournal):
+                raise _Other(message.journal)
             elif isinstance(message, Renewed):
                 self._renewed()
             elif isinstance(message, Heard):

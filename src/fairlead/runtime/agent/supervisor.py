@@ -11,6 +11,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 from fairlead.runtime.agent.accelerators import Accelerators
@@ -45,7 +46,7 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.root, self.accelerators, self._settings, self._clock = root.absolute(), accelerators, settings, clock
-        self._jobs, self._code = self.root / "jobs", self.root / "code"
+        self._jobs, self._code, self._aside = self.root / "jobs", self.root / "code", self.root / "aside"
         with faults_of(self.root):
             for folder in (self.root, self._jobs, self._code):
                 make_folder(folder, settings.folder_mode)
@@ -127,13 +128,6 @@ class Supervisor:
         """Whether a job does nothing beyond its bounds until it is answered (central renewal)."""
         return any(launched.record.central and launched.ended is None for launched in self._launched.values())
 
-    def adopt(self, wanted: Callable[[Running], bool] = lambda running: True) -> list[Running]:
-        """What an earlier supervisor left running and is wanted still. The rest is killed, and told of when it has ended."""
-        for launched in self._launched.values():
-            if launched.ended is None and not wanted(launched.running):
-                launched.kill(self._clock(), "killed because it was not wanted any more when its agent came back")
-        return [running for running in self.running() if wanted(running)]
-
     def hold(self, until: float, grace_s: float) -> None:
         """The agent's lease runs until then. If nothing more is heard, all that runs here has so long to leave after that,
         whether or not there is a supervisor to see to it."""
@@ -169,19 +163,27 @@ class Supervisor:
             launched.close()
             del self._launched[job, generation]
 
-    def forget(self, job: int) -> None:
-        """Removes all that is kept of a job that is over, its logs too, and checkpoints that were kept here for want of a
-        place."""
-        mine = [key for key in self._launched if key[0] == job]
-        if any(self._launched[key].ended is None for key in mine):
-            raise OrderRefused(f"job {job} still runs here; it cannot be forgotten")
-        for key in mine:
-            self._launched.pop(key).close()
-        remove(self._jobs / str(job))
+    def set_aside(self) -> Path:
+        """All that is known of jobs, their logs too, goes where it is not looked for any more, and is removed after a while:
+        from now on the same numbers mean other jobs. Nothing may be running."""
+        if self.running():
+            raise OrderRefused("jobs still run here; they cannot be set aside")
+        for launched in self._launched.values():
+            launched.close()
+        self._launched.clear()
+        self._newest.clear()
+        with faults_of(self.root):
+            make_folder(self._aside, self._settings.folder_mode)
+            place = next(place for n in count() if not (place := self._aside / str(n)).exists())
+            self._jobs.rename(place)
+            os.utime(place)
+            make_folder(self._jobs, self._settings.folder_mode)
+        return place
 
     def sweep(self, at: float, most: int = SWEPT_AT_ONCE) -> int:
-        """Removes what is older than the settings keep at a moment of the calendar: launches whose end was heard of, and
-        unpacked code, which is asked for again where a job needs it. At most so many at once, so that nobody waits long."""
+        """Removes what is older than the settings keep at a moment of the calendar: launches whose end was heard of, what was
+        set aside, and unpacked code, which is asked for again where a job needs it. At most so many at once, so that nobody
+        waits long."""
         before = at - self._settings.keep_s
         old: list[Path] = []
         with faults_of(self.root):
@@ -189,10 +191,11 @@ class Supervisor:
                 over = directory / SETTLED
                 if (job, generation) not in self._launched and over.exists() and over.stat().st_mtime < before:
                     old.append(directory)
-            old += [path for path in self._code.iterdir() if path.stat().st_mtime < before]
+            for folder in (self._code, self._aside):
+                old += [path for path in folder.glob("*") if path.stat().st_mtime < before]
         for path in old[:most]:
             remove(path)
-            if path.parent != self._code:
+            if path.parent not in (self._code, self._aside):
                 remove_empty(path.parent / "checkpoints", path.parent)
         return len(old[:most])
 

@@ -1,59 +1,86 @@
-"""Allocations that take their time. A solver works in a thread of its own; a decision waits for it as long as its round allows,
-and then goes on with the last allocation. The answer is used by the first decision that finds it there, with the moment that it
-is about.
+"""Policies that take their time, or fail. A policy, or the solver of a policy of shares, works in a thread of its own; a
+decision waits for it as long as its round allows, and then goes on with what was said last. The answer is used by the first
+decision that finds it there, with the moment that it is about. One that fails is asked again in the next round.
 
-This is the one stage that looks at a clock, and it is only there on wall time. What it answered is in the memo that the
-decision leaves, and so in the journal: a replay does not ask it again."""
+These are the only stages that look at a clock, and they are only there on wall time. What was answered is in the plan and the
+memo that the decision leaves, and so in the journal: a replay does not ask again."""
 
 from __future__ import annotations
 
-import logging
 import math
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import numpy as np
 
 from fairlead.core.allocation import Allocation, NotYet
-from fairlead.core.errors import FairleadError, SolverError
+from fairlead.core.errors import FairleadError
 from fairlead.core.events import Memo
-from fairlead.core.plan import Rates, Selection
+from fairlead.core.plan import Lesson, Rates, Selection
+from fairlead.core.reasons import Unplaced
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import Allocated, Allocator, Mechanism, Stages
+from fairlead.core.stages import Allocated, Allocator, Estimation, Learning, Mechanism, Policy, Stages
 from fairlead.runtime.control.aside import in_a_thread
-
-log = logging.getLogger(__name__)
+from fairlead.runtime.control.trouble import Trouble
 
 LONGEST_PATIENCE_S = 10.0
 PATIENCE_WITHOUT_ROUNDS_S = 1.0
 
+T = TypeVar("T")
+
+
+class Question(Generic[T]):
+    """One at a time, answered in a thread."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._answer: Future[T] | None = None
+        self._moment: Snapshot | None = None  # that the answer is about
+
+    @property
+    def open(self) -> bool:
+        return self._answer is not None
+
+    def within(self, seconds: float, view: Snapshot, ask: Callable[[Snapshot], T]) -> tuple[T, Snapshot | None]:
+        """The answer, where it is there in so many seconds, or else `NotYet`: this question's, or that of an earlier one, with
+        the moment that was about."""
+        late = self._answer is not None
+        if self._answer is None:
+            self._moment = view
+            self._answer = in_a_thread(self._name, lambda: ask(view))
+        wait_for([self._answer], None if seconds == math.inf else seconds)
+        if not self._answer.done():
+            raise NotYet(f"the {self._name} is being computed")
+        answer, self._answer = self._answer, None
+        return answer.result(), self._moment if late else None
+
 
 class Ahead:
-    """An allocator that says `NotYet` where the true one takes longer than `patience_s`."""
+    """An allocator that says `NotYet` where the true one fails, or takes longer than `patience_s`."""
 
-    def __init__(self, allocator: Allocator, patience_s: float) -> None:
-        self._allocator, self._patience_s = allocator, patience_s
-        self._answer: Future[tuple[Allocation, Memo]] | None = None
-        self._moment: Snapshot | None = None  # that the answer is about
+    def __init__(self, allocator: Allocator, patience_s: float, trouble: Trouble) -> None:
+        self._allocator, self._patience_s, self._trouble = allocator, patience_s, trouble
+        self._question: Question[tuple[Allocation, Memo]] = Question("allocation")
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         try:
-            return self.within(0.0 if self._answer is not None else self._patience_s, view, memo)
-        except SolverError as problem:  # nothing of it is used; it is asked again in the next round
-            log.error("allocation failed, the last one stands", extra={"why": str(problem)})
+            return self.within(0.0 if self._question.open else self._patience_s, view, memo)
+        except NotYet:
+            raise
+        except Exception as problem:  # nothing of it is used; it is asked again in the next round
+            self._trouble.failed("allocation", problem)
             raise NotYet(str(problem)) from problem
 
     def within(self, seconds: float, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        """The answer, where it is there in so many seconds: this question's, or that of an earlier one."""
-        late = self._answer is not None
-        if self._answer is None:
-            moment = self._moment = _lasting(view)
-            self._answer = in_a_thread("allocation", lambda: self._allocator.allocate(moment, memo))
-        wait_for([self._answer], None if seconds == math.inf else seconds)
-        if not self._answer.done():
-            raise NotYet("the allocation is being computed")
-        answer, self._answer = self._answer, None
-        allocation, own = answer.result()
-        return (replace(allocation, moment=self._moment) if late else allocation), own
+        lasting = view if self._question.open else _lasting(view)
+        (allocation, own), moment = self._question.within(
+            seconds, lasting, lambda moment: self._allocator.allocate(moment, memo)
+        )
+        return (allocation if moment is None else replace(allocation, moment=moment)), own
 
 
 @dataclass(frozen=True)
@@ -79,12 +106,65 @@ class Unhurried:
             return self.mechanism.select(_Patiently(self.ahead), view, memo)
 
 
-def unhurried(stages: Stages) -> Stages:
-    """The same scheduler, whose rounds do not wait for a solver."""
-    if not isinstance(stages.policy, Allocated):
-        return stages
+class Standing:
+    """A policy whose last selection stands where it fails or takes longer than `patience_s`. Nobody new starts then: only the
+    policy knows who is next."""
+
+    def __init__(self, policy: Policy, patience_s: float, trouble: Trouble) -> None:
+        self._policy, self._patience_s, self._trouble = policy, patience_s, trouble
+        self._question: Question[tuple[Selection, Memo]] = Question("policy")
+        self._last: Selection | None = None
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        patience_s = 0.0 if self._question.open else self._patience_s
+        try:
+            (selection, left), moment = self._question.within(patience_s, view, lambda asked: self._policy.select(asked, memo))
+            if moment is not None:
+                selection = _of_those_here(selection, view)
+        except NotYet:
+            self._trouble.late("policy")
+            return self._stands(view), memo
+        except Exception as problem:
+            self._trouble.failed("policy", problem)
+            return self._stands(view), memo
+        self._last = selection
+        return selection, left
+
+    def _stands(self, view: Snapshot) -> Selection:
+        last = _who_runs(view) if self._last is None else _of_those_here(self._last, view)
+        others = np.setdiff1d(view.jobs.number[~view.jobs.running], last.jobs).tolist()
+        return replace(last, head=None, reasons=dict.fromkeys(others, Unplaced.undecided(self._trouble.kind)))
+
+
+class _Once:
+    """An estimation that two threads may ask."""
+
+    def __init__(self, estimation: Estimation) -> None:
+        self._estimation, self._turn = estimation, threading.RLock()
+
+    def rates(self, view: Snapshot) -> Rates:
+        with self._turn:
+            return self._estimation.rates(view)
+
+
+class _OnceLearning(_Once):
+    def __init__(self, estimation: Learning) -> None:
+        super().__init__(estimation)
+        self._learning = estimation
+
+    def learn(self, view: Snapshot) -> Lesson:
+        with self._turn:
+            return self._learning.learn(view)
+
+
+def unhurried(stages: Stages, trouble: Trouble) -> Stages:
+    """The same scheduler, whose rounds do not wait for a policy or a solver."""
     patience_s = min(stages.round_s / 2, LONGEST_PATIENCE_S) if stages.round_s else PATIENCE_WITHOUT_ROUNDS_S
-    return replace(stages, policy=Unhurried(Ahead(stages.policy.allocator, patience_s), stages.policy.mechanism))
+    policy, estimation = stages.policy, stages.estimation
+    if isinstance(policy, Allocated):
+        return replace(stages, policy=Unhurried(Ahead(policy.allocator, patience_s, trouble), policy.mechanism))
+    shared = _OnceLearning(estimation) if isinstance(estimation, Learning) else _Once(estimation)
+    return replace(stages, policy=Standing(policy, patience_s, trouble), estimation=shared)
 
 
 def _lasting(view: Snapshot) -> Snapshot:
@@ -97,3 +177,27 @@ def _lasting(view: Snapshot) -> Snapshot:
         return rates
 
     return lasting.but(estimate=known)
+
+
+def _of_those_here(selection: Selection, view: Snapshot) -> Selection:
+    """What was said of jobs that are still there; it promises nothing for later."""
+    here = np.isin(selection.jobs, view.jobs.number)
+    return replace(
+        selection,
+        jobs=selection.jobs[here],
+        types=selection.types[here],
+        workers=selection.workers[here],
+        combination=None if selection.combination is None else selection.combination[here],
+        batch_sizes=None if selection.batch_sizes is None else selection.batch_sizes[here],
+        holds_until=None,
+        revisit=view.time,
+        head=selection.head if selection.head in view.jobs.number else None,
+    )
+
+
+def _who_runs(view: Snapshot) -> Selection:
+    """Everybody stays as they are; who shares an accelerator goes on sharing it."""
+    jobs = view.jobs.only(view.jobs.running)
+    places = view.holdings.last[jobs.number]
+    shared = len(np.unique(places)) < len(places)
+    return Selection(jobs.number, jobs.type, jobs.held, places if shared else None, revisit=view.time)

@@ -136,10 +136,11 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
         order, after = await read(lambda: in_order(body.jobs, lambda name: awaited(name, who)))
         for task in body.jobs:
-            if who.entity and task.entity not in ("", who.entity):
-                raise HTTPException(422, f"this token's jobs are of entity {who.entity!r}, not {task.entity!r}")
+            if who.entity_of(task.entity) is None:
+                theirs = who.entity or who.user
+                raise HTTPException(422, f"this token's jobs are of entity {theirs!r}, not {task.entity!r}")
         jobs = [
-            replace(task.job(task.name, who.user, others), entity=task.entity or who.entity)
+            replace(task.job(task.name, who.user, others), entity=who.entity_of(task.entity) or "")
             for task, others in ((body.jobs[place], others) for place, others in zip(order, after))
         ]
         new = set() if body.dry_run else {job.name for job in jobs} - {""}

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
+from fairlead.core.reasons import Reason, Unplaced
 from fairlead.engine.loop import Decision
+from fairlead.runtime.control.trouble import Trouble
 
 WORTH_S = 0.05
 """Decisions that take less are not begun ahead of their round."""
@@ -36,10 +38,11 @@ def in_a_thread(name: str, work: Callable[[], T], done: Callable[[], None] = lam
 
 
 class DecidedAside:
-    """One decision at a time. `wake` makes the backend's `wait` return; `told` hear the seconds of each decision."""
+    """One decision at a time. `wake` makes the backend's `wait` return; `told` hear the seconds of each decision, and `trouble`
+    of those that failed."""
 
-    def __init__(self, wake: Callable[[], None], told: Sequence[Callable[[float], None]] = ()) -> None:
-        self._wake, self._told = wake, told
+    def __init__(self, wake: Callable[[], None], told: Sequence[Callable[[float], None]], trouble: Trouble) -> None:
+        self._wake, self._told, self._trouble = wake, told, trouble
         self._last: deque[float] = deque(maxlen=5)
 
     @property
@@ -50,7 +53,8 @@ class DecidedAside:
     def begin(self, decision: Callable[[], Decision]) -> Callable[[], Decision | None]:
         def timed() -> Decision:
             began = time.perf_counter()
-            made = decision()
+            with self._trouble.watched():
+                made = decision()
             seconds = time.perf_counter() - began
             self._last.append(seconds)
             for tell in self._told:
@@ -59,3 +63,7 @@ class DecidedAside:
 
         result = in_a_thread("decision", timed, self._wake)
         return lambda: result.result() if result.done() else None
+
+    def failed(self, problem: Exception) -> Reason:
+        self._trouble.failed("scheduler", problem)
+        return Unplaced.undecided(self._trouble.kind)

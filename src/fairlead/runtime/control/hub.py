@@ -29,6 +29,7 @@ from fairlead.runtime.messages import (
     LogPiece,
     Message,
     Orders,
+    OtherJournal,
     ReadLog,
     Refused,
     Renewed,
@@ -73,6 +74,7 @@ class Hub:
     may_join: Callable[[str], bool] = lambda token: True
     clock: Callable[[], float] = time.monotonic
     code: CodeStore | None = None
+    journal: str = ""  # its name; empty: one from before journals had any
 
     def __post_init__(self) -> None:
         self._questions = count(1)
@@ -157,6 +159,9 @@ class Hub:
             log.warning("agent refused", extra={"why": why, "peer": context.peer()})
             yield encode(Refused(why))
             return
+        if session is None:
+            yield encode(OtherJournal(self.journal))
+            return
         listening = asyncio.create_task(self._listen(session, requests))
         try:
             while (message := await session.out.get()) is not None:
@@ -174,8 +179,9 @@ class Hub:
         if not self.may_join(str(token).removeprefix("Bearer ")):
             raise BadMessage("this token is not one of an agent")
 
-    def _welcome(self, message: Message) -> _Session:
-        """Who says hello must be the node it says it is."""
+    def _welcome(self, message: Message) -> _Session | None:
+        """Who says hello must be the node it says it is. None where what it has belongs to another journal: until that is gone
+        it is not there."""
         if not isinstance(message, Hello):
             raise BadMessage("the first word of an agent is hello")
         if message.version != VERSION:
@@ -190,12 +196,15 @@ class Hub:
             raise BadMessage(f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}")
         if message.incarnation < self._incarnation.get(node, -1):
             raise BadMessage(f"a younger agent speaks for node {known.name!r}")
+        if message.journal and self.journal and message.journal != self.journal:
+            log.warning("agent of another journal", extra={"node": known.name, "journal": message.journal})
+            return None
         self._close(node)
         session = _Session(node, message)
         self._incarnation[node], self._address[node] = message.incarnation, message.address
         self._sessions[node] = session
         self._renew(node)
-        session.out.put_nowait(Welcome(self.term_s, self.grace_s))
+        session.out.put_nowait(Welcome(self.term_s, self.grace_s, self.journal))
         self._alive().joined(node, message.running)
         return session
 

@@ -61,6 +61,7 @@ class Running:
     seats: tuple[Seat, ...]
     waits_for: set[Key] = field(default_factory=set)
     sent: bool = False
+    owed: set[int] = field(default_factory=set)  # nodes on which it is to begin, though it was sent
     revoked: bool = False
     dropped: bool = False
     ended: dict[int, Ended] = field(default_factory=dict)  # by node
@@ -152,6 +153,7 @@ class Launches:
         orders: list[Addressed] = []
         outcomes: list[Outcome] = []
         unheard: list[Running] = []
+        over: list[Running] = []
         for run in [run for run in self._all.values() if run.sent]:
             here = [node for node in self._nodes_left(run) if node in found]
             missing = [node for node in here if run.key not in found[node]]
@@ -159,19 +161,23 @@ class Launches:
                 orders += [(node, _farewell(run)) for node in here if node not in missing]
                 run.lost.update(missing)  # it never began there
                 if run.over:
-                    more, became = self._settle(run)
-                    orders += more
-                    outcomes += became
-            elif len(missing) == len(run.seats):
-                run.sent = False
+                    over.append(run)
+            elif missing:
+                run.sent = len(missing) < len(run.seats)
+                run.owed = set(missing)
                 unheard.append(run)
-            else:
-                orders += [(node, launch) for node, launch in self._orders(run) if node in missing]
+        # Strangers before anybody is sent: whoever begins, in place of who has left too, begins when they are gone.
         for node in found:
             for key in sorted(found[node]):
                 orders += self._dismiss(key, Seat(node, (), places(node)), wanted)
+        for run in self._all.values():
+            if not run.sent or run.owed:
+                run.waits_for |= self._before(run)
+        for run in over:
+            more, became = self._settle(run)
+            orders += more
+            outcomes += became
         for run in unheard:
-            run.waits_for = self._before(run)
             orders += self._send(run)
         return orders, outcomes
 
@@ -194,7 +200,8 @@ class Launches:
         if run is None:  # it ended at this very moment, and that is being told
             return []
         run.revoked = True
-        if not run.sent:  # nothing became of it
+        run.lost |= run.owed  # it never began there
+        if not run.sent or run.over:  # nothing became of it
             return self._settle(run)[0]
         return [(node, Revoke(job, run.generation)) for node in self._nodes_left(run)]
 
@@ -259,10 +266,11 @@ class Launches:
         return [seat.node for seat in run.seats if seat.node not in run.ended and seat.node not in run.lost]
 
     def _send(self, run: Running) -> list[Addressed]:
-        if run.waits_for or run.lost:
+        if run.waits_for or run.lost or (run.sent and not run.owed):
             return []
-        run.sent = True
-        return self._orders(run)
+        orders = [(node, launch) for node, launch in self._orders(run) if not run.sent or node in run.owed]
+        run.sent, run.owed = True, set()
+        return orders
 
     def _orders(self, run: Running) -> list[Addressed]:
         master, gang = self._ports(run.key) if run.world_size > 1 else (0, 0)

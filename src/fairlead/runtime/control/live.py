@@ -23,6 +23,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
 from fairlead.runtime.control.limits import Limits
+from fairlead.runtime.control.measures import Measures
 from fairlead.runtime.orders import Ended, Metric, Order, Task, Told, Wants
 
 RATE_TELLS = 0.05
@@ -77,6 +78,7 @@ class Live:
         self._failures: dict[int, int] = {}
         self._progress: dict[int, tuple[float, float, float]] = {}  # steps, rate, since: as the state knows them
         self._limits = Limits()
+        self._measures = Measures()
         self._saved: dict[int, int] = {}  # steps in the last checkpoint of who does not run
         self._present: set[int] = set()  # nodes that are up, as the state knows it
         self._awaited: set[int] = set()  # nodes that were there before a restart and have not told what runs there
@@ -137,6 +139,7 @@ class Live:
         )
         self._progress = {number: (steps, rate, since) for number, steps, rate, since in known}
         self._saved = {number: int(steps) for number, (steps, rate, _) in self._progress.items() if not rate}
+        self._measures.know(view)
         for jobs in (view.jobs, view.queued):
             for number, ran_s in zip(jobs.number.tolist(), jobs.run_s.tolist()):
                 self._limits.add(number, view.job_of[number].time_limit_s, ran_s)
@@ -296,7 +299,7 @@ class Live:
 
     def _next(self, until: float) -> list[ev.Event]:
         """What happens next, or nothing up to a second."""
-        until = min(until, self._limits.soonest)
+        until = min(until, self._limits.soonest, self._measures.due_s)
         self.lock.release()
         try:
             with self._rung:
@@ -312,6 +315,8 @@ class Live:
             events = request.happen(self.now)
             happened += events
             self._unanswered.append((request, events))
+        if self.now >= self._measures.due_s:
+            happened += self._measures.told(self.now)
         return happened + self._overrun()
 
     def _overrun(self) -> list[ev.Event]:
@@ -339,20 +344,21 @@ class Live:
 
     def _heard(self, node: int, word: Told, now: float) -> Sequence[ev.Event]:
         if isinstance(word, Ended):
+            before = self._measures.told(now)  # nothing that is said of a job comes after its end
             if self._found is not None:
                 self._found.get(node, set()).discard((word.job, word.generation))
             orders, outcomes = self.launches.heard(node, word)
             self._send(orders)
-            return self._became(outcomes, now)
+            return [*before, *self._became(outcomes, now)]
         if isinstance(word, Wants):
             self._send(self.launches.renew(node, word))
             return ()
         run = self.launches.get(word.job, word.generation)
         if run is None or word.job not in self._job_of:
             return ()
-        one = np.array([word.job], dtype=np.int64)
         if isinstance(word, Metric):
-            return (ev.MetricsReported(now, word.name, one, np.array([word.value])),)
+            self._measures.hear(word)
+            return ()
         run.saved = max(run.saved, word.saved)
         if run.leaving:  # by the state it does not run any more, or runs elsewhere soon
             return ()
@@ -405,6 +411,7 @@ class Live:
         for about in (self._job_of, self._generation, self._failures, self._progress, self._saved):
             about.pop(job, None)
         self._limits.forget(job)
+        self._measures.forget(job)
 
     def _seats(self, accelerators: Ints) -> tuple[Seat, ...]:
         """By node, in the order of ranks: the first worker stands on the first accelerator."""

@@ -34,6 +34,7 @@ class Metrics(Collector):
         self._events = self._counter("journal_events", "Events in the journal, by kind.", "event")
         self._commits = self._histogram("journal_commit_seconds", "Commits of the journal.", COMMIT_S)
         self._decisions = self._histogram("decision_seconds", "Decisions, and how long they took.", DECISION_S)
+        self._stood = self._counter("decisions_stood", "Decisions in which what was decided last stood, by why.", "why")
         self._submitted = self._counter("jobs_submitted", "Jobs that were accepted.")
         self._started = self._counter("jobs_started", "Launches, moves included.")
         self._preempted = self._counter("jobs_preempted", "Jobs that were suspended to wait.")
@@ -42,6 +43,8 @@ class Metrics(Collector):
         self._requests = self._counter("http_requests", "Requests by route and status.", "method", "route", "status")
         for how in ("finished", "failed", "cancelled", "refused"):
             self._ended.labels(how)
+        for why in ("failed", "late"):
+            self._stood.labels(why)
         for fault in ("true", "false"):
             self._interrupted.labels(fault)
 
@@ -62,6 +65,9 @@ class Metrics(Collector):
 
     def decided(self, seconds: float) -> None:
         self._decisions.observe(seconds)
+
+    def stood(self, why: str) -> None:
+        self._stood.labels(why).inc()
 
     def watch(self, events: Sequence[ev.Event], seconds: float) -> None:
         if not events:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from fairlead.runtime.control.hub import Hub
 from fairlead.runtime.control.keeping import Keeper, Retention
 from fairlead.runtime.control.live import Live
 from fairlead.runtime.control.metrics import Metrics
+from fairlead.runtime.control.trouble import Trouble
 from fairlead.runtime.control.watched import WatchedJournal
 from fairlead.runtime.tasks import task_of
 
@@ -64,10 +66,12 @@ class Plane:
     def __post_init__(self) -> None:
         recovered = self.state is not None
         state = self.state or State(self.cluster)
-        self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join, code=self.code)
+        self.name = state.journal if recovered else secrets.token_hex(8)  # of the journal
+        self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join, code=self.code, journal=self.name)
         clock = WallClock(self.origin, state.time)
-        self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self.checkpoints)
+        self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints())
         self.hub.live = self.live
+        self.trouble = Trouble(self.metrics.stood)
         stages = self._composed(state.scheduler if recovered else self.scheduler)
         chronicle = Chronicle(lambda: self.loop.state, lambda: self.loop.stages.round_s)
         watched = WatchedJournal(self.journal, (self.metrics.watch, chronicle.watch))
@@ -76,7 +80,7 @@ class Plane:
         self.decisions = Decisions(self.cluster)
         self.loop.on_decision = self.decisions.note
         self.cleaner = Cleaner(self.loop, self.live, self.code, self.keep_ended_s)
-        self.loop.aside = DecidedAside(self.live.wake, (self.metrics.decided, chronicle.decided))
+        self.loop.aside = DecidedAside(self.live.wake, (self.metrics.decided, chronicle.decided), self.trouble)
         self.metrics.stand_under(self.loop, lambda: len(self.hub.connected), self.live.lock)
         self.keeper: Keeper | None = None
         if isinstance(self.journal, DatabaseJournal):
@@ -150,7 +154,11 @@ class Plane:
         self.compose(scheduler)
 
     def _composed(self, scheduler: Mapping[str, Any]) -> Stages:
-        return unhurried(self.compose(scheduler))
+        return unhurried(self.compose(scheduler), self.trouble)
+
+    def _checkpoints(self) -> str:
+        """A journal's own: another one in the same place must not find what this one's jobs saved."""
+        return f"{self.checkpoints}/{self.name}" if self.checkpoints and self.name else self.checkpoints
 
     def _keep(self, events: Sequence[ev.Event]) -> None:
         for event in events:
@@ -166,7 +174,7 @@ class Plane:
                     view = loop.state.snapshot(max(loop.state.time, self.live.now))
                     self._keep(self.live.reconcile(view, self._keep))
                 else:
-                    loop.record(ev.Opened(0.0, self.cluster, dict(self.scheduler)))
+                    loop.record(ev.Opened(0.0, self.cluster, dict(self.scheduler), journal=self.name))
                     for node in range(len(self.cluster.nodes)):
                         loop.record(ev.NodeLost(0.0, node))
                     loop.journal.commit()

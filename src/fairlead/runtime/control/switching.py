@@ -14,7 +14,7 @@ from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError
 from fairlead.engine.saved import freeze
 from fairlead.runtime.control.plane import Plane
-from fairlead.runtime.control.tokens import Bearer
+from fairlead.runtime.control.tokens import Bearer, Role
 
 Answered: TypeAlias = Callable[[Sequence[ev.Event]], None]
 
@@ -34,9 +34,12 @@ def scheduler_routes(
 ) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/v1/scheduler", dependencies=[Depends(bearer)])
-    async def scheduler() -> dict[str, Any]:
-        return {"scheduler": dict(plane.scheduled), "decisions": plane.loop.decisions, "missed": plane.loop.missed}
+    @router.get("/v1/scheduler")
+    async def scheduler(who: Annotated[Bearer, Depends(bearer)]) -> dict[str, Any]:
+        """`trouble` says what keeps it from deciding; empty where nothing does. What a stage says of it is for admins."""
+        trouble = plane.trouble.now if who.role is Role.ADMIN else plane.trouble.kind
+        counts = {"decisions": plane.loop.decisions, "missed": plane.loop.missed}
+        return {"scheduler": dict(plane.scheduled), "trouble": trouble, **counts}
 
     @router.post("/v1/scheduler", responses={403: {}, 411: {}, 413: {}, 422: {}})
     async def switch(body: Switch, who: Annotated[Bearer, Depends(admin)]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from fairlead.runtime.agent.files import write_whole
 log = logging.getLogger(__name__)
 
 ID_LENGTH = 8
+ANY = "*"
+"""In place of an entity: whichever each job says."""
 
 
 class Role(StrEnum):
@@ -33,8 +35,16 @@ class Role(StrEnum):
 class Bearer:
     role: Role
     user: str
-    entity: str = ""  # whose their jobs are; empty: as each job says
+    entity: str = ""  # whose their jobs are, or `ANY`; empty: their own name's, if any
     id: str = ""  # the beginning of the token's digest
+
+    def entity_of(self, asked: str) -> str | None:
+        """Whose a job is that asks for this, or (empty) for nothing; None where it may not. Shares are given to entities, so
+        nobody may be of another's by saying so."""
+        if self.entity and self.entity != ANY:
+            return self.entity if asked in ("", self.entity) else None
+        free = self.entity == ANY or self.role is Role.ADMIN
+        return asked if free or asked in ("", self.user) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def why(loop: Loop, number: int, now: float) -> dict[str, Any] | None:
         return None
     if reason is None:
         return None
-    return {"by": reason.by, "code": str(reason.code), "facts": dict(reason.facts), "text": str(reason)}
+    return {"by": reason.by, "code": str(reason.code), "facts": dict(reason.facts), "text": reason.text}
 
 
 def service_of(state: State, number: int, now: float) -> float:

@@ -1,0 +1,49 @@
+"""What keeps a scheduler from deciding: a stage that fails, or a policy that takes longer than its round. It is told when it
+begins, when it is another, and when it is over; how often it happened is counted. It decides nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+log = logging.getLogger("fairlead.cluster")
+
+LONGEST = 500
+"""Characters of what a stage says about its own failure."""
+
+
+class Trouble:
+    """`told` hear of each time ("failed" or "late"). Used by the thread that decides; others may read."""
+
+    def __init__(self, told: Callable[[str], None] = lambda how: None) -> None:
+        self._told = told
+        self.now = ""  # for people who may see everything; empty: there is none
+        self.kind = ""  # the same without what the stage said itself, which may name others' jobs
+        self._new = False  # in the decision that is being made
+
+    def failed(self, who: str, problem: BaseException) -> None:
+        kind = f"the {who} failed: {type(problem).__name__}"
+        text = f"{kind}: {problem}"[:LONGEST]
+        if text != self.now:
+            log.error("%s failed, what was decided last stands", who, exc_info=problem, extra={"why": text})
+        self._begin("failed", kind, text)
+
+    def late(self, who: str) -> None:
+        text = f"the {who} takes longer than a round"
+        if text != self.now:
+            log.warning("%s is late, what was decided last stands", who)
+        self._begin("late", text, text)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Around a decision: one that is made without trouble says that it is over."""
+        self._new = False
+        yield
+        if self.now and not self._new:
+            log.info("decisions are made again", extra={"why": self.now})
+            self.now = self.kind = ""
+
+    def _begin(self, how: str, kind: str, text: str) -> None:
+        self.now, self.kind, self._new = text, kind, True
+        self._told(how)

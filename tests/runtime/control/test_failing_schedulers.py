@@ -1,0 +1,116 @@
+"""Plug-ins with mistakes, on wall time: what was decided last stands, people are told, and it goes on when the mistake is gone.
+In a simulation the mistake is an error."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from without_agents import Scene
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.events import Memo
+from fairlead.core.plan import Launches, Placed, Selection
+from fairlead.core.snapshot import Snapshot
+from fairlead.placement.consolidated import Consolidated
+from fairlead.policies.fifo import Fifo
+from fairlead.runtime.control.views import job_record
+from fairlead.testing import Harness, job
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Good while the gate is open."""
+
+    gate: ClassVar[threading.Event]
+    asked: ClassVar[list[list[int]]]
+
+    def good(self, view: Snapshot) -> bool:
+        self.asked.append(view.jobs.number.tolist())
+        return self.gate.is_set()
+
+
+class Forgetful(Plugin):
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        if not self.good(view):
+            raise KeyError("ann's secret job")
+        return Fifo().select(view, memo)
+
+
+class KeepsASocket(Plugin):
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        return Fifo().select(view, memo)[0], memo if self.good(view) else {"socket": object()}
+
+
+class SelectsStrangers(Plugin):
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        one = np.array([1])
+        return (Fifo().select(view, memo)[0] if self.good(view) else Selection(one + 98, one - 1, one)), memo
+
+
+class Divides(Plugin):
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        if not self.good(view):
+            raise ZeroDivisionError("shares of nobody")
+        return Allocation.alone(view.jobs.number, np.full((len(view.jobs), 1), 1.0)), memo
+
+
+class Misplaces(Plugin):
+    """On an accelerator that is not there."""
+
+    def place(self, selection: Selection, view: Snapshot) -> Placed:
+        if self.good(view):
+            return Consolidated().place(selection, view)
+        nowhere = np.full(len(selection), view.cluster.size)
+        return Placed(
+            np.array([], dtype=np.int64), Launches(selection.jobs, selection.types, np.arange(len(nowhere) + 1), nowhere)
+        )
+
+
+@pytest.mark.parametrize(
+    ("stage", "plugin", "told"),
+    [
+        ("policy", Forgetful, "the policy failed: KeyError"),
+        ("policy", KeepsASocket, "the scheduler failed"),
+        ("policy", SelectsStrangers, "the scheduler failed"),
+        ("policy", Divides, "the allocation failed: ZeroDivisionError"),
+        ("placement", Misplaces, "the scheduler failed: InvalidPlan"),
+    ],
+)
+def test_a_mistake_in_a_plugin_does_not_end_the_control_plane(tmp_path, caplog, stage, plugin, told):
+    scene = Scene(tmp_path, plugin, stage)
+    plane, loop = scene.plane, scene.plane.loop
+
+    async def story() -> None:
+        plugin.gate.set()
+        await scene.submit("first", workers=4)
+        await scene.until(lambda: scene.runs(0))
+        held = loop.state.holdings.of(0).tolist()
+        plugin.gate.clear()
+        await scene.submit("second")
+        await scene.until(lambda: bool(plane.trouble.now))
+        decisions = loop.decisions
+        await scene.until(lambda: loop.decisions > decisions + 2)
+        assert plane.trouble.kind.startswith(told)
+        assert (loop.state.holdings.of(0).tolist(), scene.starts(0)) == (held, 1)
+        if plugin is not Divides:  # newcomers have an agnostic share there
+            reason = job_record(loop, 1, plane.live.now)["reason"]
+            assert (reason["code"], scene.starts(1)) == ("undecided", 0)
+            assert "secret" not in reason["text"]
+        plugin.gate.set()
+        await scene.kept(lambda answered: plane.live.cancel(0, answered))
+        await scene.until(lambda: scene.runs(1) and not plane.trouble.now)
+
+    scene.play(story)
+    assert sum("what was decided last stands" in line for line in caplog.messages) < loop.decisions, "not one line a round"
+    assert b'fairlead_decisions_stood_total{why="failed"} 0.0' not in plane.metrics.text()
+
+
+def test_in_a_simulation_a_mistake_is_an_error() -> None:
+    Forgetful.gate, Forgetful.asked = threading.Event(), []
+    harness = Harness().cluster("v100:4").policy(Forgetful()).submit(job("one"))
+    with pytest.raises(KeyError):
+        harness.round()
