@@ -7,17 +7,19 @@ lightest, a unit of time each. With their weights w_1 ≥ w_2 ≥ … ≥ w_n, a
 
     V_g(Y) = Σ_k (w_k − w_k+1) · min_τ [ k·τ + Σ_w max(T_w − τ, 0)·Y_w ]
 
-where τ is best the speed at which the k-th unit ends. V is concave, and any choice of τ for each k is a linear bound on it. So the
-program has a column for each way and one for the worth of each class, however many jobs there are, and a row for those bounds
-alone that some solution has violated: the layout of that solution is the choice of τ. It ends in an optimum, not near one.
+where τ is best the speed at which the k-th unit ends. V is concave, and any choice of τ for each k is a linear bound on it. So
+the program has a column for each way and one for the worth of each class, however many jobs there are, and a row for those
+bounds alone that some solution has violated: the layout of that solution is the choice of τ. It ends in an optimum, not near
+one.
 
-Bounds that held at the last moment's optimum are nearly right at the next: they are kept, as layouts, and cost no more than time
-if they are thrown away."""
+Bounds that held at the last moment's optimum are nearly right at the next. They are kept, as layouts, which saves time; the
+optimum does not depend on them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -78,8 +80,8 @@ class Ranked:
 
 
 def most_by_weight(supply: Supply, weight: Floats, near: Layouts) -> tuple[Floats, Floats, Layouts]:
-    """`weight` is by job, above 0. The time on each way, the speed of each job as a part of its class's fastest, and the layouts
-    that prove the optimum; `near` are such of another moment."""
+    """`weight` is by job, above 0. The time on each way, the speed of each job as a part of its class's fastest, and the
+    layouts that prove the optimum; `near` are such of another moment."""
     order = np.lexsort((-weight, supply.of))
     members = np.split(order, np.cumsum(supply.count.astype(np.int64))[:-1])
     ranked = [Ranked(weight[mine]) for mine in members]
@@ -147,7 +149,7 @@ class _Bounded:
         used = used[np.lexsort((-sides.speed[used], sides.owner[used]))]
         ends = sides.owner[used].searchsorted(np.arange(len(self.ranked) + 1))
         speed, amount = sides.speed[used], amount[used]
-        return [Layout(speed[begin:end], amount[begin:end].cumsum()) for begin, end in zip(ends[:-1], ends[1:])]
+        return [Layout(speed[begin:end], amount[begin:end].cumsum()) for begin, end in pairwise(ends)]
 
     def _bind(self, bounds: list[tuple[int, Layout]]) -> None:
         sides, width = self.ways.sides, len(self.ways)

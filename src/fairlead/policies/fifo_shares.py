@@ -6,8 +6,8 @@ Every job has a weight of its own, but at given prices its answer is plain: the 
 none. So only jobs that are near to another answer at the last prices are in the program; the others keep theirs. The program
 gives new prices. When nobody outside of it would answer otherwise at these, the optimum is exact; who would, joins it.
 
-With company, or gangs that stand apart, it is a program over classes and their ways, in which each class knows what its members'
-weights make of its time (by_rank.py). It is exact, too.
+With company, or gangs that stand apart, it is a program over classes and their ways, in which each class knows what its
+members' weights make of its time (by_rank.py). It is exact, too.
 
 `sticky` is FIFO as Gavel's simulator has it, without a program: a job takes the fastest type with room for it and stays there
 until it ends, and the line stops at the first that finds none."""
