@@ -27,10 +27,11 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.by_rank import Layout, most_by_weight
 from fairlead.policies.classes import Classes, classes_of
+from fairlead.policies.company import Sharing
 from fairlead.policies.in_line import beside, in_pairs, taken
 from fairlead.policies.max_min import nothing
 from fairlead.policies.program import Program
-from fairlead.policies.sharing import Answer, Means, Sharing, shared
+from fairlead.policies.sharing import Answer, Means, shared
 from fairlead.policies.supply import Supply
 
 _GAP = 1e-9
