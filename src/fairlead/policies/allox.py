@@ -76,10 +76,10 @@ class AlloX:
         first_come = np.lexsort((jobs.number, jobs.submitted_s))
         queue = first_come[(given[first_come] < 0) & usable[first_come].any(axis=1)]
         wanted = np.where(usable & (free > 0), speed, 0.0)
-        for at in queue[jobs.workers[queue] > 1].tolist():
+        matched = self._head(queue[wanted[queue].any(axis=1)], jobs.workers, int(free.sum()))
+        for at in matched[jobs.workers[matched] > 1].tolist():
             wanted[at] *= np.arange(types) == _soonest(at, jobs, speed, free, given)
-        waits = queue[wanted[queue].any(axis=1)]
-        matched = self._head(waits, jobs.workers, int(free.sum()))
+        matched = matched[wanted[matched].any(axis=1)]
         patient = np.zeros(len(jobs), dtype=np.bool_)
         if len(matched):
             part = matched.repeat(jobs.workers[matched])
