@@ -43,9 +43,9 @@ class AlloX:
     """Least average completion time, by matching single-worker jobs to places in line on each type.
 
     Of those who wait, the part `alpha` that was submitted first is matched (at least as many as there are free accelerators, at
-    most `deepest` times as many), so that short jobs do not pass a long one for ever. Who has been given an accelerator keeps
-    it to its end, as in AlloX and in Gavel's comparison; with `preempt`, who runs is matched anew with the others, and stays
-    where the optimum leaves a choice.
+    most `deepest` times as many where more than one type is free), so that short jobs do not pass a long one for ever. Who has
+    been given an accelerator keeps it to its end, as in AlloX and in Gavel's comparison; with `preempt`, who runs is matched
+    anew with the others, and stays where the optimum leaves a choice.
 
     Gangs are outside of AlloX. Here each worker of a gang counts as a job, on the type on which the gang will be done soonest;
     where some of its workers come first in line and others do not yet, theirs is kept for it. What is left after that goes to
@@ -76,7 +76,7 @@ class AlloX:
         first_come = np.lexsort((jobs.number, jobs.submitted_s))
         queue = first_come[(given[first_come] < 0) & usable[first_come].any(axis=1)]
         wanted = np.where(usable & (free > 0), speed, 0.0)
-        matched = self._head(queue[wanted[queue].any(axis=1)], jobs.workers, int(free.sum()))
+        matched = self._head(queue[wanted[queue].any(axis=1)], jobs.workers, free)
         for at in matched[jobs.workers[matched] > 1].tolist():
             wanted[at] *= np.arange(types) == _soonest(at, jobs, speed, free, given)
         matched = matched[wanted[matched].any(axis=1)]
@@ -99,11 +99,13 @@ class AlloX:
         alone = np.full(len(chosen), -1, dtype=np.int64)
         return Allocation(numbers, alone, on, np.ones(len(chosen))), {"jobs": numbers, "types": on}
 
-    def _head(self, waits: Ints, workers: Ints, places: int) -> Ints:
+    def _head(self, waits: Ints, workers: Ints, free: Ints) -> Ints:
         """Of those who wait, by submission, whoever is matched."""
-        parts = workers[waits].cumsum()
+        places, parts = int(free.sum()), workers[waits].cumsum()
         few = max(places, int(self.alpha * int(parts[-1]))) if len(waits) else 0
-        return waits[parts - workers[waits] < min(few, self.deepest * places)]
+        if np.count_nonzero(free) > 1:  # else there is one line, and nothing to match
+            few = min(few, self.deepest * places)
+        return waits[parts - workers[waits] < few]
 
 
 def assigned(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
