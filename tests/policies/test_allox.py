@@ -130,10 +130,45 @@ def test_the_longest_waiting_are_matched_first():
     assert list(shares(AlloX(alpha=0.01), jobs, "1xfast:1")[0]) == [0]
 
 
-def test_gangs_take_what_single_workers_leave_by_submission():
-    jobs = [Job("g", 0.0, 9.0, "m", 2), Job("h", 1.0, 9.0, "m", 2), Job("s", 2.0, 9.0, "n"), Job("t", 2.0, 9.0, "n")]
-    assert shares(AlloX(), jobs, "2xfast:2,2xslow:2")[0].keys() >= {2, 3}
-    assert shares(AlloX(), jobs[:3], "3xfast:3,2xslow:2")[0] == {0: 0, 1: 1, 2: 0}
+def test_each_worker_of_a_gang_is_matched_as_a_job():
+    """By submission, as many as there are accelerators; all of them, the shortest first."""
+    jobs = [Job("g", 0.0, 9.0, "m", 2), Job("h", 1.0, 9.0, "m", 2), Job("s", 2.0, 1.0, "n"), Job("t", 2.0, 1.0, "n")]
+    assert shares(AlloX(), jobs, "2xfast:2,2xslow:2")[0] == {0: 0, 1: 1}
+    assert shares(AlloX(alpha=1.0), jobs, "2xfast:2")[0] == {2: 0, 3: 0}
+    assert shares(AlloX(alpha=1.0), jobs, "3xfast:3,2xslow:2")[0].keys() >= {0, 2, 3}
+
+
+def test_what_falls_free_is_kept_for_the_gang_that_came_first():
+    """Two fast accelerators, one of them taken for a while: single workers that came later do not take the other."""
+    jobs = [Job("has", 0.0, 40.0, "n"), Job("gang", 1.0, 9.0, "m", 2), Job("s", 2.0, 9.0, "n"), Job("t", 3.0, 9.0, "n")]
+    held = {"jobs": np.array([0]), "types": np.array([0])}
+    assert shares(AlloX(), jobs, "2xfast:2", memo=held)[0] == {0: 0}
+    assert shares(AlloX(), [jobs[0], *jobs[2:], Job("gang", 4.0, 9.0, "m", 2)], "2xfast:2", memo=held)[0] == {0: 0, 1: 0}
+
+
+def test_a_gang_goes_where_it_is_done_first():
+    """7 steps a second once somebody has left, or 2 at once."""
+    gang, held = Job("gang", 1.0, 140.0, "m", 2), {"jobs": np.array([0]), "types": np.array([0])}
+    for left, on in ((44.0, {0: 0}), (110.0, {0: 0, 1: 1})):  # 40 s + 20 s, or 100 s + 20 s, against 70 s
+        assert shares(AlloX(), [Job("has", 0.0, left, "n"), gang], "2xfast:2,2xslow:2", memo=held)[0] == on
+
+
+def test_under_a_load_of_single_workers_gangs_do_not_wait_for_its_end():
+    table = table_of(TYPES, {("m", 1): (4.0, 1.0), ("m", 4): (12.0, 3.0)})
+    jobs = [Job(f"j{i}", 60.0 * i, 1000.0, "m") for i in range(60)] + [Job("gang", 600.0, 1200.0, "m", 4)]
+    made = Harness(SchedulerConfig(round_s=60.0), table=table).cluster(Cluster.parse("4xfast:4"))
+    made.policy(Allocated(AlloX(), Turns())).submit(*jobs).run()
+    assert made.ended_s("gang") < 0.5 * max(made.ended_s(job.name) for job in jobs)
+
+
+def test_lines_are_no_deeper_than_said():
+    jobs = [Job(f"j{i}", float(i), 1000.0 - 10.0 * i, "n") for i in range(50)]
+    two = "1xfast:1,1xslow:1"
+    assert set(shares(AlloX(alpha=1.0, deepest=10), jobs, two)[0]) == {18, 19}, "the shortest of the first 20"
+    assert set(shares(AlloX(alpha=1.0), jobs, two)[0]) == {48, 49}
+    assert set(shares(AlloX(alpha=1.0, deepest=10), jobs, "1xfast:1")[0]) == {49}, "one line, nothing to match"
+    with pytest.raises(InputError, match="deepest"):
+        AlloX(deepest=0)
 
 
 def test_lost_accelerators_are_not_given():

@@ -1,14 +1,18 @@
-"""FIFO over types with space sharing: who finds no room goes beside somebody, where that pays."""
+"""FIFO over types where jobs share accelerators or gangs stand apart: the textbook's program, and the line that `sticky` is."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from instances import moment
 
+from fairlead.core.allocation import Allocation
 from fairlead.core.stages import Allocated
 from fairlead.policies.fifo_shares import FifoPerf
 from fairlead.rounds.turns import Turns
 from fairlead.testing.contracts import PolicyContract
+from policies.per_job import Together, cp, solved
+from policies.per_job import moment as random_moment
 
 
 class TestPackedContract(PolicyContract):
@@ -16,19 +20,83 @@ class TestPackedContract(PolicyContract):
     residents = 2
 
 
-def test_who_finds_no_room_goes_beside_whoever_it_does_best_with():
-    """Two accelerators, three jobs: the third goes beside the second, with whom both together do 1.4 parts, not 1.2."""
+class TestStickyContract(PolicyContract):
+    make = lambda: Allocated(FifoPerf(sticky=True, space_sharing=True), Turns())  # noqa: E731
+    residents = 2
+
+
+OPTIONS = [{"space_sharing": True}, {"placement_sensitive": True}, {"space_sharing": True, "placement_sensitive": True}]
+
+
+def textbook(made, options):
+    """The largest sum, weighted by arrival, over a variable for each job and pair; and what an allocation comes to."""
+    book = Together.of(made, **options)
+    single = (book.two < 0) & (book.room < 1e6)
+    fastest = np.zeros(len(made.rates))
+    np.maximum.at(fastest, book.one[single], book.rate[single, 0])
+    count = len(fastest)
+    weight = np.divide((count - np.arange(count)) / count, fastest, out=np.zeros(count), where=fastest > 0)
+    x, throughput, keeps = book.program()
+    problem = cp.Problem(cp.Maximize(weight @ throughput), keeps)
+    return solved(problem), lambda allocation: book.as_dealt(x, allocation, problem)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options))
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.usefixtures("all_digits")
+def test_the_sum_weighted_by_arrival_is_the_largest_possible(seed, options):
+    """Few kinds, so that there are classes whose members differ in nothing but their arrival."""
+    made = random_moment(seed, jobs=(14, 30)[seed % 2], kinds=4, nodes=2 if "placement_sensitive" in options else 1)
+    allocation, _ = FifoPerf(**options).allocate(made.view, None)
+    made.check_shared(allocation)
+    most, worth = textbook(made, options)
+    assert worth(allocation) == pytest.approx(most, rel=1e-6)
+
+
+def same(one: Allocation, two: Allocation) -> bool:
+    columns = ("first", "second", "types")
+    return all(np.array_equal(getattr(one, name), getattr(two, name)) for name in columns) and np.allclose(
+        one.share, two.share, rtol=0, atol=2e-9
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_asked_before_does_not_matter(seed):
+    """Bounds that are kept from another moment save time, and change nothing; nor does the sample of a large one."""
+    kept = FifoPerf(space_sharing=True)
+    for jobs in (40, 41, 300, 60):
+        view = random_moment(seed, jobs=jobs).view
+        assert same(kept.allocate(view, None)[0], FifoPerf(space_sharing=True).allocate(view, None)[0])
+
+
+def three(*, third_beside: tuple[float, float], alone: float = 1.0):
+    """Two accelerators, three jobs; the third does so much beside the first, or the second, as they do beside it."""
     beside = np.zeros((3, 3, 1))
-    for one, two, part in ((0, 2, 0.6), (1, 2, 0.7)):
-        beside[one, two, 0] = beside[two, one, 0] = part
-    given = moment([[1.0], [1.0 + 1e-9], [1.0 + 2e-9]], "v100:1,v100:1", paired=beside)
-    allocation, memo = FifoPerf(space_sharing=True).allocate(given.view, None)
-    assert list(zip(allocation.first.tolist(), allocation.second.tolist())) == [(0, -1), (1, 2)]
-    again, _ = FifoPerf(space_sharing=True).allocate(given.view, memo)
-    assert np.array_equal(again.second, allocation.second)
+    for host, part in enumerate(third_beside):
+        beside[host, 2, 0] = beside[2, host, 0] = part
+    return moment([[alone], [alone + 1e-9], [alone + 2e-9]], "v100:1,v100:1", paired=beside).view
 
 
-def test_company_that_does_not_pay_is_not_sought():
+def pairs(allocation: Allocation) -> list[tuple[int, int]]:
+    return list(zip(allocation.first.tolist(), allocation.second.tolist()))
+
+
+def test_company_counts_by_arrival():
+    """Weights 3, 2 and 1: beside the third, the second must keep more than half of its speed, and both do 2·0.8 + 0.8."""
+    assert pairs(FifoPerf(space_sharing=True).allocate(three(third_beside=(0.6, 0.8)), None)[0]) == [(0, -1), (1, 2)]
+    assert pairs(FifoPerf(space_sharing=True).allocate(three(third_beside=(0.6, 0.6)), None)[0]) == [(0, -1), (1, -1)]
+
+
+def test_in_the_sticky_line_who_finds_no_room_goes_beside_whoever_it_does_best_with():
+    """The third goes beside the second, with whom both together do 1.4 parts, not 1.2, whoever came first."""
+    view, policy = three(third_beside=(0.6, 0.7)), FifoPerf(sticky=True, space_sharing=True)
+    allocation, memo = policy.allocate(view, None)
+    assert pairs(allocation) == [(0, -1), (1, 2)]
+    assert pairs(policy.allocate(view, memo)[0]) == pairs(allocation)
+
+
+@pytest.mark.parametrize("sticky", [False, True])
+def test_company_that_does_not_pay_is_not_sought(sticky):
     given = moment([[1.0]] * 3, "v100:1,v100:1", paired=np.full((1, 1, 1), 0.5))
-    allocation, _ = FifoPerf(space_sharing=True).allocate(given.view, None)
+    allocation, _ = FifoPerf(sticky=sticky, space_sharing=True).allocate(given.view, None)
     assert allocation.second.tolist() == [-1, -1]

@@ -6,6 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.config import SchedulerConfig
+from fairlead.config.scheduler import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
@@ -18,7 +20,10 @@ from fairlead.policies.shortest_shares import ShortestJobFirstPerf
 from fairlead.policies.total import MaxSumThroughputPerf, MinCost, MinCostSlo
 from fairlead.policies.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
 from fairlead.rounds.turns import Turns
+from fairlead.study.simulate import Simulation, simulate
 from fairlead.testing.contracts import PolicyContract
+from fairlead.workloads.catalogue import catalogue
+from fairlead.workloads.generate import Generator
 from lifting import Textbook, fairly, in_order
 from policies.per_job import Moment, Together, cp, moment, solved
 from scenes import state_of, table_of, view_of
@@ -334,3 +339,13 @@ def test_agnostic_policies_may_have_twelve_types_of_which_some_jobs_use_a_few(po
     fits = (view.jobs.fits[:, None] >> np.arange(12)) & 1
     made = Moment(view, view.rates.of_jobs * fits, view.jobs.workers, view.capacity)
     made.check(policy().allocate(view, None)[0])
+
+
+def test_a_scaled_model_that_seems_infeasible_is_solved_as_it_is():
+    """Everybody at its highest level leaves no slack: the solver's scaling found no way to it, in the middle of this run."""
+    workload = Generator(jobs=36, jobs_per_hour=20.0, workers="multiple", users=12)
+    cluster = Cluster.parse("8xv100:4,8xp100:4,8xk80:4")
+    table = catalogue().for_types(cluster.type_names)
+    scheduler = SchedulerConfig(parse_part("hierarchical-perf:space_sharing=true"))
+    done = simulate(Simulation(workload.trace(0), cluster, scheduler, table, measure=(0, 10))).state.everybody()
+    assert np.isfinite(done.ended_s[:10]).all()

@@ -17,6 +17,7 @@ from fairlead.core.job import batch_size_of
 from fairlead.core.plan import Facts, Lesson
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
+from fairlead.estimation.followed import Followed
 from fairlead.estimation.profiler import off
 from fairlead.estimation.rows import Rows
 
@@ -25,8 +26,10 @@ RATE = "rate "
 """How the names of these facts begin."""
 
 
-class Observed:
-    """The facts as arrays of means (NaN: not seen) and counts. A cache: it follows from the facts it is given."""
+class Observed(Followed):
+    """The facts as arrays of means (NaN: not seen) and counts."""
+
+    begins = RATE
 
     def __init__(self, rows: Rows, types: tuple[str, ...]) -> None:
         count = len(rows.table.keys)
@@ -34,30 +37,15 @@ class Observed:
         self._rows = rows
         self._code = {name: code for code, name in enumerate(types)}
         self._shape = {ALONE: (count, len(types)), SPREAD: (count, len(types)), PAIRED: (count, count, len(types))}
-        self._forget()
+        super().__init__()
 
     def _forget(self) -> None:
         self.version += 1
         self.mean: dict[str, Floats] = {what: np.full(shape, np.nan) for what, shape in self._shape.items()}
         self.count: dict[str, Ints] = {what: np.zeros(shape, dtype=np.int64) for what, shape in self._shape.items()}
-        self._known: dict[str, Any] = {}
-        self._facts: Facts = self._known
-
-    def follow(self, facts: Facts) -> None:
-        """Take in what is new."""
-        if facts is self._facts:
-            return
-        mine = {name: value for name, value in facts.items() if name.startswith(RATE)}
-        if any(name not in mine for name in self._known):  # another history
-            self._forget()
-        for name, value in mine.items():
-            before = self._known.get(name)
-            if before is not value and before != value:
-                self._take(value)
-                self.version += 1
-        self._known, self._facts = mine, facts
 
     def _take(self, fact: Facts) -> None:
+        self.version += 1
         row, type_ = self._rows.table.row(*fact["of"]), self._code[fact["on"]]
         rates = [rate for _, _, rate in fact["seen"]]
         what, at = SPREAD if fact.get("spread") else ALONE, tuple[int, ...]((row, type_))

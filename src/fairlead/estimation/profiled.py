@@ -23,6 +23,7 @@ from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimation.estimates import Estimates, Guess, check_measuring
 from fairlead.estimation.fingerprint import closest, drawn, parts
+from fairlead.estimation.followed import Followed
 from fairlead.estimation.observed import ALONE, SPREAD, Observed, Observer
 from fairlead.estimation.prior import from_speeds, prior_of
 from fairlead.estimation.profiler import Profiler, check_references, reference_rows
@@ -158,8 +159,10 @@ class _Plan:
     timed_alone: Bools  # by type
 
 
-class _Kept:
+class _Kept(Followed):
     """What follows from the parameters, and from the facts that were seen last."""
+
+    begins = PROFILE
 
     def __init__(self, profiled: Profiled, types: tuple[str, ...]) -> None:
         self.profiled, self.types = profiled, types
@@ -174,7 +177,7 @@ class _Kept:
         self.made_of: tuple[int, int] = (-1, -1)
         self.version = 0
         self._plans: dict[int, _Plan] = {}
-        self._forget()
+        super().__init__()
 
     # The facts.
 
@@ -188,22 +191,10 @@ class _Kept:
         self.deviation: Floats = np.full(rows, 1.0)
         self.timed: Floats = np.full((rows, types), np.nan)  # alone
         self.timed_beside: Floats = np.full((rows, rows, types), np.nan)
-        self._known: dict[str, Any] = {}
-        self._facts: Facts = self._known
 
     def follow(self, facts: Facts) -> None:
-        """Take in what is new."""
         self.observed.follow(facts)
-        if facts is self._facts:
-            return
-        mine = {name: value for name, value in facts.items() if name.startswith(PROFILE)}
-        if any(name not in mine for name in self._known):  # another history
-            self._forget()
-        for name, value in mine.items():
-            before = self._known.get(name)
-            if before is not value and before != value:
-                self._take(value)
-        self._known, self._facts = mine, facts
+        super().follow(facts)
 
     def _take(self, fact: Facts) -> None:
         row = self.rows.table.row(*fact["of"])

@@ -8,7 +8,10 @@ completion times. So the sum of completion times, up to what has passed already,
 
 since the N_j accelerators of a type are alike, and none has more than ⌈n / N_j⌉ of n jobs in line. What has passed is the same
 for a job wherever it goes, and is left out. The program is a transportation problem: its vertices are whole numbers. Whoever
-comes first in a line has all of the time there; the others wait."""
+comes first in a line has all of the time there; the others wait.
+
+What a matching takes grows with the square of how deep lines are, and who is far back in a line does not start now. So no more
+jobs are matched than make lines of a given depth, those that were submitted first; up to that the optimum is exact."""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.columns import JobColumns
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
@@ -38,20 +42,26 @@ LEAST_WORTH = 1e-8
 class AlloX:
     """Least average completion time, by matching single-worker jobs to places in line on each type.
 
-    Of those who wait, the `alpha` that were submitted first are matched (at least as many as there are free accelerators), so
-    that short jobs do not pass a long one for ever. Who has been given an accelerator keeps it to its end, as in AlloX and in
-    Gavel's comparison; with `preempt`, who runs is matched anew with the others, and stays where the optimum leaves a choice.
+    Of those who wait, the part `alpha` that was submitted first is matched (at least as many as there are free accelerators, at
+    most `deepest` times as many where more than one type is free), so that short jobs do not pass a long one for ever. Who has
+    been given an accelerator keeps it to its end, as in AlloX and in Gavel's comparison; with `preempt`, who runs is matched
+    anew with the others, and stays where the optimum leaves a choice.
 
-    Gangs are outside of AlloX: they come after the single workers, by submission, on the fastest type that has enough left.
+    Gangs are outside of AlloX. Here each worker of a gang counts as a job, on the type on which the gang will be done soonest;
+    where some of its workers come first in line and others do not yet, theirs is kept for it. What is left after that goes to
+    the other gangs, by submission, each on the fastest type that has enough.
     """
 
     paper: ClassVar[str] = "AlloX (Le et al., EuroSys'20); Gavel §7.3"
     alpha: float = 0.3
     preempt: bool = False
+    deepest: int = 32
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1:
             raise InputError("policy allox", "a number above 0, up to 1", field="alpha", value=self.alpha)
+        if self.deepest < 1:
+            raise InputError("policy allox", "a whole number from 1 on", field="deepest", value=self.deepest)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         jobs, rates = view.jobs, view.rates
@@ -64,22 +74,38 @@ class AlloX:
             _keep(_remembered(view, memo), usable, jobs.workers, free, given)
         speed = np.where(usable, rates.of_jobs, 0.0)
         first_come = np.lexsort((jobs.number, jobs.submitted_s))
-        waits = first_come[(given[first_come] < 0) & (jobs.workers[first_come] == 1)]
-        waits = waits[(usable[waits] & (free > 0)).any(axis=1)]
-        matched = waits[: max(int(free.sum()), int(self.alpha * len(waits)))]
+        queue = first_come[(given[first_come] < 0) & usable[first_come].any(axis=1)]
+        wanted = np.where(usable & (free > 0), speed, 0.0)
+        matched = self._head(queue[wanted[queue].any(axis=1)], jobs.workers, free)
+        for at in matched[jobs.workers[matched] > 1].tolist():
+            wanted[at] *= np.arange(types) == _soonest(at, jobs, speed, free, given)
+        matched = matched[wanted[matched].any(axis=1)]
+        patient = np.zeros(len(jobs), dtype=np.bool_)
         if len(matched):
-            left = np.maximum(jobs.steps_left[matched], 1e-9)[:, None]
-            times = np.divide(left, speed[matched], out=np.full((len(matched), types), np.inf), where=speed[matched] > 0)
-            here = np.where(jobs.running, jobs.type, -1)[matched]
+            part = matched.repeat(jobs.workers[matched])
+            left = np.maximum(jobs.steps_left[part], 1e-9)[:, None]
+            times = np.divide(left, wanted[part], out=np.full((len(part), types), np.inf), where=wanted[part] > 0)
+            here = np.where(jobs.running, jobs.type, -1)[part]
             line = assigned(times, free, here)
             starts = first_in_line(times, line, free, here)
-            given[matched[starts]] = line[starts]
-            free -= np.bincount(line[starts], minlength=types)
-        _let_gangs_in(first_come[jobs.workers[first_come] > 1], speed, jobs.workers, free, given)
+            begun, on = part[starts], line[starts]
+            whole = np.bincount(begun, minlength=len(jobs))[begun] == jobs.workers[begun]
+            given[begun[whole]] = on[whole]
+            patient[begun[~whole]] = True
+            free -= np.bincount(on, minlength=types)
+        _let_gangs_in(queue[(jobs.workers[queue] > 1) & ~patient[queue]], speed, jobs.workers, free, given)
         chosen = (given >= 0).nonzero()[0]
         numbers, on = jobs.number[chosen], given[chosen]
         alone = np.full(len(chosen), -1, dtype=np.int64)
         return Allocation(numbers, alone, on, np.ones(len(chosen))), {"jobs": numbers, "types": on}
+
+    def _head(self, waits: Ints, workers: Ints, free: Ints) -> Ints:
+        """Of those who wait, by submission, whoever is matched."""
+        places, parts = int(free.sum()), workers[waits].cumsum()
+        few = max(places, int(self.alpha * int(parts[-1]))) if len(waits) else 0
+        if np.count_nonzero(free) > 1:  # else there is one line, and nothing to match
+            few = min(few, self.deepest * places)
+        return waits[parts - workers[waits] < few]
 
 
 def assigned(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
@@ -250,6 +276,19 @@ def _keep(before: Ints, usable: Bools, workers: Ints, free: Ints, given: Ints) -
         if usable[at, kind] and free[kind] >= workers[at]:
             given[at] = kind
             free[kind] -= workers[at]
+
+
+def _soonest(gang: int, jobs: JobColumns, speed: Floats, free: Ints, given: Ints) -> int:
+    """The type on which a gang would be done first, if those who have its accelerators go on to their ends."""
+    done = np.full(len(free), np.inf)
+    for kind in (speed[gang] > 0).nonzero()[0].tolist():
+        there = (given == kind).nonzero()[0]
+        ends = jobs.steps_left[there] / speed[there, kind]
+        order = ends.argsort(kind="stable")
+        room = free[kind] + np.concatenate(([0], jobs.workers[there[order]].cumsum()))
+        enough = int((room >= jobs.workers[gang]).argmax())
+        done[kind] = (0.0 if not enough else ends[order[enough - 1]]) + jobs.steps_left[gang] / speed[gang, kind]
+    return int(done.argmin())
 
 
 def _let_gangs_in(gangs: Ints, speed: Floats, workers: Ints, free: Ints, given: Ints) -> None:

@@ -3,16 +3,46 @@ how the time of a pair of classes is dealt out to pairs of jobs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import InputError
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes
 from fairlead.policies.fair_shares import Filled, Spread
 
 NO_PLACE = 1e9
 """The part of a type's nodes that a gang takes together where no node has room for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """What a policy reckons with, besides a job alone on a type; policies that can are this.
+
+    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
+    room together.
+    """
+
+    space_sharing: bool = False
+    placement_sensitive: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is nothing else."""
+        return not (self.space_sharing or self.placement_sensitive)
+
+
+def check_among(policy: str, among: str, sharing: Sharing) -> None:
+    """The middle of the optima is known only where everybody is alone on types at full speed."""
+    if among == "centre" and not sharing.alone:
+        wanted = "'most' together with space_sharing or placement_sensitive"
+        raise InputError(f"policy {policy}", wanted, field="among", value=among)
+
+
+NO_SHARING = Sharing()
 
 
 def company(classes: Classes, view: Snapshot, gain: Floats) -> Floats:

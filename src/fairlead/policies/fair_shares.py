@@ -16,6 +16,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
 from fairlead.policies.classes import Classes, lots
+from fairlead.policies.pairs import paying
 from fairlead.policies.program import Program, Solution
 
 SECOND = 0.01
@@ -187,10 +188,7 @@ class FairShares:
         self._paired[here] = paired
         gain = gain[:, : len(self._capacity)]  # of who stands together
         then = None if then is None else then[:, : len(self._capacity)]
-        together = np.divide(paired, gain[:, None, :], out=np.zeros_like(paired), where=gain[:, None, :] > 0)
-        pays = (together > 0) & (together.transpose(1, 0, 2) > 0) & (together + together.transpose(1, 0, 2) > 1.0 + 1e-9)
-        pays &= (classes.workers[:, None] == classes.workers[None, :])[:, :, None]
-        pays &= fresh[:, :, None]
+        pays = paying(paired, gain, classes.workers) & fresh[:, :, None]
         j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()
         if not len(g):
             return

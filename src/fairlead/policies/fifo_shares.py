@@ -6,14 +6,17 @@ Every job has a weight of its own, but at given prices its answer is plain: the 
 none. So only jobs that are near to another answer at the last prices are in the program; the others keep theirs. The program
 gives new prices. When nobody outside of it would answer otherwise at these, the optimum is exact; who would, joins it.
 
+With company, or gangs that stand apart, it is a program over classes and their ways, in which each class knows what its
+members' weights make of its time (by_rank.py). It is exact, too.
+
 `sticky` is FIFO as Gavel's simulator has it, without a program: a job takes the fastest type with room for it and stays there
 until it ends, and the line stops at the first that finds none."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,10 +25,14 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
+from fairlead.policies.by_rank import Layout, most_by_weight
 from fairlead.policies.classes import Classes, classes_of
+from fairlead.policies.company import Sharing
 from fairlead.policies.in_line import beside, in_pairs, taken
 from fairlead.policies.max_min import nothing
 from fairlead.policies.program import Program
+from fairlead.policies.sharing import Answer, Means, shared
+from fairlead.policies.supply import Supply
 
 _GAP = 1e-9
 _ROUNDS = 500
@@ -34,33 +41,41 @@ _PART = 4
 
 
 @dataclass(frozen=True)
-class FifoPerf:
+class FifoPerf(Sharing):
     """Whoever came first has its fastest type, as far as the sum of all, weighted by arrival, gains from it.
 
     `sticky`: as Gavel's simulator, one by one; a job keeps the type it got, and nobody overtakes the first that finds no room.
-    `space_sharing` goes one by one too: who finds no room of its own goes beside whoever it does best with, if that pays.
-    With `placement_sensitive`, one by one as well, a gang that finds no room together may do better on another type.
+    Who finds none then goes, with `space_sharing`, beside whoever it does best with, if that pays.
     """
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     sticky: bool = False
-    space_sharing: bool = False
-    placement_sensitive: bool = False
+    _near: dict[Any, Sequence[Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
         if not len(classes):
             return nothing(view), memo
-        if self.sticky or self.space_sharing or self.placement_sensitive:
+        if self.sticky:
             return self._one_by_one(view, classes, memo)
+        if not self.alone:
+            return shared("FIFO", view, classes, self, lambda means, _: self._in_company(means))[0], memo
         there = (classes.of >= 0).nonzero()[0]
         of = classes.of[there]
-        weight = (len(view.jobs) - there) / len(view.jobs)
+        weight = _by_arrival(there, len(view.jobs))
         speed = classes.rates / classes.rates.max(axis=1, keepdims=True)
         near = memo["prices"] if isinstance(memo, Mapping) else None
         x = np.zeros((len(view.jobs), len(view.capacity)))
         x[there], prices = weighted_sum(speed[of], weight, classes.workers[of], view.capacity.astype(np.float64), near)
         return Allocation.alone(view.jobs.number, x), {"prices": prices}
+
+    def _in_company(self, means: Means) -> Answer:
+        assert isinstance(means, Supply)
+        weight = _by_arrival(means.there, len(means.classes.of))
+        used, part, near = most_by_weight(means, weight, self._near)
+        self._near.clear()
+        self._near.update(near)
+        return Answer(used, means.asked(part * means.fastest))
 
     def _one_by_one(self, view: Snapshot, classes: Classes, memo: Memo) -> tuple[Allocation, Memo]:
         number, line = view.jobs.number, np.arange(len(view.jobs))
@@ -78,6 +93,12 @@ class FifoPerf:
         row = (got >= 0).nonzero()[0]
         kept = {"number": number[row], "type": got[row], "guest": number[guests], "host": number[hosts]}
         return in_pairs(view, got, mates), kept
+
+
+def _by_arrival(there: Ints, count: int) -> Floats:
+    """(M − m) / M."""
+    weight: Floats = (count - there) / count
+    return weight
 
 
 def weighted_sum(

@@ -22,9 +22,9 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
+from fairlead.policies.company import NO_SHARING, Sharing, check_among
 from fairlead.policies.in_time import Among, Hurry, fastest_of, in_time
 from fairlead.policies.max_min import nothing
-from fairlead.policies.sharing import NO_SHARING, Sharing, check_among
 
 PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
 
@@ -44,8 +44,7 @@ class FinishTimeFairness:
 class FinishTimeFairnessPerf(Sharing):
     """Nobody finishes later, relative to a 1/n share, than it must, each on types that serve it: finish-time fairness.
 
-    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
-    room together. A 1/n share is always that of a job alone on types at full speed.
+    A 1/n share is always that of a job alone on types at full speed.
     """
 
     paper: ClassVar[str] = PAPER

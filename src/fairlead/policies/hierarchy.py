@@ -18,7 +18,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.sharing import Sharing
+from fairlead.policies.company import Sharing
 from fairlead.policies.water_filling import Parties, filled
 
 Inside: TypeAlias = Literal["fairness", "fifo"]
@@ -53,8 +53,6 @@ class HierarchicalPerf(Sharing, Hierarchical):
 
     `weights` of entities by name (1 where none is given); `inside` says how all entities share among their jobs, and `but`
     which ones do otherwise. Jobs without an entity are one together, with an empty name.
-    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
-    room together.
     """
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:

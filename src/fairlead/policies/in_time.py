@@ -21,10 +21,11 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.centre import centre
 from fairlead.policies.classes import Classes
+from fairlead.policies.company import Sharing
 from fairlead.policies.demands import no_prices
 from fairlead.policies.levels import Demand, worth_level
 from fairlead.policies.max_min import even_mix
-from fairlead.policies.sharing import Answer, Means, Sharing, shared
+from fairlead.policies.sharing import Answer, Means, shared
 
 Among: TypeAlias = Literal["most", "centre"]
 

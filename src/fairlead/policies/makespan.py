@@ -16,9 +16,9 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import classes_of
+from fairlead.policies.company import NO_SHARING, Sharing, check_among
 from fairlead.policies.in_time import Among, Hurry, in_time
 from fairlead.policies.max_min import nothing
-from fairlead.policies.sharing import NO_SHARING, Sharing, check_among
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,7 @@ class MinTotalDuration:
 
 @dataclass(frozen=True)
 class MinTotalDurationPerf(Sharing):
-    """All jobs done as soon as possible, each on the types that bring this about: heterogeneity-aware makespan.
-
-    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
-    room together.
-    """
+    """All jobs done as soon as possible, each on the types that bring this about: heterogeneity-aware makespan."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     among: Among = "most"

@@ -14,12 +14,11 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.centre import centre
 from fairlead.policies.classes import Classes, classes_of, lots
-from fairlead.policies.company import apart, company, dealt
+from fairlead.policies.company import Sharing, apart, check_among, company, dealt
 from fairlead.policies.fair_shares import FairShares
 
 SLIGHT = 1e-3
@@ -49,24 +48,18 @@ class MaxMinFairness:
 
 
 @dataclass(frozen=True)
-class MaxMinFairnessPerf:
+class MaxMinFairnessPerf(Sharing):
     """Equal, weighted progress for all, each on the types where its time is worth most: heterogeneity-aware max-min fairness.
 
     `among` the optima: `most` makes the most progress in all, `centre` is where an interior-point solver ends (as Gavel's).
-    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
-    room together (Gavel §3.1).
     """
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
     among: Literal["most", "centre"] = "most"
-    space_sharing: bool = False
-    placement_sensitive: bool = False
     _shares: FairShares = field(default_factory=lambda: FairShares("max-min fairness"), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.among == "centre" and (self.space_sharing or self.placement_sensitive):
-            wanted = "'most' together with space_sharing or placement_sensitive"
-            raise InputError("policy max-min-fairness-perf", wanted, field="among", value=self.among)
+        check_among("max-min-fairness-perf", self.among, self)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)

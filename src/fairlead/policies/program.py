@@ -113,7 +113,7 @@ class Program:
         highs = self._highs
         highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX if primal else _ANY_SIMPLEX)
         highs.run()
-        if self._off() > TOLERANCE:  # a lost basis, or a scaled model's optimum that is none of the model itself; rarely
+        if self._off() > TOLERANCE:  # rarely: a lost basis, or a scaled model's answer that is none of the model itself
             highs.clearSolver()
             highs.setOptionValue("simplex_scale_strategy", _UNSCALED)
             highs.run()
@@ -129,12 +129,10 @@ class Program:
         return Solution(values, reduced, duals, float(info.objective_function_value))
 
     def _off(self) -> float:
-        """By how much the last answer misses a bound or an optimality condition; infinity where there is none to judge yet."""
-        status, info = self._highs.getModelStatus(), self._highs.getInfo()
-        if status == highspy.HighsModelStatus.kUnknown:
+        """By how much the last answer misses a bound or an optimality condition; infinity where there is none to judge."""
+        info = self._highs.getInfo()
+        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return math.inf
-        if status != highspy.HighsModelStatus.kOptimal:
-            return 0.0
         return float(max(info.max_primal_infeasibility, info.max_dual_infeasibility))
 
     def _must(self, status: Any) -> None:

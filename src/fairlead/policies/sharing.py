@@ -14,11 +14,11 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes
+from fairlead.policies.company import Sharing
 from fairlead.policies.dealing import Clash
 from fairlead.policies.demands import Demands
 from fairlead.policies.levels import Demand
@@ -28,29 +28,6 @@ from fairlead.policies.ways import ways_of
 
 MANY = 8
 """With more types than these, `Demands` has more answers than there are rows that a supply can be short of."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sharing:
-    """What a policy reckons with, besides a job alone on a type: policies that can are this."""
-
-    space_sharing: bool = False
-    placement_sensitive: bool = False
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is nothing else."""
-        return not (self.space_sharing or self.placement_sensitive)
-
-
-def check_among(policy: str, among: str, sharing: Sharing) -> None:
-    """The middle of the optima is known only where everybody is alone on types at full speed."""
-    if among == "centre" and not sharing.alone:
-        wanted = "'most' together with space_sharing or placement_sensitive"
-        raise InputError(f"policy {policy}", wanted, field="among", value=among)
-
-
-NO_SHARING = Sharing()
 
 
 class Means(Protocol):

@@ -17,11 +17,12 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import classes_of
+from fairlead.policies.company import Sharing
 from fairlead.policies.in_line import beside, in_pairs, taken, whole_shares
 
 
 @dataclass(frozen=True)
-class ShortestJobFirstPerf:
+class ShortestJobFirstPerf(Sharing):
     """The job that can be done first has its fastest type to itself, then the next, on the fastest type with room for it.
 
     With `space_sharing`, who finds no room of its own goes beside whoever it does best with, if that pays, but for the first.
@@ -29,8 +30,6 @@ class ShortestJobFirstPerf:
     """
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
-    space_sharing: bool = False
-    placement_sensitive: bool = False
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)

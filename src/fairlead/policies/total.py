@@ -24,9 +24,10 @@ from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import classes_of
+from fairlead.policies.company import Sharing
 from fairlead.policies.levels import FITS
 from fairlead.policies.max_min import nothing
-from fairlead.policies.sharing import Answer, Means, Sharing, shared
+from fairlead.policies.sharing import Answer, Means, shared
 
 _FREE = 1e-3
 """A type without a price, among others that have one, counts as so much of the cheapest of them."""
@@ -34,11 +35,7 @@ _FREE = 1e-3
 
 @dataclass(frozen=True)
 class MaxSumThroughputPerf(Sharing):
-    """The most steps per second in all, whoever does them; `normalized`: each in units of its fastest type's.
-
-    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
-    room together.
-    """
+    """The most steps per second in all, whoever does them; `normalized`: each in units of its fastest type's."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     normalized: bool = False
@@ -59,11 +56,7 @@ class MaxSumThroughputPerf(Sharing):
 
 @dataclass(frozen=True)
 class MinCost(Sharing):
-    """The most throughput for the money, at each type's price per hour; where no type has a price, all cost the same.
-
-    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
-    room together.
-    """
+    """The most throughput for the money, at each type's price per hour; where no type has a price, all cost the same."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     normalized: bool = True
@@ -85,8 +78,6 @@ class MinCostSlo(MinCost):
     Deadlines that are out of reach do not bind. Where those that remain are too much for the cluster together, the jobs whose
     deadlines take the most of it, at the prices of its bottlenecks, lose theirs first: so the fewest do. Each is told so.
     Rounds realise shares only roughly, so jobs are to be done `margin_s` before their deadlines, where all can be.
-    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
-    room together.
     """
 
     margin_s: float = 1800.0

@@ -24,9 +24,10 @@ from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
+from fairlead.policies.company import NO_SHARING, Sharing
 from fairlead.policies.max_min import even_mix, normalised, nothing
 from fairlead.policies.room import Room
-from fairlead.policies.sharing import MANY, NO_SHARING, Answer, Means, Sharing, shared
+from fairlead.policies.sharing import MANY, Answer, Means, shared
 from fairlead.policies.supply import Supply
 from fairlead.policies.vessels import InRoom, InSupply
 
@@ -49,8 +50,6 @@ class MaxMinFairnessWaterFillingPerf(Sharing):
     """Equal, weighted progress for all, and what some cannot use goes to the others: heterogeneity-aware water filling.
 
     Pareto efficient: no job's throughput can be raised without lowering another's.
-    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
-    room together.
     """
 
     paper: ClassVar[str] = "Gavel §4.3 (Narayanan et al., OSDI'20)"

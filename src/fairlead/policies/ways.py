@@ -12,9 +12,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes
 from fairlead.policies.company import NO_PLACE, apart, company
-
-PAYS = 1e-9
-"""Two on one accelerator must do so much more together than they would in turns."""
+from fairlead.policies.pairs import paying
 
 
 @dataclass(frozen=True)
@@ -91,10 +89,7 @@ def ways_of(classes: Classes, view: Snapshot, *, space_sharing: bool, placement_
     others = [np.zeros(len(one)) for one in first]
     if space_sharing:
         beside = company(classes, view, alone)
-        part = np.divide(beside, alone[:, None, :], out=np.zeros_like(beside), where=alone[:, None, :] > 0)
-        pays = (part > 0) & (part.transpose(1, 0, 2) > 0) & (part + part.transpose(1, 0, 2) > 1.0 + PAYS)
-        pays &= (classes.workers[:, None] == classes.workers[None, :])[:, :, None]
-        pays &= possible[:, None, :] & possible[None, :, :]
+        pays = paying(beside, alone, classes.workers) & possible[:, None, :] & possible[None, :, :]
         few = (classes.count < 2).nonzero()[0]
         pays[few, few] = False
         j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()

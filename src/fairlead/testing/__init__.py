@@ -7,12 +7,18 @@ placement, admission, termination, estimation, backend and journal passes.
         make = MyPolicy
 """
 
-from fairlead.testing.admissions import AdmissionContract
 from fairlead.testing.builders import cluster, job, random_jobs, random_table
-from fairlead.testing.contracts import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
+from fairlead.testing.contracts import (
+    AdmissionContract,
+    BackendContract,
+    EstimationContract,
+    JournalContract,
+    PlacementContract,
+    PolicyContract,
+    TerminationContract,
+)
 from fairlead.testing.harness import Harness, Round
 from fairlead.testing.invariants import InvariantBroken, check_events, check_hosts, check_state
-from fairlead.testing.terminations import TerminationContract
 
 __all__ = [
     "AdmissionContract",

@@ -13,7 +13,7 @@ from fairlead.core.plan import Admitted
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Admission, Stages
 from fairlead.engine.codec import encode
-from fairlead.testing.contracts import SCENES, play
+from fairlead.testing.contracts.scenes import SCENES, play
 from fairlead.testing.invariants import check_events, check_reasons
 from fairlead.workloads.profiles import ThroughputTable
 

@@ -22,7 +22,7 @@ from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.testing.builders import cluster, random_jobs, random_table
-from fairlead.testing.contracts import SCENES, play
+from fairlead.testing.contracts.scenes import SCENES, play
 from fairlead.testing.invariants import check_events
 from fairlead.workloads.losses import LossCurve
 from fairlead.workloads.profiles import ThroughputTable

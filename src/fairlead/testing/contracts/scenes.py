@@ -1,0 +1,65 @@
+"""The clusters and workloads on which contracts are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairlead.backends.faults import Outage, listed
+from fairlead.backends.simulated import Simulated
+from fairlead.backends.world import Costs
+from fairlead.core import events as ev
+from fairlead.core.plan import RoundPlan
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.stages import Stages
+from fairlead.engine.codec import encode
+from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.testing.builders import asking_of_hosts, cluster, random_jobs, random_table, with_hosts
+from fairlead.workloads.profiles import ThroughputTable
+
+SCENES = (("v100:4,v100:4", 0), ("v100:4,v100:2,k80:4,k80:1", 1), ("p100:8", 2))
+"""Clusters and seeds on which policies and placements are tried."""
+
+
+def play(
+    stages: Callable[[ThroughputTable], Stages],
+    where: str,
+    seed: int,
+    *,
+    count: int = 24,
+    skip: bool = True,
+    costs: Costs | None = None,
+    faults: bool = False,
+    hosts: bool = False,
+    on_decision: Callable[[RoundPlan, Snapshot], None] | None = None,
+) -> tuple[State, list[ev.Event]]:
+    """A random workload on a small cluster, to the end; the last state, and all that happened. With `hosts`, CPUs and host
+    memory are scarce too."""
+    machine = cluster(where)
+    table = random_table(seed, machine.type_names)
+    jobs = random_jobs(seed, count, table=table, largest=min(4, int(machine.size_of_type.max())))
+    if hosts:
+        machine, jobs = with_hosts(machine), asking_of_hosts(seed, jobs)
+    outages = [Outage(0, 2000.0, 5000.0), Outage(len(machine.nodes) - 1, 9000.0, 9500.0)] if faults else []
+    backend = Simulated(machine, table, jobs, costs=costs, faults=listed(outages))
+    journal = MemoryJournal()
+    loop = Loop(State(machine), backend, stages(table), journal=journal, skip_quiet_rounds=skip)
+    if on_decision is not None:
+        loop.on_decision = lambda plan: on_decision(plan, loop.state.snapshot(backend.now))
+    loop.record(ev.Opened(0.0, machine, {}, "contract", None))
+    loop.run()
+    return loop.state, journal.events
+
+
+def check_skipping(
+    stages: Callable[[ThroughputTable], Stages], where: str, seed: int, costs: Costs, *, blame: str, who: str = ""
+) -> None:
+    """The same bytes, whether quiet rounds are skipped or not; `blame` says what is wrong where they differ."""
+    skipping, stepping = (play(stages, where, seed, skip=skip, costs=costs, faults=True)[1] for skip in (True, False))
+    ours, theirs = [encode(e) for e in skipping], [encode(e) for e in stepping]
+    at = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
+    assert ours == theirs, (
+        f"{who}on {where}, event {at} differs: {ours[at : at + 1]} when rounds are skipped, "
+        f"{theirs[at : at + 1]} when they are not; {blame}"
+    )
