@@ -27,7 +27,7 @@ from fairlead.policies.classes import Classes, lots
 from fairlead.policies.dealing import Clash, dealt_out
 from fairlead.policies.levels import FITS, Cost, Demand, least_level, worth_level
 from fairlead.policies.max_min import SLIGHT
-from fairlead.policies.program import Program, Solution
+from fairlead.policies.program import TOLERANCE, Program, Solution
 from fairlead.policies.ways import Ways
 
 _ROUNDS = 500
@@ -125,11 +125,12 @@ class Supply:
         slightly_less: Floats = worth * (1.0 - SLIGHT * place)
         return slightly_less
 
-    def fit(self, asked: Asked) -> Fit:
-        """min θ such that the demands take no more than (1 + θ) of every resource."""
+    def fit(self, asked: Asked, *, at_least: bool = False) -> Fit:
+        """min θ such that the demands take no more than (1 + θ) of every resource. With `at_least`, demands that clearly exceed
+        the cluster may exceed it by more than is said; the prices prove what is said."""
         model = self._plain()
         model.aim(np.zeros(len(self.ways)), None)
-        found = model.solve(asked)
+        found = model.solve(asked, TOLERANCE if at_least else np.inf)
         resources, classes = len(self.ways.there_is), len(self.classes)
         prices = found.duals[:resources].clip(min=0.0)
         total = float(prices @ self.ways.there_is)
@@ -186,9 +187,9 @@ class Supply:
 
         if guess <= 0.0:
             guess = worth_level(demand, lambda r: (float(pool @ r) - 1.0, pool), lowest, highest, lowest)
-        near = self.fit(self.asked(demand(guess)[0]))
+        near = self.fit(self.asked(demand(guess)[0]), at_least=True)
         first = worth_level(demand, cost_of(near), lowest, highest, guess)
-        level, wanted, fit = least_level(self.name, demand, lambda r: self.fit(self.asked(r)), cost_of, first, highest)
+        level, wanted, fit = least_level(self.name, demand, lambda r: self.fit(self.asked(r), at_least=True), cost_of, first, highest)
         return level, self.asked(wanted), fit
 
     def allocation(self, numbers: Ints, asked: Asked, time: Floats, reasons: Mapping[int, Reason]) -> Allocation | Clash:
@@ -238,8 +239,9 @@ class _Model:
         bounds = (-np.inf, np.inf) if over is None else (over, over)
         program.column_bounds(first, np.array([bounds[0]]), np.array([bounds[1]]))
 
-    def solve(self, asked: Asked) -> Solution:
-        """The optimum over all supplies that meet the demands: rows are added until none is violated."""
+    def solve(self, asked: Asked, enough: float = np.inf) -> Solution:
+        """The optimum over all supplies that meet the demands: rows are added until none is violated, or the first column is
+        above `enough`. Those that are violated then are there the next time."""
         if not len(self.owner):
             owner = (self.supply.count > 0).nonzero()[0]
             self._ask(owner, np.zeros(len(owner)), asked)
@@ -253,6 +255,8 @@ class _Model:
             if not len(owner):
                 return found
             self._ask(owner, speed, asked)
+            if found.values[0] > enough:
+                return found
         raise SolverError(self.supply.name, f"a supply that does not meet the demands after {_ROUNDS} rounds")
 
     def _short(self, values: Floats, asked: Asked) -> tuple[Ints, Floats]:

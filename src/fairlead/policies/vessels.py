@@ -68,7 +68,7 @@ class InSupply:
         return self._supply.asked(level / self.top * self._supply.fastest)
 
     def fit(self, level: Floats) -> supplies.Fit:
-        return self._supply.fit(self.asked(level))
+        return self._supply.fit(self.asked(level), at_least=True)
 
     def overflows(self, fit: supplies.Fit) -> None:
         self._bill = fit.bill
