@@ -66,6 +66,10 @@ class Bill:
         cost: Floats = (np.maximum(part[:, None] - self.speed[of], 0.0) * self.price[of]).sum(axis=1)
         return cost
 
+    def of(self, origin: Ints) -> Bill:
+        """The same for classes that were parts of these."""
+        return Bill(self.speed[origin], self.price[origin])
+
     def rise(self, of: Ints, part: Floats) -> Floats:
         """How fast each demand's cost rises with it."""
         rise: Floats = ((part[:, None] > self.speed[of]) * self.price[of]).sum(axis=1)
@@ -103,6 +107,15 @@ class Supply:
         self.count = np.bincount(self.of, minlength=len(classes)).astype(np.float64)
         self.near: Floats | None = None  # its prices are for ways that may not be there the next time
         self._level: _Model | None = None
+
+    def follows(self, earlier: Supply) -> Ints:
+        """The earlier supply's classes were larger: what it had to be asked for is asked for from the start. By class, which of
+        the earlier ones it was a part of."""
+        origin = np.zeros(len(self.classes), dtype=np.int64)
+        origin[self.of] = earlier.classes.of[self.there]
+        owner, row = (origin[:, None] == earlier._plain().owner[None, :]).nonzero()
+        self._plain().expect(owner, earlier._plain().speed[row])
+        return origin
 
     def asked(self, demand: Floats) -> Asked:
         """Throughputs by job as demands."""
@@ -189,7 +202,9 @@ class Supply:
             guess = worth_level(demand, lambda r: (float(pool @ r) - 1.0, pool), lowest, highest, lowest)
         near = self.fit(self.asked(demand(guess)[0]), at_least=True)
         first = worth_level(demand, cost_of(near), lowest, highest, guess)
-        level, wanted, fit = least_level(self.name, demand, lambda r: self.fit(self.asked(r), at_least=True), cost_of, first, highest)
+        level, wanted, fit = least_level(
+            self.name, demand, lambda r: self.fit(self.asked(r), at_least=True), cost_of, first, highest
+        )
         return level, self.asked(wanted), fit
 
     def allocation(self, numbers: Ints, asked: Asked, time: Floats, reasons: Mapping[int, Reason]) -> Allocation | Clash:
@@ -227,7 +242,13 @@ class _Model:
         self.program = Program(supply.name, cost, lower, upper, below, above, entries, tolerance=1e-10)
         self._base = resources + classes
         self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
+        self._expected: tuple[Ints, Floats] = (self.owner, self.speed)
         self._leveled = not scaled  # whether it looks for the least excess
+
+    def expect(self, owner: Ints, speed: Floats) -> None:
+        """Rows that are likely to be needed, of classes at speeds above 0."""
+        some = (speed > 0) & (self.supply.count[owner] > 0)
+        self._expected = owner[some], speed[some]
 
     def aim(self, worth: Floats, over: float | None) -> None:
         """What to maximise; without an excess to bear (None), the least one."""
@@ -243,8 +264,8 @@ class _Model:
         """The optimum over all supplies that meet the demands: rows are added until none is violated, or the first column is
         above `enough`. Those that are violated then are there the next time."""
         if not len(self.owner):
-            owner = (self.supply.count > 0).nonzero()[0]
-            self._ask(owner, np.zeros(len(owner)), asked)
+            all_, (owner, speed) = (self.supply.count > 0).nonzero()[0], self._expected
+            self._ask(np.append(all_, owner), np.append(np.zeros(len(all_)), speed), asked)
         elif not self.scaled:
             wanted = asked.beyond(self.owner, self.speed)
             rows = self._base + np.arange(len(wanted))

@@ -26,8 +26,8 @@ class Taken:
 def take(
     keys: Sequence[Floats | Ints], first: Ints, second: Ints, types: Ints, numbers: Ints, workers: Ints, capacity: Ints
 ) -> Taken:
-    """Higher keys go first; the last of them counts most (as in `lexsort`), then the entry's place. An entry's jobs are known by
-    number; `second` is -1 where there is none. `numbers`, which ascend, and `workers` are by job."""
+    """Higher keys go first; the last of them counts most (as in `lexsort`), then the entry's place. An entry's jobs are known
+    by number; `second` is -1 where there is none. `numbers`, which ascend, and `workers` are by job."""
     free, busy, chosen = capacity.tolist(), bytearray(len(numbers) + 1), list[int]()  # the last one stands for nobody
     paired = second.max(initial=-1) >= 0
     left = sum(free)
