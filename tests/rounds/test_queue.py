@@ -21,7 +21,7 @@ def named(one: Ints, two: Ints) -> tuple[Ints, Ints]:
 def entry_by_entry(
     keys: list[Floats], one: Ints, two: Ints, types: Ints, workers: Ints, capacity: Ints
 ) -> tuple[list[int], list[int], set[int]]:
-    order = sorted(range(len(one)), key=lambda entry: (*(float(key[entry]) for key in reversed(keys)), entry))
+    order = sorted(range(len(one)), key=lambda entry: (*(-float(key[entry]) for key in reversed(keys)), entry))
     free, busy, chosen = capacity.tolist(), set[int](), list[int]()
     for entry in order:
         members = {int(one[entry]), int(two[entry])} - {-1}

@@ -13,7 +13,7 @@ from fairlead.core.job import Phase
 from fairlead.core.rng import stream
 from fairlead.registry import Registry
 from fairlead.testing import check_events
-from fairlead.testing.terminations import play_searches
+from fairlead.testing.contracts.termination import play_searches
 
 STAGES = ("policy", "admission", "placement", "termination")
 SETTINGS: dict[str, list[dict[str, Any]]] = {

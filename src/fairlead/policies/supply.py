@@ -27,7 +27,7 @@ from fairlead.policies.classes import Classes, lots
 from fairlead.policies.dealing import Clash, dealt_out
 from fairlead.policies.levels import FITS, Cost, Demand, least_level, worth_level
 from fairlead.policies.max_min import SLIGHT
-from fairlead.policies.program import Program, Solution
+from fairlead.policies.program import TOLERANCE, Program, Solution
 from fairlead.policies.ways import Ways
 
 _ROUNDS = 500
@@ -65,6 +65,10 @@ class Bill:
     def cost(self, of: Ints, part: Floats) -> Floats:
         cost: Floats = (np.maximum(part[:, None] - self.speed[of], 0.0) * self.price[of]).sum(axis=1)
         return cost
+
+    def of(self, origin: Ints) -> Bill:
+        """The same for classes that were parts of these."""
+        return Bill(self.speed[origin], self.price[origin])
 
     def rise(self, of: Ints, part: Floats) -> Floats:
         """How fast each demand's cost rises with it."""
@@ -104,6 +108,15 @@ class Supply:
         self.near: Floats | None = None  # its prices are for ways that may not be there the next time
         self._level: _Model | None = None
 
+    def follows(self, earlier: Supply) -> Ints:
+        """The earlier supply's classes were larger: what it had to be asked for is asked for from the start. By class, which of
+        the earlier ones it was a part of."""
+        origin = np.zeros(len(self.classes), dtype=np.int64)
+        origin[self.of] = earlier.classes.of[self.there]
+        owner, row = (origin[:, None] == earlier._plain().owner[None, :]).nonzero()
+        self._plain().expect(owner, earlier._plain().speed[row])
+        return origin
+
     def asked(self, demand: Floats) -> Asked:
         """Throughputs by job as demands."""
         return Asked(self.of, np.clip(demand / self.fastest, 0.0, 1.0), len(self.classes))
@@ -125,11 +138,12 @@ class Supply:
         slightly_less: Floats = worth * (1.0 - SLIGHT * place)
         return slightly_less
 
-    def fit(self, asked: Asked) -> Fit:
-        """min θ such that the demands take no more than (1 + θ) of every resource."""
+    def fit(self, asked: Asked, *, at_least: bool = False) -> Fit:
+        """min θ such that the demands take no more than (1 + θ) of every resource. With `at_least`, demands that clearly exceed
+        the cluster may exceed it by more than is said; the prices prove what is said."""
         model = self._plain()
         model.aim(np.zeros(len(self.ways)), None)
-        found = model.solve(asked)
+        found = model.solve(asked, TOLERANCE if at_least else np.inf)
         resources, classes = len(self.ways.there_is), len(self.classes)
         prices = found.duals[:resources].clip(min=0.0)
         total = float(prices @ self.ways.there_is)
@@ -186,9 +200,11 @@ class Supply:
 
         if guess <= 0.0:
             guess = worth_level(demand, lambda r: (float(pool @ r) - 1.0, pool), lowest, highest, lowest)
-        near = self.fit(self.asked(demand(guess)[0]))
+        near = self.fit(self.asked(demand(guess)[0]), at_least=True)
         first = worth_level(demand, cost_of(near), lowest, highest, guess)
-        level, wanted, fit = least_level(self.name, demand, lambda r: self.fit(self.asked(r)), cost_of, first, highest)
+        level, wanted, fit = least_level(
+            self.name, demand, lambda r: self.fit(self.asked(r), at_least=True), cost_of, first, highest
+        )
         return level, self.asked(wanted), fit
 
     def allocation(self, numbers: Ints, asked: Asked, time: Floats, reasons: Mapping[int, Reason]) -> Allocation | Clash:
@@ -226,7 +242,13 @@ class _Model:
         self.program = Program(supply.name, cost, lower, upper, below, above, entries, tolerance=1e-10)
         self._base = resources + classes
         self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
+        self._expected: tuple[Ints, Floats] = (self.owner, self.speed)
         self._leveled = not scaled  # whether it looks for the least excess
+
+    def expect(self, owner: Ints, speed: Floats) -> None:
+        """Rows that are likely to be needed, of classes at speeds above 0."""
+        some = (speed > 0) & (self.supply.count[owner] > 0)
+        self._expected = owner[some], speed[some]
 
     def aim(self, worth: Floats, over: float | None) -> None:
         """What to maximise; without an excess to bear (None), the least one."""
@@ -238,11 +260,12 @@ class _Model:
         bounds = (-np.inf, np.inf) if over is None else (over, over)
         program.column_bounds(first, np.array([bounds[0]]), np.array([bounds[1]]))
 
-    def solve(self, asked: Asked) -> Solution:
-        """The optimum over all supplies that meet the demands: rows are added until none is violated."""
+    def solve(self, asked: Asked, enough: float = np.inf) -> Solution:
+        """The optimum over all supplies that meet the demands: rows are added until none is violated, or the first column is
+        above `enough`. Those that are violated then are there the next time."""
         if not len(self.owner):
-            owner = (self.supply.count > 0).nonzero()[0]
-            self._ask(owner, np.zeros(len(owner)), asked)
+            all_, (owner, speed) = (self.supply.count > 0).nonzero()[0], self._expected
+            self._ask(np.append(all_, owner), np.append(np.zeros(len(all_)), speed), asked)
         elif not self.scaled:
             wanted = asked.beyond(self.owner, self.speed)
             rows = self._base + np.arange(len(wanted))
@@ -253,6 +276,8 @@ class _Model:
             if not len(owner):
                 return found
             self._ask(owner, speed, asked)
+            if found.values[0] > enough:
+                return found
         raise SolverError(self.supply.name, f"a supply that does not meet the demands after {_ROUNDS} rounds")
 
     def _short(self, values: Floats, asked: Asked) -> tuple[Ints, Floats]:

@@ -4,6 +4,7 @@ accelerators or stand apart. A vessel remembers at which prices it was full."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -56,19 +57,23 @@ class InRoom:
 class InSupply:
     """It fills up at most as often as there are speeds of classes to be had: from then on nobody of the class goes beyond."""
 
-    def __init__(self, supply: Supply, top: Floats) -> None:
+    def __init__(self, supply: Supply, top: Floats, earlier: InSupply | None = None) -> None:
+        """`earlier` was filled with the same jobs in larger classes: whatever was too much for it is too much for this one."""
         self.name, self.top = supply.name, top
         self.times = len(supply.ways.sides.way) + len(supply.classes) + 1
         self._supply = supply
         self._bill = Bill(np.zeros((len(supply.classes), 0)), np.zeros((len(supply.classes), 0)))
         self._known: list[supplies.Fit] = []
+        if earlier is not None:
+            origin = supply.follows(earlier._supply)
+            self._known = [replace(fit, bill=fit.bill.of(origin)) for fit in earlier._known]
         self._free = np.ones(len(supply.classes))  # by class, as a part of its fastest
 
     def asked(self, level: Floats) -> Asked:
         return self._supply.asked(level / self.top * self._supply.fastest)
 
     def fit(self, level: Floats) -> supplies.Fit:
-        return self._supply.fit(self.asked(level))
+        return self._supply.fit(self.asked(level), at_least=True)
 
     def overflows(self, fit: supplies.Fit) -> None:
         self._bill = fit.bill

@@ -106,12 +106,11 @@ def _supplied(view: Snapshot, classes: Classes, parties: Parties, sharing: Shari
         top = means.ways.fastest / equal * means.classes.workers
         here = np.zeros(len(view.jobs), dtype=np.bool_)
         here[means.there] = True
-        vessel = InSupply(means, top[means.of])
-        if before is None or not (fit := vessel.fit(before.level)).has_nearly_room:
+        level, earlier = (None, None) if before is None else before.level
+        vessel = InSupply(means, top[means.of], earlier)
+        if level is None or not (fit := vessel.fit(level)).has_nearly_room:
             level, fit = fill(vessel, view.jobs.weight[here], parties.only(here))
-        else:
-            level = before.level
-        return Answer(fit.used / (1.0 + max(fit.excess, 0.0)), vessel.asked(level), level=level)
+        return Answer(fit.used / (1.0 + max(fit.excess, 0.0)), vessel.asked(level), level=(level, vessel))
 
     return shared("water filling", view, classes, sharing, answer)[0]
 

@@ -140,9 +140,9 @@ class Turns:
             priority = due / had
         else:
             priority = np.divide(due, had, out=share * FIRST, where=had > 0)
-        keys: list[Floats | Ints] = [-share, -deficit, -priority.round(DIGITS)]
+        keys: list[Floats | Ints] = [share, deficit, priority.round(DIGITS)]
         if self.types != "together":
-            keys.append(self._type_order(view)[types])
+            keys.append(-self._type_order(view)[types])
         jobs = view.jobs
         taken = take(keys, x.first[standing], x.second[standing], types, jobs.number, jobs.workers, view.capacity)
         return Taken(standing[taken.entries], taken.free, taken.busy)
