@@ -57,8 +57,8 @@ class Simulated:
         self._next_other = 0
         self._untold: list[ev.Event] = []  # what is known before the first wait
         self.world.foresee(self._arrivals, first_number)
-        self._losses = LossReports(losses or {})
-        if losses:
+        self._losses = LossReports(losses) if losses else None
+        if self._losses is not None:
             self._losses.arrive(enumerate(self._arrivals, first_number))
         self._foreseen = True  # numbers are as the world knows them, until somebody comes in between
 
@@ -84,7 +84,8 @@ class Simulated:
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         for number in sorted(numbers.tolist()):
             self.world.arrive(number, view.job_of[number])
-        self._losses.arrive((number, view.job_of[number]) for number in numbers.tolist())
+        if self._losses is not None:
+            self._losses.arrive((number, view.job_of[number]) for number in numbers.tolist())
         jobs, c = view.jobs, self.world.columns
         for columns in (jobs, view.queued):
             c["base"][columns.number] = columns.steps_done
@@ -113,7 +114,7 @@ class Simulated:
         happened, self._untold = self._untold, []
         limit, awaited = until, True
         while True:
-            reports = self._losses.next_s(self.world, self.now, grain)
+            reports = math.inf if self._losses is None else self._losses.next_s(self.world, self.now, grain)
             outside = min(self._fault_time(), self._other_time(), reports)
             when = min(self.world.next_end(), self._next_arrival(), outside)
             if when > limit or when == math.inf:
@@ -123,7 +124,7 @@ class Simulated:
             # Where no job's end touches another's speed, all up to the next fault can be told at once.
             stretch = when if self.world.shares else max(when, min(limit, outside))
             self._happen(stretch, happened)
-            if stretch >= reports:
+            if self._losses is not None and stretch >= reports:
                 happened.extend(self._losses.tell(self.world, stretch))
         if limit < math.inf:
             self.now = limit
@@ -194,7 +195,8 @@ class Simulated:
             happened.append(ev.JobSubmitted(when, self._number, job))
             if not self._foreseen:
                 self.world.arrive(self._number, job)
-                self._losses.arrive([(self._number, job)])
+                if self._losses is not None:
+                    self._losses.arrive([(self._number, job)])
             self._next_job += 1
             self._number += 1
 

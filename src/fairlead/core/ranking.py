@@ -15,9 +15,6 @@ from fairlead.core.columns import JobColumns
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 
-_NEVER: Floats = np.array([math.inf])
-
-
 def in_order(
     view: Snapshot,
     key: Floats | Ints | None = None,
@@ -56,9 +53,8 @@ def crossing(now: float, key: Floats, who: Ints, growth: Floats) -> float:
     are the positions of keys that grow, `growth` is how much in a second."""
     if not len(who) or len(who) == len(key):
         return math.inf
-    stands = np.ones(len(key), dtype=np.bool_)
-    stands[who] = False
-    standing, moving = np.concatenate((key[stands], _NEVER)), key[who]
+    standing, moving = key.copy(), key[who]
+    standing[who] = math.inf  # who moves is not in anybody's way; behind all stands nobody
     standing.sort()
     waits = (standing[standing.searchsorted(moving)] - moving) / growth
     wait: float = waits.item(waits.argmin())
