@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,17 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE
 from fairlead.core.reasons import Reason
+
+T = TypeVar("T")
+
+
+def filled(kind: type[T], **fields: Any) -> T:
+    """A value of a frozen dataclass, every field given and none checked. The class's own way writes each field through
+    `object.__setattr__`, which a decision that makes a handful of them would feel."""
+    made = object.__new__(kind)
+    made.__dict__.update(fields)
+    return made
+
 
 NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
 

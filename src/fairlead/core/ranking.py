@@ -15,6 +15,7 @@ from fairlead.core.columns import JobColumns
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 
+
 def in_order(
     view: Snapshot,
     key: Floats | Ints | None = None,

@@ -35,6 +35,11 @@ def encode(event: ev.Event) -> bytes:
     return orjson.dumps(_ENCODE[type(event)](event), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
+def encode_line(event: ev.Event) -> bytes:
+    """The same with its end."""
+    return orjson.dumps(_ENCODE[type(event)](event), option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+
+
 def decode(line: bytes | str) -> ev.Event:
     try:
         record = orjson.loads(line)

@@ -14,7 +14,7 @@ from fairlead.core.columns import JobColumns, without
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
 from fairlead.core.job import Job, Phase
-from fairlead.core.plan import NO_FACTS, Lesson, Placed, RoundPlan, Selection
+from fairlead.core.plan import NO_FACTS, Lesson, Placed, RoundPlan, Selection, filled
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages
@@ -71,7 +71,8 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     if len(ended) and (view.waits or len(view.queued)):  # who waited for them, or for their room, may enter at the next look
         holds_until, revisit = None if holds_until is None else min(holds_until, view.time), min(revisit, view.time)
     reasons = {**selection.reasons, **placed.unplaced}
-    plan = RoundPlan(
+    plan = filled(
+        RoundPlan,
         time=view.time,
         refused=refused,
         admitted=admitted.jobs,

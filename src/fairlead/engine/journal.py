@@ -15,7 +15,7 @@ import orjson
 
 from fairlead.core.errors import JournalError
 from fairlead.core.events import Event, Opened
-from fairlead.engine.codec import VERSION, decode, encode
+from fairlead.engine.codec import VERSION, decode, encode_line
 
 
 @runtime_checkable
@@ -89,7 +89,7 @@ class JsonlJournal:
         if self._file is None:
             raise JournalError(f"{self.path}: the journal is closed")
         try:
-            self._file.write(encode(event) + b"\n")
+            self._file.write(encode_line(event))
         except OSError as error:
             raise JournalError(f"{self.path}: cannot write the journal: {error.strerror or error}") from error
 

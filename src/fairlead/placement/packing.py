@@ -12,7 +12,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE
-from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection
+from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection, filled
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.placement.nodes import FreeByNode
@@ -122,7 +122,8 @@ def pack(
     if len(placed) < len(jobs):
         jobs, types, workers = jobs[placed], types[placed], workers[placed]
         sizes = None if sizes is None else sizes[placed]
-    return Placed(kept, _launches(jobs, types, workers, places, sizes), room.left(), unplaced)
+    launches = _launches(jobs, types, workers, places, sizes)
+    return filled(Placed, kept=kept, launches=launches, free=room.left(), unplaced=unplaced)
 
 
 def _can_stay(selection: Selection, view: Snapshot) -> Bools:
@@ -172,19 +173,18 @@ def _place_new(
         order = large[(-workers[large]).argsort(kind="stable")]
         if pinned:
             order = order[[index not in pinned for index in order.tolist()]]
-        taken: list[int] = []
         for index, start, found in zip(
             order.tolist(), starts[order].tolist(), gangs(room, jobs[order], types[order], workers[order])
         ):
             if found:
                 flat[start : start + len(found)] = found
-                taken += found
             else:
                 name = room.cluster.type_names[types.item(index)]
                 some = "an accelerator" if workers.item(index) == 1 else f"{workers.item(index)} accelerators"
                 unplaced[jobs.item(index)] = Unplaced.no_place(f"{some} of type {name} {room.as_needed}")
-        room.take(np.array(taken, dtype=np.int64))
     places = np.array(flat, dtype=np.int64)
+    if len(large):
+        room.take(places[places >= 0])
     if singles is not None and len(large) < len(jobs):
         single = (workers == 1).nonzero()[0]
         if pinned:
@@ -228,10 +228,11 @@ def _launches(jobs: Ints, types: Ints, workers: Ints, places: Ints, sizes: Ints 
     if not len(jobs):
         return NO_LAUNCHES
     if len(places) == len(jobs):
-        return Launches(jobs, types, np.arange(len(jobs) + 1), places, sizes)
-    offsets = np.zeros(len(jobs) + 1, dtype=np.int64)
-    np.add.accumulate(workers, out=offsets[1:])
-    return Launches(jobs, types, offsets, places, sizes)
+        offsets = np.arange(len(jobs) + 1)
+    else:
+        offsets = np.zeros(len(jobs) + 1, dtype=np.int64)
+        np.add.accumulate(workers, out=offsets[1:])
+    return filled(Launches, jobs=jobs, types=types, offsets=offsets, accelerators=places, batch_sizes=sizes)
 
 
 def _pack_shared(
