@@ -1,0 +1,95 @@
+"""`fairlead profile`: measure training configurations on the accelerator at hand."""
+
+from __future__ import annotations
+
+import fnmatch
+import platform
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fairlead.cli.options import JsonOption
+from fairlead.cli.output import note, out, print_json, progress
+from fairlead.core.errors import FairleadError, InputError
+from fairlead.profiling.configurations import Configuration, configurations
+from fairlead.profiling.results import Results
+
+profile_app = typer.Typer(help="Measure trainings on the accelerator at hand (extra torch).", no_args_is_help=True)
+
+
+@profile_app.command(name="list")
+def list_(
+    only: Annotated[str, typer.Option("--only", help="Names to show, as in 'resnet*@224:*'.")] = "*", json: JsonOption = False
+) -> None:
+    """The configurations there are: model@input:batch."""
+    found = _chosen(only)
+    if json:
+        print_json({"configurations": [one.name for one in found]})
+        return
+    for one in found:
+        out.print(f"{one.family:<16} {one.name}", highlight=False, markup=False)
+
+
+@profile_app.command()
+def alone(
+    to: Annotated[Path, typer.Option("--out", help="Where results are kept; what is there is not measured again.")],
+    only: Annotated[str, typer.Option("--only", help="Names to measure, as in 'resnet*@224:*'.")] = "*",
+    budget_s: Annotated[float, typer.Option("--budget", help="Seconds after which nothing new is begun.", min=1.0)] = 3600.0,
+    device: Annotated[str, typer.Option("--device", help="cuda, cuda:1, cpu …")] = "cuda",
+    json: JsonOption = False,
+) -> None:
+    """Each configuration by itself: steps per second and their spread, utilization, memory.
+
+    It can be stopped and run again: fairlead profile alone --out h200.jsonl --budget 600. What cannot run here is kept with the
+    problem. Families take turns, so that a part of the list is a fair part.
+    """
+    torch = _torch(device)
+    measuring: Any = import_module("fairlead.profiling.alone")
+    meter = import_module("fairlead.profiling.meter").Meter()
+    about = {
+        **meter.device(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda),
+        "precision": "single; TF32 as PyTorch's defaults",
+    }
+    results = Results(to, about)
+    left = [one for one in _chosen(only) if one.name not in results.known]
+    began, done = time.monotonic(), 0
+    with progress(len(left), "measuring", quiet=json) as bar:
+        for one in left:
+            if time.monotonic() - began > budget_s:
+                break
+            results.add(measuring.measure_alone(one, device))
+            done += 1
+            bar.advance()
+    failed = sum("problem" in one for one in results.known.values())
+    if json:
+        print_json({"measured": done, "left": len(left) - done, "kept": len(results.known), "with_a_problem": failed})
+    else:
+        note(f"{to}: {done} measured, {len(left) - done} left, {len(results.known)} kept, {failed} of them with a problem")
+
+
+def _chosen(only: str) -> list[Configuration]:
+    found = [one for one in configurations() if fnmatch.fnmatchcase(one.name, only)]
+    if not found:
+        raise InputError(
+            "--only", "a pattern that some configuration has; `fairlead profile list` shows them", field="only", value=only
+        )
+    return found
+
+
+def _torch(device: str) -> Any:
+    try:
+        torch = import_module("torch")
+    except ImportError:
+        raise FairleadError("profiling trains models: install fairlead[torch]") from None
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(
+            "--device", "a device that is there; this machine has no CUDA, try --device cpu", field="device", value=device
+        )
+    return torch

@@ -1,0 +1,69 @@
+"""What an accelerator says of itself while something runs: NVML's utilization and memory, sampled by a thread. Where there is
+no NVML (a CPU), there is nothing to say."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from types import TracebackType
+from typing import Any
+
+EVERY_S = 0.1
+
+
+class Meter:
+    """`with Meter() as meter: …`, then `meter.told()`."""
+
+    def __init__(self, index: int = 0) -> None:
+        self._handle: Any = None
+        self._samples: list[tuple[int, int, int]] = []
+        self._stop = threading.Event()
+        try:
+            self._nvml: Any = importlib.import_module("pynvml")
+            self._nvml.nvmlInit()
+            self._handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        except Exception:  # no library, no driver, no device: whatever it is, there is nothing to read
+            self._handle = None
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Meter:
+        self._samples.clear()
+        if self._handle is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(EVERY_S):
+            rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
+            memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+            self._samples.append((rates.gpu, rates.memory, memory.used))
+
+    def told(self) -> dict[str, float]:
+        """Means in percent, and the most memory in use on the whole device; empty where nothing was read."""
+        if not self._samples:
+            return {}
+        gpu, memory, used = zip(*self._samples)
+        return {
+            "utilization": sum(gpu) / len(gpu),
+            "memory_utilization": sum(memory) / len(memory),
+            "device_memory_mb": max(used) / 2**20,
+            "samples": float(len(gpu)),
+        }
+
+    def device(self) -> dict[str, str]:
+        """What was measured on."""
+        found = {"host_cpus": str(os.cpu_count())}
+        if self._handle is not None:
+            name, driver = self._nvml.nvmlDeviceGetName(self._handle), self._nvml.nvmlSystemGetDriverVersion()
+            found |= {"device": _text(name), "driver": _text(driver)}
+        return found
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

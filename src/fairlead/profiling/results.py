@@ -1,0 +1,57 @@
+"""Measurements in a file, a JSON object a line; the first says what was measured on. What is there is not measured again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from fairlead.core.errors import InputError
+
+
+class Results:
+    """Opened to be added to. A line that was cut off by an interruption is dropped, and measured again."""
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        self.path, self.known = path, dict[str, dict[str, Any]]()
+        lines = _whole_lines(path)
+        if lines:
+            for line in lines[1:]:
+                self.known[line["name"]] = line
+            path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(orjson.dumps({"about": about}) + b"\n")
+
+    def add(self, measured: dict[str, Any]) -> None:
+        self.known[measured["name"]] = measured
+        with self.path.open("ab") as file:
+            file.write(orjson.dumps(measured) + b"\n")
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    found: list[dict[str, Any]] = []
+    texts = path.read_bytes().split(b"\n")
+    for number, text in enumerate(texts, 1):
+        if not text:
+            continue
+        try:
+            found.append(orjson.loads(text))
+        except orjson.JSONDecodeError:
+            if number == len(texts):  # no end of line behind it: it was being written
+                break
+            raise InputError(
+                path, "a JSON object", line=number, field="measurement", value=text[:40].decode(errors="replace")
+            ) from None
+    if found and "about" not in found[0]:
+        raise InputError(path, "a file of measurements, whose first line says what they were taken on", line=1, field="about")
+    return found
+
+
+def measured(name: str = "h200") -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A set that ships with Fairlead: what it was measured on, and the measurements."""
+    about, *found = _whole_lines(Path(__file__).parent / "measured" / f"{name}.jsonl")
+    return about["about"], found

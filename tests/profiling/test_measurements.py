@@ -1,0 +1,100 @@
+"""What is measured, and how results are kept; the measuring itself needs PyTorch and runs only where that is."""
+
+from __future__ import annotations
+
+import json
+import statistics
+
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.core.errors import InputError
+from fairlead.profiling.configurations import configuration, configurations
+from fairlead.profiling.results import Results, measured
+
+FAMILIES = [
+    "mobilenet-v1",
+    "mobilenet-v2",
+    "mobilenet-v3",
+    "googlenet",
+    "resnet",
+    "vgg",
+    "squeezenet",
+    "densenet",
+    "shufflenet-v2",
+    "mnasnet",
+    "dpn",
+    "proxyless",
+    "pyramidnet",
+    "resnext",
+    "lstm",
+    "gru",
+    "fully-connected",
+    "transformer",
+    "bert",
+    "gpt2",
+    "vit",
+    "unet",
+]
+
+
+def test_every_family_at_several_batch_sizes_and_in_turns():
+    found = configurations()
+    assert len({one.name for one in found}) == len(found) >= 290
+    assert [one.family for one in found[: len(FAMILIES)]] == FAMILIES
+    for family in FAMILIES:
+        assert len({one.batch_size for one in found if one.family == family}) >= 2
+    assert configuration("resnet18@224:64").family == "resnet"
+    with pytest.raises(InputError, match="resnet18@224:64"):
+        configuration("resnet18@224:65")
+
+
+def test_what_is_there_is_kept_and_half_a_line_is_not(tmp_path):
+    path = tmp_path / "some" / "device.jsonl"
+    results = Results(path, {"device": "none"})
+    results.add({"name": "a", "steps_per_s": 1.0})
+    results.add({"name": "b", "steps_per_s": 2.0})
+    with path.open("ab") as file:
+        file.write(b'{"name": "c", "ste')
+    again = Results(path, {"device": "another"})
+    assert sorted(again.known) == ["a", "b"]
+    assert json.loads(path.read_text().splitlines()[0]) == {"about": {"device": "none"}}
+    again.add({"name": "c", "steps_per_s": 3.0})
+    assert sorted(Results(path, {}).known) == ["a", "b", "c"]
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"e": "opened"}\n')
+    with pytest.raises(InputError, match="file of measurements"):
+        Results(path, {})
+    path.write_text('{"about": {}}\nnonsense\n{"name": "a"}\n')
+    with pytest.raises(InputError, match="line 2"):
+        Results(path, {})
+
+
+def test_the_measured_set_is_what_its_page_says():
+    about, found = measured()
+    assert about["device"] == "NVIDIA H200"
+    assert {one["name"] for one in found} == {one.name for one in configurations()}
+    assert not any("problem" in one for one in found)
+    assert statistics.median(one["spread"] for one in found) < 0.05
+    assert min(one["utilization"] for one in found) < 20 < 90 < max(one["utilization"] for one in found)
+    assert all(one["steps_per_s"] > 0 and one["allocated_mb"] > 0 for one in found)
+
+
+def test_the_command_lists_and_says_what_is_wrong(tmp_path):
+    told = json.loads(CliRunner().invoke(app, ["profile", "list", "--only", "unet-*", "--json"]).stdout)
+    assert len(told["configurations"]) == 8
+    wrong = CliRunner().invoke(app, ["profile", "list", "--only", "nothing"])
+    assert wrong.exit_code != 0
+
+
+def test_a_training_is_measured_on_a_cpu():
+    pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    from fairlead.profiling.alone import Plan, measure_alone
+
+    told = measure_alone(configuration("mlp-512@784:64"), "cpu", Plan(1, 0.0, 0.01, 1, 1.0, 1))
+    assert told["steps_per_s"] > 0
+    assert told["parameters"] == 785 * 512 + 513 * 512 + 513 * 1000
