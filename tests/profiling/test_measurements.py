@@ -14,28 +14,9 @@ from fairlead.profiling.configurations import configuration, configurations
 from fairlead.profiling.results import Results, measured
 
 FAMILIES = [
-    "mobilenet-v1",
-    "mobilenet-v2",
-    "mobilenet-v3",
-    "googlenet",
-    "resnet",
-    "vgg",
-    "squeezenet",
-    "densenet",
-    "shufflenet-v2",
-    "mnasnet",
-    "dpn",
-    "proxyless",
-    "pyramidnet",
-    "resnext",
-    "lstm",
-    "gru",
-    "fully-connected",
-    "transformer",
-    "bert",
-    "gpt2",
-    "vit",
-    "unet",
+    *("mobilenet-v1", "mobilenet-v2", "mobilenet-v3", "googlenet", "resnet", "vgg", "squeezenet", "densenet", "shufflenet-v2"),
+    *("mnasnet", "dpn", "proxyless", "pyramidnet", "resnext", "lstm", "gru", "fully-connected"),
+    *("transformer", "bert", "gpt2", "vit", "unet"),
 ]
 
 
@@ -70,7 +51,7 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     with pytest.raises(InputError, match="file of measurements"):
         Results(path, {})
     path.write_text('{"about": {}}\nnonsense\n{"name": "a"}\n')
-    with pytest.raises(InputError, match="line 2"):
+    with pytest.raises(InputError, match="jsonl:2"):
         Results(path, {})
 
 
