@@ -1,9 +1,9 @@
 """Requests served by a plan, in virtual time and to the event: they arrive, are gathered in one queue for each session, and are
 taken from it in batches by whichever of the session's accelerators is free.
 
-A session's batch is due when it is full, or when its first request would be late if it waited any longer. Of several that are
-due an accelerator takes the one that has to start soonest. A request that cannot be answered in time any more is dropped; so are
-those at the head of an overfull queue that would make a batch small, as Nexus drops early (SOSP'19, §6.3)."""
+A free accelerator takes what waits, up to the batch of the plan, for the session whose batch has to start soonest; it does not
+wait for a batch to fill, as batches grow by themselves where all are busy. A request that cannot be answered in time any more is
+dropped; so are those at the head of an overfull queue that would make a batch small, as Nexus drops early (SOSP'19, §6.3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from fairlead.core.cluster import Floats
-from fairlead.core.inference import Server, ServingPlan, Session
+from fairlead.core.inference import ServingPlan, Session
 from fairlead.core.rng import stream
 
 Arrivals = Literal["poisson", "uniform"]
@@ -72,24 +72,17 @@ class Serving:
 class _Queue:
     """A session's requests, in order of arrival: those before `head` are gone."""
 
-    def __init__(self, session: Session, arrivals: Floats, guard_s: float) -> None:
+    def __init__(self, session: Session, arrivals: Floats) -> None:
         self.session = session
         self.arrivals: list[float] = arrivals.tolist()
         self.head = 0
-        self.guard_s = guard_s
         self.latencies: list[float] = []
         self.batches = 0
-        self.late = 0
 
-    def due(self, batch: int, latency: Sequence[float]) -> float:
-        """When a batch of at most this size should start; infinity where no more requests come."""
-        head = self.head
-        if head >= len(self.arrivals):
-            return math.inf
-        first = self.arrivals[head]
-        last_call = max(first, first + self.session.slo_s - latency[batch - 1] - self.guard_s)
-        full = head + batch - 1
-        return min(last_call, self.arrivals[full]) if full < len(self.arrivals) else last_call
+    @property
+    def first(self) -> float:
+        """When the first request came that is still to be answered; infinity where there is none."""
+        return self.arrivals[self.head] if self.head < len(self.arrivals) else math.inf
 
     def take(self, now: float, batch: int, latency: Sequence[float]) -> float:
         """Run a batch; returns when it is done, which is now where all that waited had to be dropped."""
@@ -119,9 +112,8 @@ class _Queue:
 def serve(plan: ServingPlan, sessions: Sequence[Session], arrivals: Mapping[str, Floats]) -> Serving:
     """Serve these arrivals by a plan, up to the last request."""
     latency = {(s.name, t): values.tolist() for s in sessions for t, values in s.latency_s.items()}
-    guards = _guards(plan, latency)
-    queues = {s.name: _Queue(s, arrivals[s.name], guards.get(s.name, 0.0)) for s in sessions}
-    residents = [[(queues[r.session], r.batch, latency[r.session, server.type]) for r in server.residents] for server in plan.servers]
+    queues = {s.name: _Queue(s, arrivals[s.name]) for s in sessions}
+    residents = [[(queues[r.session], r.batch, latency[r.session, one.type]) for r in one.residents] for one in plan.servers]
     # Of those that are free at the same moment, who serves fewest sessions goes first: the others are of more use.
     order = sorted(range(len(residents)), key=lambda at: (len(residents[at]), at))
     free = [(0.0, rank) for rank in range(len(order))]
@@ -130,16 +122,16 @@ def serve(plan: ServingPlan, sessions: Sequence[Session], arrivals: Mapping[str,
     while free:
         now, rank = free[0]
         server = order[rank]
-        soonest, start, chosen = math.inf, math.inf, None
+        start, soonest, chosen = math.inf, math.inf, None
         for one in residents[server]:
             queue, batch, takes = one
-            when = queue.due(batch, takes)
-            if when <= now:
-                must = queue.arrivals[queue.head] + queue.session.slo_s - takes[batch - 1]
-                if start > now or must < soonest:
-                    start, soonest, chosen = now, must, one
-            elif when < start:
-                start, chosen = when, one
+            first = queue.first
+            if first <= now:
+                last_call = first + queue.session.slo_s - takes[batch - 1]
+                if start > now or last_call < soonest:
+                    start, soonest, chosen = now, last_call, one
+            elif first < start:
+                start, chosen = first, one
         if chosen is None:
             heapq.heappop(free)
         elif start > now:
@@ -149,18 +141,3 @@ def serve(plan: ServingPlan, sessions: Sequence[Session], arrivals: Mapping[str,
             busy[server] += done - now
             heapq.heapreplace(free, (done, rank))
     return Serving(tuple(queue.told() for queue in queues.values()), tuple(one / end if end else 0.0 for one in busy))
-
-
-def _guards(plan: ServingPlan, latency: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, float]:
-    """How much before its last call a session's batch is called: where accelerators are shared, one may be in the middle of
-    another's batch."""
-    waits: dict[str, list[float]] = {}
-    for server in plan.servers:
-        for one in server.residents:
-            waits.setdefault(one.session, []).append(_longest_of_others(server, one.session, latency))
-    return {name: min(each) for name, each in waits.items()}
-
-
-def _longest_of_others(server: Server, name: str, latency: Mapping[tuple[str, str], Sequence[float]]) -> float:
-    others = [latency[one.session, server.type][one.batch - 1] for one in server.residents if one.session != name]
-    return max(others, default=0.0)

@@ -20,6 +20,7 @@ COMMANDS = {
     "compare": "fairlead.cli.compare:compare",
     "resimulate": "fairlead.cli.resimulate:resimulate",
     "synthesize": "fairlead.cli.synthesize:synthesize",
+    "inference": "fairlead.cli.inference:inference_app",
     "trace": "fairlead.cli.trace:trace_app",
     "report": "fairlead.cli.report:report",
     "reproduce": "fairlead.cli.reproduce:reproduce_app",

@@ -44,7 +44,8 @@ class Session:
 
 @dataclass(frozen=True)
 class Resident:
-    """A session on one accelerator: at most so many requests at once, and how many a second are meant for it there."""
+    """A session on one accelerator: at most so many requests at once, and how many a second are meant for it there; 0 where it
+    only stands in for others."""
 
     session: str
     batch: int
