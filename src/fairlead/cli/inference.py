@@ -106,8 +106,8 @@ def mixes(
 ) -> None:
     """Try a packing on random mixes of sessions: how many accelerators it takes beside the least, and what is answered in time.
 
-    'least' is the bound from each session's best throughput within its SLO, 'at rate' that from batches which can be gathered at
-    the session's rate. Allowed are a tenth more than the least, or one.
+    'least' is the bound from each session's best throughput within its SLO, 'at rate' that from batches which can be gathered
+    at the session's rate. Allowed are a tenth more than the least, or one.
     """
     if name not in MIXES:
         raise InputError("mixes", f"a kind of mix ({near_or_all(name, MIXES)})", field="name", value=name)
@@ -143,11 +143,11 @@ def mixes(
     out.print(fitted(f"{name} mixes, {packing.value}, {arrivals.value} arrivals", headings, rows, 1, summary))
 
 
-_HEADINGS = ("session", "in time", "requests", "dropped", "median ms", "99 % ms", "SLO ms", "rate", "accelerators", "batch")
+_HEADINGS = ("session", "in time", "SLO ms", "99 % ms", "accelerators", "batch", "rate", "requests", "dropped", "median ms")
 
 
 def _rows(plan: ServingPlan, serving: Serving, sessions: tuple[Session, ...]) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one, session in zip(serving.sessions, sessions):
         here = [resident for server in plan.servers for resident in server.residents if resident.session == one.session]
         sizes = sorted({resident.batch for resident in here})
@@ -155,14 +155,14 @@ def _rows(plan: ServingPlan, serving: Serving, sessions: tuple[Session, ...]) ->
             (
                 one.session,
                 f"{one.attainment:.2%}",
+                f"{1000 * session.slo_s:g}",
+                f"{1000 * one.p99_s:.1f}",
+                f"{sum(resident.occupancy for resident in here):.2f}",
+                "–".join(dict.fromkeys((str(sizes[0]), str(sizes[-1])))) if sizes else "none",
+                f"{session.rate:g}",
                 f"{one.requests:,}",
                 f"{one.dropped:,}",
                 f"{1000 * one.median_s:.1f}",
-                f"{1000 * one.p99_s:.1f}",
-                f"{1000 * session.slo_s:g}",
-                f"{session.rate:g}",
-                f"{sum(resident.occupancy for resident in here):.2f}",
-                "–".join(dict.fromkeys((str(sizes[0]), str(sizes[-1])))) if sizes else "none",
             )
         )
     return rows

@@ -11,6 +11,7 @@ sessions:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from fairlead.config.source import Value, read_yaml
@@ -49,7 +50,7 @@ def sessions_from(value: Value) -> tuple[Session, ...]:
 def _model(entry: Value) -> Mapping[str, Floats]:
     fields = _all_of(entry, _MODEL_FIELDS)
     batches = [size.whole(f"a whole number from 1 to {MOST_IN_A_BATCH}", 1) for size in fields["batches"].items()]
-    if not batches or any(one >= other for one, other in zip(batches, batches[1:])) or batches[-1] > MOST_IN_A_BATCH:
+    if not batches or any(one >= other for one, other in pairwise(batches)) or batches[-1] > MOST_IN_A_BATCH:
         raise fields["batches"].error(f"batch sizes in ascending order, at most {MOST_IN_A_BATCH}")
     known: dict[str, Floats] = {}
     for name, column in fields["latency_ms"].mapping().items():

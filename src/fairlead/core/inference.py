@@ -1,5 +1,5 @@
-"""Inference as a second kind of work beside training: what a session is, and what a plan for serving sessions says. Values only;
-who makes such a plan and who serves by it are elsewhere."""
+"""Inference as a second kind of work beside training: what a session is, and what a plan for serving sessions says. Values
+only; who makes such a plan and who serves by it are elsewhere."""
 
 from __future__ import annotations
 

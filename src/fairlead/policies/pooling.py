@@ -1,14 +1,14 @@
 """Packing sessions whose requests are gathered in one queue each, from which any of the session's accelerators takes batches.
 
-Nexus deals requests out one by one, so that each accelerator gathers its own batches: 2·l(b) ≤ SLO, and what is left of a session
-beside its whole accelerators has small batches (`squishy.py`). Gathered together, a batch is there after (b − 1) / R seconds, R
-the rate of the whole session, wherever it is run afterwards:
+Nexus deals requests out one by one, so that each accelerator gathers its own batches: 2·l(b) ≤ SLO, and what is left of a
+session beside its whole accelerators has small batches (`squishy.py`). Gathered together, a batch is there after (b − 1) / R
+seconds, R the rate of the whole session, wherever it is run afterwards:
 
     load:      a(b) = R·l(b) / b, in accelerators that run batches of b back to back
     batch:     the least load with (b − 1) / R + l(b) + wait·min(1, a(b))·l(b) ≤ SLO: it is gathered, run, and in between it may
                have to wait for one of its accelerators; a_sj on type j
-    headroom:  1 + h = 1 + headroom·√(Σ_s a_s² / (R_s·SLO_s)) / Σ_s a_s: arrivals within an SLO vary by the root of their number,
-               and those of several sessions even out
+    headroom:  1 + h = 1 + headroom·√(Σ_s a_s² / (R_s·SLO_s)) / Σ_s a_s: arrivals within an SLO vary by the root of their
+               number, and those of several sessions even out
     types:     min Σ_sj a_sj·x_sj with Σ_j x_sj = 1 and (1 + h)·Σ_s a_sj·x_sj ≤ N_j; x_sj is the part of session s that type j
                serves. Where there is no room for all, as many requests as possible
     line:      on each type the loads are laid end to end, by SLO, and cut into ⌈(1 + h)·Σ a⌉ equal pieces, an accelerator each

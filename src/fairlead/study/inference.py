@@ -1,5 +1,5 @@
-"""How well sessions are served by a packing: random mixes of them, how many accelerators nobody can do without, and what part of
-the requests is answered in time."""
+"""How well sessions are served by a packing: random mixes of them, how many accelerators nobody can do without, and what part
+of the requests is answered in time."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def allowed(least: float) -> int:
 
 @dataclass(frozen=True)
 class Mix:
-    """What random sessions are like. One request alone takes `alone_ms`; large batches have up to `gain` times the throughput of
-    single requests, a batch of b takes α + β·b; SLOs are `slo` times what one request takes: each of these is drawn evenly on a
-    logarithmic scale. A session needs `demand` accelerators by `least_accelerators`; sessions are added until all need at least
+    """What random sessions are like. One request alone takes `alone_ms`; large batches have up to `gain` times the throughput
+    of single requests, a batch of b takes α + β·b; SLOs are `slo` times what one request takes: each of these is drawn evenly
+    on a logarithmic scale. A session needs `demand` accelerators by `least_accelerators`; sessions are added until all need at least
     `accelerators`."""
 
     accelerators: float = 20.0
