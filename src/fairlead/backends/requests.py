@@ -1,9 +1,9 @@
 """Requests served by a plan, in virtual time and to the event: they arrive, are gathered in one queue for each session, and are
 taken from it in batches by whichever of the session's accelerators is free.
 
-A free accelerator takes what waits, up to the batch of the plan, for the session whose batch has to start soonest; it does
-not wait for a batch to fill, as batches grow by themselves where all are busy. A request that cannot be answered in time any more
-is dropped; so are those at the head of an overfull queue that would make a batch small, as Nexus drops early (SOSP'19, §6.3)."""
+A free accelerator takes what waits, up to the batch of the plan, for the session whose batch has to start soonest. It does not
+wait for a batch to fill, as batches grow by themselves where all are busy. A request that cannot be answered in time any more
+is dropped; so are those at the head of an overfull queue that would make a batch small, as in Nexus (SOSP'19, §6.3)."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ def allowed(least: float) -> int:
 class Mix:
     """What random sessions are like. One request alone takes `alone_ms`; large batches have up to `gain` times the throughput
     of single requests, a batch of b takes α + β·b; SLOs are `slo` times what one request takes: each of these is drawn evenly
-    on a logarithmic scale. A session needs `demand` accelerators by `least_accelerators`; sessions are added until all need at least
-    `accelerators`."""
+    on a logarithmic scale. A session needs `demand` accelerators by `least_accelerators`; sessions are added until all of
+    them need at least `accelerators`."""
 
     accelerators: float = 20.0
     alone_ms: tuple[float, float] = (3.0, 30.0)
