@@ -15,7 +15,7 @@ from fairlead.core.stages import Stages
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.policies.nexus import Asked, Nexus
+from fairlead.policies.nexus import REPORTED, Asked, Nexus
 from fairlead.testing.invariants import check_events
 from fairlead.workloads.profiles import ThroughputTable
 
@@ -55,14 +55,12 @@ def test_a_session_has_what_its_requests_need_and_training_the_rest():
     after = ran("8xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 700.0)
     assert len(held(before)) == 8
     assert held(after) == {"photos": 2, **{f"train-{n}": 1 for n in range(6)}}
-    assert after.state.memo == {
-        "routing": {"photos": {"type": "v100", "replicas": 2, "needed": 2, "batch": 32, "rate": 700.0}}
-    }
+    assert after.state.memo == {"routing": {"photos": {"type": "v100", "replicas": 2, "needed": 2, "batch": 32, "rate": 700.0}}}
 
 
 def test_a_session_grows_and_shrinks_with_the_rate_it_reports():
     def sizes(*rates: float) -> int:
-        told = [ev.MetricsReported(100.0 * (n + 1), "request_rate", np.array([0]), np.array([rate])) for n, rate in enumerate(rates)]
+        told = [ev.MetricsReported(100.0 * (n + 1), REPORTED, np.array([0]), np.array([rate])) for n, rate in enumerate(rates)]
         return held(ran("8xv100:4", [session()], told, Nexus({"photos": PHOTOS}), 100.0 * len(rates) + 90.0))["photos"]
 
     assert sizes() == 2
