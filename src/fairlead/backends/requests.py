@@ -109,14 +109,22 @@ class _Queue:
         return Served(self.session.name, len(self.arrivals), in_time, len(latency) - in_time, self.batches, median, p99)
 
 
-def serve(plan: ServingPlan, sessions: Sequence[Session], arrivals: Mapping[str, Floats]) -> Serving:
-    """Serve these arrivals by a plan, up to the last request."""
+def serve(
+    plan: ServingPlan,
+    sessions: Sequence[Session],
+    arrivals: Mapping[str, Floats],
+    windows: Sequence[tuple[float, float]] | None = None,
+) -> Serving:
+    """Serve these arrivals by a plan, up to the last request. `windows` says for each server from when on it is there, and when
+    it begins no more batches; else all are there all the time."""
     latency = {(s.name, t): values.tolist() for s in sessions for t, values in s.latency_s.items()}
     queues = {s.name: _Queue(s, arrivals[s.name]) for s in sessions}
     residents = [[(queues[r.session], r.batch, latency[r.session, one.type]) for r in one.residents] for one in plan.servers]
     # Of those that are free at the same moment, who serves fewest sessions goes first: the others are of more use.
     order = sorted(range(len(residents)), key=lambda at: (len(residents[at]), at))
-    free = [(0.0, rank) for rank in range(len(order))]
+    there = windows or [(0.0, math.inf)] * len(order)
+    free = [(there[server][0], rank) for rank, server in enumerate(order)]
+    heapq.heapify(free)
     busy = [0.0] * len(residents)
     end = max((float(times[-1]) for times in arrivals.values() if len(times)), default=0.0)
     while free:
@@ -132,7 +140,7 @@ def serve(plan: ServingPlan, sessions: Sequence[Session], arrivals: Mapping[str,
                     start, soonest, chosen = now, last_call, one
             elif first < start:
                 start, chosen = first, one
-        if chosen is None:
+        if chosen is None or now >= there[server][1]:
             heapq.heappop(free)
         elif start > now:
             heapq.heapreplace(free, (start, rank))

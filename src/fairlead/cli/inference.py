@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.inference import ServingPlan, Session
 from fairlead.policies.pooling import PLAIN, Pooled
 from fairlead.study.inference import MIXES, Tried, packed, served, try_mixes
+from fairlead.study.inference_journal import read_history
 
 inference_app = typer.Typer(
     help="Inference sessions: requests with a latency objective, in simulation.", no_args_is_help=True, rich_markup_mode=None
@@ -90,6 +92,43 @@ def simulate(
     out.print(fitted(title, _HEADINGS, _rows(plan, serving, given), 1, whole))
     for name, part in plan.unserved.items():
         note(f"no room for {part:.0%} of {name}")
+
+
+@inference_app.command()
+def replay(
+    journal: Annotated[Path, typer.Argument(help="An event log of a scheduler with policy 'nexus'.")],
+    begin: Annotated[float, typer.Option("--from", help="Requests from this second on.", min=0)] = 0.0,
+    end: Annotated[float, typer.Option("--until", help="Requests up to this second.", min=0)] = math.inf,
+    arrivals: ArrivalsOption = ArrivalKinds.poisson,
+    seed: Annotated[int, typer.Option("--seed", help="For the requests.", min=0)] = 0,
+    json: opt.JsonOption = False,
+) -> None:
+    """Send requests to the sessions of a run that is over, with the accelerators that the log says they had.
+
+    The log is of a simulation or of a cluster: fairlead simulate --config scheduler.yaml --trace jobs.csv --events run.jsonl.
+    Rates are those that sessions reported as request_rate. While a session has no accelerator, or starts, nobody answers.
+    """
+    history = read_history(journal)
+    expected = history.requests(begin, end)
+    if expected > MOST_REQUESTS:
+        raise InputError("--until", f"at most {MOST_REQUESTS:,} requests; these would be {expected:,.0f}", value=end)
+    serving = history.served(begin_s=begin, end_s=end, seed=seed, how=arrivals.value)
+    if json:
+        print_json({"journal": str(journal), "attainment": serving.attainment, "results": _results(serving)})
+        return
+    whole = f"{serving.attainment:.2%} of {sum(one.requests for one in serving.sessions):,} requests in time"
+    rows = [
+        (
+            one.session,
+            f"{one.attainment:.2%}",
+            f"{1000 * session.slo_s:g}",
+            f"{1000 * one.p99_s:.1f}",
+            f"{one.requests:,}",
+            f"{one.dropped:,}",
+        )
+        for one, session in zip(serving.sessions, history.sessions)
+    ]
+    out.print(fitted(str(journal), ("session", "in time", "SLO ms", "99 % ms", "requests", "dropped"), rows, 1, whole))
 
 
 @inference_app.command()
@@ -182,20 +221,24 @@ def _told(plan: ServingPlan, serving: Serving) -> dict[str, object]:
         ],
         "routing": {name: [list(one) for one in servers] for name, servers in plan.routing.items()},
         "unserved": dict(plan.unserved),
-        "results": [
-            {
-                "session": one.session,
-                "attainment": one.attainment,
-                "requests": one.requests,
-                "in_time": one.in_time,
-                "dropped": one.dropped,
-                "batches": one.batches,
-                "median_s": one.median_s,
-                "p99_s": one.p99_s,
-            }
-            for one in serving.sessions
-        ],
+        "results": _results(serving),
     }
+
+
+def _results(serving: Serving) -> list[dict[str, object]]:
+    return [
+        {
+            "session": one.session,
+            "attainment": one.attainment,
+            "requests": one.requests,
+            "in_time": one.in_time,
+            "dropped": one.dropped,
+            "batches": one.batches,
+            "median_s": one.median_s,
+            "p99_s": one.p99_s,
+        }
+        for one in serving.sessions
+    ]
 
 
 def _tried(one: Tried) -> dict[str, object]:

@@ -130,13 +130,16 @@ class Nexus:
             sized.append(one)
         return sized, reasons
 
+    def session(self, name: str, rate: float | None = None) -> Session:
+        """The session of a name, at another rate than was said where one is given."""
+        asked = self.sessions[name]
+        latency = {kind: latencies(asked.batches, [ms / 1000 for ms in column]) for kind, column in asked.latency_ms.items()}
+        return Session(name, asked.rate if rate is None else rate, asked.slo_ms / 1000, latency)
+
     def _ways(self, view: Snapshot, number: int, reported: float, fits: int) -> dict[int, _Sized]:
         """By type, what the session needs there."""
-        asked = self.sessions[view.job_of[number].name]
-        rate = reported if reported > 0 else asked.rate
-        latency = {name: latencies(asked.batches, [ms / 1000 for ms in column]) for name, column in asked.latency_ms.items()}
-        session = Session("", rate, asked.slo_ms / 1000, latency)
-        ways = {}
+        session = self.session(view.job_of[number].name, reported if reported > 0 else None)
+        rate, ways = session.rate, {}
         for code, name in enumerate(view.cluster.type_names):
             batch = gathered_batch(session, name, self.wait) if fits >> code & 1 else 0
             if batch:
