@@ -59,3 +59,15 @@ def test_what_is_wrong_is_told():
     assert "--duration: expected at most 20,000,000 requests" in refused("simulate", SESSIONS, "--duration", "1e6")
     assert "one type" in refused("simulate", SESSIONS, "--packing", "squishy", "--cluster", "4xv100:4,4xp100:4")
     assert "packing pooled: field 'wait'" in refused("simulate", SESSIONS, "--wait", "-1")
+
+
+def test_the_example_of_sessions_beside_training_runs_and_is_served(tmp_path):
+    trace, events = tmp_path / "jobs.csv", tmp_path / "run.jsonl"
+    trace.write_text("name,submitted_s,duration_s,workers\nphotos,0,900,1\ntraining,0,600,2\nsearch,300,600,1\n")
+    how = ["--config", SESSIONS.replace("sessions", "inference"), "--trace", str(trace), "--cluster", "6xv100:6", "--json"]
+    done = CliRunner().invoke(app, ["simulate", *how, "--launch-cost", "20", "--events", str(events)])
+    assert done.exit_code == 0, (done.output, done.exception)
+    told = json.loads(said("replay", str(events), "--from", "310", "--until", "330", "--json"))
+    photos, search = told["results"]
+    assert photos["attainment"] > 0.99
+    assert search["attainment"] == pytest.approx(0.5, abs=0.05)  # it starts until second 320
