@@ -11,8 +11,8 @@ seconds, R the rate of the whole session, wherever it is run afterwards:
                number, and those of several sessions even out
     types:     min Σ_sj a_sj·x_sj with Σ_j x_sj = 1 and (1 + h)·Σ_s a_sj·x_sj ≤ N_j; x_sj is the part of session s that type j
                serves. Where there is no room for all, as many requests as possible
-    line:      on each type the loads are laid end to end, by SLO, and cut into ⌈(1 + h)·Σ a⌉ equal pieces, an accelerator each
-               (McNaughton's wrap-around rule)
+    line:      on each type the loads are laid end to end, by SLO, and cut into (1 + h)·Σ a equal pieces, rounded to the
+               nearest number that holds Σ a, an accelerator each (McNaughton's wrap-around rule)
     aid:       when it is free, an accelerator stands in for the `neighbours` on either side of it in that line
 
 What is left of a session beside its whole accelerators costs no more than the rest of it, and nothing is lost between bins."""
@@ -38,8 +38,8 @@ class Pooled:
     """How closely to pack: for which part of a batch the next one waits (1 is Nexus' rule), how many standard deviations of
     arrivals there is room for, and how far accelerators stand in for each other."""
 
-    wait: float = 0.3
-    headroom: float = 1.5
+    wait: float = 0.25
+    headroom: float = 2.0
     neighbours: int = 2
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ def _shares(rate: Floats, load: Floats, room: Floats) -> Floats:
 def _laid_end_to_end(parts: Sequence[_Part], type_name: str, scale: float) -> list[Server]:
     """As few accelerators as these need, all filled alike."""
     total = sum(part.load for part in parts)
-    count = math.ceil(total * scale - 1e-6)
+    count = max(math.ceil(total - 1e-6), math.floor(total * scale + 0.5))
     level = total / max(count, 1)
     residents: list[list[Resident]] = [[] for _ in range(count)]
     at, used = 0, 0.0
