@@ -49,6 +49,7 @@ SHOWN = {
     "gittins": "gittins:least_history=3",
     "hierarchical": "hierarchical:weights={product: 2}",
     "hierarchical-perf": "hierarchical-perf:weights={product: 2}:but={research: fifo}",
+    "nexus": "nexus:sessions={R4: {slo_ms: 100, rate: 250, batches: [1, 16], latency_ms: {p100: [18, 60]}}}",
     "static-partition": "static-partition:weights={product: 2}",
 }
 WITHOUT_LEFTOVERS = ("isolated", "proportional", "static-partition", "max-min-fairness-strategy-proof-perf")
@@ -163,7 +164,7 @@ def _stretches(record: RunRecord) -> Stretches:
 
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {inner}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {'…' if isinstance(inner, dict) else inner}" for key, inner in value.items()) + "}"
     return str(value)
 
 

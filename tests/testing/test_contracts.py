@@ -30,6 +30,7 @@ from fairlead.placement.tiresias import Tiresias as TiresiasPlacement
 from fairlead.placement.tiresias_plus import TiresiasPlus
 from fairlead.policies.fifo import Fifo, FifoPriority
 from fairlead.policies.las import LeastAttainedService
+from fairlead.policies.nexus import Asked, Nexus
 from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
 from fairlead.policies.tiresias import Gittins, Tiresias
 from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
@@ -91,6 +92,17 @@ class TestTiresiasPromoting(PolicyContract):
 
 class TestGittins(PolicyContract):
     make = staticmethod(lambda: Gittins(thresholds=(300.0, 1500.0), least_history=5))
+
+
+class TestNexusWithoutSessions(PolicyContract):
+    make = staticmethod(lambda: Nexus(training="las"))
+
+
+class TestNexus(PolicyContract):
+    """Some of the jobs are sessions, each of which needs two accelerators, and takes one where there are no more."""
+
+    asked = Asked(slo_ms=100, batches=(1, 32), latency_ms=dict.fromkeys(("v100", "p100", "k80"), (9, 40)), rate=700)
+    make = staticmethod(lambda: Nexus(dict.fromkeys(("job-1", "job-4", "job-9"), TestNexus.asked)))
 
 
 class TestFirstFree(PlacementContract):

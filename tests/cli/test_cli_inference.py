@@ -1,0 +1,73 @@
+"""`fairlead inference`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.core.errors import FairleadError
+
+SESSIONS = str(Path(__file__).resolve().parents[2] / "examples" / "sessions.yaml")
+
+
+def said(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["inference", *arguments])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.stdout
+
+
+def refused(*arguments: str) -> str:
+    error = CliRunner().invoke(app, ["inference", *arguments]).exception
+    assert isinstance(error, FairleadError)
+    return str(error)
+
+
+def test_sessions_are_served_and_told_of():
+    told = json.loads(said("simulate", SESSIONS, "--cluster", "8xv100:4,8xp100:4", "--duration", "5", "--json"))
+    assert told["attainment"] > 0.99
+    assert told["unserved"] == {}
+    assert {one["session"] for one in told["results"]} == set(told["routing"])
+    assert sum(one["requests"] for one in told["results"]) == pytest.approx(5 * 3710, rel=0.05)
+    assert all(0 < one["busy"] <= 1.05 for one in told["accelerators"])
+    assert "photos" in said("simulate", SESSIONS, "--cluster", "16xv100:4", "--duration", "2", "--arrivals", "uniform")
+
+
+def test_squishy_packs_in_duty_cycles():
+    told = json.loads(said("simulate", SESSIONS, "--packing", "squishy", "--duration", "2", "--json"))
+    assert any(one["duty_s"] for one in told["accelerators"])
+
+
+def test_a_cluster_that_is_too_small_says_who_is_not_served():
+    told = json.loads(said("simulate", SESSIONS, "--cluster", "2xv100:2", "--duration", "2", "--json"))
+    assert len(told["accelerators"]) == 2
+    assert told["unserved"]
+    assert told["attainment"] < 0.9
+
+
+def test_mixes_are_tried():
+    told = json.loads(said("mixes", "--mixes", "2", "--duration", "2", "--json"))
+    assert (len(told["mixes"]), told["within_bound"]) == (2, 2)
+    assert "usual mixes" in said("mixes", "--mixes", "1", "--duration", "1")
+
+
+def test_what_is_wrong_is_told():
+    assert "known: usual" in refused("mixes", "none")
+    assert "--duration: expected at most 20,000,000 requests" in refused("simulate", SESSIONS, "--duration", "1e6")
+    assert "one type" in refused("simulate", SESSIONS, "--packing", "squishy", "--cluster", "4xv100:4,4xp100:4")
+    assert "packing pooled: field 'wait'" in refused("simulate", SESSIONS, "--wait", "-1")
+
+
+def test_the_example_of_sessions_beside_training_runs_and_is_served(tmp_path):
+    trace, events = tmp_path / "jobs.csv", tmp_path / "run.jsonl"
+    trace.write_text("name,submitted_s,duration_s,workers\nphotos,0,900,1\ntraining,0,600,2\nsearch,300,600,1\n")
+    how = ["--config", SESSIONS.replace("sessions", "inference"), "--trace", str(trace), "--cluster", "6xv100:6", "--json"]
+    done = CliRunner().invoke(app, ["simulate", *how, "--launch-cost", "20", "--events", str(events)])
+    assert done.exit_code == 0, (done.output, done.exception)
+    told = json.loads(said("replay", str(events), "--from", "310", "--until", "330", "--json"))
+    photos, search = told["results"]
+    assert photos["attainment"] > 0.99
+    assert search["attainment"] == pytest.approx(0.5, abs=0.05)  # it starts until second 320

@@ -1,0 +1,116 @@
+"""Inference sessions beside training jobs, through the one loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.backends.simulated import Simulated
+from fairlead.config import SchedulerConfig
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InputError
+from fairlead.core.job import Job, Phase
+from fairlead.core.stages import Stages
+from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.policies.nexus import REPORTED, Asked, Nexus
+from fairlead.testing.invariants import check_events
+from fairlead.workloads.profiles import ThroughputTable
+
+ENDLESS = 1e12
+PHOTOS = Asked(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40), "p100": (18, 80)}, rate=700)
+
+
+def ran(cluster: str, jobs: list[Job], others: list[ev.Event], policy: Nexus, until: float) -> Loop:
+    machine = Cluster.parse(cluster)
+    table = ThroughputTable.timed(machine.type_names)
+    standard = SchedulerConfig(round_s=60.0).build(table)
+    journal = MemoryJournal()
+    loop = Loop(
+        State(machine),
+        Simulated(machine, table, jobs, others=others),
+        Stages(**{**standard.__dict__, "policy": policy}),
+        journal,
+    )
+    loop.record(ev.Opened(0.0, machine, {}))
+    loop.run(until)
+    check_events(journal.events)
+    return loop
+
+
+def held(loop: Loop) -> dict[str, int]:
+    jobs = loop.state.everybody()
+    return {loop.state.job_of[number].name: size for number, size in zip(jobs.number.tolist(), jobs.held.tolist()) if size}
+
+
+def session(name: str = "photos", submitted_s: float = 0.0) -> Job:
+    return Job(name, submitted_s, steps=ENDLESS)
+
+
+def test_a_session_has_what_its_requests_need_and_training_the_rest():
+    jobs = [*(Job(f"train-{n}", steps=5000.0) for n in range(8)), session(submitted_s=600.0)]
+    before = ran("8xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 599.0)
+    after = ran("8xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 700.0)
+    assert len(held(before)) == 8
+    assert held(after) == {"photos": 2, **{f"train-{n}": 1 for n in range(6)}}
+    assert after.state.memo == {"routing": {"photos": {"type": "v100", "replicas": 2, "needed": 2, "batch": 32, "rate": 700.0}}}
+
+
+def test_a_session_grows_and_shrinks_with_the_rate_it_reports():
+    def sizes(*rates: float) -> int:
+        told = [ev.MetricsReported(100.0 * (n + 1), REPORTED, np.array([0]), np.array([rate])) for n, rate in enumerate(rates)]
+        return held(ran("8xv100:4", [session()], told, Nexus({"photos": PHOTOS}), 100.0 * len(rates) + 90.0))["photos"]
+
+    assert sizes() == 2
+    assert sizes(3000.0) == 5
+    assert sizes(3000.0, 2500.0) == 5  # one more than needed is not worth a restart
+    assert sizes(3000.0, 500.0) == 1
+
+
+def test_a_session_that_ends_leaves_its_accelerators_to_training():
+    jobs = [session(), Job("wide", 10.0, steps=100.0, workers=4)]
+    cancelled = [ev.JobCancelled(500.0, 0)]
+    loop = ran("4xv100:4", jobs, cancelled, Nexus({"photos": PHOTOS}), 2000.0)
+    phases = loop.state.everybody().phase.tolist()
+    assert [Phase(phase) for phase in phases] == [Phase.CANCELLED, Phase.FINISHED]
+    assert loop.state.everybody().first_started_s[1] >= 500.0
+    assert loop.state.memo == {"routing": {}}
+
+
+def test_a_session_takes_the_type_on_which_it_needs_fewest_or_what_there_is():
+    jobs = [session("photos"), session("more")]
+    policy = Nexus({"photos": PHOTOS, "more": PHOTOS})
+    assert ran("2xv100:2,8xp100:4", jobs, [], policy, 50.0).state.memo["routing"]["more"]["type"] == "p100"
+    short = ran("3xv100:3", jobs, [], policy, 50.0).state.memo["routing"]
+    assert (short["photos"]["replicas"], short["more"]["replicas"], short["more"]["needed"]) == (2, 1, 2)
+
+
+def test_a_session_that_nobody_can_serve_says_why():
+    slow = Asked(slo_ms=5, batches=(1,), latency_ms={"v100": (9,)}, rate=10)
+    loop = ran("4xv100:4", [session()], [], Nexus({"photos": slow}), 50.0)
+    assert not held(loop)
+    assert "within its SLO" in str(loop.plan.reasons[0])
+
+
+def test_training_inside_its_minimum_run_is_left_alone():
+    jobs = [Job("train", steps=5000.0, workers=3, min_run_s=900.0), session(submitted_s=60.0)]
+    assert held(ran("4xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 200.0)) == {"train": 3, "photos": 1}
+    assert held(ran("4xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 1200.0)) == {"photos": 2}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"sessions": {"a": {"slo_ms": 0, "rate": 1, "batches": [1], "latency_ms": {"v100": [1]}}}}, "sessions.a.slo_ms"),
+        ({"sessions": {"a": {"slo_ms": 9, "rate": 1, "batches": [2, 1], "latency_ms": {}}}}, "sessions.a.batches"),
+        ({"sessions": {"a": {"slo_ms": 9, "rate": 1, "batches": [1], "latency_ms": {"v100": []}}}}, "a.latency_ms.v100"),
+        ({"headroom": -1}, "headroom"),
+        ({"training": "themis"}, "training"),
+    ],
+)
+def test_what_a_person_wrote_wrongly_is_named(parameters, told):
+    config = SchedulerConfig.from_data({"policy": {"name": "nexus", **parameters}})
+    with pytest.raises(InputError, match=told):
+        config.build(None)

@@ -1,0 +1,79 @@
+"""Sessions served as a journal tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.backends.simulated import Simulated
+from fairlead.backends.world import Costs
+from fairlead.cli.main import app
+from fairlead.config import SchedulerConfig
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InputError
+from fairlead.core.job import Job
+from fairlead.engine.journal import JsonlJournal
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.policies.nexus import REPORTED
+from fairlead.study.inference_journal import read_history
+from fairlead.workloads.profiles import ThroughputTable
+
+PHOTOS = {"slo_ms": 100, "rate": 200, "batches": [1, 32], "latency_ms": {"v100": [9, 40]}}
+SCHEDULER = SchedulerConfig.from_data({"policy": {"name": "nexus", "sessions": {"photos": PHOTOS}}, "rounds": 10})
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """A session that takes a second to start, reports five times its rate at second 50, and is cancelled at 90."""
+    path = tmp_path / "run.jsonl"
+    machine = Cluster.parse("4xv100:4")
+    table = ThroughputTable.timed(machine.type_names)
+    others = [ev.MetricsReported(50.0, REPORTED, np.array([0]), np.array([1500.0])), ev.JobCancelled(90.0, 0)]
+    jobs = [Job("photos", 20.0, steps=1e9), Job("training", 25.0, steps=500.0, workers=2)]
+    backend = Simulated(machine, table, jobs, costs=Costs(1.0, 1.0), others=others)
+    log = JsonlJournal(path, fresh=True)
+    loop = Loop(State(machine), backend, SCHEDULER.build(table), log)
+    loop.record(ev.Opened(0.0, machine, SCHEDULER.to_data()))
+    loop.run()
+    log.flush()
+    return path
+
+
+def test_a_session_has_in_the_log_what_it_reported_and_what_it_held(journal):
+    history = read_history(journal)
+    assert [session.name for session in history.sessions] == ["photos"]
+    assert history.rates == {"photos": ((20.0, 50.0, 200.0), (50.0, 90.0, 1500.0))}
+    assert history.requests() == 200 * 30 + 1500 * 40
+    assert history.requests(40.0, 60.0) == 200 * 10 + 1500 * 10
+    assert history.windows == ((21.0, 50.0), *[(51.0, 90.0)] * 3)  # a second later each time, as it starts
+
+
+def test_while_a_session_starts_nobody_answers(journal):
+    serving = read_history(journal).served(how="uniform")
+    (photos,) = serving.sessions
+    assert photos.requests == pytest.approx(66_000, abs=2)
+    assert photos.dropped == pytest.approx(200 * 0.9 + 1500 * 0.9, rel=0.05)  # a second less the SLO, at both starts
+    assert photos.late == 0
+
+
+def test_a_run_can_be_asked_on_the_command_line(journal):
+    done = CliRunner().invoke(app, ["inference", "replay", str(journal), "--from", "30", "--until", "45", "--json"])
+    told = json.loads(done.stdout)
+    assert told["attainment"] == 1.0
+    assert told["results"][0]["requests"] == pytest.approx(3000, rel=0.1)
+    assert "in time" in CliRunner().invoke(app, ["inference", "replay", str(journal)]).stdout
+
+
+def test_a_journal_without_sessions_says_so(tmp_path):
+    path = tmp_path / "run.jsonl"
+    log = JsonlJournal(path, fresh=True)
+    log.append(ev.Opened(0.0, Cluster.parse("4xv100:4"), SchedulerConfig().to_data()))
+    log.flush()
+    with pytest.raises(InputError, match="a journal of policy 'nexus' with jobs that are sessions"):
+        read_history(path)
