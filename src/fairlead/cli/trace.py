@@ -81,6 +81,7 @@ def convert(
     source: SourceArgument,
     output: OutputOption,
     format: opt.FormatOption = None,
+    regimes: opt.RegimesOption = None,
     throughputs: opt.ThroughputsOption = None,
     skip_bad: opt.SkipBadOption = False,
     json: opt.JsonOption = False,
@@ -91,7 +92,7 @@ def convert(
 
       fairlead trace convert philly.csv -o philly.parquet
     """
-    trace = TraceFile(source, format, skip_bad).read(read_table(throughputs))
+    trace = TraceFile(source, format, skip_bad, regimes).read(read_table(throughputs))
     opt.tell_skipped(trace, quiet=json)
     _write(trace, output, json)
 
