@@ -13,7 +13,7 @@ from fairlead.backends.natures import Natures
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
-from fairlead.core.job import Job, batch_size_of, kind_of, model_of
+from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
 from fairlead.core.plan import Launches
 from fairlead.workloads.nature import Nature, Standing
 from fairlead.workloads.profiles import ThroughputTable
@@ -63,7 +63,8 @@ class World:
         self.columns: dict[str, Floats] = dict(zip((*_GIVEN, *_CHANGING), self._block.T))
         self.ends: Floats = np.full(capacity, np.inf)
         self.row: Ints = np.zeros(capacity, dtype=np.int64)  # in the table, at the present size
-        self.asked: Ints = np.ones(capacity, dtype=np.int64)  # the size that `row` is about
+        self.asked: Ints = np.ones(capacity, dtype=np.int64)  # the size that it runs at
+        self.part: Floats = np.ones(capacity)  # of the row's rate, where the table has no row for that size
         self.type: Ints = np.full(capacity, -1, dtype=np.int64)
         self.spread: Bools = np.zeros(capacity, dtype=np.bool_)
         self.started: Bools = np.zeros(capacity, dtype=np.bool_)
@@ -71,7 +72,7 @@ class World:
         self.running: Ints = NONE
         self.natures = Natures(natures or {})
         # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit.
-        self.costly, self._saving, self._limited = False, False, False
+        self.costly, self._saving, self._limited, self._in_part = False, False, False, False
         self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
 
     @property
@@ -228,8 +229,15 @@ class World:
                 continue
             if wanted not in (0, batch_size_of(kind)):
                 kind = kind_of(model_of(kind), wanted)
-            self.row[number] = self.table.row(kind, workers)
+            self.row[number], self.part[number] = self._row_at(kind, self.jobs[number].workers, workers)
             self.asked[number] = workers
+            self._in_part = self._in_part or self.part[number] != 1.0
+
+    def _row_at(self, kind: str, asked: int, workers: int) -> tuple[int, float]:
+        """The row for a size, and the part of its rate: with fewer or more workers than any row is about, in proportion."""
+        if workers == asked or (kind != TIMED and (kind, workers) in self.table.row_of):
+            return self.table.row(kind, workers), 1.0
+        return self.table.row(kind, asked), workers / asked
 
     def refresh(self, jobs: Ints, now: float) -> Ints:
         """Others came or went on their accelerators: progress goes on from here at the new speed. Nothing is saved by that."""
@@ -247,6 +255,8 @@ class World:
         alone = self.table.alone[row, type_]
         if self._spread_tells and np.count_nonzero(spread := self.spread[jobs]):
             alone[spread] = self.table.spread[row[spread], type_[spread]]
+        if self._in_part:
+            alone *= self.part[jobs]
         if self.natures:
             self._by_nature(jobs, alone)
         neighbours = NONE
@@ -354,6 +364,7 @@ class World:
         self.ends = np.concatenate((self.ends, np.full(extra, np.inf)))
         self.row = np.concatenate((self.row, np.zeros(extra, dtype=np.int64)))
         self.asked = np.concatenate((self.asked, np.ones(extra, dtype=np.int64)))
+        self.part = np.concatenate((self.part, np.ones(extra)))
         self.type = np.concatenate((self.type, np.full(extra, -1, dtype=np.int64)))
         self.spread = np.concatenate((self.spread, np.zeros(extra, dtype=np.bool_)))
         self.started = np.concatenate((self.started, np.zeros(extra, dtype=np.bool_)))
