@@ -4,8 +4,8 @@
 
 fair_m is how long job m would take on its n-th part of the M accelerators, where n jobs are there, if its rate were in
 proportion to its workers: rate_m is that with the s_m that it asks for. `Themis` expects it to go on as it did so far, so that
-finish_m = elapsed / (part done). `ThemisRanking` expects it to get all it asks for from now on: finish_m = elapsed + left / rate_m.
-"""
+finish_m = elapsed / (part done). `ThemisRanking` expects it to get all it asks for from now on, and finish_m is
+elapsed + left / rate_m."""
 
 from __future__ import annotations
 
