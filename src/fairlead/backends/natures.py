@@ -25,6 +25,7 @@ class Natures:
         self._of: dict[int, Nature] = {}
         self._declared: dict[int, float] = {}
         self._given: dict[int, int] = {}  # the batch size of a plan
+        self._of_host: dict[int, tuple[float, float]] = {}  # CPUs and GB of a plan
         self._size: dict[int, int] = {}  # the batch size it runs with
         self._told: dict[int, int] = {}
         self._until: dict[int, float] = {}  # steps at which to ask again
@@ -58,6 +59,13 @@ class Natures:
     def give(self, number: int, batch_size: int) -> None:
         """A plan launches it with this batch size; 0: with its own."""
         self._given[number] = batch_size
+
+    def give_of_host(self, number: int, cpus: float, memory_gb: float) -> None:
+        """The same with so much of its host for each worker; 0: as much as it may be."""
+        self._of_host[number] = (cpus, memory_gb)
+
+    def given_of_host(self, number: int) -> tuple[float, float]:
+        return self._of_host.get(number, (0.0, 0.0))
 
     def given(self, number: int) -> int:
         return self._given.get(number, 0)

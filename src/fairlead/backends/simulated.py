@@ -108,10 +108,10 @@ class Simulated:
         running = jobs.number[jobs.running]
         if len(running):
             offsets, places = ragged(view.holdings.of(number) for number in running.tolist())
-            sizes = jobs.batch_size[jobs.running]
-            launches = Launches(running, jobs.type[jobs.running], offsets, places, sizes if sizes.any() else None)
-            self.world.launch(launches, view.time)
             now_running = jobs.only(jobs.running)
+            sizes, of_host = now_running.batch_size, (now_running.cpus_given, now_running.memory_given_gb)
+            launches = Launches(running, now_running.type, offsets, places, sizes if sizes.any() else None, *of_host)
+            self.world.launch(launches, view.time)
             c["since"][running] = np.maximum(view.time, now_running.since_s)  # who is loading goes on loading
             self.world.last_saved(running, now_running.base_steps, now_running.since_s, now_running.rate, view.time)
             self.world.refresh(running, view.time)

@@ -226,8 +226,10 @@ class World:
             wanted = 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])
             if number in self.natures:
                 self.natures.give(number, wanted)
-                continue
-            if wanted not in (0, batch_size_of(kind)):
+                of_host = (launches.cpus, launches.host_memory_gb)
+                cpus, memory = (0.0 if column is None else float(column[index]) for column in of_host)
+                self.natures.give_of_host(number, cpus, memory)
+            elif wanted not in (0, batch_size_of(kind)):
                 kind = kind_of(model_of(kind), wanted)
             self.row[number], self.part[number] = self._row_at(kind, self.jobs[number].workers, workers)
             self.asked[number] = workers
@@ -281,12 +283,13 @@ class World:
         """In place of what the table says, for those who have a nature."""
         for index, number in enumerate(jobs.tolist()):
             if number in self.natures:
-                rate[index] = self.natures.ask(number, self.jobs[number], self._standing(number))
+                rate[index] = self.natures.ask(number, self.jobs[number], self._standing(number, float(rate[index])))
 
-    def _standing(self, number: int) -> Standing:
+    def _standing(self, number: int, rate: float) -> Standing:
         job, type_, spread = self.jobs[number], int(self.type[number]), bool(self.spread[number])
         places = self.holdings.of(number)
-        per_node = np.unique(self.cluster.node_of[places], return_counts=True)[1].tolist()
+        nodes, per_node = np.unique(self.cluster.node_of[places], return_counts=True)
+        cpus, memory = self.natures.given_of_host(number)
 
         def table(size: int) -> float:
             row = self.table.row_of.get((kind_of(model_of(job.kind), size), len(places)))
@@ -295,7 +298,10 @@ class World:
 
         steps, name = float(self.columns["base"][number]), self.cluster.type_names[type_]
         size = self.natures.given(number)
-        return Standing(steps, name, len(places), tuple(sorted(per_node, reverse=True)), size, table)
+        workers = tuple(sorted(per_node.tolist(), reverse=True))
+        cpus = cpus or float((self.cluster.node_cpus / self.cluster.node_size)[nodes].min())
+        memory = memory or float((self.cluster.node_memory_gb / self.cluster.node_size)[nodes].min())
+        return Standing(steps, name, len(places), workers, size, table, rate, cpus, memory)
 
     def _slowed_by_saving(self, jobs: Ints, rate: Floats) -> Floats:
         every = self.columns["save_every"][jobs]

@@ -312,6 +312,8 @@ class State:
         a["held"][jobs] = launches.workers
         a["type"][jobs] = launches.types
         a["batch_size"][jobs] = 0 if launches.batch_sizes is None else launches.batch_sizes
+        a["cpus_given"][jobs] = 0.0 if launches.cpus is None else launches.cpus
+        a["memory_given_gb"][jobs] = 0.0 if launches.host_memory_gb is None else launches.host_memory_gb
         a["run_started_s"][jobs] = time
         a["since_s"][jobs] = time
         first = a["first_started_s"]

@@ -117,7 +117,10 @@ def _alone(job: Job, type_: int, table: ThroughputTable, cluster: Cluster) -> St
         return 0.0 if row is None else float(table.alone[row, type_])
 
     per_node = (*[largest] * nodes, *([rest] if rest else []))
-    return Standing(0.0, cluster.type_names[type_], job.workers, per_node, table=rate)
+    own = float(table.alone[table.row(job.kind, job.workers), type_])
+    mine = cluster.node_type == type_
+    cpus, memory = (float((there / cluster.node_size)[mine].min()) for there in (cluster.node_cpus, cluster.node_memory_gb))
+    return Standing(0.0, cluster.type_names[type_], job.workers, per_node, 0, rate, own, cpus, memory)
 
 
 def _kinds_of_regimes(job: Job, nature: Nature | None) -> tuple[str, ...]:

@@ -24,6 +24,9 @@ class Standing:
     batch_size: int = 0  # that a plan gave it; 0: none
     table: Callable[[int], float] = _no_table
     """Steps per second of its model at a batch size, as the world's table has them for where it stands; 0 where it has none."""
+    rate: float = 0.0  # steps per second of its kind, likewise
+    cpus: float = math.inf  # for each worker, as a plan gave them, or as its nodes have them for each accelerator
+    host_memory_gb: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
