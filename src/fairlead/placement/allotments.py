@@ -51,16 +51,17 @@ def allot(tenants: Sequence[Tenant], there: Floats, way: Way) -> dict[int, tuple
     if way == "proportional":
         return {tenant.number: tenant.share for tenant in tenants}
     given = {tenant.number: tenant.least for tenant in tenants}
-    spare = there.copy()
+    spare = there.tolist()
     for tenant in tenants:
         for node, workers in tenant.workers.items():
-            spare[:, node] -= np.array(given[tenant.number]) * workers
+            for resource, amount in enumerate(given[tenant.number]):
+                spare[resource][node] -= amount * workers
     by_node: dict[int, list[Tenant]] = {}
     for tenant in tenants:
         if tenant.tunable:
             by_node.setdefault(next(iter(tenant.workers)), []).append(tenant)
     for node, mine in by_node.items():
-        left = (float(spare[CPUS, node]), float(spare[MEMORY, node]))
+        left = (spare[CPUS][node], spare[MEMORY][node])
         given.update(_one_by_one(mine, left) if way == "tune" else _best(mine, left))
     return given
 

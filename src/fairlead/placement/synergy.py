@@ -17,7 +17,6 @@ import numpy as np
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.columns import without
 from fairlead.core.errors import InputError
-from fairlead.core.holdings import Holdings
 from fairlead.core.job import model_of
 from fairlead.core.plan import Launches, Placed, Selection
 from fairlead.core.sensitivity import EXPECTED, Curve, Sensitivity
@@ -73,7 +72,7 @@ class Synergy:
         nodes, cluster, found = room.by_node(), room.cluster, list[list[int]]()
         there = _there(room.view)
         spare = there.copy()
-        for tenant in self._tenants(room.view, room.kept, room.view.holdings):
+        for tenant in self._tenants(room.view, *room.view.holdings.places(room.kept)):
             for node, many in tenant.workers.items():
                 spare[:, node] -= np.array(tenant.wants) * many
         share = _shares(room.view)
@@ -99,14 +98,9 @@ class Synergy:
     def _allotted(self, placed: Placed, view: Snapshot) -> Placed:
         """What placement found, with CPUs and memory for everybody; who has others now is launched anew where it stands."""
         launches = placed.launches
-        after = Holdings(view.cluster.size, max(len(view.holdings.last), int(launches.jobs.max(initial=0)) + 1))
-        kept_at = [view.holdings.of(number) for number in placed.kept.tolist()]
-        for number, places in zip(placed.kept.tolist(), kept_at):
-            after.take(np.array([number]), np.array([0, len(places)]), places)
-        if len(launches):
-            after.take(launches.jobs, launches.offsets, launches.accelerators)
-        everybody = np.sort(np.concatenate((placed.kept, launches.jobs)))
-        given = allot(self._tenants(view, everybody, after), _there(view), self.allotment)
+        owner, place = view.holdings.places(placed.kept)
+        owner, place = np.append(owner, launches.jobs.repeat(launches.workers)), np.append(place, launches.accelerators)
+        given = allot(self._tenants(view, owner, place), _there(view), self.allotment)
         jobs = view.jobs.of(placed.kept)
         has = np.array([jobs.cpus_given, jobs.memory_given_gb]).T
         gets = np.array([_said(given[number]) for number in placed.kept.tolist()]).reshape(-1, 2)
@@ -118,7 +112,7 @@ class Synergy:
             return placed
         again = placed.kept[moving]
         numbers = np.concatenate((launches.jobs, again))
-        accelerators = [launches.accelerators, *(kept_at[at] for at in moving.tolist())]
+        accelerators = [launches.accelerators, *(view.holdings.of(number) for number in again.tolist())]
         offsets: Ints = np.concatenate(([0], np.cumsum(np.concatenate((launches.workers, jobs.held[moving])))))
         amounts = np.array([_said(given[number]) for number in numbers.tolist()]).reshape(-1, 2)
         sizes = np.concatenate((_or_zeros(launches.batch_sizes, len(launches)), jobs.batch_size[moving]))
@@ -134,19 +128,22 @@ class Synergy:
         kept = placed.kept if not len(again) else without(np.sort(placed.kept), np.sort(again))
         return Placed(kept, new, placed.free, placed.unplaced)
 
-    def _tenants(self, view: Snapshot, numbers: Ints, holdings: Holdings) -> list[Tenant]:
-        """In the order of submission. Who shares accelerators shares what goes with them."""
-        share, company = _shares(view), holdings.occupancy
-        tenants = []
-        for number in np.sort(numbers).tolist():
-            places = holdings.of(number)
-            at = view.cluster.node_of[places]
-            mine = (share[:, at] / company[places]).min(axis=1)
-            entitled = (float(mine[CPUS]), float(mine[MEMORY]))
-            nodes, workers = np.unique(at, return_counts=True)
-            wants, profile = self._wants(view, number, entitled), self._profile(view, number)
-            tenants.append(Tenant(number, dict(zip(nodes.tolist(), workers.tolist())), entitled, wants, profile))
-        return tenants
+    def _tenants(self, view: Snapshot, owner: Ints, place: Ints) -> list[Tenant]:
+        """Of jobs and the accelerators that they hold, in the order of submission. Who shares accelerators shares what goes
+        with them."""
+        node = view.cluster.node_of[place]
+        share = _shares(view)[:, node] / np.bincount(place, minlength=view.cluster.size)[place]
+        workers: dict[int, dict[int, int]] = {}
+        entitled: dict[int, tuple[float, float]] = {}
+        for number, at, cpus, memory in zip(owner.tolist(), node.tolist(), share[CPUS].tolist(), share[MEMORY].tolist()):
+            mine = workers.setdefault(number, {})
+            mine[at] = mine.get(at, 0) + 1
+            least = entitled.get(number, (cpus, memory))
+            entitled[number] = (min(least[CPUS], cpus), min(least[MEMORY], memory))
+        return [
+            Tenant(number, workers[number], own, self._wants(view, number, own), self._profile(view, number))
+            for number, own in sorted(entitled.items())
+        ]
 
     def _profile(self, view: Snapshot, number: int) -> Sensitivity:
         kind = view.job_of[number].kind
