@@ -3,11 +3,11 @@ nobody here knows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from fairlead.core.job import batch_size_of
+from fairlead.core.job import Job, batch_size_of
 
 BATCH_SIZE = "batch_size"
 """The name under which jobs report the batch size that they run with from now on."""
@@ -64,3 +64,17 @@ class Adaptations:
         regimes = {number: tuple(Regime(*one) for one in each) for number, each in data["regimes"]}
         looks: dict[Look, int] = {(kind, workers, size): at for at, (kind, workers, size) in enumerate(data["looks"])}
         return cls(regimes, looks, data["changes"])
+
+
+def flags_of(job: Job, regimes: Sequence[Regime], overran: bool) -> tuple[str, ...]:
+    """What a job does that its owner did not declare; it is scheduled like any other."""
+    flags = ["did more steps than it declared"] if overran else []
+    sizes = [regime.batch_size for regime in regimes]
+    falls = [size for size, before in zip(sizes[1:], sizes) if size < before]
+    if job.mode == "static" and len(sizes) > 1:
+        flags.append(f"declared static, and its batch size became {sizes[-1]}")
+    elif job.mode == "accordion" and len(set(sizes)) > 2:
+        flags.append(f"declared accordion, and had {len(set(sizes))} batch sizes")
+    elif job.mode == "gns" and falls:
+        flags.append(f"declared gns, and its batch size fell to {falls[0]}")
+    return tuple(flags)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core import events as ev
-from fairlead.core.adaptation import BATCH_SIZE, Adaptations
+from fairlead.core.adaptation import BATCH_SIZE, Adaptations, flags_of
 from fairlead.core.after import NO_WAITS, Awaited, Waits, awaited
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import (
@@ -151,6 +151,15 @@ class State:
     def everybody(self) -> JobColumns:
         """All jobs there ever were, in order of submission."""
         return JobColumns(self.store, np.array(sorted(self.job_of), dtype=np.int64), self.time)
+
+    def flags(self) -> dict[int, tuple[str, ...]]:
+        """By number, what jobs did that they had not declared."""
+        everybody = self.everybody()
+        suspects = {*everybody.number[everybody.overran].tolist(), *self.adaptations.regimes}
+        over = dict(zip(everybody.number.tolist(), everybody.overran.tolist()))
+        regimes = self.adaptations.regimes
+        found = {n: flags_of(self.job_of[n], regimes.get(n, ()), over[n]) for n in sorted(suspects)}
+        return {number: flags for number, flags in found.items() if flags}
 
     @property
     def queue(self) -> Ints:
