@@ -36,6 +36,10 @@ RegimesOption: TypeAlias = Annotated[
     Path | None,
     typer.Option("--regimes", help="How the batch sizes of the trace's jobs change: a JSON file, as Shockwave's traces have."),
 ]
+HostsOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--hosts", help="How fast models are with so many CPUs and so much host memory for a worker: a YAML file."),
+]
 SkipBadOption: TypeAlias = Annotated[
     bool, typer.Option("--skip-bad", help="Leave bad lines of the trace out, count and list them, and go on.")
 ]

@@ -9,6 +9,7 @@ import typer
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import note, out, print_json, progress
+from fairlead.config.hosts import read_hosts
 from fairlead.engine.journal import JsonlJournal
 from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
@@ -17,6 +18,7 @@ from fairlead.report.tables import summary_table
 from fairlead.study.inputs import read_table
 from fairlead.study.simulate import Simulation
 from fairlead.study.simulate import simulate as run_simulation
+from fairlead.workloads.hosts import bound_to_hosts
 
 
 def simulate(
@@ -35,6 +37,7 @@ def simulate(
     trace: opt.TraceOption = None,
     format: opt.FormatOption = None,
     regimes: opt.RegimesOption = None,
+    hosts: opt.HostsOption = None,
     skip_bad: opt.SkipBadOption = False,
     throughputs: opt.ThroughputsOption = None,
     fill_workers: opt.FillWorkersOption = False,
@@ -91,7 +94,7 @@ def simulate(
     scheduler = opt.override(
         scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination
     )
-    opt.distinct([trace, config, throughputs, costs, regimes], [events, report])
+    opt.distinct([trace, config, throughputs, costs, regimes, hosts], [events, report])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
     spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
@@ -100,6 +103,8 @@ def simulate(
     table = read_table(throughputs)
     file = opt.trace_file(trace, format, skip_bad, regimes)
     source = opt.generator_of(jobs, load, workers).trace(seed) if file is None else file.read(table)
+    if hosts is not None:
+        source = bound_to_hosts(source, read_hosts(hosts))
     opt.tell_skipped(source, quiet=json)
     opt.check_measure(metrics, len(source))
     given = Simulation(source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds)

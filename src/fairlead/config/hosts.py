@@ -12,7 +12,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairlead.config.source import Value, read_yaml
-from fairlead.core.errors import InputError
 from fairlead.core.sensitivity import EXPECTED, Curve, Sensitivity
 
 _FIELDS = ("cpus", "memory_gb")
@@ -31,6 +30,6 @@ def _curves(value: Value) -> dict[str, Curve]:
 
 def _curve(value: Value) -> Curve:
     try:
-        return Curve.parse(value.text())
+        return Curve.parse(value.text(EXPECTED))
     except ValueError:
         raise value.error(EXPECTED) from None

@@ -114,7 +114,7 @@ class Synergy:
         numbers = np.concatenate((launches.jobs, again))
         accelerators = [launches.accelerators, *(view.holdings.of(number) for number in again.tolist())]
         offsets: Ints = np.concatenate(([0], np.cumsum(np.concatenate((launches.workers, jobs.held[moving])))))
-        amounts = np.array([_said(given[number]) for number in numbers.tolist()]).reshape(-1, 2)
+        amounts = np.array([_said(given[number]) for number in numbers.tolist()]).T.copy()
         sizes = np.concatenate((_or_zeros(launches.batch_sizes, len(launches)), jobs.batch_size[moving]))
         new = Launches(
             numbers,
@@ -122,8 +122,8 @@ class Synergy:
             offsets.astype(np.int64),
             np.concatenate(accelerators).astype(np.int64),
             sizes if sizes.any() else None,
-            amounts[:, CPUS],
-            amounts[:, MEMORY],
+            amounts[CPUS],
+            amounts[MEMORY],
         )
         kept = placed.kept if not len(again) else without(np.sort(placed.kept), np.sort(again))
         return Placed(kept, new, placed.free, placed.unplaced)
