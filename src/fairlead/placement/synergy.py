@@ -162,15 +162,14 @@ class Synergy:
 
 
 _NO_PROFILE = Sensitivity()
-
-
 _NO_LIMIT = 1e12
 """What a host without a limit has: more than anybody uses."""
 
 
 def _there(view: Snapshot) -> Floats:
     """Resources × nodes: what each has."""
-    return np.minimum(np.array([view.cluster.node_cpus, view.cluster.node_memory_gb]), _NO_LIMIT)
+    there: Floats = np.minimum(np.array([view.cluster.node_cpus, view.cluster.node_memory_gb]), _NO_LIMIT)
+    return there
 
 
 def _shares(view: Snapshot) -> Floats:

@@ -60,7 +60,7 @@ class Themis:
         order = _worst_first(view, ~bound & (view.rates.fastest > 0))
         bidders = order[: math.ceil(self.visible * len(order) - _BEHIND)]
         pool = sum(table.free)
-        given, kept = partial_allocation([self._bid(view, at) for at in bidders.tolist()], pool) if pool else _NOTHING
+        given, kept = partial_allocation(self._bids(view, bidders), pool) if pool else _NOTHING
         for at, workers in zip(bidders.tolist(), given.tolist()):
             table.give(at, workers, self.elastic)
         for at in order.tolist():  # what nobody could use, or only on several types at once
@@ -84,13 +84,16 @@ class Themis:
         until = float(ends.min(initial=math.inf)) - _BEHIND if settled else view.time
         return table.selection(until).until(view.protection_ends), memo
 
-    def _bid(self, view: Snapshot, at: int) -> Bid:
+    def _bids(self, view: Snapshot, bidders: Ints) -> list[Bid]:
         """The part done at the end of a lease: 1/ρ but for a factor that all sizes have in common."""
         jobs = view.jobs
-        asked, steps = int(jobs.workers[at]), float(jobs.steps[at])
-        sizes = tuple(range(1, asked + 1)) if self.elastic else (asked,)
-        done, lease = float(jobs.steps_done[at]) / steps, float(view.rates.fastest[at]) * self.lease_s / steps
-        return Bid(sizes, tuple(done + lease * size / asked for size in sizes), done)
+        done = (jobs.steps_done / jobs.steps)[bidders]
+        gain = (view.rates.fastest / jobs.steps)[bidders] * self.lease_s
+        bids = []
+        for asked, before, lease in zip(jobs.workers[bidders].tolist(), done.tolist(), gain.tolist()):
+            sizes = tuple(range(1, asked + 1)) if self.elastic else (asked,)
+            bids.append(Bid(sizes, tuple(before + lease * size / asked for size in sizes), before))
+        return bids
 
 
 @dataclass(frozen=True)
