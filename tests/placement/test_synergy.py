@@ -72,7 +72,7 @@ def average_jct_s(trace: Trace, allotment: str) -> float:
 
 
 def test_where_half_of_the_jobs_can_use_more_cpus_tuning_is_worth_a_third():
-    trace = workload(200, hungry=0.5)
+    trace = workload(300, hungry=0.5)
     proportional, tuned, optimal = (average_jct_s(trace, way) for way in ("proportional", "tune", "optimal"))
     assert proportional / tuned >= 1.3
     assert proportional / optimal >= 1.3
