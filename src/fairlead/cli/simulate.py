@@ -9,14 +9,16 @@ import typer
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import note, out, print_json, progress
+from fairlead.config.hosts import read_hosts
 from fairlead.engine.journal import JsonlJournal
 from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
 from fairlead.report.metrics import summarize
 from fairlead.report.tables import summary_table
-from fairlead.study.inputs import TraceFile, read_table
+from fairlead.study.inputs import read_table
 from fairlead.study.simulate import Simulation
 from fairlead.study.simulate import simulate as run_simulation
+from fairlead.workloads.hosts import bound_to_hosts
 
 
 def simulate(
@@ -34,6 +36,8 @@ def simulate(
     ] = None,
     trace: opt.TraceOption = None,
     format: opt.FormatOption = None,
+    regimes: opt.RegimesOption = None,
+    hosts: opt.HostsOption = None,
     skip_bad: opt.SkipBadOption = False,
     throughputs: opt.ThroughputsOption = None,
     fill_workers: opt.FillWorkersOption = False,
@@ -90,16 +94,17 @@ def simulate(
     scheduler = opt.override(
         scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination
     )
-    opt.distinct([trace, config, throughputs, costs], [events, report])
+    opt.distinct([trace, config, throughputs, costs, regimes, hosts], [events, report])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
     spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
     faults = opt.faults_of(outage, mtbf, mttr, machine)
     scheduler.build(None)  # names and parameters are checked before a long trace is read
     table = read_table(throughputs)
-    source = (
-        opt.generator_of(jobs, load, workers).trace(seed) if trace is None else TraceFile(trace, format, skip_bad).read(table)
-    )
+    file = opt.trace_file(trace, format, skip_bad, regimes)
+    source = opt.generator_of(jobs, load, workers).trace(seed) if file is None else file.read(table)
+    if hosts is not None:
+        source = bound_to_hosts(source, read_hosts(hosts))
     opt.tell_skipped(source, quiet=json)
     opt.check_measure(metrics, len(source))
     given = Simulation(source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds)
@@ -109,10 +114,13 @@ def simulate(
         run = run_simulation(given, journal=journal, gantt=pictures, on_progress=bar.show)
     summary = summarize(run.record, metrics)
     refused = [{"name": run.state.job_of[n].name, "reason": str(why)} for n, why in sorted(run.state.refusals.items())]
+    flagged = [{"name": run.state.job_of[n].name, "flags": list(flags)} for n, flags in run.state.flags().items()]
     if json:
         skipped: dict[str, object] = {"skipped_lines": len(source.skipped)} if source.skipped else {}
         if refused:
             skipped["refused_jobs"] = refused[:100]
+        if flagged:
+            skipped["flagged_jobs"] = flagged[:100]
         print_json(
             {"scheduler": scheduler.label, "trace": source.name, "cluster": str(machine), **summary.to_dict(), **skipped}
         )
@@ -122,6 +130,8 @@ def simulate(
             note(f"refused: {each['name']}: {each['reason']}")
         if len(refused) > 5:
             note(f"refused: … and {len(refused) - 5} more (--json lists them)")
+        if flagged:
+            note(f"jobs that did what they had not declared: {len(flagged)} (--json lists them)")
     if report is not None:
         path = write_report([run.record], report, metrics, title=f"{scheduler.label} on {source.name}")
         note(f"report: {path}")

@@ -53,6 +53,8 @@ FLOAT_COLUMNS: dict[str, float] = {
     "first_started_s": np.nan,
     "waiting_since_s": 0.0,
     "ended_s": np.nan,
+    "cpus_given": 0.0,  # by a plan, to each worker; 0: it said nothing of them
+    "memory_given_gb": 0.0,
 }
 ALL_COLUMNS = (*INT_COLUMNS, *FLOAT_COLUMNS)
 
@@ -208,6 +210,8 @@ class JobColumns:
     first_started_s = _Column[np.float64]()
     waiting_since_s = _Column[np.float64]()
     ended_s = _Column[np.float64]()
+    cpus_given = _Column[np.float64]()
+    memory_given_gb = _Column[np.float64]()
 
     def __init__(self, store: ColumnStore, rows: Ints, now: float, running: Ints | None = None) -> None:
         """`running` are the rows of those who run, where they are known."""
@@ -245,6 +249,11 @@ class JobColumns:
     @_Derived
     def steps_left(self) -> Floats:
         return self.steps - self.steps_done
+
+    @_Derived
+    def overran(self) -> Bools:
+        """Who has done all the steps that it declared and goes on, or did more of them before it ended."""
+        return (self.base_steps > self.steps) | ((self.base_steps >= self.steps) & (self.phase <= Phase.RUNNING))
 
     @_Derived
     def run_s(self) -> Floats:

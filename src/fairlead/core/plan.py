@@ -167,6 +167,8 @@ class Launches:
     offsets: Ints
     accelerators: Ints
     batch_sizes: Ints | None = None
+    cpus: Floats | None = None  # given to each worker; 0, or None for all: not said
+    host_memory_gb: Floats | None = None  # likewise
 
     @classmethod
     def none(cls) -> Launches:
@@ -187,9 +189,11 @@ class Launches:
         """Some of them."""
         if which.all():
             return self
-        sizes = None if self.batch_sizes is None else self.batch_sizes[which]
+        optional = (self.batch_sizes, self.cpus, self.host_memory_gb)
         offsets = np.concatenate((NO_OFFSETS, self.workers[which].cumsum()))
-        return Launches(self.jobs[which], self.types[which], offsets, self.accelerators[which.repeat(self.workers)], sizes)
+        places = self.accelerators[which.repeat(self.workers)]
+        sizes, cpus, memory = (None if column is None else column[which] for column in optional)
+        return Launches(self.jobs[which], self.types[which], offsets, places, sizes, cpus, memory)  # type: ignore[arg-type]
 
 
 NO_LAUNCHES = Launches(NONE, NONE, NO_OFFSETS, NONE)

@@ -178,7 +178,14 @@ def _planned(event: ev.RoundPlanned) -> dict[str, Any]:
         record["accelerators"] = starts.accelerators
         if starts.batch_sizes is not None and starts.batch_sizes.any():
             record["batch_sizes"] = starts.batch_sizes
+        for name in _OF_HOSTS:
+            amounts: Floats | None = getattr(starts, name)
+            if amounts is not None and amounts.any():
+                record[name] = amounts
     return record
+
+
+_OF_HOSTS = ("cpus", "host_memory_gb")
 
 
 def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
@@ -191,7 +198,8 @@ def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
         accelerators = _ints(record["accelerators"])
         if len(accelerators) != offsets[-1]:
             raise ValueError("accelerators and workers do not match")
-        launches = Launches(_ints(record["launched"]), _ints(record["types"]), offsets, accelerators, sizes)
+        cpus, memory = (_floats(record[name]) if name in record else None for name in _OF_HOSTS)
+        launches = Launches(_ints(record["launched"]), _ints(record["types"]), offsets, accelerators, sizes, cpus, memory)
     refused = tuple(
         (int(number), Reason(by, Code(code), tuple((str(k), v) for k, v in facts)))
         for number, by, code, facts in record.get("refused", ())

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core import events as ev
+from fairlead.core.adaptation import BATCH_SIZE, Adaptations, flags_of
 from fairlead.core.after import NO_WAITS, Awaited, Waits, awaited
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import (
@@ -61,6 +62,7 @@ class State:
         self.journal = ""  # its name, where it has one
         self.any_min_run = False
         self.group_sizes: dict[int, int] = {}  # by the group's code, how many of it were ever submitted
+        self.adaptations = Adaptations()
         self.followers: list[int] = []  # those at the door that come after others
         self._codes: dict[str, dict[str, int]] = {name: {} for name in _CODED}
         self._names = Names((), (), (), ())
@@ -101,6 +103,7 @@ class State:
         state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
         state.running = view.jobs.runners.number.copy()
         state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
+        state.adaptations = view.adaptations.of(state.job_of)
         state.holdings = view.holdings.copy()
         state.holdings.reserve(state.next_number)
         state._remember(view.history)
@@ -134,6 +137,7 @@ class State:
             learned=self.learned,
             lessons=self.lessons,
             group_sizes=self.group_sizes,
+            adaptations=self.adaptations,
             waits=self._waits() if self.followers else NO_WAITS,
         )
 
@@ -147,6 +151,15 @@ class State:
     def everybody(self) -> JobColumns:
         """All jobs there ever were, in order of submission."""
         return JobColumns(self.store, np.array(sorted(self.job_of), dtype=np.int64), self.time)
+
+    def flags(self) -> dict[int, tuple[str, ...]]:
+        """By number, what jobs did that they had not declared."""
+        everybody = self.everybody()
+        suspects = {*everybody.number[everybody.overran].tolist(), *self.adaptations.regimes}
+        over = dict(zip(everybody.number.tolist(), everybody.overran.tolist()))
+        regimes = self.adaptations.regimes
+        found = {n: flags_of(self.job_of[n], regimes.get(n, ()), over[n]) for n in sorted(suspects)}
+        return {number: flags for number, flags in found.items() if flags}
 
     @property
     def queue(self) -> Ints:
@@ -180,6 +193,8 @@ class State:
             digest.update(self.present.tobytes() + self.drained.tobytes())
         if self.journal:
             digest.update(self.journal.encode())
+        if self.adaptations:
+            digest.update(encode_memo(self.adaptations.to_data()))
         if self.learned:
             digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
         return digest.hexdigest()
@@ -250,6 +265,11 @@ class State:
         self.store.metric(event.name)[event.jobs] = event.values
         if event.name == LOSS:
             note_losses(self.store, event.jobs, event.values, self._steps_at(event.jobs, event.time))
+        elif event.name == BATCH_SIZE:
+            steps, kind = self._steps_at(event.jobs, event.time), self.store.arrays["kind"][event.jobs]
+            for number, size, done, code in zip(*(c.tolist() for c in (event.jobs, event.values, steps, kind))):
+                job = self.job_of[number]
+                self.adaptations.note(number, size, done, job.kind, code, job.workers)
 
     def _switched(self, event: ev.SchedulerSwitched) -> None:
         if event.scheduler.get("estimation") != self.scheduler.get("estimation"):
@@ -301,6 +321,8 @@ class State:
         a["held"][jobs] = launches.workers
         a["type"][jobs] = launches.types
         a["batch_size"][jobs] = 0 if launches.batch_sizes is None else launches.batch_sizes
+        a["cpus_given"][jobs] = 0.0 if launches.cpus is None else launches.cpus
+        a["memory_given_gb"][jobs] = 0.0 if launches.host_memory_gb is None else launches.host_memory_gb
         a["run_started_s"][jobs] = time
         a["since_s"][jobs] = time
         first = a["first_started_s"]
@@ -318,7 +340,7 @@ class State:
     def _finished(self, event: ev.JobsFinished) -> None:
         self._end(event.jobs, event.at, FINISHED, done=True)
         a = self.store.arrays
-        a["base_steps"][event.jobs] = a["steps"][event.jobs]
+        a["base_steps"][event.jobs] = np.maximum(a["base_steps"][event.jobs], a["steps"][event.jobs])
         self._remember(a["settled_accelerator_s"][event.jobs])
 
     def _failed(self, event: ev.JobsFailed) -> None:

@@ -20,7 +20,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.registry import Registry
 from fairlead.report.record import RunRecord
-from fairlead.study.inputs import table_for, used_rates
+from fairlead.study.inputs import rates_by_nature, table_for, used_rates
 from fairlead.study.record import record_of
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -112,8 +112,17 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
     registry = registry or Registry.installed()
     faults = given.faults.events(len(given.cluster.nodes), given.seed)
-    trace, others = given.trace, given.others
-    backend = Simulated(given.cluster, table, trace.jobs, costs=given.costs, faults=faults, others=others, losses=trace.losses)
+    trace = given.trace
+    backend = Simulated(
+        given.cluster,
+        table,
+        trace.jobs,
+        costs=given.costs,
+        faults=faults,
+        others=given.others,
+        losses=trace.losses,
+        natures=trace.natures,
+    )
     loop = Loop(
         State(given.cluster),
         backend,
@@ -123,7 +132,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
         compose=lambda data: SchedulerConfig.from_data(data).build(table, registry),
         stopwatch=time.perf_counter,
     )
-    rates = used_rates(given.trace.jobs, table)
+    rates = {**used_rates(trace.jobs, table), **rates_by_nature(trace, table, given.cluster)}
     scheduler = {**given.scheduler.to_data(), "name": given.scheduler.label}
     loop.record(Opened(0.0, given.cluster, scheduler, given.trace.name, rates))
     return Begun(loop, table, rates)

@@ -1,0 +1,57 @@
+"""How fast a job is with so many CPUs and so much host memory for each worker: curves that a profile gives, and that a
+scheduler or a simulated world reads off. Speeds are relative: 1 is the rate that a table of throughputs has."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+
+BETWEEN, AT = "|", "@"
+EXPECTED = f"amounts and speeds, both ascending and above 0, as in 3{AT}1{BETWEEN}9{AT}2.4"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """`points` are (amount, speed). Between two it is a straight line, below the first one in proportion, and behind the last
+    one more does not help."""
+
+    points: tuple[tuple[float, float], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Curve:
+        """Raises ValueError with what was expected."""
+        try:
+            points = tuple((float(amount), float(speed)) for amount, speed in (p.split(AT) for p in text.split(BETWEEN)))
+        except ValueError:
+            raise ValueError(EXPECTED) from None
+        amounts, speeds = zip(*points)
+        rising = list(amounts) == sorted(set(amounts)) and list(speeds) == sorted(speeds)
+        if not (rising and amounts[0] > 0 and speeds[0] > 0 and max(*amounts, *speeds) < float("inf")):
+            raise ValueError(EXPECTED)
+        return cls(points)
+
+    @cached_property
+    def enough(self) -> float:
+        """The least amount with which a job is as fast as it can be."""
+        return next(amount for amount, speed in self.points if speed == self.points[-1][1])
+
+    def speed(self, amount: float) -> float:
+        at = bisect_right(self.points, amount, key=lambda point: point[0])
+        if at == len(self.points):
+            return self.points[-1][1]
+        (low, slow), (high, fast) = self.points[at - 1] if at else (0.0, 0.0), self.points[at]
+        return slow + (fast - slow) * (amount - low) / (high - low)
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Both curves of a job; None where it does not matter."""
+
+    cpus: Curve | None = None
+    memory_gb: Curve | None = None
+
+    def speed(self, cpus: float, memory_gb: float) -> float:
+        pairs = ((self.cpus, cpus), (self.memory_gb, memory_gb))
+        by_cpus, by_memory = (1.0 if curve is None else curve.speed(amount) for curve, amount in pairs)
+        return by_cpus * by_memory

@@ -1,0 +1,54 @@
+"""A file that says how fast models are with their hosts' CPUs and memory; and a simulation that believes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.config.hosts import read_hosts
+from fairlead.core.errors import InputError
+from fairlead.core.sensitivity import Curve, Sensitivity
+
+HOSTS = """cpus:
+  ResNet-50: 3@1|9@2.4
+  LM: 1@1
+memory_gb:
+  ResNet-50: 20@0.8|60@1
+"""
+CLUSTER = "nodes:\n  - {count: 2, type: v100, accelerators: 8, cpus: 24, memory_gb: 500}\n"
+TRACE = "name,submitted_s,steps,kind,workers\na,0,100000,ResNet-50 (batch size 64),1\nb,0,100000,LM (batch size 20),1\n"
+
+
+def test_a_model_has_both_curves_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    assert read_hosts(tmp_path / "hosts.yaml") == {
+        "ResNet-50": Sensitivity(Curve(((3.0, 1.0), (9.0, 2.4))), Curve(((20.0, 0.8), (60.0, 1.0)))),
+        "LM": Sensitivity(Curve(((1.0, 1.0),))),
+    }
+
+
+def test_a_curve_that_is_none_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text(HOSTS.replace("9@2.4", "9"))
+    with pytest.raises(InputError, match=r"hosts.yaml:2: .*3@1\|9.*expected amounts and speeds"):
+        read_hosts(tmp_path / "hosts.yaml")
+
+
+def simulated(tmp_path: Path, *options: str) -> float:
+    for name, text in (("hosts.yaml", HOSTS), ("cluster.yaml", CLUSTER), ("jobs.csv", TRACE)):
+        (tmp_path / name).write_text(text)
+    files = ("--trace", str(tmp_path / "jobs.csv"), "--cluster", str(tmp_path / "cluster.yaml"))
+    done = CliRunner().invoke(app, ["simulate", *files, "--policy", "fifo", "--json", *options])
+    assert done.exit_code == 0, done.output
+    return float(json.loads(done.stdout)["makespan_s"])
+
+
+def test_a_simulation_believes_it_and_synergy_makes_use_of_it(tmp_path: Path) -> None:
+    hosts = ("--hosts", str(tmp_path / "hosts.yaml"))
+    plain, slowed = simulated(tmp_path), simulated(tmp_path, *hosts)
+    assert slowed == pytest.approx(plain), "3 CPUs go with an accelerator: there the table's rate holds"
+    tuned = simulated(tmp_path, *hosts, "--placement", "synergy:cpus={ResNet-50: 3@1|9@2.4, LM: 1@1}")
+    assert tuned < slowed
