@@ -14,6 +14,7 @@ import numpy as np
 from fairlead.backends.losses import LossReports
 from fairlead.backends.world import Costs, World
 from fairlead.core import events as ev
+from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.cluster import Cluster, Ints
 from fairlead.core.holdings import ragged
 from fairlead.core.job import Job
@@ -21,6 +22,7 @@ from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.rounds import boundary_at
 from fairlead.core.snapshot import Snapshot
 from fairlead.workloads.losses import LossCurve
+from fairlead.workloads.nature import Nature
 from fairlead.workloads.profiles import ThroughputTable
 
 Other: TypeAlias = ev.JobCancelled | ev.NodeDrained | ev.MetricsReported | ev.SchedulerSwitched
@@ -29,7 +31,7 @@ Other: TypeAlias = ev.JobCancelled | ev.NodeDrained | ev.MetricsReported | ev.Sc
 
 class Simulated:
     """Give it the cluster, the true rates, and what comes from outside: jobs by submission, and node faults. Jobs that `losses`
-    has a curve for, by name, report on their way."""
+    has a curve for, by name, report on their way; those that `natures` knows run at the speed of their nature."""
 
     def __init__(
         self,
@@ -44,9 +46,10 @@ class Simulated:
         first_number: int = 0,
         down: Iterable[int] = (),
         losses: Mapping[str, LossCurve] | None = None,
+        natures: Mapping[str, Nature] | None = None,
     ) -> None:
         self.now = start_s
-        self.world = World(cluster, table, costs or Costs(), max(256, first_number + len(arrivals)))
+        self.world = World(cluster, table, costs or Costs(), max(256, first_number + len(arrivals)), natures)
         self._arrivals = sorted(arrivals, key=lambda job: job.submitted_s)
         self._next_job = 0
         self._number = first_number
@@ -72,6 +75,7 @@ class Simulated:
         costs: Costs | None = None,
         faults: Iterable[ev.NodeLost | ev.NodeRepaired] = (),
         losses: Mapping[str, LossCurve] | None = None,
+        natures: Mapping[str, Nature] | None = None,
     ) -> Simulated:
         """A world that goes on from a moment of any run, real or simulated: the same jobs, progress and places. `arrivals` are
         the jobs still to come."""
@@ -79,7 +83,16 @@ class Simulated:
         down = {int(node) for node in np.unique(view.cluster.node_of[~view.present])}
         start, first = view.time, view.next_number
         self = cls(
-            view.cluster, rates, coming, costs=costs, faults=faults, start_s=start, first_number=first, down=down, losses=losses
+            view.cluster,
+            rates,
+            coming,
+            costs=costs,
+            faults=faults,
+            start_s=start,
+            first_number=first,
+            down=down,
+            losses=losses,
+            natures=natures,
         )
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         for number in sorted(numbers.tolist()):
@@ -87,9 +100,11 @@ class Simulated:
         self._losses.arrive((number, view.job_of[number]) for number in numbers.tolist())
         jobs, c = view.jobs, self.world.columns
         for columns in (jobs, view.queued):
-            c["base"][columns.number] = columns.steps_done
+            done = np.maximum(columns.steps_done, columns.base_steps)  # who overran has done more than it declared
+            c["base"][columns.number] = np.minimum(done, c["steps"][columns.number])
             c["ran"][columns.number] = columns.run_s
             self.world.started[columns.number] = columns.starts > 0
+            self.world.natures.said_before(columns.number, columns.metric(BATCH_SIZE))
         running = jobs.number[jobs.running]
         if len(running):
             offsets, places = ragged(view.holdings.of(number) for number in running.tolist())
@@ -100,7 +115,7 @@ class Simulated:
             c["since"][running] = np.maximum(view.time, now_running.since_s)  # who is loading goes on loading
             self.world.last_saved(running, now_running.base_steps, now_running.since_s, now_running.rate, view.time)
             self.world.refresh(running, view.time)
-            self._untold.append(self._progress(running, view.time))
+            self._go_on(running, view.time, self._untold)
         return self
 
     @property
@@ -114,7 +129,8 @@ class Simulated:
         limit, awaited = until, True
         while True:
             reports = self._losses.next_s(self.world, self.now, grain)
-            outside = min(self._fault_time(), self._other_time(), reports)
+            turn = self.world.natures.next_turn
+            outside = min(self._fault_time(), self._other_time(), reports, turn)
             when = min(self.world.next_end(), self._next_arrival(), outside)
             if when > limit or when == math.inf:
                 break
@@ -123,6 +139,8 @@ class Simulated:
             # Where no job's end touches another's speed, all up to the next fault can be told at once.
             stretch = when if self.world.shares else max(when, min(limit, outside))
             self._happen(stretch, happened)
+            if stretch >= turn:
+                self._refresh([self.world.natures.turning_by(stretch)], stretch, happened)
             if stretch >= reports:
                 happened.extend(self._losses.tell(self.world, stretch))
         if limit < math.inf:
@@ -141,9 +159,11 @@ class Simulated:
                 lost_some = plan.suspended[self.world.columns["save"][plan.suspended] > 0]
                 if len(lost_some):
                     told.append(self._progress(lost_some, plan.time))
+            if len(over := self.world.natures.overrun(plan.suspended)):  # further than anybody would expect
+                told.append(self._progress(over, plan.time))
         if len(plan.launches):
             touched.append(self.world.launch(plan.launches, plan.time))
-            told.append(self._progress(plan.launches.jobs, plan.time))
+            self._go_on(plan.launches.jobs, plan.time, told)
         self._refresh(touched, plan.time, told)
         return told
 
@@ -166,8 +186,10 @@ class Simulated:
             at = self.world.ends[ending]
             self._arrive(float(at[-1]), happened, before=True)
             late = self.world.over_limit(ending)
-            touched = self.world.end(ending)
             told = float(at[-1])
+            if len(over := self.world.natures.overrun(ending)):  # what they really did, before they are gone
+                self._reach(over, happened, told)
+            touched = self.world.end(ending)
             if late is not None and late.any():
                 happened.append(ev.JobsFailed(told, ending[late], at[late], "time limit"))
                 ending, at = ending[~late], at[~late]
@@ -182,6 +204,10 @@ class Simulated:
         while self._other_time() <= stretch:
             self._other(self._others[self._next_other], happened)
             self._next_other += 1
+
+    def _reach(self, jobs: Ints, happened: list[ev.Event], now: float) -> None:
+        ends, rates = self.world.ends[jobs], self.world.columns["rate"][jobs]
+        happened.append(ev.ProgressReported(now, jobs, self.world.steps_at(jobs, ends), rates, ends))
 
     def _arrive(self, until: float, happened: list[ev.Event], *, before: bool = False) -> None:
         """Jobs submitted up to a second, or strictly before it."""
@@ -217,13 +243,18 @@ class Simulated:
             self._refresh([touched], event.time, happened)
 
     def _refresh(self, touched: list[Ints], now: float, told: list[ev.Event]) -> None:
-        """Neighbours of those who came or went run at another speed from now on."""
+        """Neighbours of those who came or went, and who turns by its nature, run at another speed from now on."""
         neighbours = [jobs for jobs in touched if len(jobs)]
         if neighbours:
             jobs = np.intersect1d(np.unique(np.concatenate(neighbours)), self.world.running)
             if len(jobs):
                 self.world.refresh(jobs, now)
-                told.append(self._progress(jobs, now))
+                self._go_on(jobs, now, told)
+
+    def _go_on(self, jobs: Ints, now: float, told: list[ev.Event]) -> None:
+        """They say how fast they are from now on, and a batch size that is new."""
+        told.append(self._progress(jobs, now))
+        told.extend(self.world.natures.tell(jobs, now))
 
     def _progress(self, jobs: Ints, now: float) -> ev.ProgressReported:
         c = self.world.columns

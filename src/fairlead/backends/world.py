@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fairlead.backends.natures import Natures
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
 from fairlead.core.plan import Launches
+from fairlead.workloads.nature import Nature, Standing
 from fairlead.workloads.profiles import ThroughputTable
 
 
@@ -45,7 +47,14 @@ _CHANGING = ("base", "rate", "since", "run_started", "ran", "kept", "kept_at")  
 class World:
     """Columns of the jobs that have arrived. `ends` is the second at which a running job ends by itself, else infinity."""
 
-    def __init__(self, cluster: Cluster, table: ThroughputTable, costs: Costs, capacity: int = 256) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        table: ThroughputTable,
+        costs: Costs,
+        capacity: int = 256,
+        natures: Mapping[str, Nature] | None = None,
+    ) -> None:
         self.cluster, self.costs = cluster, costs
         self.table = table.for_types(cluster.type_names)
         self._spread_tells = not np.array_equal(self.table.spread, self.table.alone)
@@ -60,6 +69,7 @@ class World:
         self.started: Bools = np.zeros(capacity, dtype=np.bool_)
         self.jobs: dict[int, Job] = {}
         self.running: Ints = NONE
+        self.natures = Natures(natures or {})
         # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit.
         self.costly, self._saving, self._limited = False, False, False
         self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
@@ -80,6 +90,7 @@ class World:
         self.costly = self.costly or cost.launch_s > 0 or cost.restart_s > 0 or cost.checkpoint_s > 0
         self._saving = self._saving or cost.checkpoint_every_s < math.inf
         self._limited = self._limited or job.time_limit_s < math.inf
+        self.natures.arrive([(number, job)], self.columns["steps"])
 
     def foresee(self, jobs: Sequence[Job], first: int) -> None:
         """The same for many at once, with numbers from `first` on; they come into being when somebody launches them."""
@@ -101,6 +112,7 @@ class World:
         self.costly = self.costly or bool((each[:, :3] > 0).any())
         self._saving = self._saving or bool((each[:, 3] < math.inf).any())
         self._limited = self._limited or bool((self._block[mine, 1] < math.inf).any())
+        self.natures.arrive(enumerate(jobs, first), self.columns["steps"])
 
     def launch(self, launches: Launches, now: float) -> Ints:
         """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
@@ -180,6 +192,8 @@ class World:
         self.columns["rate"][jobs] = 0.0
         self.ends[jobs] = np.inf
         self._next_end = None
+        if self.natures:
+            self.natures.leave(jobs)
         self.holdings.release(jobs)
         self.running = self.running[self.ends[self.running] < np.inf]
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
@@ -187,7 +201,7 @@ class World:
     def _size_up(self, launches: Launches) -> None:
         """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
         sizes = launches.workers
-        if launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
+        if self.natures or launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
             self._resize(launches)
         if not self._spread_tells:
             return
@@ -209,6 +223,9 @@ class World:
         for index, (number, workers) in enumerate(zip(launches.jobs.tolist(), launches.workers.tolist())):
             kind = self.jobs[number].kind
             wanted = 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])
+            if number in self.natures:
+                self.natures.give(number, wanted)
+                continue
             if wanted not in (0, batch_size_of(kind)):
                 kind = kind_of(model_of(kind), wanted)
             self.row[number] = self.table.row(kind, workers)
@@ -220,7 +237,8 @@ class World:
         if self._saving:
             c["kept"][jobs] = self.saved_steps(jobs, now)
             c["kept_at"][jobs] += self._up_to_last_save(jobs, now - c["kept_at"][jobs])
-        c["base"][jobs] = self.steps_at(jobs, now)
+        done = self.steps_at(jobs, now)
+        c["base"][jobs] = self.natures.reached(jobs, done, now) if self.natures else done
         c["since"][jobs] = np.maximum(c["since"][jobs], now)
         return self._set_rates(jobs, now)
 
@@ -229,6 +247,8 @@ class World:
         alone = self.table.alone[row, type_]
         if self._spread_tells and np.count_nonzero(spread := self.spread[jobs]):
             alone[spread] = self.table.spread[row[spread], type_[spread]]
+        if self.natures:
+            self._by_nature(jobs, alone)
         neighbours = NONE
         if self.shares:
             neighbours = self._slow_each_other(jobs, alone)
@@ -243,7 +263,29 @@ class World:
             ends = np.minimum(ends, c["run_started"][jobs] + (c["limit"][jobs] - c["ran"][jobs]))
         self.ends[jobs] = ends
         self._next_end = None
+        if self.natures:
+            self.natures.foresee(jobs, c["base"][jobs], c["since"][jobs], rate, c["steps"][jobs])
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
+
+    def _by_nature(self, jobs: Ints, rate: Floats) -> None:
+        """In place of what the table says, for those who have a nature."""
+        for index, number in enumerate(jobs.tolist()):
+            if number in self.natures:
+                rate[index] = self.natures.ask(number, self.jobs[number], self._standing(number))
+
+    def _standing(self, number: int) -> Standing:
+        job, type_, spread = self.jobs[number], int(self.type[number]), bool(self.spread[number])
+        places = self.holdings.of(number)
+        per_node = np.unique(self.cluster.node_of[places], return_counts=True)[1].tolist()
+
+        def table(size: int) -> float:
+            row = self.table.row_of.get((kind_of(model_of(job.kind), size), len(places)))
+            rates = self.table.spread if spread else self.table.alone
+            return 0.0 if row is None else float(rates[row, type_])
+
+        steps, name = float(self.columns["base"][number]), self.cluster.type_names[type_]
+        size = self.natures.given(number)
+        return Standing(steps, name, len(places), tuple(sorted(per_node, reverse=True)), size, table)
 
     def _slowed_by_saving(self, jobs: Ints, rate: Floats) -> Floats:
         every = self.columns["save_every"][jobs]

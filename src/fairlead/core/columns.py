@@ -247,6 +247,11 @@ class JobColumns:
         return self.steps - self.steps_done
 
     @_Derived
+    def overran(self) -> Bools:
+        """Who has done all the steps that it declared and goes on, or did more of them before it ended."""
+        return (self.base_steps > self.steps) | ((self.base_steps >= self.steps) & (self.phase <= Phase.RUNNING))
+
+    @_Derived
     def run_s(self) -> Floats:
         """Time spent holding accelerators so far."""
         return self.settled_run_s + self.running * (self.now - self.run_started_s)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core import events as ev
+from fairlead.core.adaptation import BATCH_SIZE, Regime, with_regime
 from fairlead.core.after import NO_WAITS, Awaited, Waits, awaited
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import (
@@ -61,6 +62,7 @@ class State:
         self.journal = ""  # its name, where it has one
         self.any_min_run = False
         self.group_sizes: dict[int, int] = {}  # by the group's code, how many of it were ever submitted
+        self.regimes: dict[int, tuple[Regime, ...]] = {}  # batch sizes so far, of those who report them
         self.followers: list[int] = []  # those at the door that come after others
         self._codes: dict[str, dict[str, int]] = {name: {} for name in _CODED}
         self._names = Names((), (), (), ())
@@ -97,6 +99,7 @@ class State:
                 state.store.arrays[name][columns.number] = getattr(columns, name)
             for name in columns.metrics:
                 state.store.metric(name)[columns.number] = columns.metric(name)
+        state.regimes = dict(view.regimes)
         state._follow(view)
         state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
         state.running = view.jobs.runners.number.copy()
@@ -134,6 +137,7 @@ class State:
             learned=self.learned,
             lessons=self.lessons,
             group_sizes=self.group_sizes,
+            regimes=self.regimes,
             waits=self._waits() if self.followers else NO_WAITS,
         )
 
@@ -180,6 +184,8 @@ class State:
             digest.update(self.present.tobytes() + self.drained.tobytes())
         if self.journal:
             digest.update(self.journal.encode())
+        if self.regimes:
+            digest.update(repr(sorted(self.regimes.items())).encode())
         if self.learned:
             digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
         return digest.hexdigest()
@@ -250,6 +256,11 @@ class State:
         self.store.metric(event.name)[event.jobs] = event.values
         if event.name == LOSS:
             note_losses(self.store, event.jobs, event.values, self._steps_at(event.jobs, event.time))
+        elif event.name == BATCH_SIZE:
+            steps = self._steps_at(event.jobs, event.time)
+            for number, size, done in zip(event.jobs.tolist(), event.values.tolist(), steps.tolist()):
+                if 1 <= size < 2**53:
+                    self.regimes[number] = with_regime(self.regimes.get(number, ()), int(size), done)
 
     def _switched(self, event: ev.SchedulerSwitched) -> None:
         if event.scheduler.get("estimation") != self.scheduler.get("estimation"):
@@ -318,7 +329,7 @@ class State:
     def _finished(self, event: ev.JobsFinished) -> None:
         self._end(event.jobs, event.at, FINISHED, done=True)
         a = self.store.arrays
-        a["base_steps"][event.jobs] = a["steps"][event.jobs]
+        a["base_steps"][event.jobs] = np.maximum(a["base_steps"][event.jobs], a["steps"][event.jobs])
         self._remember(a["settled_accelerator_s"][event.jobs])
 
     def _failed(self, event: ev.JobsFailed) -> None:

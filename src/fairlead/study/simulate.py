@@ -112,8 +112,17 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
     registry = registry or Registry.installed()
     faults = given.faults.events(len(given.cluster.nodes), given.seed)
-    trace, others = given.trace, given.others
-    backend = Simulated(given.cluster, table, trace.jobs, costs=given.costs, faults=faults, others=others, losses=trace.losses)
+    trace = given.trace
+    backend = Simulated(
+        given.cluster,
+        table,
+        trace.jobs,
+        costs=given.costs,
+        faults=faults,
+        others=given.others,
+        losses=trace.losses,
+        natures=trace.natures,
+    )
     loop = Loop(
         State(given.cluster),
         backend,

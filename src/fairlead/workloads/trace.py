@@ -10,6 +10,7 @@ from typing import TypeAlias
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.workloads.losses import LossCurve
+from fairlead.workloads.nature import Nature
 
 OnBad: TypeAlias = Callable[[InputError], None]
 """What a reader does with a bad line: raise it (the default), or note it and go on (`--skip-bad`)."""
@@ -42,6 +43,7 @@ class Trace:
     origin: str | None = None  # ISO time of second 0
     skipped: tuple[InputError, ...] = ()
     losses: Mapping[str, LossCurve] = field(default_factory=dict)  # by the job's name; the simulated world's secret
+    natures: Mapping[str, Nature] = field(default_factory=dict)  # likewise
 
     @classmethod
     def of(
@@ -52,8 +54,10 @@ class Trace:
         origin: str | None = None,
         skipped: Iterable[InputError] = (),
         losses: Mapping[str, LossCurve] | None = None,
+        natures: Mapping[str, Nature] | None = None,
     ) -> Trace:
-        return cls(tuple(sorted(jobs, key=lambda job: job.submitted_s)), name, origin, tuple(skipped), losses or {})
+        ordered = tuple(sorted(jobs, key=lambda job: job.submitted_s))
+        return cls(ordered, name, origin, tuple(skipped), losses or {}, natures or {})
 
     @property
     def span_s(self) -> float:

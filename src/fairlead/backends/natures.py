@@ -1,0 +1,110 @@
+"""Jobs of a simulated world whose speed follows from their nature instead of a table: who they are, how fast they run where
+they stand, and when to ask again. Where no job has a nature, nothing is asked and nothing is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from fairlead.core import events as ev
+from fairlead.core.adaptation import BATCH_SIZE
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import FairleadError
+from fairlead.core.holdings import NONE
+from fairlead.core.job import Job
+from fairlead.workloads.nature import Nature, Speed, Standing
+
+
+class Natures:
+    """Natures by the names of jobs, and by number what is known of those who have one."""
+
+    def __init__(self, natures: Mapping[str, Nature]) -> None:
+        self._named = natures
+        self._of: dict[int, Nature] = {}
+        self._declared: dict[int, float] = {}
+        self._given: dict[int, int] = {}  # the batch size of a plan
+        self._size: dict[int, int] = {}  # the batch size it runs with
+        self._told: dict[int, int] = {}
+        self._until: dict[int, float] = {}  # steps at which to ask again
+        self._turn_s: dict[int, float] = {}  # the same as a second, of those who run
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._of
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    @property
+    def next_turn(self) -> float:
+        """The first second at which somebody's speed changes by its nature."""
+        return min(self._turn_s.values(), default=math.inf)
+
+    def turning_by(self, when: float) -> Ints:
+        return np.array(sorted(number for number, second in self._turn_s.items() if second <= when), dtype=np.int64)
+
+    def arrive(self, jobs: Iterable[tuple[int, Job]], steps: Floats) -> None:
+        """Who of these jobs has a nature has the steps that it really does, in this column."""
+        for number, job in jobs if self._named else ():
+            if (nature := self._named.get(job.name)) is not None:
+                self._of[number], self._declared[number] = nature, job.steps
+                steps[number] = nature.work(job.steps)
+
+    def said_before(self, numbers: Ints, sizes: Floats) -> None:
+        """The batch sizes that were told before this world began; NaN for none."""
+        self._told.update((n, int(size)) for n, size in zip(numbers.tolist(), sizes.tolist()) if size == size)
+
+    def give(self, number: int, batch_size: int) -> None:
+        """A plan launches it with this batch size; 0: with its own."""
+        self._given[number] = batch_size
+
+    def given(self, number: int) -> int:
+        return self._given.get(number, 0)
+
+    def ask(self, number: int, job: Job, standing: Standing) -> float:
+        """Steps per second where it stands."""
+        steps, declared = standing.steps, self._declared[number]
+        speed: Speed = self._of[number].speed(standing)
+        if not speed.until > steps:
+            raise FairleadError(
+                f"the nature of job {job.name!r} wants to be asked again at step {speed.until:g}, and it is at {steps:g}"
+            )
+        self._size[number] = speed.batch_size
+        # Whoever has done all that it declared and goes on says so: a turn that changes nothing else.
+        self._until[number] = min(speed.until, declared) if steps < declared else speed.until
+        return speed.rate
+
+    def foresee(self, jobs: Ints, base: Floats, since: Floats, rate: Floats, work: Floats) -> None:
+        """When those of them that have a nature turn, at their present rates."""
+        for number, done, second, speed, end in zip(*(part.tolist() for part in (jobs, base, since, rate, work))):
+            if number in self._of:
+                until = self._until[number]
+                self._turn_s[number] = second + (until - done) / speed if until < end else math.inf
+
+    def reached(self, jobs: Ints, steps: Floats, now: float) -> Floats:
+        """The steps of these jobs, and of those who turn now exactly the steps at which they turn."""
+        for index, number in enumerate(jobs.tolist()):
+            if self._turn_s.get(number, math.inf) <= now:
+                steps[index] = self._until[number]
+        return steps
+
+    def leave(self, jobs: Ints) -> None:
+        for number in jobs.tolist():
+            self._turn_s.pop(number, None)
+
+    def overrun(self, jobs: Ints) -> Ints:
+        """Those who have more to do than they declared."""
+        if not self._of:
+            return NONE
+        over = [n for n in jobs.tolist() if n in self._of and self._of[n].work(self._declared[n]) > self._declared[n]]
+        return np.array(over, dtype=np.int64)
+
+    def tell(self, jobs: Ints, now: float) -> list[ev.Event]:
+        """The batch sizes that are new."""
+        new = [n for n in jobs.tolist() if self._size.get(n, 0) and self._size[n] != self._told.get(n)] if self._of else []
+        if not new:
+            return []
+        self._told.update((number, self._size[number]) for number in new)
+        sizes = np.array([float(self._size[number]) for number in new])
+        return [ev.MetricsReported(now, BATCH_SIZE, np.array(new, dtype=np.int64), sizes)]
