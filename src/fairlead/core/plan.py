@@ -17,6 +17,9 @@ from fairlead.core.reasons import Reason
 
 NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
 
+TUNED = -1
+"""In place of a batch size: the job tunes it, and tells which one it runs with."""
+
 Facts: TypeAlias = Mapping[str, Any]
 """What estimation has learned, by names of its own; each a number, string, list or mapping of such."""
 NO_FACTS: Facts = {}
@@ -99,7 +102,7 @@ class Selection:
     types: Ints
     workers: Ints
     combination: Ints | None = None  # None: every job alone
-    batch_sizes: Ints | None = None  # 0: unchanged; None: all unchanged
+    batch_sizes: Ints | None = None  # 0: unchanged; `TUNED`: the job's own choice; None: all unchanged
     pinned: Mapping[int, Ints] = field(default_factory=dict)  # job → the accelerators it must get
     holds_until: float | None = None
     revisit: float = math.inf  # where nothing is promised and there are no rounds: when to ask again without an event

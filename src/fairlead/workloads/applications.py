@@ -149,6 +149,11 @@ class Application:
         sqr, var = self.noise(batch, epoch)
         return float(_gain(sqr, var, batch / self.smallest) / (step_s + (split.passes - 1) * (step_s - sync_s)))
 
+    def run_s(self, per_node: tuple[int, ...], split: Split) -> float:
+        """A whole training on one placement, with one split."""
+        lengths = np.diff(self.ends, prepend=0.0)
+        return math.fsum(length / self.rate(per_node, split, epoch) for epoch, length in enumerate(lengths.tolist()))
+
     def noise(self, batch_size: Floats | float, epoch: int) -> tuple[Floats, Floats]:
         """Squared norm and variance of gradients in an epoch, at the scale of the smallest batch."""
         sizes = self.batch_sizes
