@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -43,6 +43,19 @@ class Lesson:
     holds_until: float = math.inf
 
 
+class OtherSizes(Protocol):
+    """Rates of the same classes with other numbers of workers than they asked for, where an estimation knows them."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """All of which anything is known, ascending."""
+        ...
+
+    def at(self, workers: int) -> Floats:
+        """classes × types, on as few nodes as possible; 0 where it cannot run so, or where that is not known."""
+        ...
+
+
 @dataclass(frozen=True)
 class Rates:
     """Throughputs as a policy may see them, by class: jobs of one class cannot be told apart by their rates.
@@ -61,6 +74,7 @@ class Rates:
     best: Floats | None = None  # `alone.max(axis=1)`, where an estimation keeps it
     mask: Ints | None = None  # `runs_on`, likewise
     ranked: Sequence[tuple[int, ...]] | None = None  # `wishes`, likewise
+    other_sizes: OtherSizes | None = None  # None: there is nothing to know
 
     @property
     def of_jobs(self) -> Floats:

@@ -144,15 +144,23 @@ class Application:
 
     def rate(self, per_node: tuple[int, ...], split: Split, epoch: int) -> float:
         """Progress a second."""
-        step_s, sync_s = self.curve(per_node).at(split.local)
         batch = min(max(split.batch_size(sum(per_node)), self.smallest), self.largest)
         sqr, var = self.noise(batch, epoch)
-        return float(_gain(sqr, var, batch / self.smallest) / (step_s + (split.passes - 1) * (step_s - sync_s)))
+        return float(_gain(sqr, var, batch / self.smallest)) / self._step_s(per_node, split)
 
     def run_s(self, per_node: tuple[int, ...], split: Split) -> float:
         """A whole training on one placement, with one split."""
-        lengths = np.diff(self.ends, prepend=0.0)
-        return math.fsum(length / self.rate(per_node, split, epoch) for epoch, length in enumerate(lengths.tolist()))
+        batch = min(max(split.batch_size(sum(per_node)), self.smallest), self.largest)
+        above = min(int(self.batch_sizes.searchsorted(batch)), len(self.batch_sizes) - 1)
+        below = max(above - 1, 0)
+        share = 0.0 if above == below else (batch - self.batch_sizes[below]) / (self.batch_sizes[above] - self.batch_sizes[below])
+        sqr, var = ((1 - share) * grad[below] + share * grad[above] for grad in (self.grad_sqr, self.grad_var))
+        gain = _gain(sqr, var, batch / self.smallest)
+        return float((np.diff(self.ends, prepend=0.0) / gain).sum()) * self._step_s(per_node, split)
+
+    def _step_s(self, per_node: tuple[int, ...], split: Split) -> float:
+        step_s, sync_s = self.curve(per_node).at(split.local)
+        return float(step_s + (split.passes - 1) * (step_s - sync_s))
 
     def noise(self, batch_size: Floats | float, epoch: int) -> tuple[Floats, Floats]:
         """Squared norm and variance of gradients in an epoch, at the scale of the smallest batch."""

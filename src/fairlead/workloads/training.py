@@ -5,11 +5,12 @@ is counted in the application's own progress, and a job is done where its traini
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.goodput import (
     COMPUTE,
@@ -89,9 +90,9 @@ def as_training(trace: Trace, applications: Mapping[str, Application]) -> Trace:
     return replace(trace.with_jobs(jobs), natures=natures)
 
 
-def table_of(trace: Trace, applications: Mapping[str, Application], types: Iterable[str], on_a_node: int) -> ThroughputTable:
+def table_of(trace: Trace, applications: Mapping[str, Application], cluster: Cluster) -> ThroughputTable:
     """Mean rates over a whole run, by kind and workers on as few nodes as can be; the same on every type, and spread or not."""
-    names = tuple(types)
+    names, on_a_node = cluster.type_names, int(cluster.node_size.max())
     asked: dict[str, int] = {}
     for job in trace.jobs:
         asked[job.kind] = max(asked.get(job.kind, 0), job.workers)
@@ -99,7 +100,7 @@ def table_of(trace: Trace, applications: Mapping[str, Application], types: Itera
     rates = [1.0]
     for kind, most in asked.items():
         app, size = applications[model_of(kind)], batch_size_of(kind) or 0
-        for workers in range(1, max(most, size // app.least_local) + 1):
+        for workers in range(1, max(most, min(size // app.least_local, cluster.size)) + 1):
             keys.append((kind, workers))
             rates.append(app.steps / app.run_s(consolidated(workers, on_a_node), app.split(size, workers)))
     alone = np.repeat(np.array(rates)[:, None], len(names), axis=1)
