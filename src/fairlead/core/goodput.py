@@ -12,7 +12,7 @@ Values only: who fits and who decides is elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,26 +143,34 @@ class Goodputs:
         most = [max(int(one[1]) for one in fact["seen"]) for fact in known if fact is not None]
         return told, cls(models, noise[told], limits[told], np.array(most, dtype=np.int64))
 
+    def only(self, rows: Ints) -> Goodputs:
+        return Goodputs(self.model[rows], self.noise[rows], self.limits[rows], self.profiled[rows])
+
     @property
     def most_workers(self) -> Ints:
         """As many as share the largest batch."""
         return np.maximum(self.limits[:, 1] // self.limits[:, 2], 1).astype(np.int64)
 
-    def best(self, workers: Iterable[int], across: Iterable[bool]) -> Floats:
+    def best(self, workers: Sequence[int] | Ints, across: Sequence[bool] | Bools) -> Floats:
         """jobs × configurations: the goodput at each job's best batch size there; 0 where not everybody has a part of one."""
-        count: Floats = np.array(list(workers), dtype=np.float64)
-        apart = np.array(list(across), dtype=np.bool_)
+        return self._best(np.array(workers, dtype=np.float64)[None, :, None], np.array(across, dtype=np.bool_)[None, :, None])
+
+    def here(self, workers: Ints, across: Bools) -> Floats:
+        """The same for one configuration of each job; 0 where it has no workers."""
+        count = np.maximum(workers, 1).astype(np.float64)[:, None, None]
+        return np.where(workers > 0, self._best(count, across[:, None, None])[:, 0], 0.0)
+
+    def _best(self, w: Floats, across: Bools) -> Floats:
         smallest, largest, least, most = (column[:, None, None] for column in self.limits.T)
-        lowest = np.maximum(smallest, least * count[None, :, None])
+        lowest = np.maximum(smallest, least * w)
         share = np.linspace(0.0, 1.0, _SIZES)[None, None, :]
         batch = lowest * np.maximum(largest / lowest, 1.0) ** share
-        w = count[None, :, None]
         passes = np.maximum(np.ceil(batch / w / most - _TINY), 1.0)
         passes = np.where((w == 1) & (batch > smallest + _TINY), np.maximum(passes, 2.0), passes)
         local = np.ceil(batch / w / passes - _TINY)
         batch = local * passes * w
         fits = (lowest <= largest) & (local >= least) & (local <= most)
-        good = self._gain(batch / smallest) / self._time(local, passes, w, apart[None, :, None])
+        good = self._gain(batch / smallest) / self._time(local, passes, w, across)
         return np.where(fits, good, 0.0).max(axis=2, initial=0.0)
 
     def at_batch(self, batch_sizes: Floats, workers: int, on_a_node: int) -> Floats:
