@@ -21,7 +21,7 @@ from fairlead.report.html import write_report
 from fairlead.report.tables import comparison_table
 from fairlead.study.compare import Aggregate, Comparison, Workload, aggregate
 from fairlead.study.compare import compare as run_comparison
-from fairlead.study.inputs import TraceFile, read_table
+from fairlead.study.inputs import read_table
 
 POLICIES = "fifo,sjf,srtf,las,tiresias"
 FIGURES = ("average_jct_s", "p99_jct_s", "average_responsiveness_s", "utilization", "average_ftf", "unfair_fraction")
@@ -49,6 +49,8 @@ def compare(
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds, separated by commas, or a count as in '3x'.")] = "0",
     trace: opt.TraceOption = None,
     format: opt.FormatOption = None,
+    regimes: opt.RegimesOption = None,
+    applications: opt.ApplicationsOption = None,
     skip_bad: opt.SkipBadOption = False,
     throughputs: opt.ThroughputsOption = None,
     fill_workers: opt.FillWorkersOption = False,
@@ -135,7 +137,7 @@ def compare(
     rates = _numbers("--loads", loads) if loads else [None if trace is not None else 6.0]
     generator = opt.generator_of(jobs, 6.0, workers)
     given = Comparison(
-        Workload(generator if trace is None else TraceFile(trace, format, skip_bad), table),
+        Workload(opt.trace_file(trace, format, skip_bad, regimes, applications) or generator, table),
         machine,
         schedulers,
         rates,

@@ -18,6 +18,7 @@ from fairlead.config.scheduler import LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_c
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.report.metrics import MetricOptions, measure_from
+from fairlead.study.inputs import TraceFile
 from fairlead.study.simulate import Faults
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import Generator
@@ -30,6 +31,14 @@ TraceOption: TypeAlias = Annotated[Path | None, TRACE]
 FormatOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--format", help="The trace's format ('fairlead policies format' lists them); else recognised by its look."),
+]
+RegimesOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--regimes", help="How the batch sizes of the trace's jobs change: a JSON file, as Shockwave's traces have."),
+]
+ApplicationsOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--applications", help="A folder of measured applications, as Pollux' simulator has them, for its traces."),
 ]
 SkipBadOption: TypeAlias = Annotated[
     bool, typer.Option("--skip-bad", help="Leave bad lines of the trace out, count and list them, and go on.")
@@ -230,6 +239,16 @@ def override(
 
 def generator_of(jobs: int, load: float | None, workers: str) -> Generator:
     return Generator(jobs=jobs, jobs_per_hour=load, workers=workers, users=12)
+
+
+def trace_file(
+    path: Path | None, format: str | None, skip_bad: bool, regimes: Path | None, applications: Path | None = None
+) -> TraceFile | None:
+    """The trace that the command line names, or none."""
+    for name, beside in (("regimes", regimes), ("applications", applications)):
+        if path is None and beside is not None:
+            raise InputError(f"--{name}", "--trace FILE to go with it", field=name, value=str(beside))
+    return None if path is None else TraceFile(path, format, skip_bad, regimes, applications)
 
 
 def tell_skipped(trace: Trace, *, quiet: bool) -> None:

@@ -14,7 +14,7 @@ from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
 from fairlead.report.metrics import summarize
 from fairlead.report.tables import summary_table
-from fairlead.study.inputs import TraceFile, read_table
+from fairlead.study.inputs import read_table
 from fairlead.study.simulate import Simulation
 from fairlead.study.simulate import simulate as run_simulation
 
@@ -34,6 +34,8 @@ def simulate(
     ] = None,
     trace: opt.TraceOption = None,
     format: opt.FormatOption = None,
+    regimes: opt.RegimesOption = None,
+    applications: opt.ApplicationsOption = None,
     skip_bad: opt.SkipBadOption = False,
     throughputs: opt.ThroughputsOption = None,
     fill_workers: opt.FillWorkersOption = False,
@@ -90,16 +92,15 @@ def simulate(
     scheduler = opt.override(
         scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination
     )
-    opt.distinct([trace, config, throughputs, costs], [events, report])
+    opt.distinct([trace, config, throughputs, costs, regimes], [events, report])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
     spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
     faults = opt.faults_of(outage, mtbf, mttr, machine)
     scheduler.build(None)  # names and parameters are checked before a long trace is read
     table = read_table(throughputs)
-    source = (
-        opt.generator_of(jobs, load, workers).trace(seed) if trace is None else TraceFile(trace, format, skip_bad).read(table)
-    )
+    file = opt.trace_file(trace, format, skip_bad, regimes, applications)
+    source = opt.generator_of(jobs, load, workers).trace(seed) if file is None else file.read(table)
     opt.tell_skipped(source, quiet=json)
     opt.check_measure(metrics, len(source))
     given = Simulation(source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds)

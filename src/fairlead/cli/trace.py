@@ -45,7 +45,11 @@ def generate(
     users: Annotated[int, typer.Option("--users", help="How many users the jobs belong to.")] = 0,
     slos: Annotated[str, typer.Option("--slos", help="Deadlines as multiples of the duration, as in '1.2,2,10'.")] = "",
     modes: Annotated[
-        str, typer.Option("--modes", help="Shares of batch-size modes, as in 'static=0.5,accordion=0.25,gns=0.25'.")
+        str,
+        typer.Option("--modes", help="Shares of batch-size modes: static, accordion, gns, expert, as in 'static=0.5,gns=0.5'."),
+    ] = "",
+    schedule: Annotated[
+        str, typer.Option("--schedule", help="Of mode expert: multiples of the batch size and shares, as in '1@0.3|4@0.7'.")
     ] = "",
     memory: Annotated[bool, typer.Option("--memory", help="Jobs say what accelerator memory they need.")] = False,
     seed: opt.SeedOption = 0,
@@ -71,6 +75,7 @@ def generate(
         users=users,
         slos=tuple(_numbers("--slos", slos)),
         modes=_shares("--modes", modes) or {"static": 1.0},
+        schedule=_schedule(schedule),
         memory=memory,
     )
     _write(generator.trace(seed), output, json)
@@ -81,6 +86,7 @@ def convert(
     source: SourceArgument,
     output: OutputOption,
     format: opt.FormatOption = None,
+    regimes: opt.RegimesOption = None,
     throughputs: opt.ThroughputsOption = None,
     skip_bad: opt.SkipBadOption = False,
     json: opt.JsonOption = False,
@@ -91,7 +97,7 @@ def convert(
 
       fairlead trace convert philly.csv -o philly.parquet
     """
-    trace = TraceFile(source, format, skip_bad).read(read_table(throughputs))
+    trace = TraceFile(source, format, skip_bad, regimes).read(read_table(throughputs))
     opt.tell_skipped(trace, quiet=json)
     _write(trace, output, json)
 
@@ -271,6 +277,16 @@ def _spike(text: str) -> tuple[int, int]:
         return int(jobs), int(hour)
     except ValueError:
         raise InputError("--daily-spike", "jobs@hour, as in '16@9'", field="daily-spike", value=text) from None
+
+
+def _schedule(text: str) -> tuple[tuple[float, float], ...]:
+    """'1@0.3|4@0.7' → ((1.0, 0.3), (4.0, 0.7))."""
+    try:
+        pairs = [piece.split("@") for piece in text.split("|")] if text else []
+        return tuple((float(multiple), float(share)) for multiple, share in pairs)
+    except ValueError:
+        expected = "multiples of the batch size and shares of the steps, as in '1@0.3|4@0.7'"
+        raise InputError("--schedule", expected, field="schedule", value=text) from None
 
 
 def _converging(text: str) -> tuple[float, float]:

@@ -1,5 +1,5 @@
-"""How jobs' batch sizes have changed so far: what a decision may know of a job's adaptation. Jobs report them; what they will be
-nobody here knows."""
+"""How jobs' batch sizes have changed so far: what a decision may know of a job's adaptation. Jobs report them; what they will
+be nobody here knows."""
 
 from __future__ import annotations
 

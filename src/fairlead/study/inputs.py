@@ -8,14 +8,19 @@ from pathlib import Path
 
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.core.job import TIMED, Job
+from fairlead.core.job import TIMED, Job, kind_of, model_of
 from fairlead.registry import Registry
+from fairlead.workloads.applications import read_applications
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.formats import BUILT_IN, Format, read_trace, read_trace_skipping_bad
 from fairlead.workloads.formats.gavel import Gavel, RunTime
+from fairlead.workloads.formats.regime_files import with_regimes
+from fairlead.workloads.nature import Nature, Standing, run_time_s
 from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.regimes import Regimes
 from fairlead.workloads.tables import fill_workers, read_throughputs
 from fairlead.workloads.trace import Trace
+from fairlead.workloads.training import as_training, table_of
 
 REFERENCE_TYPE = "v100"
 """SLOs in Gavel's traces are multiples of the run time on this type (Gavel §7.1)."""
@@ -31,14 +36,20 @@ class TraceFile:
     path: Path
     format: str | None = None
     skip_bad: bool = False
+    regimes: Path | None = None  # how batch sizes of its jobs change, in a file beside it
+    applications: Path | None = None  # what its jobs train, as it was measured
 
     def read(self, table: ThroughputTable | None = None, registry: Registry | None = None) -> Trace:
         if self.path.exists() and not (self.path.is_file() or self.path.is_dir()):
             raise InputError(self.path, "a regular file")
         formats = known_formats(registry, table)
         if self.skip_bad:
-            return read_trace_skipping_bad(self.path, self.format, formats)
-        return read_trace(self.path, self.format, formats=formats)
+            trace = read_trace_skipping_bad(self.path, self.format, formats)
+        else:
+            trace = read_trace(self.path, self.format, formats=formats)
+        if self.applications is not None:
+            trace = as_training(trace, read_applications(self.applications))
+        return trace if self.regimes is None else with_regimes(trace, self.regimes)
 
 
 def known_formats(registry: Registry | None = None, table: ThroughputTable | None = None) -> Mapping[str, Format]:
@@ -56,23 +67,31 @@ def read_table(path: Path | None) -> ThroughputTable | None:
 
 
 def table_for(trace: Trace, cluster: Cluster, table: ThroughputTable | None, *, fill: bool = False) -> ThroughputTable:
-    """The true rates for a trace on a cluster: the given table, or the bundled catalogue where jobs have kinds.
+    """The true rates for a trace on a cluster: the given table, or that of the applications that jobs train, or the bundled
+    catalogue where jobs have kinds.
 
     Every job's (kind, workers) is looked up here, so that a run cannot stop half-way for a missing rate. `fill` models gang
     sizes that the table lacks from those it has.
     """
+    if table is None and trace.natures:
+        table = table_of(trace, cluster)
     if table is None:
         timed = all(job.kind == TIMED for job in trace.jobs)
         table = ThroughputTable.timed(cluster.type_names) if timed else catalogue()
     needed = dict.fromkeys((job.kind, job.workers) for job in trace.jobs if job.kind != TIMED)
+    regimes = {job: _kinds_of_regimes(job, trace.natures.get(job.name)) for job in trace.jobs} if trace.natures else {}
     if fill:
-        table = fill_workers(table, needed)
+        later = [(kind, job.workers) for job, kinds in regimes.items() for kind in kinds if kind in table.kinds]
+        table = fill_workers(table, (*needed, *later))
     for kind, workers in needed:
         if (kind, workers) not in table.row_of:
             _explain_missing(trace, table, kind, workers)
     if len(table.keys) == 1:  # durations alone run anywhere
         return ThroughputTable.timed(cluster.type_names)
-    return table.for_types(cluster.type_names)
+    table = table.for_types(cluster.type_names)
+    for job, kinds in regimes.items():
+        _check_regimes(trace, table, job, kinds)
+    return table
 
 
 def used_rates(jobs: Iterable[Job], table: ThroughputTable) -> dict[str, tuple[float, ...]]:
@@ -81,6 +100,47 @@ def used_rates(jobs: Iterable[Job], table: ThroughputTable) -> dict[str, tuple[f
     for kind, workers in dict.fromkeys((job.kind, job.workers) for job in jobs):
         rates[f"{kind}|{workers}"] = tuple(table.alone[table.row(kind, workers)].tolist())
     return rates
+
+
+def rates_by_nature(trace: Trace, table: ThroughputTable, cluster: Cluster) -> dict[str, tuple[float, ...]]:
+    """Of jobs that have a nature, by "kind|workers|name": the steps they declared over the time they take alone, on as few
+    nodes as possible."""
+    rates: dict[str, tuple[float, ...]] = {}
+    for job in trace.jobs if trace.natures else ():
+        if (nature := trace.natures.get(job.name)) is not None:
+            each = [
+                job.steps / run_time_s(nature, job.steps, _alone(job, t, table, cluster)) for t in range(len(cluster.types))
+            ]
+            rates[f"{job.kind}|{job.workers}|{job.name}"] = tuple(each)
+    return rates
+
+
+def _alone(job: Job, type_: int, table: ThroughputTable, cluster: Cluster) -> Standing:
+    """On an empty cluster, before the first step."""
+    largest = int(cluster.largest_node_of_type[type_])
+    nodes, rest = divmod(job.workers, largest)
+
+    def rate(size: int) -> float:
+        row = table.row_of.get((kind_of(model_of(job.kind), size), job.workers))
+        return 0.0 if row is None else float(table.alone[row, type_])
+
+    per_node = (*[largest] * nodes, *([rest] if rest else []))
+    return Standing(0.0, cluster.type_names[type_], job.workers, per_node, table=rate)
+
+
+def _kinds_of_regimes(job: Job, nature: Nature | None) -> tuple[str, ...]:
+    sizes = nature.batch_sizes if isinstance(nature, Regimes) else ()
+    return tuple(kind_of(model_of(job.kind), size) for size in sizes)
+
+
+def _check_regimes(trace: Trace, table: ThroughputTable, job: Job, kinds: Iterable[str]) -> None:
+    """At every batch size that a job will have, it runs wherever it does at its first."""
+    first = table.alone[table.row(job.kind, job.workers)] > 0
+    for kind in kinds:
+        row = table.row_of.get((kind, job.workers))
+        if row is None or (first & (table.alone[row] <= 0)).any():
+            expected = f"batch sizes at which {model_of(job.kind)!r} with {job.workers} workers has a throughput"
+            raise InputError(f"{trace.name}, job {job.name!r}", expected, field="regimes", value=kind)
 
 
 def _run_time(table: ThroughputTable) -> RunTime:

@@ -47,13 +47,14 @@ def _exclusive(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> F
     if rates is None:
         return np.full(len(jobs), np.nan)
     types = np.arange(len(state.cluster.types))
-    fastest: dict[tuple[str, int, int], float] = {}
+    fastest: dict[tuple[str, int], float] = {}
     speed = np.empty(len(jobs))
     for index, (number, fits) in enumerate(zip(jobs.number.tolist(), jobs.fits.tolist())):
         job = state.job_of[number]
-        key = (job.kind, job.workers, fits)
+        own = f"{job.kind}|{job.workers}|{job.name}"  # of who has a nature
+        key = (own if own in rates else f"{job.kind}|{job.workers}", fits)
         if key not in fastest:
-            allowed = np.array(rates[f"{job.kind}|{job.workers}"])[(fits >> types) & 1 == 1]
+            allowed = np.array(rates[key[0]])[(fits >> types) & 1 == 1]
             fastest[key] = float(allowed.max(initial=0.0))
         speed[index] = fastest[key]
     exclusive = np.full(len(jobs), np.nan)

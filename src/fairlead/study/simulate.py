@@ -20,7 +20,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.registry import Registry
 from fairlead.report.record import RunRecord
-from fairlead.study.inputs import table_for, used_rates
+from fairlead.study.inputs import rates_by_nature, table_for, used_rates
 from fairlead.study.record import record_of
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -132,7 +132,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
         compose=lambda data: SchedulerConfig.from_data(data).build(table, registry),
         stopwatch=time.perf_counter,
     )
-    rates = used_rates(given.trace.jobs, table)
+    rates = {**used_rates(trace.jobs, table), **rates_by_nature(trace, table, given.cluster)}
     scheduler = {**given.scheduler.to_data(), "name": given.scheduler.label}
     loop.record(Opened(0.0, given.cluster, scheduler, given.trace.name, rates))
     return Begun(loop, table, rates)

@@ -16,8 +16,11 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import TIMED, Job, batch_size_of, model_of
 from fairlead.core.rng import stream
+from fairlead.workloads.adaptation import MODES, Parts, Schedule, mean_rate, parts_of, sizes_of
 from fairlead.workloads.catalogue import catalogue, memory_gb_of
+from fairlead.workloads.nature import Nature
 from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.regimes import Regimes
 from fairlead.workloads.trace import Trace
 
 GANG_SHARES: Mapping[str, Mapping[int, float]] = {
@@ -31,8 +34,6 @@ last class open; here it ends at twice its beginning, 18 hours on 8 accelerators
 
 SHORTEST_H, LONGEST_H = 0.2, 5.0
 """How long Shockwave's jobs run. More than 40 accelerator-hours cannot stay within it on 8 accelerators."""
-
-MODES = ("static", "accordion", "gns")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Generator:
     users: int = 0  # how many, drawn uniformly; 0: no users
     slos: tuple[float, ...] = ()  # multiples of the duration, drawn uniformly: the deadline; empty: none
     modes: Mapping[str, float] = field(default_factory=lambda: {"static": 1.0})  # kinds without batch size stay static
+    schedule: Schedule = ()  # of mode expert: (multiple of the declared batch size, share of the steps)
     memory: bool = False  # whether jobs say what memory they need, by the catalogue's model
     name: str = "generated"
 
@@ -87,6 +89,9 @@ class Generator:
         for mode in self.modes:
             _check(mode in MODES, "modes", mode, f"one of {', '.join(MODES)}")
         _check_shares("modes", self.modes)
+        wanted = "multiples of the batch size, each above 0, and shares of the steps, for mode expert alone"
+        good = all(0 < multiple < math.inf and 0 < share < math.inf for multiple, share in self.schedule)
+        _check(good and bool(self.schedule) == (self.modes.get("expert", 0) > 0), "schedule", self.schedule, wanted)
         chosen = self._chosen_kinds()
         for size, share in self._gang_shares().items():
             some = share == 0 or bool(self._kinds_at(size, chosen))
@@ -106,10 +111,14 @@ class Generator:
         modes = self._named(seed, "mode", self.modes)
         users = (stream(seed, "user").random(self.jobs) * self.users).astype(np.int64).tolist()
         multiples = np.array(self.slos or (math.inf,))[_pick(seed, "slo", self.jobs, len(self.slos) or 1)]
-        alone = self.table.alone[:, self.table.types.index(self.reference_type)]
-        jobs = []
+        column = self.table.types.index(self.reference_type)
+        jobs, natures = [], dict[str, Nature]()
         for i, kind in enumerate(kinds):
-            work = durations[i] * float(alone[self.table.row(kind, workers[i])])
+            rate, parts = (
+                float(self.table.alone[self.table.row(kind, workers[i]), column]),
+                self._parts(seed, i, modes[i], kind, workers[i]),
+            )
+            work = durations[i] * (mean_rate(parts, self.table, kind, workers[i], column) if parts else rate)
             jobs.append(
                 Job(
                     f"job-{i:04d}",
@@ -126,7 +135,15 @@ class Generator:
                     mode="static" if batch_size_of(kind) is None else modes[i],
                 )
             )
-        return Trace.of(jobs, f"{self.name}-{seed}")
+            if parts:
+                natures[jobs[-1].name] = Regimes.of(jobs[-1], parts)
+        return Trace.of(jobs, f"{self.name}-{seed}", natures=natures)
+
+    def _parts(self, seed: int, job: int, mode: str, kind: str, workers: int) -> Parts:
+        """How the batch size of a job changes; nothing where it does not."""
+        if mode == "static" or batch_size_of(kind) is None:
+            return ()
+        return parts_of(mode, kind, sizes_of(self.table, kind, workers), self.schedule, stream(seed, "regimes", job))
 
     def _gang_shares(self) -> Mapping[int, float]:
         return GANG_SHARES[self.workers] if isinstance(self.workers, str) else self.workers

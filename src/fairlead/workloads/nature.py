@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 
@@ -37,11 +37,24 @@ class Speed:
 
 
 class Nature(Protocol):
-    """The same standing is always answered with the same speed. Steps are those that the job declared: of one size, whatever the
-    batch size is."""
+    """The same standing is always answered with the same speed. Steps are those that the job declared: of one size, whatever
+    the batch size is."""
 
     def speed(self, standing: Standing) -> Speed: ...
 
     def work(self, declared: float) -> float:
         """How many steps it really does."""
         return declared
+
+
+def run_time_s(nature: Nature, declared: float, standing: Standing) -> float:
+    """How long a job would run from this standing on, if it were left alone; infinity where it would not get on."""
+    work, seconds = nature.work(declared), 0.0
+    while standing.steps < work:
+        speed = nature.speed(standing)
+        until = min(speed.until, work)
+        if not (speed.rate > 0 and until > standing.steps):
+            return math.inf
+        seconds += (until - standing.steps) / speed.rate
+        standing = replace(standing, steps=until)
+    return seconds

@@ -1,5 +1,5 @@
-"""Jobs whose batch size changes as they train, and their speed with it: a list of regimes, each a batch size and the share of the
-declared steps that is trained at it. A step is always one of the declared batch size, so the work stays the same:
+"""Jobs whose batch size changes as they train, and their speed with it: a list of regimes, each a batch size and the share of
+the declared steps that is trained at it. A step is always one of the declared batch size, so the work stays the same:
 
     rate = table(batch size) · batch size / declared batch size
 

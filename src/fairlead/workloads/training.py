@@ -90,16 +90,20 @@ def as_training(trace: Trace, applications: Mapping[str, Application]) -> Trace:
     return replace(trace.with_jobs(jobs), natures=natures)
 
 
-def table_of(trace: Trace, applications: Mapping[str, Application], cluster: Cluster) -> ThroughputTable:
-    """Mean rates over a whole run, by kind and workers on as few nodes as can be; the same on every type, and spread or not."""
+def table_of(trace: Trace, cluster: Cluster) -> ThroughputTable | None:
+    """Mean rates over a whole run, by kind and workers on as few nodes as can be; the same on every type, and spread or not.
+    None where not all jobs train an application."""
     names, on_a_node = cluster.type_names, int(cluster.node_size.max())
-    asked: dict[str, int] = {}
+    asked, trained = dict[str, int](), dict[str, Training]()
     for job in trace.jobs:
-        asked[job.kind] = max(asked.get(job.kind, 0), job.workers)
+        nature = trace.natures.get(job.name)
+        if not isinstance(nature, Training):
+            return None
+        asked[job.kind], trained[job.kind] = max(asked.get(job.kind, 0), job.workers), nature
     keys: list[tuple[str, int]] = [(TIMED, 1)]
     rates = [1.0]
     for kind, most in asked.items():
-        app, size = applications[model_of(kind)], batch_size_of(kind) or 0
+        app, size = trained[kind].application, trained[kind].batch_size
         for workers in range(1, max(most, min(size // app.least_local, cluster.size)) + 1):
             keys.append((kind, workers))
             rates.append(app.steps / app.run_s(consolidated(workers, on_a_node), app.split(size, workers)))

@@ -56,7 +56,7 @@ def with_random_kinds(
         kind = fitting[int(draw * len(fitting))]
         run_time_s = job.steps / _rate(job, rates, trace)
         jobs.append(replace(job, kind=kind, steps=run_time_s * rates[kind, job.workers]))
-    return replace(trace, jobs=tuple(jobs))
+    return replace(trace, jobs=tuple(jobs), natures={})  # they were those of the old kinds
 
 
 def daily_spike(trace: Trace, jobs: int, hour: int, seed: int) -> Trace:

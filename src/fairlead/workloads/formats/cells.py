@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias
 
-from fairlead.core.job import TIMED, Job
+from fairlead.core.job import TIMED, Job, batch_size_of
 from fairlead.workloads.formats.fields import MOST_WHOLE, BadField, number, whole, workers
 from fairlead.workloads.losses import LossCurve
+from fairlead.workloads.nature import Nature
+from fairlead.workloads.regimes import EXPECTED, Regimes, parsed, spelt
 
 Cell: TypeAlias = object
 """Text in a CSV file; text, a number, a list or nothing in a Parquet file."""
@@ -21,18 +23,21 @@ DURATION = "duration_s"
 LOSS_CURVE = "loss_curve"
 """The column of what is no part of a job: how its loss falls, which the simulated world alone knows."""
 
+REGIMES = "regimes"
+"""Likewise: how its batch size changes."""
+
 DEFAULTS: Mapping[str, Any] = {column.name: column.default for column in fields(Job)}
-COLUMNS = (*DEFAULTS, DURATION, LOSS_CURVE)
+COLUMNS = (*DEFAULTS, DURATION, LOSS_CURVE, REGIMES)
 WHOLE = ("workers", "priority", "retry_limit", "group_order")
-TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command", "after", LOSS_CURVE)
+TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command", "after", LOSS_CURVE, REGIMES)
 
 _BETWEEN = "|"
 _MAY_BE_ENDLESS = ("deadline_s", "time_limit_s")
 
 
-def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> tuple[Job, LossCurve | None]:
-    """The job of a row, and its loss curve where it has one. An empty cell stands for the field's default, and a job without a
-    name is called by its position."""
+def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> tuple[Job, LossCurve | None, Regimes | None]:
+    """The job of a row, and its loss curve and regimes where it has them. An empty cell stands for the field's default, and a
+    job without a name is called by its position."""
     given = {name: _READ[name](name, cell) for name, cell in zip(names, cells) if cell is not None and cell != ""}
     given.setdefault("name", f"job-{position}")
     if "submitted_s" not in given:
@@ -44,15 +49,24 @@ def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> tuple[
     elif "steps" not in given:
         raise BadField("steps", "", f"a number above 0 here or in {DURATION}")
     curve: LossCurve | None = given.pop(LOSS_CURVE, None)
-    return Job(**given), curve
+    parts = given.pop(REGIMES, None)
+    job = Job(**given)
+    if parts is None:
+        return job, curve, None
+    if batch_size_of(job.kind) is None:
+        raise BadField(REGIMES, spelt(parts), "nothing, for a job whose kind has no batch size")
+    return job, curve, Regimes.of(job, parts)
 
 
-def cells_of(job: Job, names: Sequence[str], curve: LossCurve | None = None) -> list[Any]:
+def cells_of(job: Job, names: Sequence[str], curve: LossCurve | None = None, nature: Nature | None = None) -> list[Any]:
     """The values of a job's row, with nothing where a default would be read. Numbers stay numbers."""
     values: list[Any] = []
     for name in names:
         if name == LOSS_CURVE:
             values.append(None if curve is None else _spelt(curve))
+            continue
+        if name == REGIMES:
+            values.append(spelt(nature.parts) if isinstance(nature, Regimes) else None)
             continue
         value: Any = job.steps if name == DURATION else getattr(job, name)
         if name in ("allowed_types", "after"):
@@ -69,13 +83,14 @@ def _spelt(curve: LossCurve) -> str:
     return _BETWEEN.join(repr(float(number)) for number in (curve.start, curve.floor, curve.scale))
 
 
-def columns_for(jobs: Sequence[Job], losses: Mapping[str, LossCurve]) -> list[str]:
+def columns_for(jobs: Sequence[Job], losses: Mapping[str, LossCurve], natures: Mapping[str, Nature]) -> list[str]:
     """The columns that say something about these jobs."""
     timed = all(job.kind == TIMED for job in jobs)
     always = ["name", "submitted_s", *([DURATION] if timed else ["steps", "kind"]), "workers"]
     others = [name for name in DEFAULTS if name not in (*always, "steps", "kind")]
     told = [name for name in others if any(getattr(job, name) != DEFAULTS[name] for job in jobs)]
-    return [*always, *told, *([LOSS_CURVE] if any(job.name in losses for job in jobs) else [])]
+    secrets = [name for name, known in ((LOSS_CURVE, losses), (REGIMES, natures)) if any(job.name in known for job in jobs)]
+    return [*always, *told, *secrets]
 
 
 def _text(field: str, cell: Cell) -> str:
@@ -134,6 +149,15 @@ def _curve(field: str, cell: Cell) -> LossCurve:
     return curve
 
 
+def _regimes(field: str, cell: Cell) -> tuple[tuple[int, float], ...]:
+    if not isinstance(cell, str):
+        raise BadField(field, cell, EXPECTED)
+    try:
+        return parsed(cell)
+    except ValueError as wrong:
+        raise BadField(field, cell, str(wrong)) from None
+
+
 def _reader(name: str) -> Callable[[str, Cell], Any]:
     if name == "workers":
         return _workers
@@ -143,6 +167,8 @@ def _reader(name: str) -> Callable[[str, Cell], Any]:
         return _numbers
     if name == LOSS_CURVE:
         return _curve
+    if name == REGIMES:
+        return _regimes
     if name in WHOLE:
         return _whole
     if name in TEXT:

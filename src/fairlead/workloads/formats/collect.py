@@ -13,6 +13,7 @@ from fairlead.core.job import Job
 from fairlead.workloads.formats.fields import calendar
 from fairlead.workloads.formats.quick import timed_job
 from fairlead.workloads.losses import LossCurve
+from fairlead.workloads.nature import Nature
 from fairlead.workloads.trace import OnBad, Trace, check_job
 
 
@@ -24,8 +25,9 @@ class JobList:
         self._jobs: list[Job] = []
         self._line_of: dict[str, int] = {}
         self._losses: dict[str, LossCurve] = {}
+        self._natures: dict[str, Nature] = {}
 
-    def add(self, job: Job, line: int, curve: LossCurve | None = None) -> None:
+    def add(self, job: Job, line: int, curve: LossCurve | None = None, nature: Nature | None = None) -> None:
         problem = check_job(job, self._path, line)
         if problem is None:
             first = self._line_of.setdefault(job.name, line)
@@ -33,13 +35,22 @@ class JobList:
                 self._jobs.append(job)
                 if curve is not None:
                     self._losses[job.name] = curve
+                if nature is not None:
+                    self._natures[job.name] = nature
                 return
             expected = f"a name of its own; line {first} has the same"
             problem = InputError(self._path, expected, line=line, field="name", value=job.name)
         self._on_bad(problem)
 
     def trace(self, *, origin: str | None = None, left_out: Iterable[InputError] = ()) -> Trace:
-        trace = Trace.of(self._jobs, self._path.stem, origin=origin, skipped=left_out, losses=self._losses)
+        trace = Trace.of(
+            self._jobs,
+            self._path.stem,
+            origin=origin,
+            skipped=left_out,
+            losses=self._losses,
+            natures=self._natures,
+        )
         for number, job in enumerate(trace.jobs):
             if job.after and not all(0 <= other < number for other in job.after):
                 expected = f"places of earlier jobs, 0 to {number - 1}" if number else "nothing: it is the first"

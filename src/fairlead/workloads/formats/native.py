@@ -56,8 +56,8 @@ def _from_csv(path: Path, on_bad: OnBad) -> Trace:
     for line, row in rows:
         try:
             check_width(row, len(names))
-            job, curve = job_of(names, row, line - top - 1)
-            jobs.add(job, line, curve)
+            job, curve, regimes = job_of(names, row, line - top - 1)
+            jobs.add(job, line, curve, regimes)
         except BadField as bad:
             on_bad(bad.at(path, line))
     return jobs.trace(origin=origin)
@@ -81,8 +81,8 @@ def _from_parquet(path: Path, on_bad: OnBad) -> Trace:
     jobs = JobList(path, on_bad)
     for number, row in enumerate(zip(*columns), start=1):
         try:
-            job, curve = job_of(names, row, number - 1)
-            jobs.add(job, number, curve)
+            job, curve, regimes = job_of(names, row, number - 1)
+            jobs.add(job, number, curve, regimes)
         except BadField as bad:
             on_bad(bad.at(path, number))
     return jobs.trace(origin=origin)

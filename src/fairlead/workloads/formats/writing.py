@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
-from fairlead.workloads.formats.cells import TEXT, WHOLE, cells_of, columns_for, job_of
+from fairlead.workloads.formats.cells import REGIMES, TEXT, WHOLE, cells_of, columns_for, job_of
 from fairlead.workloads.formats.collect import JobList
 from fairlead.workloads.formats.fields import BadField
 from fairlead.workloads.formats.native import ORIGIN_COMMENT, ORIGIN_METADATA, checked_origin
@@ -33,7 +33,7 @@ def write_trace(trace: Trace, path: Path) -> None:
         raise InputError(path, "a name that ends in .csv or .parquet", field="suffix", value=path.suffix)
     if trace.origin is not None:
         checked_origin(trace.origin, path, None)
-    names = columns_for(trace.jobs, trace.losses)
+    names = columns_for(trace.jobs, trace.losses, trace.natures)
     rows = _checked_rows(trace, names, path)
     write = _csv_bytes if suffix == ".csv" else _parquet_bytes
     _replace(path, write(names, rows, trace.origin))
@@ -43,17 +43,21 @@ def _checked_rows(trace: Trace, names: Sequence[str], path: Path) -> list[list[A
     rows: list[list[Any]] = []
     known = JobList(path, raise_it)
     for number, job in enumerate(trace.jobs, start=1):
-        row = cells_of(job, names, trace.losses.get(job.name))
+        nature = trace.natures.get(job.name)
+        row = cells_of(job, names, trace.losses.get(job.name), nature)
         try:
             for name, cell in zip(names, row):
                 if isinstance(cell, str):
                     _check_text(name, cell)
-            again, _ = job_of(names, row, -1)
+            again, _, regimes = job_of(names, row, -1)
         except BadField as bad:
             raise bad.at(path, number) from None
         if again != job:
             lost = next(f.name for f in fields(Job) if getattr(again, f.name) != getattr(job, f.name))
             raise InputError(path, "a value that can be written", line=number, field=lost, value=getattr(job, lost))
+        if regimes != nature:
+            expected = "regimes of its own batch size and steps: no other nature can be written"
+            raise InputError(path, expected, line=number, field=REGIMES, value=job.name)
         known.add(job, number)
         rows.append(row)
     return rows

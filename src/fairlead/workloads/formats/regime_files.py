@@ -1,0 +1,73 @@
+"""Regimes beside a trace: a JSON list with an object for each job, as Shockwave's traces have them.
+
+    {"job": 3, "job_type": "LM (batch size 10)", "samples_per_epoch": 59675,
+     "regimes": [{"batch_size": 10, "epochs": 11}, {"batch_size": 20, "epochs": 12}]}
+
+Job N is the one called `job-N` in the trace. What else an object says is passed over. It knows no trace format."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fairlead.core.errors import InputError
+from fairlead.core.job import batch_size_of
+from fairlead.workloads.formats.lines import unreadable
+from fairlead.workloads.nature import Nature
+from fairlead.workloads.regimes import LARGEST, Regimes
+from fairlead.workloads.trace import MOST_STEPS, Trace
+
+_LIST = "a list of objects with 'job' and 'regimes'"
+_MOST_EPOCHS = 10**9
+
+
+def with_regimes(trace: Trace, path: Path) -> Trace:
+    """The trace, whose jobs have the regimes of a file. Their steps are then those of whole epochs: epochs × samples of an
+    epoch / batch size."""
+    try:
+        told = json.loads(path.read_bytes())
+    except OSError as why:
+        raise unreadable(path, why) from None
+    except ValueError as why:
+        raise InputError(path, f"JSON ({why})") from None
+    if not isinstance(told, list) or not all(isinstance(each, dict) for each in told):
+        raise InputError(path, _LIST)
+    place = {job.name: index for index, job in enumerate(trace.jobs)}
+    jobs, natures = list(trace.jobs), dict[str, Nature](trace.natures)
+    for entry, each in enumerate(told, start=1):
+        at = place.get(f"job-{_whole(path, entry, each, 'job', 0)}")
+        if at is None:
+            raise InputError(path, f"the number of a job of {trace.name}", line=entry, field="job", value=each["job"])
+        job = jobs[at]
+        size = batch_size_of(job.kind)
+        if size is None or each.get("job_type", job.kind) != job.kind:
+            expected = f"{job.kind!r} with a batch size, as job {job.name!r} of {trace.name} is"
+            raise InputError(path, expected, line=entry, field="job_type", value=each.get("job_type"))
+        parts = _parts(path, entry, each)
+        epochs = sum(count for _, count in parts)
+        steps = epochs * _whole(path, entry, each, "samples_per_epoch", 1) / size
+        if not steps <= MOST_STEPS:
+            raise InputError(path, f"epochs that make at most {MOST_STEPS:g} steps", line=entry, field="regimes", value=epochs)
+        jobs[at] = job = replace(job, steps=steps)
+        natures[job.name] = Regimes.of(job, [(size, count / epochs) for size, count in parts])
+    return replace(trace, jobs=tuple(jobs), natures=natures)
+
+
+def _parts(path: Path, entry: int, told: Mapping[str, Any]) -> list[tuple[int, int]]:
+    regimes = told.get("regimes")
+    if not isinstance(regimes, list) or not regimes or not all(isinstance(each, dict) for each in regimes):
+        expected = "a list of objects with 'batch_size' and 'epochs'"
+        raise InputError(path, expected, line=entry, field="regimes", value=regimes)
+    return [(_whole(path, entry, r, "batch_size", 1, LARGEST), _whole(path, entry, r, "epochs", 1)) for r in regimes]
+
+
+def _whole(path: Path, entry: int, told: Mapping[str, Any], field: str, least: int, most: int = _MOST_EPOCHS) -> int:
+    value = told.get(field)
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value == int(value)
+    if not good or not least <= int(value) <= most:  # type: ignore[arg-type]
+        raise InputError(path, f"a whole number from {least} to {most:,}", line=entry, field=field, value=value)
+    return int(value)  # type: ignore[arg-type]
