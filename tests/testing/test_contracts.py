@@ -15,6 +15,7 @@ from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Backend
 from fairlead.engine.journal import Journal, JsonlJournal, MemoryJournal
+from fairlead.estimation.fitted import Fitted
 from fairlead.estimation.online import Online
 from fairlead.estimation.oracle import Oracle
 from fairlead.estimation.profiled import Profiled
@@ -30,6 +31,8 @@ from fairlead.placement.tiresias import Tiresias as TiresiasPlacement
 from fairlead.placement.tiresias_plus import TiresiasPlus
 from fairlead.policies.fifo import Fifo, FifoPriority
 from fairlead.policies.las import LeastAttainedService
+from fairlead.policies.optimus import Optimus
+from fairlead.policies.pollux import Pollux
 from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
 from fairlead.policies.tiresias import Gittins, Tiresias
 from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
@@ -91,6 +94,26 @@ class TestTiresiasPromoting(PolicyContract):
 
 class TestGittins(PolicyContract):
     make = staticmethod(lambda: Gittins(thresholds=(300.0, 1500.0), least_history=5))
+
+
+class TestTiresiasBySubmission(PolicyContract):
+    make = staticmethod(lambda: Tiresias(thresholds=(300.0, 1500.0), first="submitted"))
+
+
+class TestOptimus(PolicyContract):
+    make = Optimus
+
+
+class TestOptimusWithEverybody(PolicyContract):
+    make = staticmethod(lambda: Optimus(everybody=True))
+
+
+class TestPollux(PolicyContract):
+    make = Pollux
+
+
+class TestPolluxGreedy(PolicyContract):
+    make = staticmethod(lambda: Pollux(power=0.5, restart_s=0.0))
 
 
 class TestFirstFree(PlacementContract):
@@ -160,6 +183,10 @@ class TestProfiledAlone(EstimationContract):
             table, alone="profiled", leave_out=True, share=0.4, noise=0.05, measurements=2, profile_s=500.0, references=0.7
         )
     )
+
+
+class TestFitted(EstimationContract):
+    make = Fitted
 
 
 class TestMemoryJournal(JournalContract):

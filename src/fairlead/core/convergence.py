@@ -2,10 +2,12 @@
 
     loss(k) ≈ 1 / (β₀·k + β₁) + β₂,   β ≥ 0,   k steps.
 
-A job has converged where its loss is within `WITHIN`, relatively, of β₂. Values only."""
+A job has converged where a tenth more steps would lower its loss by less than a hundredth of β₂; as
+l(k) − l(1.1·k) ≤ (0.1 / 1.1) / (β₀·k), that is so from k = (0.1 / 1.1) / (β₀ · 0.01 · β₂) on. Values only."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +17,8 @@ from fairlead.core.cluster import Floats
 from fairlead.core.columns import JobColumns
 from fairlead.core.plan import Facts
 
-WITHIN = 0.01
+MORE, LESS = 0.1, 0.01
+"""So many more steps lower the loss by so little: converged."""
 LEAST_POINTS = 5
 """Before so many reports a curve is a guess."""
 _FLOORS = 40
@@ -55,7 +58,10 @@ def steps_to_converge(jobs: JobColumns, facts: Facts) -> Floats:
     for at, number in enumerate(jobs.number.tolist()) if facts else ():
         known = facts.get(fact_of(number))
         if known is not None and known["curve"] is not None:
-            slope, start, floor = known["curve"]
-            if floor > 0:
-                left[at] = max((1 / (WITHIN * floor) - start) / slope - float(jobs.steps_done[at]), 0.0)
+            left[at] = max(converged_at(*known["curve"]) - float(jobs.steps_done[at]), 0.0)
     return left
+
+
+def converged_at(slope: float, start: float, floor: float) -> float:
+    """The steps after which a job with this curve has converged; without a floor it never has."""
+    return MORE / (1 + MORE) / (slope * LESS * floor) if floor > 0 else math.inf

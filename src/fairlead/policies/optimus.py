@@ -17,7 +17,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from fairlead.core.cluster import Floats
 from fairlead.core.convergence import steps_to_converge
 from fairlead.core.events import Memo
 from fairlead.core.goodput import ELASTIC
@@ -79,18 +78,21 @@ class Optimus:
         left = self._left(view)
         asked, mine, fits = rates.of_jobs, jobs.workers.tolist(), jobs.fits.tolist()
         elastic = [self.everybody or view.job_of[number].mode == ELASTIC for number in jobs.number.tolist()]
-        known: list[tuple[int, Floats]] = []
+        known, sizes = np.zeros((0, *asked.shape)), np.zeros(0, dtype=np.int64)
         if rates.other_sizes is not None and any(elastic):
-            most = int(view.capacity.max())
-            known = [(size, rates.other_sizes.at(size)[rates.row]) for size in rates.other_sizes.sizes if size <= most]
+            sizes = np.array([size for size in rates.other_sizes.sizes if size <= view.capacity.max()], dtype=np.int64)
+            known = np.array([rates.other_sizes.at(size)[rates.row] for size in sizes.tolist()]).reshape(-1, *asked.shape)
         options: list[dict[int, _Steps]] = []
         for at, size in enumerate(mine):
             of: dict[int, _Steps] = {}
             for kind in range(len(view.capacity)):
                 if fits[at] >> kind & 1 and asked[at, kind] > 0:
-                    speeds = [(w, float(rate[at, kind])) for w, rate in known if rate[at, kind] > 0] if elastic[at] else []
-                    speeds = speeds or [(size, float(asked[at, kind]))]
-                    of[kind] = _Steps([w for w, _ in speeds], [left[at] / rate for _, rate in speeds])
+                    speeds = known[:, at, kind]
+                    can = speeds.nonzero()[0] if elastic[at] else ()
+                    if len(can):
+                        of[kind] = _Steps(sizes[can].tolist(), (left[at] / speeds[can]).tolist())
+                    else:
+                        of[kind] = _Steps([size], [left[at] / float(asked[at, kind])])
             options.append(of)
         return options
 

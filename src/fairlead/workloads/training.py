@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -43,14 +43,20 @@ class Training(Nature):
 
     application: Application
     batch_size: int
+    _known: dict[tuple[tuple[int, ...], int, int], Speed] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def speed(self, standing: Standing) -> Speed:
-        app, workers, per_node = self.application, standing.workers, standing.per_node
-        epoch = app.epoch(standing.steps)
-        if standing.batch_size == TUNED:
-            split = app.tuned(per_node, epoch)
-        else:
-            split = app.split(standing.batch_size or self.batch_size, workers)
+        """The same for all who stand alike in an epoch, and so looked up."""
+        epoch = self.application.epoch(standing.steps)
+        key = standing.per_node, standing.batch_size, epoch
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._speed(*key)
+        return known
+
+    def _speed(self, per_node: tuple[int, ...], given: int, epoch: int) -> Speed:
+        app, workers = self.application, sum(per_node)
+        split = app.tuned(per_node, epoch) if given == TUNED else app.split(given or self.batch_size, workers)
         until = float(app.ends[epoch]) if epoch < len(app.ends) - 1 else math.inf
         size = split.batch_size(workers)
         return Speed(app.rate(per_node, split, epoch), until, size, self._reports(per_node, split, epoch))
@@ -76,7 +82,7 @@ class Training(Nature):
 
 def as_training(trace: Trace, applications: Mapping[str, Application]) -> Trace:
     """The trace with every job's work and nature from the application that its kind names."""
-    jobs, natures = [], dict(trace.natures)
+    jobs, natures, alike = [], dict(trace.natures), dict[str, Training]()
     for job in trace.jobs:
         app, size = applications.get(model_of(job.kind)), batch_size_of(job.kind)
         where = f"{trace.name}, job {job.name!r}"
@@ -86,7 +92,7 @@ def as_training(trace: Trace, applications: Mapping[str, Application]) -> Trace:
         if size is None or not app.smallest <= size <= app.largest:
             raise InputError(where, f"a batch size from {app.smallest} to {app.largest}", field="kind", value=job.kind)
         jobs.append(replace(job, steps=app.steps, mode=ELASTIC))
-        natures[job.name] = Training(app, size)
+        natures[job.name] = alike.setdefault(job.kind, Training(app, size))
     return replace(trace.with_jobs(jobs), natures=natures)
 
 
