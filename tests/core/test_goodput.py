@@ -72,7 +72,9 @@ def test_the_best_batch_is_no_worse_than_any():
 
 def test_noise_makes_large_batches_pay():
     quiet, noisy = goodputs(seen((1, 1, 32), (1, 4, 32)), 0.1), goodputs(seen((1, 1, 32), (1, 4, 32)), 1000.0)
-    assert (noisy.best([4], [False]) / noisy.best([1], [False]))[0, 0] > (quiet.best([4], [False]) / quiet.best([1], [False]))[0, 0]
+    assert (noisy.best([4], [False]) / noisy.best([1], [False]))[0, 0] > (quiet.best([4], [False]) / quiet.best([1], [False]))[
+        0, 0
+    ]
 
 
 def test_a_curve_of_losses_is_found_again():

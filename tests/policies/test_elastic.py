@@ -42,7 +42,9 @@ def workload(tmp_path_factory) -> Trace:
     return as_training(Trace.of(jobs), apps)
 
 
-def run(trace: Trace, scheduler: dict[str, object], machine: Cluster = MACHINE, **changes: object) -> tuple[Run, list[ev.Event]]:
+def run(
+    trace: Trace, scheduler: dict[str, object], machine: Cluster = MACHINE, **changes: object
+) -> tuple[Run, list[ev.Event]]:
     journal = MemoryJournal()
     given = Simulation(trace, machine, SchedulerConfig.from_data(scheduler), costs=Costs(launch_s=5.0, restart_s=5.0))
     return simulate(replace(given, **changes), journal=journal), journal.events
@@ -140,7 +142,9 @@ def test_who_is_not_elastic_has_the_size_that_it_asked_for(workload):
 def test_optimus_gives_workers_where_they_shorten_the_most():
     """Against all ways to deal out eight accelerators: with concave speeds greedy is the best."""
     machine, table = cluster("v100:8"), random_table(5, ("v100",), sizes=tuple(range(1, 9)))
-    jobs = [Job(f"j{n}", 0.0, steps, kind, 1, mode=ELASTIC) for n, (steps, kind) in enumerate(zip((9e3, 4e3, 1e3), table.kinds))]
+    jobs = [
+        Job(f"j{n}", 0.0, steps, kind, 1, mode=ELASTIC) for n, (steps, kind) in enumerate(zip((9e3, 4e3, 1e3), table.kinds))
+    ]
     _, events = run(Trace.of(jobs), {"policy": "optimus", "rounds": 60}, machine, table=table)
     first = {job: workers for job, workers, _, _ in launches(events)[:3]}
 

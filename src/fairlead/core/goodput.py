@@ -2,9 +2,9 @@
 
     T_step  = (T_grad^γ + T_sync^γ)^(1/γ),   T_grad = α_g + β_g · local batch,   T_sync = α + β · max(workers − 2, 0)
 
-with one (α, β) for workers on one node and another for several; a single worker has nothing to exchange. With s − 1 passes before
-gradients are exchanged, T = (s − 1) · T_grad + T_step. Gradients of squared norm `sqr` and variance `var` (at the smallest batch)
-make a batch of m times the smallest worth gain = (var + sqr) / (var / m + sqr) steps of it, and
+with one (α, β) for workers on one node and another for several; a single worker has nothing to exchange. With s − 1 passes
+before gradients are exchanged, T = (s − 1) · T_grad + T_step. Gradients of squared norm `sqr` and variance `var` (at the
+smallest batch) make a batch of m times the smallest worth gain = (var + sqr) / (var / m + sqr) steps of it, and
 
     goodput = gain / T.
 
@@ -136,9 +136,9 @@ class Goodputs:
         """Of those that told enough; and which of the jobs they are."""
         noise = np.stack([jobs.metric(name) for name in (SQR, VAR)], axis=1)
         limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
-        told: Bools = np.isfinite(noise).all(axis=1) & np.isfinite(limits).all(axis=1)
-        known = [facts.get(fact_of(number)) if tells else None for number, tells in zip(jobs.number.tolist(), told.tolist())]
-        told = np.array([fact is not None for fact in known], dtype=np.bool_)
+        whole = np.isfinite(np.concatenate((noise, limits), axis=1)).all(axis=1).tolist()
+        known = [facts.get(fact_of(number)) if tells else None for number, tells in zip(jobs.number.tolist(), whole)]
+        told: Bools = np.array([fact is not None for fact in known], dtype=np.bool_)
         models = np.array([fact["model"] for fact in known if fact is not None], dtype=np.float64).reshape(-1, 7)
         most = [max(int(one[1]) for one in fact["seen"]) for fact in known if fact is not None]
         return told, cls(models, noise[told], limits[told], np.array(most, dtype=np.int64))
@@ -171,7 +171,7 @@ class Goodputs:
         batch = local * passes * w
         fits = (lowest <= largest) & (local >= least) & (local <= most)
         good = self._gain(batch / smallest) / self._time(local, passes, w, across)
-        return np.where(fits, good, 0.0).max(axis=2, initial=0.0)
+        return np.asarray(np.where(fits, good, 0.0).max(axis=2, initial=0.0))
 
     def at_batch(self, batch_sizes: Floats, workers: int, on_a_node: int) -> Floats:
         """Steps a second of each job at its own batch size, on as few nodes as can be; 0 where not everybody has a part."""
@@ -189,7 +189,7 @@ class Goodputs:
     def _gain(self, scale: Floats) -> Floats:
         sqr, var = (column[:, None, None] for column in self.noise.T)
         below = var / scale + sqr
-        return np.divide(var + sqr, below, out=np.ones(np.broadcast(below, scale).shape), where=below > 0)
+        return np.asarray(np.divide(var + sqr, below, out=np.ones(below.shape), where=below > 0))
 
     def _time(self, local: Floats, passes: Floats, workers: Floats, across: Bools) -> Floats:
         a, b, far, further, near, nearer, overlap = (column[:, None, None] for column in self.model.T)
@@ -199,4 +199,3 @@ class Goodputs:
         high = np.maximum(grad, sync)  # so that no power overflows
         step = high * ((grad / high) ** overlap + (sync / high) ** overlap) ** (1 / overlap)
         return np.asarray((passes - 1) * grad + step)
-

@@ -1,5 +1,5 @@
-"""How a job's speed depends on its workers, by the curve that Optimus fits to the speeds it was seen at (§3.2, without parameter
-servers):
+"""How a job's speed depends on its workers, by the curve that Optimus fits to the speeds it was seen at (§3.2, without
+parameter servers):
 
     1 / rate(w) ≈ θ₀ / w + θ₁ + θ₂ · w,   θ ≥ 0.
 

@@ -1,9 +1,10 @@
-"""What elastic jobs tell on their way, made into models: how long a step takes at any number of workers (`core.goodput`), or where
-they tell nothing of their steps how fast they are (`core.speeds`), and how their loss goes on (`core.convergence`). One fact for each
-job and each of these; a fact is replaced when a job is seen in a configuration in which it was not seen, at a speed that differs by
-more than a tenth, or with a loss after a tenth more steps.
+"""What elastic jobs tell on their way, made into models: how long a step takes at any number of workers (`core.goodput`), or
+where they tell nothing of their steps how fast they are (`core.speeds`), and how their loss goes on (`core.convergence`). One
+fact for each job and each of these; a fact is replaced when a job is seen in a configuration in which it was not seen, at a
+speed that differs by more than a tenth, or with a loss after a tenth more steps.
 
-Throughputs at the size that was asked for are the table's; at other sizes they are the model's, at the job's own batch size."""
+Throughputs at the size that was asked for are the table's; at other sizes they are the model's, at the job's own batch
+size."""
 
 from __future__ import annotations
 

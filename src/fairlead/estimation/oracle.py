@@ -28,9 +28,7 @@ class Oracle:
             plain = Rates(rows, table.alone, table.spread, table.paired)
             best, mask, ranked = table.alone.max(axis=1), plain.runs_on, plain.wishes
             sizes = TableSizes(table)
-            kept = Rates(
-                rows, table.alone, table.spread, table.paired, best=best, mask=mask, ranked=ranked, other_sizes=sizes
-            )
+            kept = Rates(rows, table.alone, table.spread, table.paired, best=best, mask=mask, ranked=ranked, other_sizes=sizes)
             self._kept.update(kept.__dict__)
         rates = object.__new__(Rates)  # as `dataclasses.replace`, whose cost a round would feel
         rates.__dict__.update(self._kept, row=rows)

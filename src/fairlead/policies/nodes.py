@@ -1,5 +1,6 @@
-"""Which accelerators jobs of given sizes get on the nodes of one type, where a policy decides that itself: who keeps its size stays,
-a node holds at most one job that stands on several, and a small job moves where a larger one would find no room otherwise."""
+"""Which accelerators jobs of given sizes get on the nodes of one type, where a policy decides that itself: who keeps its size
+stays, a node holds at most one job that stands on several, and a small job moves where a larger one would find no room
+otherwise."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ class Nodes:
         if roomy:
             self._take(job, size, [min(roomy, key=lambda node: (len(self.free[node]), node))])
             return {}
-        found = [(self._given_up(gone), node, gone) for node in self.free if (gone := self._making_room(node, size)) is not None]
+        found = [
+            (self._given_up(gone), node, gone) for node in self.free if (gone := self._making_room(node, size)) is not None
+        ]
         if not found:
             return None
         _, node, gone = min(found)
@@ -72,7 +75,9 @@ class Nodes:
 
     def _anywhere(self, job: int, size: int) -> dict[int, int]:
         """What is left, on nodes without another wide job."""
-        nodes = sorted((node for node in self.free if node not in self.wide and self.free[node]), key=lambda n: (-len(self.free[n]), n))
+        nodes = sorted(
+            (node for node in self.free if node not in self.wide and self.free[node]), key=lambda n: (-len(self.free[n]), n)
+        )
         if sum(len(self.free[node]) for node in nodes) >= size:
             self._take(job, size, nodes)
         return {}

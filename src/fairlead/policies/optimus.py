@@ -1,12 +1,12 @@
 """Optimus: workers go where they shorten the most.
 
-Every job gets one worker first, in the order of its expected end. Then, as long as accelerators are free, the one with the largest
-marginal gain gets the next:
+Every job gets one worker first, in the order of its expected end. Then, as long as accelerators are free, the one with the
+largest marginal gain gets the next:
 
     gain = steps left · (1 / rate(w) − 1 / rate(w′)) / (w′ − w),   w′ the next size at which its speed is known.
 
-Speeds at other sizes are estimation's (`view.rates.other_sizes`); who is not elastic, or of whom nothing is known, has the size
-that it asked for. Steps left are those until the loss has converged, where a curve was fitted to what a job reports
+Speeds at other sizes are estimation's (`view.rates.other_sizes`); who is not elastic, or of whom nothing is known, has the
+size that it asked for. Steps left are those until the loss has converged, where a curve was fitted to what a job reports
 (`core.convergence`), and else those it declared; with `oracle` always the latter."""
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class Optimus:
         left = jobs.steps_left
         if not self.oracle:
             left = np.minimum(left, steps_to_converge(jobs, view.learned))
-        return np.maximum(left, 1e-6 * jobs.steps).tolist()
+        steps: list[float] = np.maximum(left, 1e-6 * jobs.steps).tolist()
+        return steps
 
 
 def _gain(of: _Steps, size: int) -> float:

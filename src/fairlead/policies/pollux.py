@@ -2,13 +2,14 @@
 
     maximise   (Σ_j s_j^p / n)^(1/p),   s_j = goodput_j(a_j) / goodput_j(fair share) · (1, or r_j where a_j is another than now)
 
-over allocations a_j, at the best batch size for each. r_j = max(age − restarts·δ, 0) / (age + δ) is what a restart of δ seconds
-leaves of a job's speed (§4.2.1). A job's goodput follows from what it told (`core.goodput`, by an estimation such as `fitted`); it
-gets at most twice as many workers as it was seen with, and one at first. Nodes hold at most one job that stands on several.
+over allocations a_j, at the best batch size for each. r_j = max(age − restarts·δ, 0) / (age + δ) is what a restart of δ
+seconds leaves of a job's speed (§4.2.1). A job's goodput follows from what it told (`core.goodput`, by an estimation such as
+`fitted`); it gets at most twice as many workers as it was seen with, and one at first. Nodes hold at most one job that stands
+on several.
 
 Sizes are halves of a node down to one worker, and whole nodes. So the objective is a sum over jobs under one capacity, and a
-dynamic program finds the best sizes exactly; they fit on nodes of one size, and who keeps its size stays where it is. Who is not
-elastic has the size that it asked for. Between decisions batch sizes are the jobs' own business (`TUNED`)."""
+dynamic program finds the best sizes exactly; they fit on nodes of one size, and who keeps its size stays where it is. Who is
+not elastic has the size that it asked for. Between decisions batch sizes are the jobs' own business (`TUNED`)."""
 
 from __future__ import annotations
 
@@ -88,11 +89,13 @@ class Pollux:
         return nodes.places
 
     def _options(self, rows: Ints, crowd: _Crowd, capacity: int, node: int, everybody: int) -> tuple[Ints, Floats]:
-        """jobs × options, as sizes and as speedups (0: not an option): as it is now, one size after the other, and not at all."""
+        """jobs × options, as sizes and as speedups (0: not an option): as it is now, each of the sizes, and not at all."""
         table = np.array(sizes_on(node, capacity))
         fair = max(1, math.ceil(capacity / everybody))
         held, elastic = crowd.held[rows], crowd.elastic[rows]
-        sizes = np.concatenate((held[:, None], np.repeat(table[None, :], len(rows), axis=0), np.zeros((len(rows), 1), np.int64)), 1)
+        sizes = np.concatenate(
+            (held[:, None], np.repeat(table[None, :], len(rows), axis=0), np.zeros((len(rows), 1), np.int64)), 1
+        )
         rigid = ~elastic & ~np.isin(crowd.asked[rows], table)  # a size of its own, in place of one that it cannot have anyway
         sizes[rigid, 1] = crowd.asked[rows][rigid]
         speedup = np.where(sizes == np.where(elastic, 1, crowd.asked[rows])[:, None], sizes / fair, 0.0)
@@ -105,7 +108,7 @@ class Pollux:
             speedup[known, 1:-1] = np.where(table <= most, models.best(table, table > node), 0.0) / usual
             speedup[known, 0] = models.here(held[known], crowd.across[rows[known]]) / usual[:, 0]
         age, spent = crowd.age[rows], crowd.restarts[rows] * self.restart_s
-        kept = np.where(crowd.running[rows], np.maximum(age - spent, 0.0) / (age + self.restart_s), 1.0)
+        kept = np.where(crowd.running[rows], np.maximum(age - spent, 0.0) / np.maximum(age + self.restart_s, 1e-9), 1.0)
         speedup[:, 1:-1] *= kept[:, None]
         speedup[sizes > capacity] = 0.0
         return sizes, speedup

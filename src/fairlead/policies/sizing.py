@@ -1,5 +1,5 @@
-"""The best size for each of many jobs under one capacity, exactly: what every job costs at every size it can have is a number, and
-the sum is to be least. A dynamic program over the capacity; it knows neither jobs nor nodes."""
+"""The best size for each of many jobs under one capacity, exactly: what every job costs at every size it can have is a
+number, and the sum is to be least. A dynamic program over the capacity; it knows neither jobs nor nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.core.cluster import Floats, Ints
 def least_cost(sizes: Ints, costs: Floats, capacity: int) -> Ints:
     """`sizes` and `costs` are jobs × options (an infinite cost: not an option). The option of each job, such that their sizes
     fit into `capacity` and the costs add up to the least; of equals, the first. Every job needs an option of size 0."""
-    count, options = sizes.shape
+    count = len(sizes)
     room = np.arange(capacity + 1)
     least: Floats = np.zeros(capacity + 1)
     choice = np.zeros((count, capacity + 1), dtype=np.int64)

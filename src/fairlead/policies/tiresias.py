@@ -2,8 +2,8 @@
 
 A job's attained service is its accelerator time a. Queue q(a) = number of thresholds ≤ a; lower queues go first. Inside a
 queue: who started earlier goes first, then who was submitted earlier (so a newcomer does not push out its equals). With
-`promote_after` = k, a job that has waited k times as long as it has run starts over in the first queue (§4.2, PROMOTEKNOB). With
-`first: submitted` only submission counts inside a queue, as in the simulator of Pollux' authors."""
+`promote_after` = k, a job that has waited k times as long as it has run starts over in the first queue (§4.2, PROMOTEKNOB).
+With `first: submitted` only submission counts inside a queue, as in the simulator of Pollux' authors."""
 
 from __future__ import annotations
 

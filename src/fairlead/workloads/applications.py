@@ -1,5 +1,5 @@
-"""Applications as Pollux' authors measured them (OSDI'21, §5.1): how long a step takes on a placement at a local batch size, how
-noisy the gradients are as training goes on, and how far it is to the end. A folder holds one folder for each application:
+"""Applications as Pollux' authors measured them (OSDI'21, §5.1): how long a step takes on a placement at a local batch size,
+how noisy the gradients are as training goes on, and how far it is to the end. A folder holds one folder for each application:
 
 placements.csv     placement (digits: accelerators on each node), local_bsz, step_time, sync_time
 scalability.csv    the same by num_nodes and num_replicas, for many nodes
@@ -53,7 +53,7 @@ class Curve:
 
     def at(self, local: Floats | float) -> tuple[Floats, Floats]:
         """Beyond what was measured, as at its edge."""
-        return np.interp(local, self.local, self.step_s), np.interp(local, self.local, self.sync_s)
+        return _interp(local, self.local, self.step_s), _interp(local, self.local, self.sync_s)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,9 @@ class Application:
         batch = min(max(split.batch_size(sum(per_node)), self.smallest), self.largest)
         above = min(int(self.batch_sizes.searchsorted(batch)), len(self.batch_sizes) - 1)
         below = max(above - 1, 0)
-        share = 0.0 if above == below else (batch - self.batch_sizes[below]) / (self.batch_sizes[above] - self.batch_sizes[below])
+        share = (
+            0.0 if above == below else (batch - self.batch_sizes[below]) / (self.batch_sizes[above] - self.batch_sizes[below])
+        )
         sqr, var = ((1 - share) * grad[below] + share * grad[above] for grad in (self.grad_sqr, self.grad_var))
         gain = _gain(sqr, var, batch / self.smallest)
         return float((np.diff(self.ends, prepend=0.0) / gain).sum()) * self._step_s(per_node, split)
@@ -165,7 +167,7 @@ class Application:
     def noise(self, batch_size: Floats | float, epoch: int) -> tuple[Floats, Floats]:
         """Squared norm and variance of gradients in an epoch, at the scale of the smallest batch."""
         sizes = self.batch_sizes
-        return np.interp(batch_size, sizes, self.grad_sqr[:, epoch]), np.interp(batch_size, sizes, self.grad_var[:, epoch])
+        return _interp(batch_size, sizes, self.grad_sqr[:, epoch]), _interp(batch_size, sizes, self.grad_var[:, epoch])
 
     def curve(self, per_node: tuple[int, ...]) -> Curve:
         """As measured on this placement, or else between what was measured on fewer and on more nodes, with as many workers
@@ -200,6 +202,10 @@ def consolidated(workers: int, on_a_node: int) -> tuple[int, ...]:
     """The placement on as few nodes as can be."""
     whole, rest = divmod(workers, on_a_node)
     return (on_a_node,) * whole + ((rest,) if rest else ())
+
+
+def _interp(at: Floats | float, x: Floats | Ints, y: Floats) -> Floats:
+    return np.asarray(np.interp(at, x, y))
 
 
 def _gain(sqr: Floats, var: Floats, scale: Floats | float) -> Floats:

@@ -1,6 +1,6 @@
-"""Jobs that train one of Pollux' applications: their speed follows from the placement, the batch size and how far they are. Work
-is counted in the application's own progress, and a job is done where its training ends. What the jobs tell on their way is what
-`core.goodput` names. It knows no files."""
+"""Jobs that train one of Pollux' applications: their speed follows from the placement, the batch size and how far they are.
+Work is counted in the application's own progress, and a job is done where its training ends. What the jobs tell on their way
+is what `core.goodput` names. It knows no files."""
 
 from __future__ import annotations
 
