@@ -188,17 +188,17 @@ class _Crowd:
 
 
 def _types(view: Snapshot, elastic: Bools) -> Ints:
-    """Who runs keeps its type; who waits goes to the one that suits it and has the least demand for what is up."""
+    """Who runs keeps its type; who waits goes where its speed, in the share that demand leaves of the type, is the best."""
     jobs, capacity = view.jobs, view.capacity
     if len(capacity) == 1:
         return np.zeros(len(jobs), dtype=np.int64)
     demand = np.bincount(jobs.type[jobs.running], jobs.held[jobs.running], len(capacity))
     types = np.where(jobs.running, jobs.type, -1)
-    suits = (view.rates.of_jobs > 0) & ((jobs.fits[:, None] >> np.arange(len(capacity))) & 1).astype(np.bool_)
+    speed = view.rates.of_jobs * ((jobs.fits[:, None] >> np.arange(len(capacity))) & 1)
     for at in (~jobs.running).nonzero()[0].tolist():
         size = 1 if elastic[at] else int(jobs.workers[at])
-        load = np.where(suits[at] & (capacity >= size), demand / np.maximum(capacity, 1), np.inf)
-        if np.isfinite(load).any():
-            types[at] = load.argmin()
+        share = np.where(capacity >= size, np.minimum(capacity / (demand + size), 1.0), 0.0) * speed[at]
+        if share.any():
+            types[at] = share.argmax()
             demand[types[at]] += size
     return types
