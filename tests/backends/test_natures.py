@@ -76,9 +76,9 @@ def test_a_policy_can_look_up_the_regimes_so_far_and_nothing_else():
     view = loop.state.snapshot(1700.0)
     assert view.regimes == {0: (Regime(8, 0.0), Regime(16, 1000.0), Regime(32, 2000.0))}
     assert view.detached().regimes == view.regimes
-    assert State.from_snapshot(view.detached()).regimes == view.regimes
+    assert State.from_snapshot(view.detached()).snapshot(1700.0).regimes == view.regimes
     assert load(save(loop.state)).digest() == loop.state.digest()
-    assert load(save(loop.state)).regimes == loop.state.regimes
+    assert load(save(loop.state)).adaptations.regimes == loop.state.adaptations.regimes
 
 
 def mixed(seed: int) -> tuple[list[Job], dict[str, Nature]]:
@@ -145,7 +145,7 @@ def test_a_job_that_falls_back_behind_a_turn_runs_as_it_did_there():
     loop.run()
     told = [(e.time, e.values.tolist()) for e in log_of(loop) if isinstance(e, ev.MetricsReported)]
     assert told[:4] == [(0.0, [8.0]), (1250.0, [16.0]), (1800.0, [8.0]), (3050.0, [16.0])]
-    assert loop.state.regimes[0][:2] == (Regime(8, 0.0), Regime(16, 10_000.0))
+    assert loop.state.adaptations.regimes[0][:2] == (Regime(8, 0.0), Regime(16, 10_000.0))
 
 
 def test_a_nature_that_would_be_asked_for_ever_is_an_error():

@@ -14,8 +14,8 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.core.goodput import ELASTIC, fact_of
-from fairlead.core.job import Job, Phase
+from fairlead.core.goodput import fact_of
+from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.plan import TUNED
 from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal

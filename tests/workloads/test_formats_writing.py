@@ -87,7 +87,7 @@ def test_only_columns_that_say_something_are_written(tmp_path: Path) -> None:
 
 
 def test_the_columns_are_the_fields_of_a_job() -> None:
-    assert set(COLUMNS) == {field.name for field in fields(Job)} | {"duration_s", "loss_curve"}
+    assert set(COLUMNS) == {field.name for field in fields(Job)} | {"duration_s", "loss_curve", "regimes"}
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

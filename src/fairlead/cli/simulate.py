@@ -110,10 +110,13 @@ def simulate(
         run = run_simulation(given, journal=journal, gantt=pictures, on_progress=bar.show)
     summary = summarize(run.record, metrics)
     refused = [{"name": run.state.job_of[n].name, "reason": str(why)} for n, why in sorted(run.state.refusals.items())]
+    flagged = [{"name": run.state.job_of[n].name, "flags": list(flags)} for n, flags in run.state.flags().items()]
     if json:
         skipped: dict[str, object] = {"skipped_lines": len(source.skipped)} if source.skipped else {}
         if refused:
             skipped["refused_jobs"] = refused[:100]
+        if flagged:
+            skipped["flagged_jobs"] = flagged[:100]
         print_json(
             {"scheduler": scheduler.label, "trace": source.name, "cluster": str(machine), **summary.to_dict(), **skipped}
         )
@@ -123,6 +126,8 @@ def simulate(
             note(f"refused: {each['name']}: {each['reason']}")
         if len(refused) > 5:
             note(f"refused: … and {len(refused) - 5} more (--json lists them)")
+        if flagged:
+            note(f"jobs that did what they had not declared: {len(flagged)} (--json lists them)")
     if report is not None:
         path = write_report([run.record], report, metrics, title=f"{scheduler.label} on {source.name}")
         note(f"report: {path}")

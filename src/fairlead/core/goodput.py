@@ -22,9 +22,6 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.plan import Facts
 
-ELASTIC = "elastic"
-"""The mode of a job that runs at any number of workers, and at any batch size within its limits."""
-
 NODES, WORKERS, LOCAL, COMPUTE, STEP = "step.nodes", "step.workers", "step.local_batch", "step.compute_s", "step.s"
 """Under these a job reports how long a step takes it, and where: T_step, and T_grad of it."""
 SQR, VAR = "grad_sqr", "grad_var"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fairlead.core.adaptation import NO_REGIMES, Regimes
+from fairlead.core.adaptation import Adaptations, Regime
 from fairlead.core.after import NO_WAITS, Waits
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import JobColumns
@@ -53,10 +53,13 @@ class Snapshot:
     learned: Facts = field(default_factory=lambda: NO_FACTS)  # by estimation, so far
     lessons: int = 0  # how often something was learned
     group_sizes: Mapping[int, int] = field(default_factory=dict)  # by the group's code, how many of it were ever submitted
-    regimes: Regimes = field(
-        default_factory=lambda: NO_REGIMES
-    )  # how batch sizes have changed so far, of those who report them
+    adaptations: Adaptations = field(default_factory=Adaptations)  # how batch sizes have changed so far
     waits: Waits = field(default_factory=lambda: NO_WAITS)  # who of the queued waits for others
+
+    @property
+    def regimes(self) -> Mapping[int, tuple[Regime, ...]]:
+        """By number, the regimes so far of jobs that report their batch size, the present one last."""
+        return self.adaptations.regimes
 
     @property
     def rates(self) -> Rates:
@@ -140,6 +143,6 @@ class Snapshot:
             history=self.history.copy(),
             job_of={number: self.job_of[number] for number in sorted(here)},
             group_sizes=dict(self.group_sizes),
-            regimes={number: regimes for number, regimes in self.regimes.items() if number in here},
+            adaptations=self.adaptations.of(here),
             estimate=None,
         )

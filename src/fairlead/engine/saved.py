@@ -19,7 +19,7 @@ import numpy.typing as npt
 import orjson
 
 from fairlead.core import events as ev
-from fairlead.core.adaptation import Regime
+from fairlead.core.adaptation import Adaptations
 from fairlead.core.columns import FLOAT_COLUMNS, INT_COLUMNS
 from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.holdings import Holdings
@@ -97,7 +97,7 @@ def _arrays(state: State) -> Arrays:
         "ints": tuple(INT_COLUMNS),
         "floats": tuple(FLOAT_COLUMNS),
         "metrics": metrics,
-        "regimes": [(number, [*map(list, told)]) for number, told in state.regimes.items()],
+        "adaptations": state.adaptations.to_data(),
         "codes": {column: tuple(codes) for column, codes in state._codes.items()},
     }
     changing = {
@@ -150,7 +150,8 @@ def _state(arrays: Arrays) -> State:
     else:  # saved before nodes could be drained
         state._show(arrays["up"], np.zeros(len(arrays["up"]), dtype=np.bool_))
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
-    state.regimes = {number: tuple(Regime(*each) for each in told) for number, told in about.get("regimes", ())}
+    if "adaptations" in about:
+        state.adaptations = Adaptations.from_data(about["adaptations"])
     state.followers = [number for number in state.queue.tolist() if state.job_of[number].after]
     for number, job in state.job_of.items():
         if job.group:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core import events as ev
-from fairlead.core.adaptation import BATCH_SIZE, Regime, with_regime
+from fairlead.core.adaptation import BATCH_SIZE, Adaptations, flags_of
 from fairlead.core.after import NO_WAITS, Awaited, Waits, awaited
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import (
@@ -22,7 +22,7 @@ from fairlead.core.columns import (
 )
 from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
-from fairlead.core.job import LEGAL, Job, Phase, check_transition
+from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
 from fairlead.core.losses import LOSS, note_losses
 from fairlead.core.plan import NO_FACTS, Facts, Launches
 from fairlead.core.reasons import Code, Reason
@@ -62,7 +62,7 @@ class State:
         self.journal = ""  # its name, where it has one
         self.any_min_run = False
         self.group_sizes: dict[int, int] = {}  # by the group's code, how many of it were ever submitted
-        self.regimes: dict[int, tuple[Regime, ...]] = {}  # batch sizes so far, of those who report them
+        self.adaptations = Adaptations()
         self.followers: list[int] = []  # those at the door that come after others
         self._codes: dict[str, dict[str, int]] = {name: {} for name in _CODED}
         self._names = Names((), (), (), ())
@@ -99,11 +99,11 @@ class State:
                 state.store.arrays[name][columns.number] = getattr(columns, name)
             for name in columns.metrics:
                 state.store.metric(name)[columns.number] = columns.metric(name)
-        state.regimes = dict(view.regimes)
         state._follow(view)
         state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
         state.running = view.jobs.runners.number.copy()
         state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
+        state.adaptations = view.adaptations.of(state.job_of)
         state.holdings = view.holdings.copy()
         state.holdings.reserve(state.next_number)
         state._remember(view.history)
@@ -137,7 +137,7 @@ class State:
             learned=self.learned,
             lessons=self.lessons,
             group_sizes=self.group_sizes,
-            regimes=self.regimes,
+            adaptations=self.adaptations,
             waits=self._waits() if self.followers else NO_WAITS,
         )
 
@@ -151,6 +151,15 @@ class State:
     def everybody(self) -> JobColumns:
         """All jobs there ever were, in order of submission."""
         return JobColumns(self.store, np.array(sorted(self.job_of), dtype=np.int64), self.time)
+
+    def flags(self) -> dict[int, tuple[str, ...]]:
+        """By number, what jobs did that they had not declared."""
+        everybody = self.everybody()
+        suspects = {*everybody.number[everybody.overran].tolist(), *self.adaptations.regimes}
+        over = dict(zip(everybody.number.tolist(), everybody.overran.tolist()))
+        regimes = self.adaptations.regimes
+        found = {n: flags_of(self.job_of[n], regimes.get(n, ()), over[n]) for n in sorted(suspects)}
+        return {number: flags for number, flags in found.items() if flags}
 
     @property
     def queue(self) -> Ints:
@@ -184,8 +193,8 @@ class State:
             digest.update(self.present.tobytes() + self.drained.tobytes())
         if self.journal:
             digest.update(self.journal.encode())
-        if self.regimes:
-            digest.update(repr(sorted(self.regimes.items())).encode())
+        if self.adaptations:
+            digest.update(encode_memo(self.adaptations.to_data()))
         if self.learned:
             digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
         return digest.hexdigest()
@@ -257,10 +266,11 @@ class State:
         if event.name == LOSS:
             note_losses(self.store, event.jobs, event.values, self._steps_at(event.jobs, event.time))
         elif event.name == BATCH_SIZE:
-            steps = self._steps_at(event.jobs, event.time)
-            for number, size, done in zip(event.jobs.tolist(), event.values.tolist(), steps.tolist()):
-                if 1 <= size < 2**53:
-                    self.regimes[number] = with_regime(self.regimes.get(number, ()), int(size), done)
+            steps, kind = self._steps_at(event.jobs, event.time), self.store.arrays["kind"][event.jobs]
+            for number, size, done, code in zip(*(c.tolist() for c in (event.jobs, event.values, steps, kind))):
+                job = self.job_of[number]
+                if job.mode != ELASTIC:  # whose batch size follows from where it stands, and not from how far it is
+                    self.adaptations.note(number, size, done, job.kind, code, job.workers)
 
     def _switched(self, event: ev.SchedulerSwitched) -> None:
         if event.scheduler.get("estimation") != self.scheduler.get("estimation"):

@@ -15,8 +15,8 @@ import numpy as np
 
 from fairlead.core import convergence, goodput, speeds
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.goodput import COMPUTE, ELASTIC, LOCAL, NODES, STEP, WORKERS, Goodputs
-from fairlead.core.job import TIMED, batch_size_of
+from fairlead.core.goodput import COMPUTE, LOCAL, NODES, STEP, WORKERS, Goodputs
+from fairlead.core.job import ELASTIC, TIMED, batch_size_of
 from fairlead.core.losses import LOSS
 from fairlead.core.plan import Lesson, Rates
 from fairlead.core.snapshot import Snapshot

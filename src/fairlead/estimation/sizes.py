@@ -6,16 +6,17 @@ from functools import cached_property
 
 import numpy as np
 
-from fairlead.core.cluster import Floats
+from fairlead.core.cluster import Floats, Ints
 from fairlead.core.job import TIMED
 from fairlead.estimation.rows import RateTable
 
 
 class TableSizes:
-    """A job whose work is given in seconds has one size: nobody knows how long it would take with another."""
+    """A job whose work is given in seconds has one size: nobody knows how long it would take with another. Where classes are
+    not the table's rows, `like` and `times` say which row each is like, and how many times as fast."""
 
-    def __init__(self, table: RateTable) -> None:
-        self._table = table
+    def __init__(self, table: RateTable, like: Ints | None = None, times: Floats | None = None) -> None:
+        self._table, self._like, self._times = table, like, times
         self._at: dict[int, Floats] = {}
 
     @cached_property
@@ -31,6 +32,8 @@ class TableSizes:
         if known is None:
             alone = np.concatenate((self._table.alone, np.zeros((1, self._table.alone.shape[1]))))
             known = alone[[self._row.get((kind, workers), -1) for kind, _ in self._table.keys]]
+            if self._like is not None and self._times is not None:
+                known = known[self._like] * self._times[:, None]
             known.setflags(write=False)
             self._at[workers] = known
         return known

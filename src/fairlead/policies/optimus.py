@@ -19,7 +19,7 @@ import numpy as np
 
 from fairlead.core.convergence import steps_to_converge
 from fairlead.core.events import Memo
-from fairlead.core.goodput import ELASTIC
+from fairlead.core.job import ELASTIC
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 

@@ -22,7 +22,8 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
-from fairlead.core.goodput import ELASTIC, Goodputs
+from fairlead.core.goodput import Goodputs
+from fairlead.core.job import ELASTIC
 from fairlead.core.plan import TUNED, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.nodes import Nodes

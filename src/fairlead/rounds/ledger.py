@@ -26,7 +26,7 @@ class Ledger:
     computed_s: float
     known: Ints  # the jobs it was computed for, by number
     capacity: Ints
-    facts: int  # how many had been learned about throughputs
+    facts: int  # how many had been learned about throughputs, or jobs had told by changing their batch size
     received: Floats  # seconds, by entry
     deficit: Floats  # seconds, by entry, from before this allocation
     running: Ints  # the entries that run since `settled_s`, in the order of their selection
@@ -199,7 +199,7 @@ _FIELDS = (
 
 
 def _facts(view: Snapshot) -> int:
-    return view.lessons
+    return view.lessons + view.adaptations.changes
 
 
 def among(numbers: Ints, wanted: Ints) -> Bools:

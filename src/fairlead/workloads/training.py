@@ -14,7 +14,6 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.goodput import (
     COMPUTE,
-    ELASTIC,
     LARGEST,
     LEAST_LOCAL,
     LOCAL,
@@ -26,7 +25,7 @@ from fairlead.core.goodput import (
     VAR,
     WORKERS,
 )
-from fairlead.core.job import TIMED, batch_size_of, model_of
+from fairlead.core.job import ELASTIC, TIMED, batch_size_of, model_of
 from fairlead.core.plan import TUNED
 from fairlead.workloads.applications import Application, Split, consolidated
 from fairlead.workloads.nature import Nature, Speed, Standing

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairlead.core.adaptation import flags_of
 from fairlead.core.job import Phase
 from fairlead.engine.decide import why_waiting
 from fairlead.engine.loop import Loop
@@ -59,6 +60,10 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         "accelerators": held.tolist(),
         "after": list(job.after),
     }
+    overran = bool(a["base_steps"][number] > job.steps)
+    flags = flags_of(job, state.adaptations.regimes.get(number, ()), overran)
+    if flags:
+        record["flags"] = list(flags)
     reason = why(loop, number, now)
     if reason is not None:
         record["reason"] = reason
