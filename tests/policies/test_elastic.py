@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairlead.backends.simulated import Simulated
 from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
@@ -18,10 +19,12 @@ from fairlead.core.goodput import fact_of
 from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.plan import TUNED
 from fairlead.engine.codec import encode
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal, NoJournal
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
 from fairlead.policies.optimus import Optimus
 from fairlead.policies.pollux import Pollux
-from fairlead.study.simulate import Faults, Outage, Run, Simulation, simulate
+from fairlead.study.simulate import Faults, Outage, Run, Simulation, begin, simulate
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster, random_table
 from fairlead.workloads.applications import read_applications
@@ -174,6 +177,19 @@ def test_optimus_believes_losses_more_than_declared_steps():
         before = itertools.takewhile(lambda event: not isinstance(event, ev.JobsFinished), events)
         most[oracle] = max(workers for job, workers, _, _ in launches(list(before)) if job == 1)
     assert most == {False: 7, True: 4}
+
+
+def test_a_fork_that_knows_no_natures_goes_on_at_the_sizes_that_were_given(workload):
+    """A forecast has the table alone: jobs that tune their batch size run at their own there."""
+    scheduler = SchedulerConfig.from_data(SCHEDULERS[2])
+    begun = begin(Simulation(workload, MACHINE, scheduler), NoJournal())
+    begun.loop.run(stop=lambda state: int(state.store.arrays["held"].max()) >= 2)
+    view = begun.loop.state.snapshot(begun.loop.backend.now).detached()
+    coming = [job for job in workload.jobs if job.submitted_s > view.time]
+    backend = Simulated.from_snapshot(view, begun.table, coming)
+    fork = Loop(State.from_snapshot(view), backend, scheduler.build(begun.table))
+    fork.run()
+    assert (fork.state.everybody().phase > int(Phase.RUNNING)).all()
 
 
 def test_wrong_parameters_are_told():

@@ -101,19 +101,11 @@ class TestTiresiasBySubmission(PolicyContract):
 
 
 class TestOptimus(PolicyContract):
-    make = Optimus
-
-
-class TestOptimusWithEverybody(PolicyContract):
     make = staticmethod(lambda: Optimus(everybody=True))
 
 
 class TestPollux(PolicyContract):
     make = Pollux
-
-
-class TestPolluxGreedy(PolicyContract):
-    make = staticmethod(lambda: Pollux(power=0.5, restart_s=0.0))
 
 
 class TestFirstFree(PlacementContract):

@@ -14,7 +14,7 @@ from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
-from fairlead.core.plan import Launches
+from fairlead.core.plan import TUNED, Launches
 from fairlead.workloads.nature import Nature, Standing
 from fairlead.workloads.profiles import ThroughputTable
 
@@ -226,7 +226,7 @@ class World:
             if number in self.natures:
                 self.natures.give(number, wanted)
                 continue
-            if wanted not in (0, batch_size_of(kind)):
+            if wanted not in (0, TUNED, batch_size_of(kind)):
                 kind = kind_of(model_of(kind), wanted)
             self.row[number] = self.table.row(kind, workers)
             self.asked[number] = workers

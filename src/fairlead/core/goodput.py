@@ -133,8 +133,8 @@ class Goodputs:
         """Of those that told enough; and which of the jobs they are."""
         noise = np.stack([jobs.metric(name) for name in (SQR, VAR)], axis=1)
         limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
-        whole = np.isfinite(np.concatenate((noise, limits), axis=1)).all(axis=1).tolist()
-        known = [facts.get(fact_of(number)) if tells else None for number, tells in zip(jobs.number.tolist(), whole)]
+        whole: Bools = np.asarray(np.isfinite(np.concatenate((noise, limits), axis=1)).all(axis=1))
+        known = [facts.get(fact_of(number)) if tells else None for number, tells in zip(jobs.number.tolist(), whole.tolist())]
         told: Bools = np.array([fact is not None for fact in known], dtype=np.bool_)
         models = np.array([fact["model"] for fact in known if fact is not None], dtype=np.float64).reshape(-1, 7)
         most = [max(int(one[1]) for one in fact["seen"]) for fact in known if fact is not None]
