@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from command import answer, fairlead
+
 from toy_applications import write_applications
 
 WORKLOAD = "name,time,application,num_replicas,batch_size\n" + "\n".join(f"toy-{n},{9 * n},toy,2,256" for n in range(8))
