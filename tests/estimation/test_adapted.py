@@ -91,7 +91,16 @@ def adapting(count: int) -> Trace:
 
 
 @pytest.mark.parametrize(
-    "policy", ["las", "srtf", "max-min-fairness-perf", "finish-time-fairness-perf", "min-total-duration-perf", "gandiva-packing", "allox"]
+    "policy",
+    [
+        "las",
+        "srtf",
+        "max-min-fairness-perf",
+        "finish-time-fairness-perf",
+        "min-total-duration-perf",
+        "gandiva-packing",
+        "allox",
+    ],
 )
 def test_rounds_are_skipped_exactly_where_rates_change_with_regimes(policy):
     logs = []

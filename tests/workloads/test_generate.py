@@ -75,7 +75,7 @@ MOVES = {
     "entities": {"entity"},
     "users": {"user"},
     "slos": {"deadline_s"},
-    "modes": {"mode"},
+    "modes": {"mode", "steps"},
     "memory": {"memory_gb"},
 }
 
@@ -214,10 +214,11 @@ def test_priorities_entities_users_slos_and_modes():
     assert shares((job.weight, job.priority) for job in trace.jobs) == pytest.approx({(5.0, 1): 0.2, (1.0, 0): 0.8}, abs=0.012)
     assert shares(job.entity for job in trace.jobs) == pytest.approx({"vision": 0.6, "speech": 0.4}, abs=0.015)
     assert shares(job.user for job in trace.jobs) == pytest.approx({f"user-0{i}": 0.25 for i in range(4)}, abs=0.015)
-    multiples = np.array([job.deadline_s for job in trace.jobs]) / durations_of(trace)
+    steady = np.array([job.name not in trace.natures for job in trace.jobs])  # of the others the table does not tell
+    multiples = (np.array([job.deadline_s for job in trace.jobs]) / durations_of(trace))[steady]
     nearest = np.array([1.2, 2.0, 10.0])[np.abs(multiples[:, None] - [1.2, 2.0, 10.0]).argmin(axis=1)]
     assert multiples == pytest.approx(nearest, rel=2e-3)
-    assert shares(nearest.tolist()) == pytest.approx({1.2: 1 / 3, 2.0: 1 / 3, 10.0: 1 / 3}, abs=0.015)
+    assert shares(nearest.tolist()) == pytest.approx({1.2: 1 / 3, 2.0: 1 / 3, 10.0: 1 / 3}, abs=0.03)
     can_change = [job.mode for job in trace.jobs if job.kind not in ("A3C", "CycleGAN")]
     assert shares(can_change) == pytest.approx({"static": 0.2, "accordion": 0.3, "gns": 0.5}, abs=0.015)
     assert {job.mode for job in trace.jobs if job.kind in ("A3C", "CycleGAN")} == {"static"}

@@ -43,7 +43,7 @@ class Natures:
     @property
     def next_turn(self) -> float:
         """The first second at which somebody's speed changes by its nature."""
-        return min(self._turn_s.values(), default=math.inf)
+        return min(self._turn_s.values()) if self._turn_s else math.inf
 
     def turning_by(self, when: float) -> Ints:
         return np.array(sorted(number for number, second in self._turn_s.items() if second <= when), dtype=np.int64)

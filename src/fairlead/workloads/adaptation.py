@@ -6,7 +6,7 @@
     expert     a schedule that somebody wrote: multiples of the declared batch size, each for a share of the steps
 
 The largest is what the table has for the model with these workers. A job declared with it stays as it is. This module knows no
-job but what is passed in, and draws from the stream that it is given."""
+job but what is passed in, and takes its chances from there too."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fairlead.core.cluster import Floats
 from fairlead.core.job import batch_size_of, kind_of, model_of
 from fairlead.workloads.profiles import ThroughputTable
 
@@ -22,6 +23,9 @@ Parts = tuple[tuple[int, float], ...]
 Schedule = tuple[tuple[float, float], ...]
 
 MODES = ("static", "accordion", "gns", "expert")
+
+DRAWS = 32
+"""Numbers in [0, 1) for a job: no batch size doubles more often."""
 
 _FIRST = (0.25, 0.35)  # of the steps, for which Accordion begins small
 _AGAIN, _LATER, _SHORT = 0.25, (0.4, 0.75), (0.02, 0.06)  # how many return to it, when, and for how long
@@ -36,7 +40,7 @@ def sizes_of(table: ThroughputTable, kind: str, workers: int) -> tuple[int, ...]
     return tuple(sorted(size for size, row in known if size is not None and (table.alone[row][first] > 0).all()))
 
 
-def parts_of(mode: str, kind: str, sizes: Sequence[int], schedule: Schedule, rng: np.random.Generator) -> Parts:
+def parts_of(mode: str, kind: str, sizes: Sequence[int], schedule: Schedule, draws: Floats) -> Parts:
     """The regimes of one job: (batch size, share of the steps)."""
     declared = batch_size_of(kind)
     if declared is None or mode == "static":
@@ -46,7 +50,7 @@ def parts_of(mode: str, kind: str, sizes: Sequence[int], schedule: Schedule, rng
     larger = [size for size in sizes if size > declared]
     if not larger:
         return ((declared, 1.0),)
-    return _accordion(declared, larger[-1], rng) if mode == "accordion" else _doubling(declared, larger, rng)
+    return _accordion(declared, larger[-1], draws) if mode == "accordion" else _doubling(declared, larger, draws)
 
 
 def mean_rate(parts: Parts, table: ThroughputTable, kind: str, workers: int, column: int) -> float:
@@ -56,19 +60,19 @@ def mean_rate(parts: Parts, table: ThroughputTable, kind: str, workers: int, col
     return 1.0 / math.fsum(share * declared / (size * rate) for (size, share), rate in zip(parts, rates))
 
 
-def _accordion(small: int, large: int, rng: np.random.Generator) -> Parts:
-    first, again, later, short = rng.uniform(*_FIRST), rng.random() < _AGAIN, rng.uniform(*_LATER), rng.uniform(*_SHORT)
-    if not again:
-        return ((small, float(first)), (large, float(1.0 - first)))
-    rest = 1.0 - later - short
-    return ((small, float(first)), (large, float(later - first)), (small, float(short)), (large, float(rest)))
+def _accordion(small: int, large: int, draws: Floats) -> Parts:
+    chance, *rest = draws[:4].tolist()
+    first, later, short = (low + (high - low) * draw for (low, high), draw in zip((_FIRST, _LATER, _SHORT), rest))
+    if chance >= _AGAIN:
+        return ((small, first), (large, 1.0 - first))
+    return ((small, first), (large, later - first), (small, short), (large, 1.0 - later - short))
 
 
-def _doubling(declared: int, larger: Sequence[int], rng: np.random.Generator) -> Parts:
+def _doubling(declared: int, larger: Sequence[int], draws: Floats) -> Parts:
     doubled = [declared * 2**power for power in range((larger[-1] // declared).bit_length())]
     sizes = [size for size in doubled if size == declared or size in larger]
-    gaps = -np.log1p(-rng.random(len(sizes)))
-    return tuple((size, float(share)) for size, share in zip(sizes, gaps / gaps.sum()))
+    gaps = -np.log1p(-draws[: len(sizes)])  # exponential: uniform over all divisions
+    return tuple(zip(sizes, (gaps / gaps.sum()).tolist()))
 
 
 def _nearest(sizes: Sequence[int], wanted: float) -> int:

@@ -16,7 +16,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import TIMED, Job, batch_size_of, model_of
 from fairlead.core.rng import stream
-from fairlead.workloads.adaptation import MODES, Parts, Schedule, mean_rate, parts_of, sizes_of
+from fairlead.workloads.adaptation import DRAWS, MODES, Parts, Schedule, mean_rate, parts_of, sizes_of
 from fairlead.workloads.catalogue import catalogue, memory_gb_of
 from fairlead.workloads.nature import Nature
 from fairlead.workloads.profiles import ThroughputTable
@@ -112,12 +112,10 @@ class Generator:
         users = (stream(seed, "user").random(self.jobs) * self.users).astype(np.int64).tolist()
         multiples = np.array(self.slos or (math.inf,))[_pick(seed, "slo", self.jobs, len(self.slos) or 1)]
         column = self.table.types.index(self.reference_type)
+        regimes = self._regimes(seed, modes, kinds, workers)
         jobs, natures = [], dict[str, Nature]()
         for i, kind in enumerate(kinds):
-            rate, parts = (
-                float(self.table.alone[self.table.row(kind, workers[i]), column]),
-                self._parts(seed, i, modes[i], kind, workers[i]),
-            )
+            parts, rate = regimes[i], float(self.table.alone[self.table.row(kind, workers[i]), column])
             work = durations[i] * (mean_rate(parts, self.table, kind, workers[i], column) if parts else rate)
             jobs.append(
                 Job(
@@ -139,11 +137,16 @@ class Generator:
                 natures[jobs[-1].name] = Regimes.of(jobs[-1], parts)
         return Trace.of(jobs, f"{self.name}-{seed}", natures=natures)
 
-    def _parts(self, seed: int, job: int, mode: str, kind: str, workers: int) -> Parts:
-        """How the batch size of a job changes; nothing where it does not."""
-        if mode == "static" or batch_size_of(kind) is None:
-            return ()
-        return parts_of(mode, kind, sizes_of(self.table, kind, workers), self.schedule, stream(seed, "regimes", job))
+    def _regimes(self, seed: int, modes: Sequence[str], kinds: Sequence[str], workers: Sequence[int]) -> list[Parts]:
+        """How the batch size of each job changes; nothing where it does not."""
+        changing = [mode != "static" and batch_size_of(kind) is not None for mode, kind in zip(modes, kinds)]
+        looks = {(kind, size) for change, kind, size in zip(changing, kinds, workers) if change}
+        sizes = {look: sizes_of(self.table, *look) for look in looks}
+        draws = stream(seed, "regimes").random((self.jobs, DRAWS))
+        return [
+            parts_of(mode, kind, sizes[kind, size], self.schedule, draw) if change else ()
+            for change, mode, kind, size, draw in zip(changing, modes, kinds, workers, draws)
+        ]
 
     def _gang_shares(self) -> Mapping[int, float]:
         return GANG_SHARES[self.workers] if isinstance(self.workers, str) else self.workers
