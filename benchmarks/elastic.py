@@ -53,7 +53,7 @@ class Gap:
         costs = [self._best(policy, rows, crowd, capacity, node)]
         usual = pollux.sizes_on
         try:
-            pollux.sizes_on = lambda node, capacity: list(range(1, capacity + 1))
+            pollux.sizes_on = lambda node, most: list(range(1, most + 1))
             costs.append(self._best(policy, rows, crowd, capacity, node))
         finally:
             pollux.sizes_on = usual

@@ -15,7 +15,20 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.core.goodput import fact_of
+from fairlead.core.goodput import (
+    COMPUTE,
+    LARGEST,
+    LEAST_LOCAL,
+    LOCAL,
+    MOST_LOCAL,
+    NODES,
+    SMALLEST,
+    SQR,
+    STEP,
+    VAR,
+    WORKERS,
+    fact_of,
+)
 from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.plan import TUNED
 from fairlead.engine.codec import encode
@@ -190,6 +203,20 @@ def test_a_fork_that_knows_no_natures_goes_on_at_the_sizes_that_were_given(workl
     fork = Loop(State.from_snapshot(view), backend, scheduler.build(begun.table))
     fork.run()
     assert (fork.state.everybody().phase > int(Phase.RUNNING)).all()
+
+
+def test_a_job_that_tells_nonsense_still_runs():
+    machine, table = cluster("v100:4"), random_table(5, ("v100",))
+    jobs = [Job(f"j{n}", 0.0, 2e3, table.kinds[0], 2, mode=ELASTIC) for n in range(2)]
+    told = {NODES: 1, WORKERS: 1, LOCAL: 8, COMPUTE: 0.1, STEP: 0.1, SQR: 1, VAR: 1}
+    told |= {SMALLEST: 64, LARGEST: 8, LEAST_LOCAL: 4, MOST_LOCAL: 8}
+    both = np.arange(2)
+    others = [ev.MetricsReported(70.0, name, both, np.full(2, float(value))) for name, value in told.items()]
+    result, _ = run(
+        Trace.of(jobs), {"policy": "pollux", "estimation": "fitted", "rounds": 20}, machine, table=table, others=others
+    )
+    assert set(result.record.jobs.phase.tolist()) == {int(Phase.FINISHED)}
+    assert fact_of(0) in result.state.learned
 
 
 def test_wrong_parameters_are_told():

@@ -140,7 +140,7 @@ class Goodputs:
         most = [max(int(one[1]) for one in fact["seen"]) for fact in known if fact is not None]
         return told, cls(models, noise[told], limits[told], np.array(most, dtype=np.int64))
 
-    def only(self, rows: Ints) -> Goodputs:
+    def only(self, rows: Ints | Bools) -> Goodputs:
         return Goodputs(self.model[rows], self.noise[rows], self.limits[rows], self.profiled[rows])
 
     @property

@@ -91,7 +91,10 @@ class Pollux:
 
     def _options(self, rows: Ints, crowd: _Crowd, capacity: int, node: int, everybody: int) -> tuple[Ints, Floats]:
         """jobs × options, as sizes and as speedups (0: not an option): as it is now, each of the sizes, and not at all."""
-        table = np.array(sizes_on(node, capacity))
+        known = crowd.told[rows].nonzero()[0]
+        models = crowd.models.only(crowd.model_of[rows[known]])
+        most = np.minimum(2 * models.profiled, models.most_workers)
+        table = np.array(sizes_on(node, min(capacity, int(most.max(initial=1)))))
         fair = max(1, math.ceil(capacity / everybody))
         held, elastic = crowd.held[rows], crowd.elastic[rows]
         sizes = np.concatenate(
@@ -101,13 +104,11 @@ class Pollux:
         sizes[rigid, 1] = crowd.asked[rows][rigid]
         speedup = np.where(sizes == np.where(elastic, 1, crowd.asked[rows])[:, None], sizes / fair, 0.0)
         speedup[:, 0] = held / fair
-        known = crowd.told[rows].nonzero()[0]
-        if len(known):
-            models = crowd.models.only(crowd.model_of[rows[known]])
-            usual = np.maximum(models.best([fair], [fair > node]), models.best([1], [False]))
-            most = np.minimum(2 * models.profiled, models.most_workers)[:, None]
-            speedup[known, 1:-1] = np.where(table <= most, models.best(table, table > node), 0.0) / usual
-            speedup[known, 0] = models.here(held[known], crowd.across[rows[known]]) / usual[:, 0]
+        usual = np.maximum(models.best([fair], [fair > node]), models.best([1], [False]))
+        sound = usual[:, 0] > 0  # of who tells nonsense nothing is known
+        known, usual, models, most = known[sound], usual[sound], models.only(sound), most[sound]
+        speedup[known, 1:-1] = np.where(table <= most[:, None], models.best(table, table > node), 0.0) / usual
+        speedup[known, 0] = models.here(held[known], crowd.across[rows[known]]) / usual[:, 0]
         age, spent = crowd.age[rows], crowd.restarts[rows] * self.restart_s
         kept = np.where(crowd.running[rows], np.maximum(age - spent, 0.0) / np.maximum(age + self.restart_s, 1e-9), 1.0)
         speedup[:, 1:-1] *= kept[:, None]
