@@ -135,3 +135,28 @@ def test_the_beginning_of_phillys_trace_runs(public_data, tmp_path):
     found = answer("simulate", "--policy", "tiresias", "--trace", tmp_path / "philly.csv", "--cluster", "160xv100:8")
     assert found["jobs"] == found["finished"] == 2999
     assert 0 < found["utilization"] <= 1
+
+
+def test_regimes_are_read_converted_and_followed(tmp_path):
+    line = "LM (batch size 10)\tpython3 main.py\tlm\t--steps\t1\t20000\t1\tgns\t1\t-1.000000\t300\t0\n"
+    (tmp_path / "one.trace").write_text(line)
+    regimes = [{"batch_size": 10, "epochs": 2}, {"batch_size": 20, "epochs": 1}, {"batch_size": 10, "epochs": 1}]
+    told = {"job": 0, "job_type": "LM (batch size 10)", "samples_per_epoch": 50000, "regimes": regimes}
+    (tmp_path / "regimes.json").write_text(json.dumps([told]))
+    answer("trace", "convert", "one.trace", "--regimes", "regimes.json", "-o", "one.csv", cwd=tmp_path)
+    assert "10@0.5|20@0.25|10@0.25" in (tmp_path / "one.csv").read_text()
+    beside = answer(
+        "simulate", "--policy", "fifo", "--trace", "one.trace", "--regimes", "regimes.json", "--cluster", "1xv100:1",
+        cwd=tmp_path,
+    )  # fmt: skip
+    inside = answer("simulate", "--policy", "fifo", "--trace", "one.csv", "--cluster", "1xv100:1", cwd=tmp_path)
+    assert beside["makespan_s"] == inside["makespan_s"]
+    assert beside["flagged_jobs"] == [{"name": "job-0", "flags": ["declared gns, and its batch size fell to 10"]}]
+
+
+def test_an_expert_schedule_is_generated(tmp_path):
+    answer(
+        "trace", "generate", "-o", "w.csv", "--jobs", "5", "--kinds", "ResNet-18 (batch size 16)", "--modes", "expert=1",
+        "--schedule", "1@0.25|4@0.75", cwd=tmp_path,
+    )  # fmt: skip
+    assert (tmp_path / "w.csv").read_text().count("16@0.25|64@0.75") == 5
