@@ -15,6 +15,7 @@ from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Backend
 from fairlead.engine.journal import Journal, JsonlJournal, MemoryJournal
+from fairlead.estimation.fitted import Fitted
 from fairlead.estimation.online import Online
 from fairlead.estimation.oracle import Oracle
 from fairlead.estimation.profiled import Profiled
@@ -31,6 +32,8 @@ from fairlead.placement.tiresias_plus import TiresiasPlus
 from fairlead.policies.fifo import Fifo, FifoPriority
 from fairlead.policies.las import LeastAttainedService
 from fairlead.policies.nexus import Asked, Nexus
+from fairlead.policies.optimus import Optimus
+from fairlead.policies.pollux import Pollux
 from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
 from fairlead.policies.tiresias import Gittins, Tiresias
 from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
@@ -105,6 +108,18 @@ class TestNexus(PolicyContract):
     make = staticmethod(lambda: Nexus(dict.fromkeys(("job-1", "job-4", "job-9"), TestNexus.asked)))
 
 
+class TestTiresiasBySubmission(PolicyContract):
+    make = staticmethod(lambda: Tiresias(thresholds=(300.0, 1500.0), first="submitted"))
+
+
+class TestOptimus(PolicyContract):
+    make = staticmethod(lambda: Optimus(everybody=True))
+
+
+class TestPollux(PolicyContract):
+    make = Pollux
+
+
 class TestFirstFree(PlacementContract):
     make = FirstFree
 
@@ -172,6 +187,10 @@ class TestProfiledAlone(EstimationContract):
             table, alone="profiled", leave_out=True, share=0.4, noise=0.05, measurements=2, profile_s=500.0, references=0.7
         )
     )
+
+
+class TestFitted(EstimationContract):
+    make = Fitted
 
 
 class TestMemoryJournal(JournalContract):

@@ -16,6 +16,8 @@ from fairlead.core.holdings import NONE
 from fairlead.core.job import Job
 from fairlead.workloads.nature import Nature, Speed, Standing
 
+_NOTHING: Mapping[str, float] = {}
+
 
 class Natures:
     """Natures by the names of jobs, and by number what is known of those who have one."""
@@ -28,6 +30,8 @@ class Natures:
         self._of_host: dict[int, tuple[float, float]] = {}  # CPUs and GB of a plan
         self._size: dict[int, int] = {}  # the batch size it runs with
         self._told: dict[int, int] = {}
+        self._reports: dict[int, Mapping[str, float]] = {}
+        self._reported: dict[tuple[int, str], float] = {}
         self._until: dict[int, float] = {}  # steps at which to ask again
         self._turn_s: dict[int, float] = {}  # the same as a second, of those who run
 
@@ -79,6 +83,8 @@ class Natures:
                 f"the nature of job {job.name!r} wants to be asked again at step {speed.until:g}, and it is at {steps:g}"
             )
         self._size[number] = speed.batch_size
+        if speed.reports:
+            self._reports[number] = speed.reports
         # Whoever has done all that it declared and goes on says so: a turn that changes nothing else.
         self._until[number] = min(speed.until, declared) if steps < declared else speed.until
         return speed.rate
@@ -109,10 +115,22 @@ class Natures:
         return np.array(over, dtype=np.int64)
 
     def tell(self, jobs: Ints, now: float) -> list[ev.Event]:
-        """The batch sizes that are new."""
+        """What is new of their batch sizes, and of what else they report."""
         new = [n for n in jobs.tolist() if self._size.get(n, 0) and self._size[n] != self._told.get(n)] if self._of else []
-        if not new:
-            return []
-        self._told.update((number, self._size[number]) for number in new)
-        sizes = np.array([float(self._size[number]) for number in new])
-        return [ev.MetricsReported(now, BATCH_SIZE, np.array(new, dtype=np.int64), sizes)]
+        told: list[ev.Event] = []
+        if new:
+            self._told.update((number, self._size[number]) for number in new)
+            sizes = np.array([float(self._size[number]) for number in new])
+            told.append(ev.MetricsReported(now, BATCH_SIZE, np.array(new, dtype=np.int64), sizes))
+        return told + self._news(jobs, now) if self._reports else told
+
+    def _news(self, jobs: Ints, now: float) -> list[ev.Event]:
+        said: dict[str, dict[int, float]] = {}
+        for number in jobs.tolist():
+            for name, value in self._reports.pop(number, _NOTHING).items():
+                if self._reported.get((number, name)) != value:
+                    self._reported[number, name] = said.setdefault(name, {})[number] = value
+        return [
+            ev.MetricsReported(now, name, np.array(list(by_job), dtype=np.int64), np.array(list(by_job.values())))
+            for name, by_job in said.items()
+        ]

@@ -14,7 +14,7 @@ from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
 from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
-from fairlead.core.plan import Launches
+from fairlead.core.plan import TUNED, Launches
 from fairlead.workloads.nature import Nature, Standing
 from fairlead.workloads.profiles import ThroughputTable
 
@@ -229,7 +229,7 @@ class World:
                 of_host = (launches.cpus, launches.host_memory_gb)
                 cpus, memory = (0.0 if column is None else float(column[index]) for column in of_host)
                 self.natures.give_of_host(number, cpus, memory)
-            elif wanted not in (0, batch_size_of(kind)):
+            elif wanted not in (0, TUNED, batch_size_of(kind)):
                 kind = kind_of(model_of(kind), wanted)
             self.row[number], self.part[number] = self._row_at(kind, self.jobs[number].workers, workers)
             self.asked[number] = workers

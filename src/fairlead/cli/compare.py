@@ -50,6 +50,7 @@ def compare(
     trace: opt.TraceOption = None,
     format: opt.FormatOption = None,
     regimes: opt.RegimesOption = None,
+    applications: opt.ApplicationsOption = None,
     skip_bad: opt.SkipBadOption = False,
     throughputs: opt.ThroughputsOption = None,
     fill_workers: opt.FillWorkersOption = False,
@@ -136,7 +137,7 @@ def compare(
     rates = _numbers("--loads", loads) if loads else [None if trace is not None else 6.0]
     generator = opt.generator_of(jobs, 6.0, workers)
     given = Comparison(
-        Workload(opt.trace_file(trace, format, skip_bad, regimes) or generator, table),
+        Workload(opt.trace_file(trace, format, skip_bad, regimes, applications) or generator, table),
         machine,
         schedulers,
         rates,

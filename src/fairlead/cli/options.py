@@ -40,6 +40,10 @@ HostsOption: TypeAlias = Annotated[
     Path | None,
     typer.Option("--hosts", help="How fast models are with so many CPUs and so much host memory for a worker: a YAML file."),
 ]
+ApplicationsOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--applications", help="A folder of measured applications, as Pollux' simulator has them, for its traces."),
+]
 SkipBadOption: TypeAlias = Annotated[
     bool, typer.Option("--skip-bad", help="Leave bad lines of the trace out, count and list them, and go on.")
 ]
@@ -241,11 +245,14 @@ def generator_of(jobs: int, load: float | None, workers: str) -> Generator:
     return Generator(jobs=jobs, jobs_per_hour=load, workers=workers, users=12)
 
 
-def trace_file(path: Path | None, format: str | None, skip_bad: bool, regimes: Path | None) -> TraceFile | None:
+def trace_file(
+    path: Path | None, format: str | None, skip_bad: bool, regimes: Path | None, applications: Path | None = None
+) -> TraceFile | None:
     """The trace that the command line names, or none."""
-    if path is None and regimes is not None:
-        raise InputError("--regimes", "--trace FILE to go with it", field="regimes", value=str(regimes))
-    return None if path is None else TraceFile(path, format, skip_bad, regimes)
+    for name, beside in (("regimes", regimes), ("applications", applications)):
+        if path is None and beside is not None:
+            raise InputError(f"--{name}", "--trace FILE to go with it", field=name, value=str(beside))
+    return None if path is None else TraceFile(path, format, skip_bad, regimes, applications)
 
 
 def tell_skipped(trace: Trace, *, quiet: bool) -> None:

@@ -38,6 +38,7 @@ def simulate(
     format: opt.FormatOption = None,
     regimes: opt.RegimesOption = None,
     hosts: opt.HostsOption = None,
+    applications: opt.ApplicationsOption = None,
     skip_bad: opt.SkipBadOption = False,
     throughputs: opt.ThroughputsOption = None,
     fill_workers: opt.FillWorkersOption = False,
@@ -101,7 +102,7 @@ def simulate(
     faults = opt.faults_of(outage, mtbf, mttr, machine)
     scheduler.build(None)  # names and parameters are checked before a long trace is read
     table = read_table(throughputs)
-    file = opt.trace_file(trace, format, skip_bad, regimes)
+    file = opt.trace_file(trace, format, skip_bad, regimes, applications)
     source = opt.generator_of(jobs, load, workers).trace(seed) if file is None else file.read(table)
     if hosts is not None:
         source = bound_to_hosts(source, read_hosts(hosts))

@@ -32,7 +32,7 @@ INT_COLUMNS: dict[str, int] = {
     "preemptions": 0,  # suspended to wait
     "moves": 0,  # suspended to run elsewhere, or at another size, at once
     "failures": 0,
-    "batch_size": 0,  # given by a plan; 0: the kind's own
+    "batch_size": 0,  # given by a plan; 0: the kind's own, -1: tuned by the job
 }
 FLOAT_COLUMNS: dict[str, float] = {
     "submitted_s": 0.0,

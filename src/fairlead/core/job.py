@@ -12,6 +12,9 @@ from fairlead.core.errors import IllegalTransition
 TIMED = ""
 """The kind of a job whose work is given in seconds: it runs at one step a second on every type."""
 
+ELASTIC = "elastic"
+"""The mode of a job that runs at any number of workers, and at any batch size within its limits."""
+
 
 class Phase(enum.IntEnum):
     """Where a job is in its life. Up to `RUNNING` a job is live; behind it, it has ended."""
@@ -67,7 +70,7 @@ class Job:
     min_run_s: float = 0.0  # once started, it is left alone for so long
     group: str = ""
     group_order: int = 0  # its place in its group
-    mode: str = "static"  # how its batch size changes: static, accordion, gns, …
+    mode: str = "static"  # how its batch size changes: static, accordion, gns, …; or `ELASTIC`
     command: str = ""
     after: tuple[int, ...] = ()  # by number, earlier jobs that must have finished before it enters
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ def filled(kind: type[T], **fields: Any) -> T:
 
 
 NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
+
+TUNED = -1
+"""In place of a batch size: the job tunes it, and tells which one it runs with."""
 
 Facts: TypeAlias = Mapping[str, Any]
 """What estimation has learned, by names of its own; each a number, string, list or mapping of such."""
@@ -51,6 +54,19 @@ class Lesson:
     holds_until: float = math.inf
 
 
+class OtherSizes(Protocol):
+    """Rates of the same classes with other numbers of workers than they asked for, where an estimation knows them."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """All of which anything is known, ascending."""
+        ...
+
+    def at(self, workers: int) -> Floats:
+        """classes × types, on as few nodes as possible; 0 where it cannot run so, or where that is not known."""
+        ...
+
+
 @dataclass(frozen=True)
 class Rates:
     """Throughputs as a policy may see them, by class: jobs of one class cannot be told apart by their rates.
@@ -69,6 +85,7 @@ class Rates:
     best: Floats | None = None  # `alone.max(axis=1)`, where an estimation keeps it
     mask: Ints | None = None  # `runs_on`, likewise
     ranked: Sequence[tuple[int, ...]] | None = None  # `wishes`, likewise
+    other_sizes: OtherSizes | None = None  # None: there is nothing to know
 
     @property
     def of_jobs(self) -> Floats:
@@ -110,7 +127,7 @@ class Selection:
     types: Ints
     workers: Ints
     combination: Ints | None = None  # None: every job alone
-    batch_sizes: Ints | None = None  # 0: unchanged; None: all unchanged
+    batch_sizes: Ints | None = None  # 0: unchanged; `TUNED`: the job's own choice; None: all unchanged
     pinned: Mapping[int, Ints] = field(default_factory=dict)  # job → the accelerators it must get
     holds_until: float | None = None
     revisit: float = math.inf  # where nothing is promised and there are no rounds: when to ask again without an event

@@ -22,7 +22,7 @@ from fairlead.core.columns import (
 )
 from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
-from fairlead.core.job import LEGAL, Job, Phase, check_transition
+from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
 from fairlead.core.losses import LOSS, note_losses
 from fairlead.core.plan import NO_FACTS, Facts, Launches
 from fairlead.core.reasons import Code, Reason
@@ -269,7 +269,8 @@ class State:
             steps, kind = self._steps_at(event.jobs, event.time), self.store.arrays["kind"][event.jobs]
             for number, size, done, code in zip(*(c.tolist() for c in (event.jobs, event.values, steps, kind))):
                 job = self.job_of[number]
-                self.adaptations.note(number, size, done, job.kind, code, job.workers)
+                if job.mode != ELASTIC:  # whose batch size follows from where it stands, and not from how far it is
+                    self.adaptations.note(number, size, done, job.kind, code, job.workers)
 
     def _switched(self, event: ev.SchedulerSwitched) -> None:
         if event.scheduler.get("estimation") != self.scheduler.get("estimation"):

@@ -18,6 +18,7 @@ from fairlead.core.job import batch_size_of, kind_of, model_of
 from fairlead.core.plan import Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimation.rows import RateTable
+from fairlead.estimation.sizes import TableSizes
 
 
 class Adapted:
@@ -53,7 +54,8 @@ class Adapted:
         paired: Floats = table.paired[np.ix_(at, at)] * times_all[:, :, None]
         plain = Rates(at, alone, spread, paired)
         derived = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.wishes}
-        return {"alone": alone, "spread": spread, "paired": paired, **derived}
+        sizes = TableSizes(table, at, times_all[:, 0])
+        return {"alone": alone, "spread": spread, "paired": paired, "other_sizes": sizes, **derived}
 
     def _look(self, kind: str, workers: int, size: int) -> tuple[int, float]:
         """The row that has its rate, and how many declared steps one of its steps is."""

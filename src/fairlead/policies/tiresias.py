@@ -2,13 +2,14 @@
 
 A job's attained service is its accelerator time a. Queue q(a) = number of thresholds ≤ a; lower queues go first. Inside a
 queue: who started earlier goes first, then who was submitted earlier (so a newcomer does not push out its equals). With
-`promote_after` = k, a job that has waited k times as long as it has run starts over in the first queue (§4.2, PROMOTEKNOB)."""
+`promote_after` = k, a job that has waited k times as long as it has run starts over in the first queue (§4.2, PROMOTEKNOB).
+With `first: submitted` only submission counts inside a queue, as in the simulator of Pollux' authors."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -31,15 +32,20 @@ class Tiresias:
     thresholds: tuple[float, ...] = (3250.0, 7200.0)
     promote_after: float | None = None
     backfill: bool = True
+    first: Literal["started", "submitted"] = "started"
 
     def __post_init__(self) -> None:
         _check(self.thresholds, self.promote_after)
+        if self.first not in ("started", "submitted"):
+            raise InputError("policy tiresias", "started or submitted", field="first", value=self.first)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs
         memo, attained, run_s = _promoted(view, memo, self.promote_after, self.thresholds)
         queue = _queue(attained, self.thresholds)
-        start = np.fmin(jobs.first_started_s, _EPOCH - 1)  # who never started comes last
+        start = np.zeros(len(jobs))  # ties go by submission
+        if self.first == "started":
+            start = np.fmin(jobs.first_started_s, _EPOCH - 1)  # who never started comes last
         key: Floats = (queue * _EPOCH + start).astype(np.float64, copy=False)
         selection = in_order(view, key, backfill=self.backfill, holds_until=math.inf)
         demotion = _next_demotion(view, selection, attained, queue, self.thresholds)

@@ -10,6 +10,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import TIMED, Job, kind_of, model_of
 from fairlead.registry import Registry
+from fairlead.workloads.applications import read_applications
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.formats import BUILT_IN, Format, read_trace, read_trace_skipping_bad
 from fairlead.workloads.formats.gavel import Gavel, RunTime
@@ -19,6 +20,7 @@ from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.regimes import Regimes
 from fairlead.workloads.tables import fill_workers, read_throughputs
 from fairlead.workloads.trace import Trace
+from fairlead.workloads.training import as_training, table_of
 
 REFERENCE_TYPE = "v100"
 """SLOs in Gavel's traces are multiples of the run time on this type (Gavel §7.1)."""
@@ -35,6 +37,7 @@ class TraceFile:
     format: str | None = None
     skip_bad: bool = False
     regimes: Path | None = None  # how batch sizes of its jobs change, in a file beside it
+    applications: Path | None = None  # what its jobs train, as it was measured
 
     def read(self, table: ThroughputTable | None = None, registry: Registry | None = None) -> Trace:
         if self.path.exists() and not (self.path.is_file() or self.path.is_dir()):
@@ -44,6 +47,8 @@ class TraceFile:
             trace = read_trace_skipping_bad(self.path, self.format, formats)
         else:
             trace = read_trace(self.path, self.format, formats=formats)
+        if self.applications is not None:
+            trace = as_training(trace, read_applications(self.applications))
         return trace if self.regimes is None else with_regimes(trace, self.regimes)
 
 
@@ -62,11 +67,14 @@ def read_table(path: Path | None) -> ThroughputTable | None:
 
 
 def table_for(trace: Trace, cluster: Cluster, table: ThroughputTable | None, *, fill: bool = False) -> ThroughputTable:
-    """The true rates for a trace on a cluster: the given table, or the bundled catalogue where jobs have kinds.
+    """The true rates for a trace on a cluster: the given table, or that of the applications that jobs train, or the bundled
+    catalogue where jobs have kinds.
 
     Every job's (kind, workers) is looked up here, so that a run cannot stop half-way for a missing rate. `fill` models gang
     sizes that the table lacks from those it has.
     """
+    if table is None and trace.natures:
+        table = table_of(trace, cluster)
     if table is None:
         timed = all(job.kind == TIMED for job in trace.jobs)
         table = ThroughputTable.timed(cluster.type_names) if timed else catalogue()

@@ -149,4 +149,4 @@ class Watched:
         columns = (jobs, a["held"][jobs], a["type"][jobs], a["batch_size"][jobs], spread)
         for number, held, type_, size, wide in zip(*(column.tolist() for column in columns)):
             kind = state.job_of[number].kind
-            self._stands[number] = kind_of(model_of(kind), size) if size else kind, held, names[type_], wide
+            self._stands[number] = kind_of(model_of(kind), size) if size > 0 else kind, held, names[type_], wide

@@ -4,8 +4,8 @@ may see, except for what comes of it. It knows neither files nor backends."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 
@@ -36,6 +36,7 @@ class Speed:
     rate: float
     until: float = math.inf
     batch_size: int = 0  # 0: unknown
+    reports: Mapping[str, float] = field(default_factory=dict)  # what else the job then tells of itself, by names of its own
 
 
 class Nature(Protocol):

@@ -1,0 +1,135 @@
+"""What elastic jobs tell on their way, made into models: how long a step takes at any number of workers (`core.goodput`), or
+where they tell nothing of their steps how fast they are (`core.speeds`), and how their loss goes on (`core.convergence`). One
+fact for each job and each of these; a fact is replaced when a job is seen in a configuration in which it was not seen, at a
+speed that differs by more than a tenth, or with a loss after a tenth more steps.
+
+Throughputs at the size that was asked for are the table's; at other sizes they are the model's, at the job's own batch
+size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fairlead.core import convergence, goodput, speeds
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.goodput import COMPUTE, LOCAL, NODES, STEP, WORKERS, Goodputs
+from fairlead.core.job import ELASTIC, TIMED, batch_size_of
+from fairlead.core.losses import LOSS
+from fairlead.core.plan import Lesson, Rates
+from fairlead.core.snapshot import Snapshot
+from fairlead.estimation.oracle import Oracle
+from fairlead.estimation.rows import RateTable
+
+_FURTHER = 1.1
+_MOST_SEEN = 64
+"""Configurations of one job that are remembered, the latest ones."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Models of steps and losses from what jobs report; the table's throughputs for the sizes they asked for."""
+
+    table: RateTable
+    _oracle: list[Oracle] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def learn(self, view: Snapshot) -> Lesson:
+        steps = _steps(view)
+        return Lesson({**steps, **_speeds(view, steps), **_losses(view)})
+
+    def rates(self, view: Snapshot) -> Rates:
+        if not self._oracle:
+            self._oracle.append(Oracle(self.table))
+        base = self._oracle[0].rates(view)
+        numbers, kinds = view.jobs.number.tolist(), view.jobs.kind.tolist()
+        elastic = [
+            at
+            for at, (number, kind) in enumerate(zip(numbers, kinds))
+            if view.job_of[number].mode == ELASTIC and view.names.kinds[kind] != TIMED
+        ]
+        if not elastic:
+            return replace(base, other_sizes=None)
+        return _by_job(base, ModelSizes(view, base, np.array(elastic, dtype=np.int64), self.table))
+
+
+def _by_job(base: Rates, sizes: ModelSizes) -> Rates:
+    """The same rates, with a class of its own for each elastic job."""
+    used, row = np.unique(base.row, return_inverse=True)
+    row[sizes.elastic] = len(used) + np.arange(len(sizes.elastic))
+    classes = np.concatenate((used, base.row[sizes.elastic]))
+    paired = base.paired[np.ix_(classes, classes)]
+    return Rates(row, base.alone[classes], base.spread[classes], paired, other_sizes=sizes)
+
+
+class ModelSizes:
+    """Rates of elastic jobs at other sizes, as their models have them: on every type the same, where a job can run. Who has not
+    been seen yet is thought to be as fast for each worker with one as with all it asked for, and no other size is known."""
+
+    def __init__(self, view: Snapshot, base: Rates, elastic: Ints, table: RateTable) -> None:
+        jobs = view.jobs.only(elastic)
+        self.elastic = elastic
+        self._told, self._models = Goodputs.of(jobs, view.learned)
+        self._curves: Floats = np.full((len(elastic), 3), np.nan)
+        for at, number in enumerate(jobs.number.tolist()):
+            if (seen := view.learned.get(speeds.fact_of(number))) is not None:
+                self._curves[at] = seen["curve"]
+        self._kinds = [view.names.kinds[kind] for kind in jobs.kind.tolist()]
+        self._keys = set(table.keys)  # at which sizes a kind can run is a question of memory, not of time
+        self._asked: Floats = base.alone[base.row[elastic]] / jobs.workers[:, None]
+        self._others = len(np.unique(base.row))  # classes of who is not elastic, which come first
+        self._on_a_node = int(view.cluster.node_size.max())
+        self._most = int(view.capacity.max(initial=1))
+        own: Floats = np.array([float(batch_size_of(kind) or 0) for kind in self._kinds])
+        self._batch: Floats = np.maximum(own[self._told], self._models.limits[:, 0])
+
+    @property
+    def sizes(self) -> range:
+        return range(1, self._most + 1)
+
+    def at(self, workers: int) -> Floats:
+        seen = np.isfinite(self._curves[:, 0]) & ~self._told
+        rates = np.where(self._told | seen | (workers > 1), 0.0, 1.0)[:, None] * self._asked
+        runs = self._asked > 0
+        rates[self._told] = self._models.at_batch(self._batch, workers, self._on_a_node)[:, None] * runs[self._told]
+        for at in seen.nonzero()[0].tolist():
+            if (self._kinds[at], workers) in self._keys:
+                rates[at] = speeds.rate_at(self._curves[at], workers) * runs[at]
+        return np.concatenate((np.zeros((self._others, rates.shape[1])), rates))
+
+
+def _steps(view: Snapshot) -> dict[str, object]:
+    jobs, facts = view.jobs, dict[str, object]()
+    told = np.stack([jobs.metric(name) for name in (NODES, WORKERS, LOCAL, COMPUTE, STEP)], axis=1)
+    sound = (np.isfinite(told) & (told > 0)).all(axis=1) & (told[:, 4] >= told[:, 3])
+    for at in sound.nonzero()[0].tolist():
+        number, one = int(jobs.number[at]), told[at].tolist()
+        seen = goodput.seen_of(view.learned, number)
+        if not any(list(other[:3]) == one[:3] for other in seen):
+            facts[goodput.fact_of(number)] = goodput.learned([*seen, one][-_MOST_SEEN:])
+    return facts
+
+
+def _speeds(view: Snapshot, told: Mapping[str, object]) -> dict[str, object]:
+    jobs, facts = view.jobs.runners, dict[str, object]()
+    for number, kind, workers, rate in zip(*(c.tolist() for c in (jobs.number, jobs.kind, jobs.held, jobs.rate))):
+        if view.job_of[number].mode != ELASTIC or view.names.kinds[kind] == TIMED or not rate > 0:
+            continue
+        if goodput.fact_of(number) not in view.learned and goodput.fact_of(number) not in told:
+            known = view.learned.get(speeds.fact_of(number))
+            if (fact := speeds.learned(known["seen"] if known else (), workers, rate)) is not None:
+                facts[speeds.fact_of(number)] = fact
+    return facts
+
+
+def _losses(view: Snapshot) -> dict[str, object]:
+    jobs, facts = view.jobs, dict[str, object]()
+    losses = jobs.metric(LOSS)
+    for at in (np.isfinite(losses) & (losses > 0)).nonzero()[0].tolist():
+        number, done = int(jobs.number[at]), float(jobs.steps_done[at])
+        known = view.learned.get(convergence.fact_of(number))
+        points = known["points"] if known else []
+        if done > 0 and (not points or (done >= _FURTHER * points[-1][0] and losses[at] != points[-1][1])):
+            facts[convergence.fact_of(number)] = convergence.learned([*points, [done, float(losses[at])]])
+    return facts

@@ -1,0 +1,288 @@
+"""Applications as Pollux' authors measured them (OSDI'21, §5.1): how long a step takes on a placement at a local batch size,
+how noisy the gradients are as training goes on, and how far it is to the end. A folder holds one folder for each application:
+
+placements.csv     placement (digits: accelerators on each node), local_bsz, step_time, sync_time
+scalability.csv    the same by num_nodes and num_replicas, for many nodes
+validation-B.csv   a row for each epoch at batch size B: progress, grad_sqr, grad_var
+
+Progress is counted in steps at the smallest batch size: a step at a larger one is worth more of them, by its gain
+
+    gain(B) = (var + sqr) / (var / scale + sqr),   scale = B / smallest   (Pollux eq. 7).
+
+It knows neither jobs nor schedulers."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import InputError
+
+_LARGEST_LOCAL = {"yolov3": 8}
+"""Where more was measured than fits everywhere: Pollux' authors stop here."""
+
+_SIZES = 50
+"""Batch sizes that are tried when the best one is looked for, in geometric steps."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A batch in pieces: each worker does `passes` times `local` before gradients are exchanged."""
+
+    local: int
+    passes: int
+
+    def batch_size(self, workers: int) -> int:
+        return workers * self.local * self.passes
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds of a step and of its exchange of gradients, by local batch size."""
+
+    local: Floats
+    step_s: Floats
+    sync_s: Floats
+
+    def at(self, local: Floats | float) -> tuple[Floats, Floats]:
+        """Beyond what was measured, as at its edge."""
+        return _interp(local, self.local, self.step_s), _interp(local, self.local, self.sync_s)
+
+
+@dataclass(frozen=True)
+class Application:
+    """One of them. `batch_sizes` are those at which it was trained, ascending; `progress` (by batch size and epoch) is where
+    each epoch ended."""
+
+    name: str
+    placed: Mapping[tuple[int, ...], Curve]  # by accelerators on each node, in the smallest rotation
+    sized: Mapping[tuple[int, int], Curve]  # by nodes and workers
+    batch_sizes: Ints
+    progress: Floats  # batch sizes × epochs
+    grad_sqr: Floats
+    grad_var: Floats
+    _tuned: dict[tuple[tuple[int, ...], int], Split] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _curves: dict[tuple[int, ...], Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def ends(self) -> Floats:
+        """Progress at which each epoch ends, whatever batch sizes were used."""
+        return np.asarray(self.progress.min(axis=0))
+
+    @property
+    def steps(self) -> float:
+        return float(self.ends[-1])
+
+    @property
+    def smallest(self) -> int:
+        return int(self.batch_sizes[0])
+
+    @property
+    def largest(self) -> int:
+        return int(self.batch_sizes[-1])
+
+    @cached_property
+    def least_local(self) -> int:
+        return int(min(curve.local[0] for curve in self.placed.values()))
+
+    @cached_property
+    def most_local(self) -> int:
+        measured = int(max(curve.local[-1] for curve in self.placed.values()))
+        return min(measured, _LARGEST_LOCAL.get(self.name, measured))
+
+    @property
+    def most_workers(self) -> int:
+        """Beyond it, not everybody has a part of the largest batch."""
+        return max(1, self.largest // self.least_local)
+
+    def epoch(self, progress: float) -> int:
+        """The one that a job is in; a hair before its end counts as its end."""
+        at = int(self.ends.searchsorted(progress * (1 + 1e-9) + 1e-9, side="right"))
+        return min(at, len(self.ends) - 1)
+
+    def split(self, batch_size: int, workers: int) -> Split:
+        """As large pieces as fit. Where one worker alone does more than the smallest batch, it takes two passes at least:
+        gradients' noise cannot be told from a single one."""
+        local = math.ceil(batch_size / workers - 1e-8)
+        passes = math.ceil(local / self.most_local - 1e-8)
+        if workers == 1 and batch_size > self.smallest:
+            passes = max(passes, 2)
+        piece = math.ceil(local / passes - 1e-8)
+        return Split(max(1, min(piece, self.largest // (workers * passes))), passes)
+
+    def tuned(self, per_node: tuple[int, ...], epoch: int) -> Split:
+        """The split with the best goodput on a placement: what a job that tunes its batch size comes to."""
+        known = self._tuned.get((per_node, epoch))
+        if known is None:
+            known = self._tuned[per_node, epoch] = self._tune(per_node, epoch)
+        return known
+
+    def _tune(self, per_node: tuple[int, ...], epoch: int) -> Split:
+        workers = sum(per_node)
+        least = max(self.smallest, self.least_local * workers)
+        if least >= self.largest:
+            return self.split(self.largest, workers)
+        sizes = np.geomspace(least, self.largest, _SIZES)
+        passes = np.ceil(sizes / workers / self.most_local - 1e-8)
+        if workers == 1:
+            passes[sizes > self.smallest + 1e-8] = np.maximum(passes[sizes > self.smallest + 1e-8], 2)
+        local = np.ceil(sizes / workers / passes - 1e-8)
+        batch = np.minimum(local * passes * workers, self.largest)
+        fits = (local >= self.least_local) & (local <= self.most_local) & (local * passes * workers <= self.largest)
+        step_s, sync_s = self.curve(per_node).at(local)
+        sqr, var = self.noise(batch, epoch)
+        goodput = np.where(fits, _gain(sqr, var, batch / self.smallest) / (step_s + (passes - 1) * (step_s - sync_s)), 0.0)
+        best = int(goodput.argmax())
+        return Split(int(local[best]), int(passes[best]))
+
+    def rate(self, per_node: tuple[int, ...], split: Split, epoch: int) -> float:
+        """Progress a second."""
+        batch = min(max(split.batch_size(sum(per_node)), self.smallest), self.largest)
+        sqr, var = self.noise(batch, epoch)
+        return float(_gain(sqr, var, batch / self.smallest)) / self._step_s(per_node, split)
+
+    def run_s(self, per_node: tuple[int, ...], split: Split) -> float:
+        """A whole training on one placement, with one split."""
+        batch = min(max(split.batch_size(sum(per_node)), self.smallest), self.largest)
+        above = min(int(self.batch_sizes.searchsorted(batch)), len(self.batch_sizes) - 1)
+        below = max(above - 1, 0)
+        share = (
+            0.0 if above == below else (batch - self.batch_sizes[below]) / (self.batch_sizes[above] - self.batch_sizes[below])
+        )
+        sqr, var = ((1 - share) * grad[below] + share * grad[above] for grad in (self.grad_sqr, self.grad_var))
+        gain = _gain(sqr, var, batch / self.smallest)
+        return float((np.diff(self.ends, prepend=0.0) / gain).sum()) * self._step_s(per_node, split)
+
+    def _step_s(self, per_node: tuple[int, ...], split: Split) -> float:
+        step_s, sync_s = self.curve(per_node).at(split.local)
+        return float(step_s + (split.passes - 1) * (step_s - sync_s))
+
+    def noise(self, batch_size: Floats | float, epoch: int) -> tuple[Floats, Floats]:
+        """Squared norm and variance of gradients in an epoch, at the scale of the smallest batch."""
+        sizes = self.batch_sizes
+        return _interp(batch_size, sizes, self.grad_sqr[:, epoch]), _interp(batch_size, sizes, self.grad_var[:, epoch])
+
+    def curve(self, per_node: tuple[int, ...]) -> Curve:
+        """As measured on this placement, or else between what was measured on fewer and on more nodes, with as many workers
+        to a node."""
+        known = self._curves.get(per_node)
+        if known is None:
+            turned = min(per_node[at:] + per_node[:at] for at in range(len(per_node)))
+            known = self._curves[per_node] = self.placed.get(turned) or self._between(len(per_node), sum(per_node))
+        return known
+
+    def _between(self, nodes: int, workers: int) -> Curve:
+        counts = sorted({count for count, _ in self.sized})
+        wanted = min(max(nodes, counts[0]), counts[-1])
+        above = min(count for count in counts if count >= wanted)
+        below = max(count for count in counts if count <= wanted)
+        each = workers / nodes
+        high = self._on(above, each * above)
+        if above == below:
+            return high
+        return _mixed(self._on(below, each * below), high, (wanted - below) / (above - below))
+
+    def _on(self, nodes: int, workers: float) -> Curve:
+        sizes = sorted(size for count, size in self.sized if count == nodes)
+        wanted = min(max(workers, sizes[0]), sizes[-1])
+        above = min(size for size in sizes if size >= wanted)
+        below = max(size for size in sizes if size <= wanted)
+        high = self.sized[nodes, above]
+        return high if above == below else _mixed(self.sized[nodes, below], high, (wanted - below) / (above - below))
+
+
+def consolidated(workers: int, on_a_node: int) -> tuple[int, ...]:
+    """The placement on as few nodes as can be."""
+    whole, rest = divmod(workers, on_a_node)
+    return (on_a_node,) * whole + ((rest,) if rest else ())
+
+
+def _interp(at: Floats | float, x: Floats | Ints, y: Floats) -> Floats:
+    return np.asarray(np.interp(at, x, y))
+
+
+def _gain(sqr: Floats, var: Floats, scale: Floats | float) -> Floats:
+    return (var + sqr) / (var / scale + sqr)
+
+
+def _mixed(one: Curve, other: Curve, share: float) -> Curve:
+    local = np.union1d(one.local, other.local)
+    (step, sync), (step_too, sync_too) = one.at(local), other.at(local)
+    return Curve(local, step + share * (step_too - step), sync + share * (sync_too - sync))
+
+
+def read_applications(folder: Path) -> dict[str, Application]:
+    """Every application of a folder, by name."""
+    if not folder.is_dir():
+        raise InputError(folder, "a folder of applications, each a folder with placements.csv")
+    found = {path.parent.name: _read(path.parent) for path in sorted(folder.glob("*/placements.csv"))}
+    if not found:
+        raise InputError(folder, "folders of applications with placements.csv, scalability.csv and validation-*.csv")
+    return found
+
+
+def _read(folder: Path) -> Application:
+    placed: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
+    sized: dict[tuple[int, int], list[tuple[float, float, float]]] = {}
+    for row in _rows(folder / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time")):
+        digits = tuple(int(digit) for digit in str(int(row[0])))
+        placed.setdefault(digits, []).append((row[1], row[2], row[3]))
+        sized.setdefault((len(digits), sum(digits)), []).append((row[1], row[2], row[3]))
+    for row in _rows(folder / "scalability.csv", ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")):
+        sized.setdefault((int(row[0]), int(row[1])), []).append((row[2], row[3], row[4]))
+    runs = {_size_of(path): path for path in folder.glob("validation-*.csv")}
+    if not placed or not runs:
+        raise InputError(folder, "measured placements, and a validation-B.csv for each batch size B")
+    sizes = sorted(runs)
+    trained = [np.array(list(_rows(runs[size], ("progress", "grad_sqr", "grad_var")))) for size in sizes]
+    epochs = min(len(run) for run in trained)
+    if not epochs:
+        raise InputError(folder, "an epoch at least in each validation-B.csv")
+    columns = np.stack([run[:epochs] for run in trained])
+    curves = {digits: _curve(points) for digits, points in placed.items()}
+    by_size = {key: _curve(points) for key, points in sized.items()}
+    return Application(folder.name, curves, by_size, np.array(sizes), columns[:, :, 0], columns[:, :, 1], columns[:, :, 2])
+
+
+def _curve(points: list[tuple[float, float, float]]) -> Curve:
+    """Several measurements at one local batch size count with their mean."""
+    measured = np.array(points)
+    local, of = np.unique(measured[:, 0], return_inverse=True)
+    count = np.bincount(of)
+    return Curve(local, np.bincount(of, measured[:, 1]) / count, np.bincount(of, measured[:, 2]) / count)
+
+
+def _size_of(path: Path) -> int:
+    written = path.stem.removeprefix("validation-")
+    if not written.isdigit():
+        raise InputError(path, "a name as in validation-128.csv")
+    return int(written)
+
+
+def _rows(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[float, ...]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InputError(path, f"a file that can be read ({problem})") from None
+    rows = csv.DictReader(text.splitlines())
+    for name in wanted:
+        if name not in (rows.fieldnames or ()):
+            raise InputError(path, f"columns {', '.join(wanted)}", line=1, field=name)
+    for row in rows:
+        values = []
+        for name in wanted:
+            try:
+                value = float(row[name])
+            except (TypeError, ValueError):
+                value = math.nan
+            if not 0 <= value < math.inf:
+                raise InputError(path, "a number from 0 on", line=rows.line_num, field=name, value=row[name])
+            values.append(value)
+        yield tuple(values)
