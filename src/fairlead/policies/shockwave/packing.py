@@ -22,7 +22,7 @@ def pack(rounds: Ints, most: Ints, workers: Ints, accelerators: int, length: int
         chosen = _round(going, left, workers, accelerators, length - now, sizes, left_s)
         schedule[chosen, now] = True
         left[chosen] -= 1
-    _fill(schedule, most, workers, accelerators, left_s, left)
+    fill(schedule, most, workers, accelerators, left_s, left)
     return schedule
 
 
@@ -73,8 +73,8 @@ def _as_fits(line: Ints, workers: Ints, room: int) -> tuple[Ints, int]:
     return (np.concatenate(chosen) if chosen else line[:0]), room
 
 
-def _fill(schedule: Bools, most: Ints, workers: Ints, accelerators: int, left_s: Floats, short: Ints) -> None:
-    """Nobody idles: first whoever got fewer rounds than planned, then the longest."""
+def fill(schedule: Bools, most: Ints, workers: Ints, accelerators: int, left_s: Floats, short: Ints) -> None:
+    """Nobody idles: what is free goes first to whoever is `short` of rounds, then to the longest. Changes the schedule."""
     got = schedule.sum(axis=1)
     free = accelerators - workers @ schedule
     line = np.lexsort((-left_s, short <= 0))
