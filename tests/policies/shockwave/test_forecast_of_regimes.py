@@ -94,5 +94,5 @@ def test_noise_is_as_large_as_asked_for_and_keyed() -> None:
     assert 60 <= once.min() < 65
     assert 135 < once.max() <= 140
     assert (noised(seconds, 0.0, stream(3, "noise")) == seconds).all()
-    with pytest.raises(InputError, match="forecast: field 'noise' is 1.5"):
+    with pytest.raises(InputError, match=r"forecast: field 'noise' is 1\.5"):
         noised(seconds, 1.5, stream(3, "noise"))

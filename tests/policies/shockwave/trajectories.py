@@ -46,8 +46,9 @@ class Trajectory:
 
 
 def drawn(jobs: int, seed: int) -> list[Trajectory]:
-    """Half Accordion, half GNS. GNS: the noise scale's logarithm is a random walk upward, and each doubling doubles the batch.
-    Accordion: small while gradients change, through the first part of the training, and again after a decay of the learning rate."""
+    """Half Accordion, half GNS. GNS: the noise scale's logarithm is a random walk upward, and each doubling doubles the
+    batch. Accordion: small while gradients change, through the first part of the training, and again after a decay of the
+    learning rate."""
     rng = stream(seed, "trajectories")
     found = []
     for number in range(jobs):
@@ -74,8 +75,8 @@ def drawn(jobs: int, seed: int) -> list[Trajectory]:
 
 
 def of_trace(name: str) -> list[Trajectory]:
-    """The Accordion and GNS jobs of a public trace. A mode's limit is the largest batch size that jobs of the model and mode use,
-    and epoch times at sizes that a job never reaches are those of its model."""
+    """The Accordion and GNS jobs of a public trace. A mode's limit is the largest batch size that jobs of the model and
+    mode use, and epoch times at sizes that a job never reaches are those of its model."""
     jobs = [job for job in json.loads((TRACES / f"{name}_regimes.json").read_text()) if job["mode"] != "static"]
     seconds: dict[tuple[str, int, int], float] = {}
     limits: dict[tuple[str, str], int] = {}

@@ -20,7 +20,8 @@ def drawn(
     sizes: tuple[int, ...] = (1, 2, 4),
     loads: bool = True,
 ) -> tuple[Window, Floats]:
-    """Jobs in up to three regimes, some of them faster than those before, most of them shorter than the window; and urgencies."""
+    """Jobs in up to three regimes, some of them faster than those before, most of them shorter than the window; and
+    urgencies."""
     ahead = rng.integers(0, 8, (jobs, 3)).astype(float)
     ahead[:, 0] += 1.0
     epoch_s = rng.uniform(20.0, 150.0, (jobs, 3))
@@ -63,7 +64,6 @@ def best(window: Window) -> float:
     for counts in product(*(range(least, most + 1) for least, most in zip(window.least, window.most))):
         rounds = np.array(counts)
         value = window.value(rounds)
-        if value > found and rounds @ window.workers <= window.room:
-            if packs(rounds, window.workers, window.accelerators, window.rounds):
-                found = value
+        if value > found and packs(rounds, window.workers, window.accelerators, window.rounds):
+            found = value
     return found

@@ -1,15 +1,16 @@
-"""A window's best plan by mixed-integer programming, for small clusters, where gangs that do not fit beside each other make plans
-fall short of the relaxation.
+"""A window's best plan by mixed-integer programming, for small clusters, where gangs that do not fit beside each other make
+plans fall short of the relaxation.
 
-Rounds are alike, so the program does not name them. It says how often each *pattern* occurs, which is how many gangs of each size
-run at once: u_q times pattern q with c_qw gangs of size w. Rounds n_j for the jobs of a size can be dealt out so if and only if for
-every i the i jobs with the most rounds have no more than Σ_q u_q·min(c_qw, i) together (Gale and Ryser). The sum of the i largest is
-min over τ of i·τ + Σ_j max(n_j − τ, 0), hence linear."""
+Rounds are alike, so the program does not name them. It says how often each *pattern* occurs, which is how many gangs of
+each size run at once: u_q times pattern q with c_qw gangs of size w. Rounds n_j for the jobs of a size can be dealt out so
+if and only if for every i the i jobs with the most rounds have no more than Σ_q u_q·min(c_qw, i) together (Gale and Ryser).
+The sum of the i largest is min over τ of i·τ + Σ_j max(n_j − τ, 0), hence linear."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from fairlead.policies.shockwave.window import Window
 PATTERNS = 400
 """Clusters on which gangs can be combined in more ways than this are not small."""
 
+LARGEST = 2000
+"""Nor are windows in which Σ over sizes of (jobs of it) × (gangs of it at once) is more: their programs take seconds."""
+
 
 @dataclass(frozen=True)
 class Exact:
@@ -28,10 +32,12 @@ class Exact:
 
 
 def exact(window: Window, urgency: Floats, *, gap: float, nodes: int) -> Exact | None:
-    """The best schedule up to `gap`, or of so many nodes of the search; None where the cluster is not small or none was found."""
+    """The best schedule up to `gap`, or of so many nodes of the search; None where the cluster is not small or none was
+    found."""
     sizes = np.unique(window.workers[window.most > 0])[::-1]
     patterns = _patterns(sizes.tolist(), window.accelerators)
-    if patterns is None or not len(sizes):
+    count = np.array([np.count_nonzero((window.workers == size) & (window.most > 0)) for size in sizes])
+    if not len(sizes) or patterns is None or int(count @ np.minimum(count, window.accelerators // sizes)) > LARGEST:
         return None
     model = _Model()
     jobs = range(len(window))
@@ -56,7 +62,8 @@ def exact(window: Window, urgency: Floats, *, gap: float, nodes: int) -> Exact |
 
 
 def _job(model: _Model, window: Window, job: int, rounds: int, span: int) -> list[tuple[int, float]]:
-    """What a job's rounds are worth and what they leave, by steps of one round each. Returns its part of Σ s·R = Σ s·R(0) − …"""
+    """What a job's rounds are worth and what they leave, by steps of one round each. Returns its part of Σ s·R = Σ s·R(0) −
+    …"""
     most = int(window.most[job])
     gains = np.diff(window.worth[job, : most + 1])
     drops = -np.diff(window.left_s[job, : most + 1])
@@ -64,7 +71,7 @@ def _job(model: _Model, window: Window, job: int, rounds: int, span: int) -> lis
     steps = [model.column(gains[k], 0.0, 1.0, whole=bent) for k in range(most)]
     model.row([(rounds, -1.0), *((step, 1.0) for step in steps)], 0.0, 0.0)
     if bent:  # no step before the one below it
-        for below, above in zip(steps, steps[1:]):
+        for below, above in pairwise(steps):
             model.row([(below, 1.0), (above, -1.0)], 0.0, np.inf)
     if window.left_s[job, 0] > 0:
         model.row([(span, 1.0), *zip(steps, drops.tolist())], float(window.left_s[job, 0]), np.inf)
@@ -86,8 +93,8 @@ def _dealt(model: _Model, rounds: list[int], counts: list[int], often: list[int]
 
 
 def _schedule(window: Window, wanted: Ints, patterns: Ints, sizes: Ints, urgency: Floats) -> Bools:
-    """In each round those with the most rounds to go, which always works, and the more urgent of those alike. The rounds that are
-    most urgent in sum come first."""
+    """In each round those with the most rounds to go, which always works, and the more urgent of those alike. The rounds
+    that are most urgent in sum come first."""
     schedule = np.zeros((len(window), window.rounds), dtype=np.bool_)
     left = wanted.copy()
     order = np.argsort(-urgency, kind="stable")
@@ -111,7 +118,8 @@ def _patterns(sizes: list[int], accelerators: int) -> list[tuple[int, ...]] | No
 
 
 def _filled(sizes: list[int], room: int) -> Iterator[tuple[int, ...]]:
-    """From wide to narrow; of the narrowest as many as fit. Some may have room for one more of a wider size, which does no harm."""
+    """From wide to narrow; of the narrowest as many as fit. Some may have room for one more of a wider size, which does no
+    harm."""
     if not sizes:
         yield ()
         return

@@ -1,10 +1,11 @@
-"""The market in expectation (Shockwave, appendix F): which way a job will go is known only by its chances, and the scheduler sees
-each job's state before it divides a round's units.
+"""The market in expectation (Shockwave, appendix F): which way a job will go is known only by its chances, and the
+scheduler sees each job's state before it divides a round's units.
 
     max_π Σ_i B_i·log E_π[U_i]
 
-over policies π of joint states. At prices B_i/E[U_i] of utility the best policy is a dynamic program's; mixing such policies leads
-to the optimum, and the next one's worth bounds how far it is. For small cases: joint states and divisions are enumerated."""
+over policies π of joint states. At prices B_i/E[U_i] of utility the best policy is a dynamic program's; mixing such
+policies leads to the optimum, and the next one's worth bounds how far it is. For small cases: joint states and divisions
+are enumerated."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Chances:
     @property
     def pay(self) -> Floats:
         """Units × states: what a round is expected to give."""
-        return (self.moves * self.gains).sum(axis=2)
+        expected: Floats = (self.moves * self.gains).sum(axis=2)
+        return expected
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class Mixture:
 
 
 def expected_market(budgets: Floats, jobs: Sequence[Chances], units: int, rounds: int, tolerance: float = 1e-8) -> Mixture:
-    """The division of `units` in each of so many rounds that has the most welfare in expectation. Each job takes from none to as
-    many units as its chances tell of."""
+    """The division of `units` in each of so many rounds that has the most welfare in expectation. Each job takes from none
+    to as many units as its chances tell of."""
     divisions = tuple(d for d in product(*(range(len(job.moves)) for job in jobs)) if sum(d) <= units)
     alone = np.eye(len(jobs))
     found = [_best(jobs, divisions, rounds, one) for one in alone]

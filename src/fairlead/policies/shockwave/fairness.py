@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.core.cluster import Floats, Ints
+from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.policies.shockwave.window import Window
 
@@ -19,7 +19,8 @@ def rho(ran_s: Floats, waited_s: Floats, left_s: Floats, contention: Floats) -> 
 
 
 def contention(demand_s: Floats, here_s: Floats, accelerators: int) -> Floats:
-    """Of each job: `demand_s` is the integral of the number of accelerators that all asked for, over the time it has been here."""
+    """Of each job: `demand_s` is the integral of the number of accelerators that all asked for, over the time it has been
+    here."""
     mean = demand_s / np.where(here_s > 0, here_s, 1.0) / accelerators
     return np.maximum(mean, 1.0)
 
@@ -30,7 +31,7 @@ class Deadlines:
 
     least: Ints  # rounds without which a job's projected end is too late; as many as it can use where these do not suffice
     ratio: Floats  # projected to fair end without a round in this window
-    late: np.typing.NDArray[np.bool_]  # even with all rounds that it can use it ends too late
+    late: Bools  # even with all rounds that it can use it ends too late
 
 
 def projected(window: Window, here_s: Floats, contention: Floats) -> Floats:

@@ -1,9 +1,9 @@
-"""What a job will be (Shockwave §5). A job trains in regimes, one after the other, each with a batch size and a share of its epochs.
-Which regimes may still come is known from its declared mode; how long each lasts is not, and is forecast as the mean of a
-Dirichlet posterior over their shares. Never from the job's true schedule, which is nobody's to see here.
+"""What a job will be (Shockwave §5). A job trains in regimes, one after the other, each with a batch size and a share of
+its epochs. Which regimes may still come is known from its declared mode; how long each lasts is not, and is forecast as the
+mean of a Dirichlet posterior over their shares. Never from the job's true schedule, which is nobody's to see here.
 
-Columns: one row for each job, one column for each regime. `lived` has the epochs that were trained in each regime so far; regime
-`ongoing` is the present one; `count` regimes are expected in all, past ones included; columns behind them are 0."""
+Columns: one row for each job, one column for each regime. `lived` has the epochs that were trained in each regime so far;
+regime `ongoing` is the present one; `count` regimes are expected in all, past ones included; columns behind them are 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fairlead.core.cluster import Floats, Ints
+from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 
 Rule: TypeAlias = Callable[[Floats, Floats, Ints, Ints], Floats]
@@ -41,7 +41,8 @@ def to_come(mode: str, batch_size: int, limit: int) -> tuple[int, ...]:
 
 def restated(epochs: Floats, lived: Floats, ongoing: Ints, count: Ints) -> Floats:
     """The restatement rule: what is past is known, and the present and coming regimes share the rest of the epochs evenly,
-    Dir(m_1, …, m_k, S, …, S). A present regime that has outlived its part keeps what it has, and those to come share what is left."""
+    Dir(m_1, …, m_k, S, …, S). A present regime that has outlived its part keeps what it has, and those to come share what
+    is left."""
     regime = np.arange(lived.shape[1])
     past, here = regime < ongoing[:, None], regime == ongoing[:, None]
     later = (regime > ongoing[:, None]) & (regime < count[:, None])
@@ -55,7 +56,8 @@ def standard(epochs: Floats, lived: Floats, ongoing: Ints, count: Ints) -> Float
     """The standard posterior, Dir(N/K + m_1, …, N/K + m_K), which takes epochs for independent draws."""
     prior = np.where(np.arange(lived.shape[1]) < count[:, None], (epochs / count)[:, None], 0.0)
     posterior = prior + lived
-    return posterior * (epochs / posterior.sum(axis=1))[:, None]
+    mean: Floats = posterior * (epochs / posterior.sum(axis=1))[:, None]
+    return mean
 
 
 def greedy(epochs: Floats, lived: Floats, ongoing: Ints, count: Ints) -> Floats:
@@ -74,17 +76,20 @@ def ahead(expected: Floats, epochs: Floats, lived: Floats, ongoing: Ints) -> Flo
     total = coming.sum(axis=1)
     here = np.arange(lived.shape[1]) == ongoing[:, None]
     coming = np.where((total > 0)[:, None], coming, here)
-    return coming * (left / np.where(total > 0, total, 1.0))[:, None]
+    scaled: Floats = coming * (left / np.where(total > 0, total, 1.0))[:, None]
+    return scaled
 
 
-def overran(epochs: Floats, lived: Floats) -> np.typing.NDArray[np.bool_]:
+def overran(epochs: Floats, lived: Floats) -> Bools:
     """Who has trained more epochs than declared."""
-    return lived.sum(axis=1) > epochs
+    late: Bools = lived.sum(axis=1) > epochs
+    return late
 
 
 def run_time(epochs_by_regime: Floats, epoch_s: Floats) -> Floats:
     """Seconds for so many epochs in each regime, alone on all the job asked for."""
-    return (epochs_by_regime * epoch_s).sum(axis=1)
+    seconds: Floats = (epochs_by_regime * epoch_s).sum(axis=1)
+    return seconds
 
 
 def noised(seconds: Floats, noise: float, rng: np.random.Generator) -> Floats:

@@ -1,5 +1,5 @@
-"""An integer knapsack near its optimum: from what each job wants at a price, the few changes that fill what is left over. What a
-change loses at the price, and what stays empty at the price, is all that is missing to the bound."""
+"""An integer knapsack near its optimum: from what each job wants at a price, the few changes that fill what is left over.
+What a change loses at the price, and what stays empty at the price, is all that is missing to the bound."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def _cut(wish: Floats, rounds: Ints, workers: Ints, room: int, least: Ints) -> t
 
 
 def _exchanged(wish: Floats, rounds: Ints, workers: Ints, room: int, price: float, least: Ints, most: Ints) -> Ints:
-    """The best set of changes by one round, among the jobs that lose least by one: a dynamic program over what they add up to."""
+    """The best set of changes by one round, among the jobs that lose least by one: a dynamic program over what they add up
+    to."""
     jobs = np.arange(len(workers))
     here = wish[rounds, jobs]
     up = here - np.where(rounds < most, wish[np.minimum(rounds + 1, most), jobs], -np.inf)

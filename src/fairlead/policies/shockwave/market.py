@@ -1,11 +1,11 @@
-"""The volatile Fisher market (Shockwave §4, appendices C–E): jobs with budgets buy resources that cannot be kept, each round's at
-its own price, and what a job gains from them changes as it trains.
+"""The volatile Fisher market (Shockwave §4, appendices C–E): jobs with budgets buy resources that cannot be kept, each
+round's at its own price, and what a job gains from them changes as it trains.
 
     max Σ_i B_i·log U_i,   U_i = Σ_t u_it(x_it)   s.t.  Σ_i x_ijt ≤ 1
 
-with u_it linear (Σ_j u_ijt·x_ijt) or Leontief (min_j x_ijt/a_ijt). Its optimum is the equilibrium: nobody can buy more with its
-budget, what has a price is sold out, and budgets are spent. Capacity is one unit of each resource in each round. Exact, and meant
-for small markets: the planner approximates it for large ones."""
+with u_it linear (Σ_j u_ijt·x_ijt) or Leontief (min_j x_ijt/a_ijt). Its optimum is the equilibrium: nobody can buy more with
+its budget, what has a price is sold out, and budgets are spent. Capacity is one unit of each resource in each round. Exact,
+and meant for small markets: the planner approximates it for large ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.core.cluster import Floats
+from fairlead.core.cluster import Bools, Floats
 from fairlead.core.errors import InputError
 from fairlead.policies.shockwave.welfare import most_welfare
 
@@ -38,7 +38,8 @@ class Equilibrium:
     @property
     def spent(self) -> Floats:
         """What each job pays."""
-        return (self.shares * self.prices).sum(axis=(1, 2))
+        paid: Floats = (self.shares * self.prices).sum(axis=(1, 2))
+        return paid
 
     @property
     def rho(self) -> Floats:
@@ -69,7 +70,7 @@ def leontief_market(budgets: Floats, needs: Floats) -> Equilibrium:
     """`needs[i, j, t]`: of resource j what job i needs in round t for one unit of utility; infinity in all of a round in which
     it can do nothing."""
     jobs, resources, rounds = _checked(budgets, needs, "needs", infinite=True)
-    works = np.isfinite(needs).all(axis=1)
+    works: Bools = needs.max(axis=1) < np.inf
     if not works.any(axis=1).all():
         raise InputError(_NAME, "a round with finite needs for every job", field="needs")
     if not (needs.max(axis=1) > 0).all():

@@ -1,5 +1,5 @@
-"""Rounds for jobs: who runs in which round of a window, when it is known in how many each should. The most urgent run first, as far
-as all others still find their rounds later; holes are filled longest first."""
+"""Rounds for jobs: who runs in which round of a window, when it is known in how many each should. The most urgent run
+first, as far as all others still find their rounds later; holes are filled longest first."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def pack(rounds: Ints, most: Ints, workers: Ints, accelerators: int, length: int
 def _round(going: Ints, left: Ints, workers: Ints, accelerators: int, to_go: int, sizes: Ints, left_s: Floats) -> Ints:
     """Who of those that still want rounds, most urgent first, runs in the first of the `to_go` rounds that are left.
 
-    The longest head of the line is taken that leaves no more for later than fits, when what it leaves free is filled from wide to
-    narrow. What fits later is counted for each size w: Σ over wider gangs of ⌊s/w⌋·rounds ≤ ⌊M/w⌋·(rounds left)."""
+    The longest head of the line is taken that leaves no more for later than fits, when what it leaves free is filled from
+    wide to narrow. What fits later is counted for each size w: Σ over wider gangs of ⌊s/w⌋·rounds ≤ ⌊M/w⌋·(rounds left)."""
     must = left[going] >= to_go
     line = np.concatenate((going[must], going[~must]))
     size, wanted = workers[line], left[line]

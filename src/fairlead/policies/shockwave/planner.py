@@ -1,6 +1,6 @@
 """The planner: a window in, a schedule out, with a proof of how good it is. First how many rounds each job should have
-(`relaxation.py`), which leaves out that gangs must fit beside each other, so that its bound holds for every schedule; then who runs
-when (`packing.py`). Where gangs do not fit, on small clusters, a mixed-integer program decides both (`exact.py`)."""
+(`relaxation.py`), which leaves out that gangs must fit beside each other, so that its bound holds for every schedule; then
+who runs when (`packing.py`). Where gangs do not fit, on small clusters, a mixed-integer program decides both (`exact.py`)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Plan:
-    """Who runs in which round, what that is worth, and what no schedule exceeds. `price` is of an accelerator in a round, in the
-    units of `value`: what a job buys is paid for by its weight."""
+    """Who runs in which round, what that is worth, and what no schedule exceeds. `price` is of an accelerator in a round,
+    in the units of `value`: what a job buys is paid for by its weight."""
 
     schedule: Bools  # jobs × rounds
     value: float
@@ -34,7 +34,8 @@ class Plan:
 
     @property
     def rounds(self) -> Ints:
-        return self.schedule.sum(axis=1)
+        count: Ints = self.schedule.sum(axis=1)
+        return count
 
     @property
     def starts(self) -> int:
@@ -43,8 +44,8 @@ class Plan:
 
 
 def plan(window: Window, urgency: Floats, tolerance: float = TOLERANCE, nodes: int = NODES) -> Plan:
-    """The schedule of a window; the larger its urgency, the sooner a job runs. `nodes` limits the mixed-integer program, which is
-    tried where the tolerance is not kept without it; 0: never."""
+    """The schedule of a window; the larger its urgency, the sooner a job runs. `nodes` limits the mixed-integer program,
+    which is tried where the tolerance is not kept without it; 0: never."""
     if not len(window):
         return Plan(np.zeros((0, window.rounds), dtype=np.bool_), 0.0, 0.0, 0.0, 0.0)
     found = relax(window, tolerance)

@@ -1,6 +1,7 @@
-"""The program that Shockwave's published results were made with, beside the one that its text states: a job's projected end is to be
-at most ρ_max times its fair end, as a constraint; H is the longest run time left alone (a window with `loads=False`). Where the
-constraint cannot be kept by all, it is dropped, and who would break it counts by its ratio to a power instead."""
+"""The program that Shockwave's published results were made with, beside the one that its text states: a job's projected end
+is to be at most ρ_max times its fair end, as a constraint; H is the longest run time left alone (a window with
+`loads=False`). Where the constraint cannot be kept by all, it is dropped, and who would break it counts by its ratio to a
+power instead."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """How many rounds each job of a window should have, and a proof of how much better it could be.
 
-Relaxed, a window is one knapsack of M·T accelerator-rounds, and the makespan term a level b that nobody's run time left may exceed:
-n_j ≥ ⌈(R_j − b)/D⌉. At a price p for an accelerator-round jobs come apart,
+Relaxed, a window is one knapsack of M·T accelerator-rounds, and the makespan term a level b that nobody's run time left may
+exceed: n_j ≥ ⌈(R_j − b)/D⌉. At a price p for an accelerator-round jobs come apart,
 
     bound(p, b) = Σ_j max_n [w_j·log UTIL_j(n) − θ·c·s_j·R_j(n)/M − p·s_j·n] + p·M·T − (1 − θ)·c·b
 
-which no plan of that level exceeds, for any p ≥ 0 and θ from 0 to 1. Utilities are not concave where a regime speeds up; the price
-is found on their concave hulls. Rounds of a level are what jobs want at its price, mended by a small dynamic program until the
-knapsack is as full as it can be. Levels are searched by intervals: no plan between two levels is worth more than the looser one's
-bound without its penalty, less the stricter one's penalty."""
+which no plan of that level exceeds, for any p ≥ 0 and θ from 0 to 1. Utilities are not concave where a regime speeds up;
+the price is found on their concave hulls. Rounds of a level are what jobs want at its price, mended by a small dynamic
+program until the knapsack is as full as it can be. Levels are searched by intervals: no plan between two levels is worth
+more than the looser one's bound without its penalty, less the stricter one's penalty."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from fairlead.policies.shockwave.window import Window
 
 _HALVINGS = 50
 _LEVELS = 400
+_NEAR = 1e-6  # levels that differ by such a part of a round are one
+_FACES = (0.0, 1.0, 0.5, 0.75, 0.25)  # values of θ, in the order in which they are tried
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,13 @@ class Levels:
         if (least > window.most).any() or int(least @ window.workers) > window.room:
             return None
         price = self._price(least)
-        wish = self.worth - price * self.width
-        wish = np.where(np.arange(window.rounds + 1)[:, None] >= least, wish, -np.inf)
+        wish = self.wishes(price, least)
         return Priced(level, float(wish.max(axis=0).sum()) + price * window.room, price, least)
+
+    def wishes(self, price: float, least: Ints) -> Floats:
+        """What numbers of rounds are worth to each job beyond their price."""
+        possible = np.arange(self.window.rounds + 1)[:, None] >= least
+        return np.where(possible, self.worth - price * self.width, -np.inf)
 
     def _price(self, least: Ints) -> float:
         """The least price at which what jobs want fits."""
@@ -122,32 +128,62 @@ def relax(window: Window, tolerance: float) -> Relaxed:
 
 def _searched(window: Window, best: Relaxed | None, ceiling: float, far: float) -> Relaxed:
     """The search over levels, where the longest job may be what a plan is judged by."""
-    levels = Levels(window, 0.0)
-    loose = levels.at(np.inf)
+    faces = [Levels(window, theta) for theta in (_FACES if window.loads else _FACES[:1])]
+    loose = faces[0].at(np.inf)
     if loose is None:
         raise ValueError("the least rounds do not fit the window")
-    top = window.longest_s(levels.rounds(loose))
-    top = max(top, float(window.left_s[np.arange(len(window)), window.most].max(initial=0.0)))
-    known = levels.at(top) or loose
+    top = window.longest_s(faces[0].rounds(loose))
+    found = _better(window, faces[0].rounds(loose), loose.price, best)
+    beyond = min(loose.bound - faces[0].own * top, ceiling)  # of plans that leave somebody even longer
     bottom = _bottom(window)
-    found = _primal(levels, known, best, ceiling)
-    beyond = loose.bound - levels.own * top  # of plans that leave somebody even longer
-    heap: list[tuple[float, float, float, Priced]] = []
-    heappush(heap, (-(known.bound - levels.own * bottom), bottom, top, known))
+    heap: list[tuple[float, float, float, _Level]] = []
+    if top > bottom:
+        level = _Level(faces, top)
+        heappush(heap, (-level.bound(bottom, -np.inf), bottom, top, level))
     for _ in range(_LEVELS):
-        outer = max(-heap[0][0], beyond)
-        if min(outer, ceiling) - found.value <= far or heap[0][2] - heap[0][1] <= 1e-6 * window.round_s:
+        if not heap or min(-heap[0][0], ceiling) - found.value <= far or heap[0][2] - heap[0][1] <= _NEAR * window.round_s:
             break
         _, low, high, over = heappop(heap)
         middle = 0.5 * (low + high)
-        under = levels.at(middle)
-        heappush(heap, (-(over.bound - levels.own * middle), middle, high, over))
-        if under is not None:
-            heappush(heap, (-(under.bound - levels.own * low), low, middle, under))
-            if min(under.bound - levels.own * middle, ceiling) > found.value + 0.5 * far:
-                found = _primal(levels, under, found, ceiling)
-    bound = min(max(-heap[0][0], beyond), ceiling)
-    return Relaxed(found.rounds, found.value, max(bound, found.value), found.price)
+        heappush(heap, (-over.bound(middle, found.value + far), middle, high, over))
+        under = _Level(faces, middle)
+        worth = under.bound(low, found.value + far)
+        if worth > -np.inf:
+            heappush(heap, (-worth, low, middle, under))
+            if min(under.bound(middle, found.value), ceiling) > found.value + 0.5 * far:
+                for face, priced in under.priced:
+                    found = _better(window, face.rounds(priced), priced.price, found)
+    bound = max(-heap[0][0] if heap else -np.inf, beyond)
+    return Relaxed(found.rounds, found.value, max(min(bound, ceiling), found.value), found.price)
+
+
+class _Level:
+    """A level and the relaxations that were needed so far, one for each θ."""
+
+    def __init__(self, faces: list[Levels], level: float) -> None:
+        self.level, self.priced = level, list[tuple[Levels, Priced]]()
+        self._faces = iter(faces)
+
+    def bound(self, low: float, enough: float) -> float:
+        """Of plans whose longest job has between `low` and this level left; more θ are tried until it is not above `enough`."""
+        found = min((priced.bound - face.own * low for face, priced in self.priced), default=np.inf)
+        while found > enough and self._loaded(low) and (face := next(self._faces, None)) is not None:
+            priced = face.at(self.level)
+            if priced is None:
+                return -np.inf
+            self.priced.append((face, priced))
+            found = min(found, priced.bound - face.own * low)
+        return found
+
+    def _loaded(self, low: float) -> bool:
+        """Whether another θ than 0 may help: only where the load is more than the longest job."""
+        if len(self.priced) != 1:
+            return True
+        face, priced = self.priced[0]
+        return face.window.load_s(face.wishes(priced.price, priced.least).argmax(axis=0)) > low
+
+    def __lt__(self, other: _Level) -> bool:
+        return self.level < other.level
 
 
 def _bottom(window: Window) -> float:
@@ -157,12 +193,9 @@ def _bottom(window: Window) -> float:
     return max(least - window.rounds * window.round_s, 0.0)
 
 
-def _primal(levels: Levels, priced: Priced, best: Relaxed | None, ceiling: float) -> Relaxed:
-    rounds = levels.rounds(priced)
-    value = levels.window.value(rounds)
-    if best is not None and best.value >= value:
-        return best
-    return Relaxed(rounds, value, ceiling, priced.price)
+def _better(window: Window, rounds: Ints, price: float, best: Relaxed | None) -> Relaxed:
+    value = window.value(rounds)
+    return best if best is not None and best.value >= value else Relaxed(rounds, value, np.inf, price)
 
 
 def hull_slopes(worth: Floats) -> Floats:

@@ -2,8 +2,8 @@
 
     max Σ_i B_i·log(Σ_k g_ik·y_k)   s.t.  Σ_k a_rk·y_k ≤ 1,   y ≥ 0
 
-with the prices of the rows. By a primal-dual interior-point method on dense arrays, for small markets; large ones of few types of
-accelerators are solved by `policies/nash.py`. What an activity stands for is said by who calls."""
+with the prices of the rows. By a primal-dual interior-point method on dense arrays, for small markets; large ones of few
+types of accelerators are solved by `policies/nash.py`. What an activity stands for is said by who calls."""
 
 from __future__ import annotations
 

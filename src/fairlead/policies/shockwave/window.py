@@ -1,10 +1,11 @@
-"""What a planner decides about: a window of T rounds, jobs that may run in n = 0…T of them, and what n rounds are worth to each.
+"""What a planner decides about: a window of T rounds, jobs that may run in n = 0…T of them, and what n rounds are worth to
+each.
 
     max Σ_j w_j·log UTIL_j(n_j) − c·H(n),   H(n) = max(Σ_j s_j·R_j(n_j) / M, max_j R_j(n_j))
 
-is Equation 11 of Shockwave times N·M, so that c = λ·N·M / Z_0; UTIL (Equation 7) is the part of a job's epochs done after n rounds,
-through whatever regimes these lead; R is the run time left, s the gang's size, M the number of accelerators. When a job runs in the
-window changes nothing about its utility, so a plan is judged by its numbers of rounds alone."""
+is Equation 11 of Shockwave times N·M, so that c = λ·N·M / Z_0; UTIL (Equation 7) is the part of a job's epochs done after n
+rounds, through whatever regimes these lead; R is the run time left, s the gang's size, M the number of accelerators. When a
+job runs in the window changes nothing about its utility, so a plan is judged by its numbers of rounds alone."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class Window:
 
     @property
     def rounds(self) -> int:
-        return self.worth.shape[1] - 1
+        return int(self.worth.shape[1]) - 1
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -78,8 +79,8 @@ def window(
     epsilon: float = EPSILON,
     loads: bool = True,
 ) -> Window:
-    """`progress` is jobs × (rounds + 1), the part of its epochs that each job has done after n rounds; `left_s` the run time that
-    each has left now; `makespan` is λ and `scale_s` Z_0, the sum of the jobs' run times."""
+    """`progress` is jobs × (rounds + 1), the part of its epochs that each job has done after n rounds; `left_s` the run
+    time that each has left now; `makespan` is λ and `scale_s` Z_0, the sum of the jobs' run times."""
     for field, value in (("round_s", round_s), ("scale_s", scale_s), ("epsilon", epsilon)):
         if not value > 0:
             raise InputError("shockwave planner", "a number above 0", field=field, value=value)
@@ -105,4 +106,5 @@ def progress(done: Floats, ahead: Floats, epoch_s: Floats, epochs: Floats, round
     ran = round_s * np.arange(rounds + 1)
     inside = np.clip(ran[:, None] - (ends - lasts)[:, None, :], 0.0, lasts[:, None, :])
     trained = (inside / np.where(epoch_s > 0, epoch_s, 1.0)[:, None, :]).sum(axis=2)
-    return np.minimum((done[:, None] + trained) / epochs[:, None], 1.0)
+    part: Floats = np.minimum((done[:, None] + trained) / epochs[:, None], 1.0)
+    return part
