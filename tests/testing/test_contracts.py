@@ -30,6 +30,7 @@ from fairlead.placement.tiresias import Tiresias as TiresiasPlacement
 from fairlead.placement.tiresias_plus import TiresiasPlus
 from fairlead.policies.fifo import Fifo, FifoPriority
 from fairlead.policies.las import LeastAttainedService
+from fairlead.policies.shockwave.policy import Shockwave
 from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
 from fairlead.policies.tiresias import Gittins, Tiresias
 from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
@@ -91,6 +92,14 @@ class TestTiresiasPromoting(PolicyContract):
 
 class TestGittins(PolicyContract):
     make = staticmethod(lambda: Gittins(thresholds=(300.0, 1500.0), least_history=5))
+
+
+class TestShockwave(PolicyContract):
+    make = staticmethod(lambda: Shockwave(rounds=8, round_s=300.0))
+
+
+class TestShockwaveAsPublished(PolicyContract):
+    make = staticmethod(lambda: Shockwave(rounds=5, round_s=200.0, program="published", makespan=10.0))
 
 
 class TestFirstFree(PlacementContract):
