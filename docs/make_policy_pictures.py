@@ -49,6 +49,7 @@ SHOWN = {
     "gittins": "gittins:least_history=3",
     "hierarchical": "hierarchical:weights={product: 2}",
     "hierarchical-perf": "hierarchical-perf:weights={product: 2}:but={research: fifo}",
+    "shockwave": "shockwave:round_s=360",
     "static-partition": "static-partition:weights={product: 2}",
 }
 WITHOUT_LEFTOVERS = ("isolated", "proportional", "static-partition", "max-min-fairness-strategy-proof-perf")
