@@ -48,7 +48,7 @@ def test_who_would_make_the_makespan_goes_first_where_that_counts(harness: Harne
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("rounds", 0), ("round_s", 0.0), ("epsilon", 0.0), ("rho_max", -1.0), ("power", -1.0), ("makespan", -1.0)],
+    [("rounds", 0), ("round_s", 0.0), ("epsilon", 0.0), ("rho_max", -1.0), ("power", -1.0), ("makespan", -1.0), ("nodes", -1)],
 )
 def test_parameters_that_make_no_sense_are_told(field: str, value: float) -> None:
     with pytest.raises(InputError, match=f"policy shockwave: field '{field}'"):

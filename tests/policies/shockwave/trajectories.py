@@ -103,7 +103,7 @@ class Errors:
     run_time_of_several: float  # the same over jobs of several regimes
 
 
-def errors(rule: Rule, jobs: Sequence[Trajectory], points: int = 20) -> Errors:
+def errors(rule: Rule, jobs: Sequence[Trajectory], points: int = 10) -> Errors:
     """Forecasts are made at even points of each job's training, from 0 % on."""
     shares, times, several = [], [], []
     for job in jobs:

@@ -23,7 +23,7 @@ from fairlead.core.plan import Selection
 from fairlead.core.ranking import in_order
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.shockwave.fairness import contention, deadlines, rho
-from fairlead.policies.shockwave.planner import Plan, plan
+from fairlead.policies.shockwave.planner import NODES, Plan, plan
 from fairlead.policies.shockwave.published import published
 from fairlead.policies.shockwave.window import EPSILON, Window, progress, window
 
@@ -32,8 +32,10 @@ _EARLY = 1e-9  # of a round: a second so near to the next round belongs to it
 
 @dataclass(frozen=True)
 class Shockwave:
-    """Plan a window of rounds for the most Nash welfare over time, with a larger say for who is treated unfairly and a penalty
-    on a long makespan."""
+    """Plan a window of rounds for the most Nash welfare over time; who is treated unfairly has a larger say.
+
+    A penalty on a bound of the makespan lets long jobs run in time.
+    """
 
     paper: ClassVar[str] = "Shockwave (Zheng et al., NSDI'23)"
     rounds: int = 20
@@ -43,12 +45,13 @@ class Shockwave:
     epsilon: float = EPSILON
     program: Literal["text", "published"] = "text"
     rho_max: float = 1.05
+    nodes: int = NODES
 
     def __post_init__(self) -> None:
         for field in ("rounds", "round_s", "epsilon", "rho_max"):
             if not getattr(self, field) > 0:
                 raise InputError("policy shockwave", "a number above 0", field=field, value=getattr(self, field))
-        for field in ("power", "makespan"):
+        for field in ("power", "makespan", "nodes"):
             if not getattr(self, field) >= 0:
                 raise InputError("policy shockwave", "a number from 0 on", field=field, value=getattr(self, field))
         if self.program not in ("text", "published"):
@@ -57,32 +60,28 @@ class Shockwave:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
             return Selection.nobody(), memo
-        if not self._stands(view, memo):
-            memo = self._planned(view, memo)
-        kept: Mapping[str, Any] = memo
+        kept = memo if memo and self._stands(view, memo) else self._planned(view, memo)
         schedule, begun = kept["schedule"], float(kept["begun"])
         now = int((view.time - begun) / self.round_s + _EARLY)
         runs = schedule[:, now] > 0
         last = np.flatnonzero((schedule[:, now:] != schedule[:, now : now + 1]).any(axis=0))
         turn = now + int(last[0]) if len(last) else self.rounds
         key = np.where(runs, kept["urgent"], kept["longest"] + len(runs))
-        return in_order(view, key, holds_until=begun + (turn - _EARLY) * self.round_s), memo
+        return in_order(view, key, holds_until=begun + (turn - _EARLY) * self.round_s), kept
 
-    def _stands(self, view: Snapshot, memo: Memo) -> bool:
+    def _stands(self, view: Snapshot, memo: Mapping[str, Any]) -> bool:
         """Whether the plan is of these jobs on these accelerators, and not over."""
-        if not memo:
-            return False
         over = float(memo["begun"]) + (self.rounds - _EARLY) * self.round_s
         same = np.array_equal(memo["number"], view.jobs.number) and np.array_equal(memo["capacity"], view.capacity)
         return same and view.time < over
 
-    def _planned(self, view: Snapshot, memo: Memo) -> Memo:
+    def _planned(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
         accelerators = max(int(view.capacity.sum()), 1)
         demand_s, since_s = _demand(view, memo)
         here_s = view.time - view.jobs.submitted_s
         met = contention(demand_s - since_s, here_s, accelerators)
         made, urgency = self._window(view, accelerators, here_s, met)
-        found = plan(made, urgency)
+        found = plan(made, urgency, nodes=self.nodes)
         return self._kept(view, found, urgency, made, demand_s, since_s)
 
     def _window(self, view: Snapshot, accelerators: int, here_s: Floats, met: Floats) -> tuple[Window, Floats]:
@@ -147,7 +146,8 @@ def _fastest(view: Snapshot) -> Floats:
     allowed = (view.jobs.fits[:, None] >> types) & 1
     rates = view.rates.of_jobs * allowed
     up = (rates * (view.capacity > 0)).max(axis=1)
-    return np.where(up > 0, up, np.maximum(rates.max(axis=1), np.finfo(float).tiny))
+    fastest: Floats = np.where(up > 0, up, np.maximum(rates.max(axis=1), np.finfo(float).tiny))
+    return fastest
 
 
 def _rank(key: Floats) -> Ints:
