@@ -99,7 +99,7 @@ class TestShockwave(PolicyContract):
 
 
 class TestShockwaveAsPublished(PolicyContract):
-    make = staticmethod(lambda: Shockwave(rounds=5, round_s=200.0, program="published", makespan=10.0, nodes=0))
+    make = staticmethod(lambda: Shockwave(rounds=5, round_s=200.0, program="published", makespan=10.0, nodes=0, reactive=False))
 
 
 class TestFirstFree(PlacementContract):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.events import MemoChanged
+from fairlead.core.job import Job
 from fairlead.policies.shockwave.policy import Shockwave
 from fairlead.testing import Harness, job
+from scenes import state_of, table_of, view_of
 
 
 def memos(harness: Harness) -> int:
@@ -29,6 +32,16 @@ def test_a_plan_stands_until_somebody_comes(harness: Harness) -> None:
     harness.round()
     assert memos(harness) == planned + 1
     assert np.asarray(harness.state.memo["schedule"])[-1].any()
+
+
+@pytest.mark.parametrize("reactive", [True, False])
+def test_a_job_that_changes_its_speed_is_planned_anew_at_once_or_at_the_next_plan(reactive: bool) -> None:
+    policy = Shockwave(rounds=10, round_s=300.0, reactive=reactive)
+    state = state_of(Cluster.parse("2xv100:2"), [Job(f"j{i}", steps=6000.0, kind="model") for i in range(4)])
+    slow, fast = (table_of(["v100"], {("model", 1): [rate]}) for rate in (1.0, 2.0))
+    _, memo = policy.select(view_of(state, table=slow), None)
+    assert policy.select(view_of(state, 300.0, slow), memo)[1] is memo
+    assert (policy.select(view_of(state, 300.0, fast), memo)[1] is not memo) == reactive
 
 
 def test_accelerators_do_not_idle_while_somebody_waits(harness: Harness) -> None:

@@ -245,3 +245,9 @@ def test_as_published_who_breaks_it_weighs_by_its_ratio_where_it_cannot_be_kept(
     assert after > before
     with pytest.raises(InputError, match="shockwave planner: field 'power'"):
         published(made, ends, 1.05, -1.0)
+
+
+def test_least_rounds_that_do_not_fit_are_told() -> None:
+    made, _ = two_that_ask(here_s=0.0)
+    with pytest.raises(InputError, match="shockwave planner: field 'least'"):
+        plan(made.at_least(np.array([10, 10])), np.ones(2))

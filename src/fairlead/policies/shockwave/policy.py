@@ -1,5 +1,5 @@
 """Shockwave as a policy: plan a window of rounds, keep to the plan while nobody comes or goes, plan again when somebody does or
-the window is over (Zheng et al., NSDI'23, §6).
+the window is over, or when a job's speed is another (Zheng et al., NSDI'23, §6).
 
     max Σ_j w_j·ρ̂_j^k·log UTIL_j(n_j) − λ·N·M/Z_0·H(n)
 
@@ -46,6 +46,7 @@ class Shockwave:
     program: Literal["text", "published"] = "text"
     rho_max: float = 1.05
     nodes: int = NODES
+    reactive: bool = True
 
     def __post_init__(self) -> None:
         for field in ("rounds", "round_s", "epsilon", "rho_max"):
@@ -70,10 +71,12 @@ class Shockwave:
         return in_order(view, key, holds_until=begun + (turn - _EARLY) * self.round_s), kept
 
     def _stands(self, view: Snapshot, memo: Mapping[str, Any]) -> bool:
-        """Whether the plan is of these jobs on these accelerators, and not over."""
+        """Whether the plan is of these jobs on these accelerators, and not over; and of jobs as fast as they are now."""
         over = float(memo["begun"]) + (self.rounds - _EARLY) * self.round_s
         same = np.array_equal(memo["number"], view.jobs.number) and np.array_equal(memo["capacity"], view.capacity)
-        return same and view.time < over
+        if not same or view.time >= over:
+            return False
+        return not self.reactive or np.array_equal(memo["rate"], _fastest(view))
 
     def _planned(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
         accelerators = max(int(view.capacity.sum()), 1)
@@ -116,6 +119,7 @@ class Shockwave:
             "begun": view.time,
             "number": view.jobs.number.copy(),
             "capacity": view.capacity.copy(),
+            "rate": _fastest(view),
             "schedule": found.schedule.astype(np.int64),
             "urgent": _rank(-urgency),
             "longest": _rank(-made.left_s[:, 0]),

@@ -18,6 +18,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import InputError
 from fairlead.policies.shockwave.knapsack import mended
 from fairlead.policies.shockwave.window import Window
 
@@ -117,7 +118,7 @@ def relax(window: Window, tolerance: float) -> Relaxed:
         loaded = Levels(window, 1.0 if window.loads else 0.0)
         free = loaded.at(np.inf)
         if free is None:
-            raise ValueError("the least rounds do not fit the window")
+            raise _unfit(window)
         rounds = loaded.rounds(free)
         bound = free.bound
         best = Relaxed(rounds, window.value(rounds), bound, free.price)
@@ -131,7 +132,7 @@ def _searched(window: Window, best: Relaxed | None, ceiling: float, far: float) 
     faces = [Levels(window, theta) for theta in (_FACES if window.loads else _FACES[:1])]
     loose = faces[0].at(np.inf)
     if loose is None:
-        raise ValueError("the least rounds do not fit the window")
+        raise _unfit(window)
     top = window.longest_s(faces[0].rounds(loose))
     found = _better(window, faces[0].rounds(loose), loose.price, best)
     beyond = min(loose.bound - faces[0].own * top, ceiling)  # of plans that leave somebody even longer
@@ -184,6 +185,10 @@ class _Level:
 
     def __lt__(self, other: _Level) -> bool:
         return self.level < other.level
+
+
+def _unfit(window: Window) -> InputError:
+    return InputError("shockwave planner", "rounds that fit the window together", field="least", value=window.least.tolist())
 
 
 def _bottom(window: Window) -> float:
