@@ -32,31 +32,12 @@ class Exact:
 
 
 def exact(window: Window, urgency: Floats, *, gap: float, nodes: int) -> Exact | None:
-    """The best schedule up to `gap`, or of so many nodes of the search; None where the cluster is not small or none was
-    found.
-
-    Most windows need the condition for i = 1 alone, which is a far smaller program; where rounds could not be dealt out by
-    it, all are written down."""
+    """The best schedule up to `gap`, or of so many nodes of the search. None where the cluster is large or none is found."""
     sizes = np.unique(window.workers[window.most > 0])[::-1]
     patterns = _patterns(sizes.tolist(), window.accelerators)
     count = np.array([np.count_nonzero((window.workers == size) & (window.most > 0)) for size in sizes])
     if not len(sizes) or patterns is None or int(count @ np.minimum(count, window.accelerators // sizes)) > LARGEST:
         return None
-    found = None
-    for deepest in (1, window.accelerators):
-        tried = _solved(window, urgency, sizes, patterns, deepest, gap, nodes)
-        if tried is None:
-            return found
-        found, whole = tried
-        if whole:
-            break
-    return found
-
-
-def _solved(
-    window: Window, urgency: Floats, sizes: Ints, patterns: list[tuple[int, ...]], deepest: int, gap: float, nodes: int
-) -> tuple[Exact, bool] | None:
-    """With conditions up to i = `deepest`; and whether everybody found its rounds."""
     model = _Model()
     jobs = range(len(window))
     rounds = [model.column(0.0, int(window.least[j]), int(window.most[j]), whole=True) for j in jobs]
@@ -70,19 +51,18 @@ def _solved(
     model.row([(column, 1.0) for column in often], 0.0, float(window.rounds))
     for number, size in enumerate(sizes):
         mine = [j for j in jobs if window.workers[j] == size and window.most[j]]
-        _dealt(model, [rounds[j] for j in mine], [int(pattern[number]) for pattern in patterns], often, deepest)
+        _dealt(model, [rounds[j] for j in mine], [int(pattern[number]) for pattern in patterns], often)
     found = solve_mixed("shockwave plan", *model.program(), nodes=nodes, gap=gap)
     if found is None:
         return None
     wanted, times = found.values[rounds].round().astype(np.int64), found.values[often].round().astype(np.int64)
     schedule = _schedule(window, wanted, np.repeat(np.array(patterns), times, axis=0), sizes, urgency)
-    bound = found.bound + float(window.worth[:, 0].sum())
-    return Exact(schedule, bound), bool((schedule.sum(axis=1) == wanted).all())
+    return Exact(schedule, found.bound + float(window.worth[:, 0].sum()))
 
 
 def _job(model: _Model, window: Window, job: int, rounds: int, span: int) -> list[tuple[int, float]]:
-    """What a job's rounds are worth and what they leave, by steps of one round each. Returns its part of Σ s·R = Σ s·R(0) −
-    …"""
+    """What a job's rounds are worth and what they leave, by steps of one round each; and how much less load each
+    step leaves."""
     most = int(window.most[job])
     gains = np.diff(window.worth[job, : most + 1])
     drops = -np.diff(window.left_s[job, : most + 1])
@@ -97,14 +77,14 @@ def _job(model: _Model, window: Window, job: int, rounds: int, span: int) -> lis
     return [(step, float(window.workers[job]) * drop) for step, drop in zip(steps, drops.tolist())]
 
 
-def _dealt(model: _Model, rounds: list[int], counts: list[int], often: list[int], deepest: int) -> None:
+def _dealt(model: _Model, rounds: list[int], counts: list[int], often: list[int]) -> None:
     """The jobs of one size find their rounds in the patterns."""
     counts = [min(count, len(rounds)) for count in counts]
     model.row([*((r, -1.0) for r in rounds), *((u, float(c)) for u, c in zip(often, counts))], 0.0, np.inf)
     some = [(u, 1.0) for u, count in zip(often, counts) if count]
     for job in rounds:
         model.row([(job, -1.0), *some], 0.0, np.inf)
-    for i in range(2, min(deepest + 1, max(counts))):
+    for i in range(2, max(counts)):
         level = model.column(0.0, 0.0, np.inf)
         row = [(level, -float(i)), *((u, float(min(c, i))) for u, c in zip(often, counts))]
         for job in rounds:
