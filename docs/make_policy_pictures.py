@@ -51,6 +51,7 @@ SHOWN = {
     "hierarchical-perf": "hierarchical-perf:weights={product: 2}:but={research: fifo}",
     "nexus": "nexus:sessions={R4: {slo_ms: 100, rate: 250, batches: [1, 16], latency_ms: {p100: [18, 60]}}}",
     "optimus": "optimus:everybody=true",
+    "shockwave": "shockwave:round_s=360",
     "static-partition": "static-partition:weights={product: 2}",
 }
 WITHOUT_LEFTOVERS = ("isolated", "proportional", "static-partition", "max-min-fairness-strategy-proof-perf")

@@ -34,6 +34,7 @@ from fairlead.policies.las import LeastAttainedService
 from fairlead.policies.nexus import Asked, Nexus
 from fairlead.policies.optimus import Optimus
 from fairlead.policies.pollux import Pollux
+from fairlead.policies.shockwave.policy import Shockwave
 from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
 from fairlead.policies.tiresias import Gittins, Tiresias
 from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
@@ -118,6 +119,14 @@ class TestOptimus(PolicyContract):
 
 class TestPollux(PolicyContract):
     make = Pollux
+
+
+class TestShockwave(PolicyContract):
+    make = staticmethod(lambda: Shockwave(rounds=8, round_s=300.0))
+
+
+class TestShockwaveAsPublished(PolicyContract):
+    make = staticmethod(lambda: Shockwave(rounds=5, round_s=200.0, program="published", makespan=10.0, nodes=0, reactive=False))
 
 
 class TestFirstFree(PlacementContract):

@@ -10,7 +10,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from fairlead.core.cluster import Floats, Ints
+from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 
 TOLERANCE = 1e-6
@@ -142,6 +142,55 @@ class Program:
     def _must(self, status: Any) -> None:
         if status == highspy.HighsStatus.kError:
             raise SolverError(self.name, "a model it refuses")
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The best point that a search found, and what no point exceeds; equal where the search came to its end."""
+
+    values: Floats
+    objective: float
+    bound: float
+
+
+def solve_mixed(
+    name: str,
+    cost: Floats,
+    lower: Floats,
+    upper: Floats,
+    row_lower: Floats,
+    row_upper: Floats,
+    entries: tuple[Ints, Ints, Floats],
+    whole: Bools,
+    *,
+    nodes: int,
+    gap: float,
+) -> Mixed | None:
+    """As a `Program`, with whole numbers in the columns `whole`: until it is within `gap`, or for so many nodes, which unlike
+    seconds are the same everywhere. None where no point was found by then."""
+    highs = highspy.Highs()
+    settings = {"output_flag": False, "threads": 1, "mip_max_nodes": nodes, "mip_abs_gap": gap, "mip_rel_gap": 0.0}
+    for option, setting in settings.items():
+        highs.setOptionValue(option, setting)
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = len(cost), len(row_lower)
+    lp.sense_ = highspy.ObjSense.kMaximize
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper
+    lp.row_lower_, lp.row_upper_ = row_lower, row_upper
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = _columnwise(entries, len(cost))
+    kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+    lp.integrality_ = [kinds[int(is_whole)] for is_whole in whole]
+    if highs.passModel(lp) == highspy.HighsStatus.kError:
+        raise SolverError(name, "a model it refuses")
+    highs.run()
+    status = highs.getModelStatus()
+    if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kSolutionLimit):
+        raise SolverError(name, highs.modelStatusToString(status).lower())
+    info = highs.getInfo()
+    if not math.isfinite(info.objective_function_value) or info.primal_solution_status != 2:
+        return None
+    return Mixed(np.array(highs.getSolution().col_value), float(info.objective_function_value), float(info.mip_dual_bound))
 
 
 def _solver() -> Any:

@@ -1,0 +1,160 @@
+"""Shockwave as a policy: plan a window of rounds, keep to the plan while nobody comes or goes, plan again when somebody does or
+the window is over, or when a job's speed is another (Zheng et al., NSDI'23, §6).
+
+    max Σ_j w_j·ρ̂_j^k·log UTIL_j(n_j) − λ·N·M/Z_0·H(n)
+
+over the rounds n_j of each job in the window (`window.py`; k is `power`, λ is `makespan`). The plan is the memo: who runs in
+which round, from when on. A round's selection is the plan's column, in its order; where somebody does not fit after all, others
+take the room, longest first. Jobs are taken as static here, one regime each at the rate that estimation tells now, on the
+fastest type that a job may use; accelerators of all types count alike in the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import InputError
+from fairlead.core.events import Memo
+from fairlead.core.plan import Selection
+from fairlead.core.ranking import in_order
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.shockwave.fairness import contention, deadlines, rho
+from fairlead.policies.shockwave.planner import NODES, Plan, plan
+from fairlead.policies.shockwave.published import published
+from fairlead.policies.shockwave.window import EPSILON, Window, progress, window
+
+_EARLY = 1e-9  # of a round: a second so near to the next round belongs to it
+
+
+@dataclass(frozen=True)
+class Shockwave:
+    """Plan a window of rounds for the most Nash welfare over time; who is treated unfairly has a larger say.
+
+    A penalty on a bound of the makespan lets long jobs run in time.
+    """
+
+    paper: ClassVar[str] = "Shockwave (Zheng et al., NSDI'23)"
+    rounds: int = 20
+    round_s: float = 120.0
+    power: float = 5.0
+    makespan: float = 1e-3
+    epsilon: float = EPSILON
+    program: Literal["text", "published"] = "text"
+    rho_max: float = 1.05
+    nodes: int = NODES
+    reactive: bool = True
+
+    def __post_init__(self) -> None:
+        for field in ("rounds", "round_s", "epsilon", "rho_max"):
+            if not getattr(self, field) > 0:
+                raise InputError("policy shockwave", "a number above 0", field=field, value=getattr(self, field))
+        for field in ("power", "makespan", "nodes"):
+            if not getattr(self, field) >= 0:
+                raise InputError("policy shockwave", "a number from 0 on", field=field, value=getattr(self, field))
+        if self.program not in ("text", "published"):
+            raise InputError("policy shockwave", "text or published", field="program", value=self.program)
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        if not len(view.jobs):
+            return Selection.nobody(), memo
+        kept = memo if memo and self._stands(view, memo) else self._planned(view, memo)
+        schedule, begun = kept["schedule"], float(kept["begun"])
+        now = int((view.time - begun) / self.round_s + _EARLY)
+        runs = schedule[:, now] > 0
+        last = np.flatnonzero((schedule[:, now:] != schedule[:, now : now + 1]).any(axis=0))
+        turn = now + int(last[0]) if len(last) else self.rounds
+        key = np.where(runs, kept["urgent"], kept["longest"] + len(runs))
+        return in_order(view, key, holds_until=begun + (turn - _EARLY) * self.round_s), kept
+
+    def _stands(self, view: Snapshot, memo: Mapping[str, Any]) -> bool:
+        """Whether the plan is of these jobs on these accelerators, and not over; and of jobs as fast as they are now."""
+        over = float(memo["begun"]) + (self.rounds - _EARLY) * self.round_s
+        same = np.array_equal(memo["number"], view.jobs.number) and np.array_equal(memo["capacity"], view.capacity)
+        if not same or view.time >= over:
+            return False
+        return not self.reactive or np.array_equal(memo["rate"], _fastest(view))
+
+    def _planned(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
+        accelerators = max(int(view.capacity.sum()), 1)
+        demand_s, since_s = _demand(view, memo)
+        here_s = view.time - view.jobs.submitted_s
+        met = contention(demand_s - since_s, here_s, accelerators)
+        made, urgency = self._window(view, accelerators, here_s, met)
+        found = plan(made, urgency, nodes=self.nodes)
+        return self._kept(view, found, urgency, made, demand_s, since_s)
+
+    def _window(self, view: Snapshot, accelerators: int, here_s: Floats, met: Floats) -> tuple[Window, Floats]:
+        jobs, ran_s = view.jobs, view.jobs.run_s
+        pace_s = 1.0 / _fastest(view)
+        left_s = jobs.steps_left * pace_s
+        total_s = ran_s + left_s
+        unfair = rho(ran_s, here_s - ran_s, left_s, met)
+        text = self.program == "text"
+        made = window(
+            progress(jobs.steps_done, jobs.steps_left[:, None], pace_s[:, None], jobs.steps, self.rounds, self.round_s),
+            left_s,
+            jobs.workers,
+            jobs.weight * unfair**self.power if text else jobs.weight,
+            accelerators,
+            round_s=self.round_s,
+            makespan=self.makespan,
+            scale_s=max(float(total_s.sum()), self.round_s),
+            epsilon=self.epsilon,
+            loads=text,
+        )
+        if text:
+            return made, unfair
+        ends = deadlines(made, here_s, total_s, met, self.rho_max)
+        return published(made, ends, self.rho_max, self.power), ends.ratio
+
+    def _kept(
+        self, view: Snapshot, found: Plan, urgency: Floats, made: Window, demand_s: float, since_s: Floats
+    ) -> dict[str, Any]:
+        """The memo. Price, gap and ρ̂ are there for people to read."""
+        return {
+            "begun": view.time,
+            "number": view.jobs.number.copy(),
+            "capacity": view.capacity.copy(),
+            "rate": _fastest(view),
+            "schedule": found.schedule.astype(np.int64),
+            "urgent": _rank(-urgency),
+            "longest": _rank(-made.left_s[:, 0]),
+            "demand_s": demand_s,
+            "since_s": since_s,
+            "rho": urgency,
+            "price": found.price,
+            "gap": found.gap,
+        }
+
+
+def _demand(view: Snapshot, memo: Memo) -> tuple[float, Floats]:
+    """∫ (number of jobs) dt until now, and what it was when each job came. Between two plans nobody comes or goes."""
+    number, submitted_s = view.jobs.number, view.jobs.submitted_s
+    total, since = 0.0, np.full(len(number), np.nan)
+    if memo:
+        total = float(memo["demand_s"]) + len(memo["number"]) * (view.time - float(memo["begun"]))
+        _, at, before = np.intersect1d(number, memo["number"], assume_unique=True, return_indices=True)
+        since[at] = memo["since_s"][before]
+    came = np.isnan(since)  # it may have waited at the door: as crowded as now, for want of better knowledge
+    since[came] = total - len(number) * (view.time - submitted_s[came])
+    return total, since
+
+
+def _fastest(view: Snapshot) -> Floats:
+    """Of each job the rate on the fastest type that it may use, of those that are up where there is one."""
+    types = np.arange(len(view.capacity))
+    allowed = (view.jobs.fits[:, None] >> types) & 1
+    rates = view.rates.of_jobs * allowed
+    up = (rates * (view.capacity > 0)).max(axis=1)
+    fastest: Floats = np.where(up > 0, up, np.maximum(rates.max(axis=1), np.finfo(float).tiny))
+    return fastest
+
+
+def _rank(key: Floats) -> Ints:
+    rank = np.empty(len(key), dtype=np.int64)
+    rank[np.argsort(key, kind="stable")] = np.arange(len(key))
+    return rank

@@ -1,0 +1,110 @@
+"""What a planner decides about: a window of T rounds, jobs that may run in n = 0…T of them, and what n rounds are worth to
+each.
+
+    max Σ_j w_j·log UTIL_j(n_j) − c·H(n),   H(n) = max(Σ_j s_j·R_j(n_j) / M, max_j R_j(n_j))
+
+is Equation 11 of Shockwave times N·M, so that c = λ·N·M / Z_0; UTIL (Equation 7) is the part of a job's epochs done after n
+rounds, through whatever regimes these lead; R is the run time left, s the gang's size, M the number of accelerators. When a
+job runs in the window changes nothing about its utility, so a plan is judged by its numbers of rounds alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import InputError
+
+EPSILON = 1e-6
+"""The utility of a job that has done nothing: log 0 would make every plan that leaves one such job out equally bad."""
+
+_WHOLE = 1e-9  # a part of a round so small is none
+
+
+@dataclass(frozen=True)
+class Window:
+    """`worth` and `left_s` are jobs × (rounds + 1): w·log UTIL and run time left after n rounds. Nobody gets fewer rounds than
+    `least` or more than `most`, which is as many as it can use."""
+
+    worth: Floats
+    left_s: Floats
+    round_s: float
+    workers: Ints
+    accelerators: int
+    weight: Floats
+    penalty: float  # c, per second of H
+    least: Ints
+    most: Ints
+    loads: bool = True  # H counts the mean load, not the longest job alone
+
+    @property
+    def rounds(self) -> int:
+        return int(self.worth.shape[1]) - 1
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    @property
+    def room(self) -> int:
+        """Accelerator-rounds."""
+        return self.accelerators * self.rounds
+
+    def load_s(self, rounds: Ints) -> float:
+        """Σ s·R / M."""
+        return float(self.workers @ self.left_s[np.arange(len(self)), rounds]) / self.accelerators
+
+    def longest_s(self, rounds: Ints) -> float:
+        return float(self.left_s[np.arange(len(self)), rounds].max(initial=0.0))
+
+    def value(self, rounds: Ints) -> float:
+        """What so many rounds for each job are worth."""
+        span = max(self.longest_s(rounds), self.load_s(rounds) if self.loads else 0.0)
+        return float(self.worth[np.arange(len(self)), rounds].sum()) - self.penalty * span
+
+    def at_least(self, least: Ints) -> Window:
+        return replace(self, least=np.minimum(np.maximum(self.least, least), self.most))
+
+
+def window(
+    progress: Floats,
+    left_s: Floats,
+    workers: Ints,
+    weight: Floats,
+    accelerators: int,
+    *,
+    round_s: float,
+    makespan: float,
+    scale_s: float,
+    epsilon: float = EPSILON,
+    loads: bool = True,
+) -> Window:
+    """`progress` is jobs × (rounds + 1), the part of its epochs that each job has done after n rounds; `left_s` the run
+    time that each has left now; `makespan` is λ and `scale_s` Z_0, the sum of the jobs' run times."""
+    for field, value in (("round_s", round_s), ("scale_s", scale_s), ("epsilon", epsilon)):
+        if not value > 0:
+            raise InputError("shockwave planner", "a number above 0", field=field, value=value)
+    if not makespan >= 0:
+        raise InputError("shockwave planner", "a number from 0 on", field="makespan", value=makespan)
+    if accelerators < 1:
+        raise InputError("shockwave planner", "a whole number from 1 on", field="accelerators", value=accelerators)
+    jobs, rounds = len(workers), progress.shape[1] - 1
+    after = np.maximum(left_s[:, None] - round_s * np.arange(rounds + 1), 0.0)
+    useful = np.ceil(left_s / round_s - _WHOLE).astype(np.int64)
+    most = np.where(workers <= accelerators, np.clip(useful, 0, rounds), 0)
+    worth = weight[:, None] * np.log(np.maximum(progress, epsilon))
+    penalty = makespan * jobs * accelerators / scale_s
+    none = np.zeros(jobs, dtype=np.int64)
+    return Window(worth, after, round_s, workers, accelerators, weight, penalty, none, most, loads)
+
+
+def progress(done: Floats, ahead: Floats, epoch_s: Floats, epochs: Floats, rounds: int, round_s: float) -> Floats:
+    """Equation 7: jobs × (rounds + 1), the part of its epochs that a job has done after n rounds. `done` epochs are trained,
+    `ahead` are still to train in each regime, in order, at `epoch_s` each."""
+    lasts = ahead * epoch_s
+    ends = lasts.cumsum(axis=1)
+    ran = round_s * np.arange(rounds + 1)
+    inside = np.clip(ran[:, None] - (ends - lasts)[:, None, :], 0.0, lasts[:, None, :])
+    trained = (inside / np.where(epoch_s > 0, epoch_s, 1.0)[:, None, :]).sum(axis=2)
+    part: Floats = np.minimum((done[:, None] + trained) / epochs[:, None], 1.0)
+    return part
