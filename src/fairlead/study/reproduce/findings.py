@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from fairlead.report.confidence import interval
 from fairlead.study.reproduce.case import CaseFailed
 
 NEAR = 0.1
@@ -19,6 +21,7 @@ class Wants(enum.Enum):
     GAIN = "gain"  # a factor: at least the paper's
     NEAR = "near"  # a value: the paper's, more or less
     MOST = "most"  # a bound: at most the paper's
+    LEAST = "least"  # a bound: at least the paper's
     NOTHING = "nothing"  # for information
 
 
@@ -33,6 +36,7 @@ class Row:
     wants: Wants = Wants.GAIN
     note: str = ""
     scale: str = ""
+    within: float | None = None  # half the width of the 95 % confidence interval over seeds, where there are several
 
     @property
     def ratio(self) -> float | None:
@@ -50,21 +54,25 @@ class Row:
             return "in part" if self.ours > 1 else "not met"
         if self.wants is Wants.MOST:
             return "met" if self.ours <= self.paper else "not met"
+        if self.wants is Wants.LEAST:
+            return "met" if self.ours >= self.paper else "not met"
         return "met" if abs(self.ours - self.paper) <= NEAR * abs(self.paper) else "not met"
 
 
 def row(
     what: str,
     paper: float | None,
-    ours: Callable[[], float],
+    ours: Callable[[], float | Sequence[float]],
     unit: str = "x",
     wants: Wants = Wants.GAIN,
     note: str = "",
     scale: str = "",
 ) -> Row:
-    """A row whose figure may be out of reach because a case failed: then it tells the error."""
+    """A row whose figure, or figures by seed, may be out of reach because a case failed: then it tells the error."""
     try:
-        return Row(what, paper, ours(), unit, wants, note, scale)
+        found = ours()
+        mean, within = interval(found if isinstance(found, Sequence) else [found])
+        return Row(what, paper, mean, unit, wants, note, scale, None if math.isnan(within) else within)
     except CaseFailed as problem:
         return Row(what, paper, None, unit, wants, str(problem), scale)
 
