@@ -1,5 +1,5 @@
-"""What was there before: Tiresias' own simulator on its 60 jobs (Blox Figure 4), the bandwidth inside a node (Table 4), and lines
-of code (Table 3)."""
+"""What was there before: Tiresias' own simulator on its 60 jobs (Blox Figure 4), the bandwidth inside a node (Table 4), and
+lines of code (Table 3)."""
 
 from __future__ import annotations
 

@@ -62,26 +62,24 @@ def model_cases(scale: Scale) -> Iterable[Case]:
 
 
 def read_models(scale: Scale, answers: Answers) -> Findings:
+    def gains(count: int, durations: str, load: float) -> list[float]:
+        given = models(scale, durations, count)
+        return given.gains(answers, BY_LOOK.label, BY_PROFILE.label, load, average_jct)
+
     rows: list[Row] = []
     fewest, most = scale.sensitive[0], scale.sensitive[-1]
     for durations in DURATIONS:
         for load in scale.points(durations):
 
-            def gains(count: int, durations: str = durations, load: float = load) -> list[float]:
-                given = models(scale, durations, count)
-                return given.gains(answers, BY_LOOK.label, BY_PROFILE.label, load, average_jct)
-
-            def growth(gains: partial[list[float]] = partial(gains)) -> list[float]:
-                return [late / soon for soon, late in zip(gains(fewest), gains(most))]
+            def growth(durations: str = durations, load: float = load) -> list[float]:
+                return [late / soon for soon, late in zip(*(gains(count, durations, load) for count in (fewest, most)))]
 
             told = load_told(durations, load)
             for count in (fewest, most):
                 what = f"average JCT, Tiresias / Tiresias+, {count} of 8 models sensitive: {told}"
-                rows.append(row(what, 1.0, partial(gains, count), wants=Wants.LEAST))
+                rows.append(row(what, 1.0, partial(gains, count, durations, load), wants=Wants.LEAST))
             rows.append(row(f"that gain with {most} / with {fewest}: {told}", 1.0, growth, wants=Wants.LEAST))
-    notes = [
-        "Tiresias takes the first five models for sensitive, whatever they are; a model that is not is as fast spread as together"
-    ]
+    notes = ["Tiresias takes the first five models for sensitive; one that is not sensitive is as fast spread as together"]
     return Findings(rows, tuple(_against_models(scale, answers, durations) for durations in DURATIONS), notes)
 
 

@@ -1,5 +1,5 @@
-"""Policies against load (Blox §4.2, Figures 6 and 7): completion times, and responsiveness, which is the time from submission to
-the first start. All gangs are consolidated, as in the paper. Its Optimus and Pollux are not among these."""
+"""Policies against load (Blox §4.2, Figures 6 and 7): completion times, and responsiveness, which is the time from submission
+to the first start. All gangs are consolidated, as in the paper. Its Optimus and Pollux are not among these."""
 
 from __future__ import annotations
 

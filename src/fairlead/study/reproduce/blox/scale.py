@@ -1,5 +1,5 @@
-"""How large a reproduction of Blox is. The paper has 128 accelerators and measures jobs 3,000 to 3,999; a smaller cluster gets as
-much smaller a load and window, so that accelerators are as loaded, and jobs are measured in the same hours."""
+"""How large a reproduction of Blox is. The paper has 128 accelerators and measures jobs 3,000 to 3,999; a smaller cluster gets
+as much smaller a load and window, so that accelerators are as loaded, and jobs are measured in the same hours."""
 
 from __future__ import annotations
 

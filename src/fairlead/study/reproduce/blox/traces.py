@@ -1,5 +1,6 @@
 """The jobs of Blox' studies. The paper's durations are not published whole, so every study has two kinds: those of Microsoft's
-Philly cluster, drawn from all of its jobs, and those of Gavel's generator. Rates are the catalogue's, with 10 Gb/s between nodes."""
+Philly cluster, drawn from all of its jobs, and those of Gavel's generator. Rates are the catalogue's, with 10 Gb/s between
+nodes."""
 
 from __future__ import annotations
 
