@@ -1,6 +1,6 @@
 """The synthesizer (Blox §5.2, appendix A): FIFO, SRTF and LAS, each with three admissions, chosen anew every ten rounds by
-simulating all nine forward, beside each of the nine alone; at a steady load and with bursts of short jobs. By JCT (Figures 14 and
-15), and by JCT and responsiveness (Figures 20 and 21)."""
+simulating all nine forward, beside each of the nine alone; at a steady load and with bursts of short jobs. By JCT (Figures 14
+and 15), and by JCT and responsiveness (Figures 20 and 21)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 
 from fairlead.core.errors import InputError
@@ -139,10 +138,3 @@ def _digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError as problem:
         raise InputError(path, f"the Philly trace as CSV ({problem.strerror})") from None
-
-
-def mean_work_h(trace: Trace, table: ThroughputTable) -> float:
-    """Accelerator-hours of a job alone on a V100, on average."""
-    on = table.types.index("v100")
-    hours = [job.workers * job.steps / table.alone[table.row(job.kind, job.workers), on] / 3600.0 for job in trace.jobs]
-    return float(np.mean(hours))
