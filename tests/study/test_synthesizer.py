@@ -21,10 +21,10 @@ from fairlead.workloads.trace import Trace
 
 HOUR = 3600.0
 PARTS = (Part("fifo"), Part("srtf"), Part("las"))
-NINE = combinations(SchedulerConfig(), PARTS, (Part("accept-all"), Part("accept-up-to", {"factor": 1.2}), Part("accept-up-to")))
+SIX = combinations(SchedulerConfig(), PARTS, (Part("accept-all"), Part("accept-up-to", {"factor": 1.2})))
 
 
-def given(trace: Trace, cluster: str = "4xv100:4", candidates=NINE) -> tuple[Simulation, Advisor]:
+def given(trace: Trace, cluster: str = "4xv100:4", candidates=SIX) -> tuple[Simulation, Advisor]:
     machine = Cluster.parse(cluster)
     table = table_for(trace, machine, None)
     return Simulation(trace, machine, candidates[0], table), Advisor(candidates, table)
@@ -32,12 +32,13 @@ def given(trace: Trace, cluster: str = "4xv100:4", candidates=NINE) -> tuple[Sim
 
 def behind_long_ones() -> Trace:
     """Two long gangs run; short jobs and a third long one wait."""
-    long = [Job(f"long-{n}", 0.0, 40 * HOUR, workers=2) for n in range(3)]
+    long = [Job(f"long-{n}", 0.0, 20 * HOUR, workers=2) for n in range(3)]
     return Trace.of([*long, *(Job(f"short-{n}", 60.0 + n, HOUR) for n in range(8))])
 
 
 def generated(seed: int = 0) -> Trace:
-    return Generator(60, 3.0, workers="multiple").trace(seed)
+    """More than eight accelerators can take, for a few days."""
+    return Generator(24, 6.0, durations=(HOUR, 2 * HOUR, 5 * HOUR, 20 * HOUR), workers="multiple").trace(seed)
 
 
 def average(run) -> float:
@@ -55,7 +56,7 @@ def test_it_leaves_first_come_first_served_where_short_jobs_wait_behind_long_one
     assert "srtf" in first.why
     (switch,) = [event for event in journal.events if isinstance(event, SchedulerSwitched)]
     assert switch.scheduler["policy"] == "srtf"
-    alone = {one.label: average(simulate(replace(simulation, scheduler=one))) for one in NINE}
+    alone = {one.label: average(simulate(replace(simulation, scheduler=one))) for one in SIX}
     assert average(found.run) < 0.7 * alone["fifo"]
     assert sum(found.shares.values()) == pytest.approx(1.0)
 
@@ -72,22 +73,22 @@ def test_an_outlook_is_what_comes_true_when_nobody_else_comes():
 
 def test_it_is_hardly_worse_than_the_second_best_and_far_from_the_worst():
     simulation, advisor = given(generated(), "8xv100:4")
-    alone = sorted(average(simulate(replace(simulation, scheduler=one))) for one in NINE)
+    alone = sorted(average(simulate(replace(simulation, scheduler=one))) for one in SIX)
     ours = average(synthesize(simulation, advisor).run)
     assert ours <= 1.02 * alone[1]
     assert ours <= 0.8 * alone[-1]
 
 
-def test_the_same_twice_and_with_several_processes():
-    simulation, advisor = given(generated(1), "8xv100:4")
-    with Advisor(NINE, advisor.table, processes=2) as several:
-        found = [synthesize(simulation, one) for one in (advisor, advisor, several)]
+def test_the_same_with_several_processes():
+    simulation, advisor = given(behind_long_ones())
+    with Advisor(SIX, advisor.table, processes=2) as several:
+        found = [synthesize(simulation, one) for one in (advisor, several)]
     choices = [[(one.time, one.chosen.label, one.gain) for one in each.advice] for each in found]
-    assert choices[0] == choices[1] == choices[2]
+    assert choices[0] == choices[1]
 
 
 def test_one_candidate_is_itself():
-    one = NINE[:1]
+    one = SIX[:1]
     simulation, advisor = given(generated(2), "8xv100:4", one)
     found = synthesize(simulation, advisor)
     assert not any(advice.switch for advice in found.advice)
@@ -109,7 +110,7 @@ def test_a_forecast_of_recent_arrivals_is_like_them_and_the_same_for_the_same_se
 
 def test_weights_choose_between_ending_soon_and_beginning_soon():
     simulation, advisor = given(behind_long_ones())
-    eager = Advisor(NINE, advisor.table, wanted=Wanted({"responsiveness": 1.0}))
+    eager = Advisor(SIX, advisor.table, wanted=Wanted({"responsiveness": 1.0}))
     found = synthesize(simulation, eager)
     chosen = found.advice[0].chosen.label
     seen = dict(found.advice[0].outlooks)
@@ -122,7 +123,7 @@ def test_weights_choose_between_ending_soon_and_beginning_soon():
         (lambda s, a: synthesize(s, a, every=0), "every"),
         (lambda s, a: synthesize(replace(s, scheduler=s.scheduler.with_rounds(0.0)), a), "rounds"),
         (lambda s, a: Advisor((), a.table), "candidates"),
-        (lambda s, a: Advisor(NINE, a.table, margin=-1.0), "margin"),
+        (lambda s, a: Advisor(SIX, a.table, margin=-1.0), "margin"),
         (lambda s, a: Wanted({"jtc": 1.0}), "jct"),
         (lambda s, a: Wanted({"jct": 0.0}), "weight"),
         (lambda s, a: Forecast("tomorrow"), "nobody or recent"),

@@ -18,9 +18,10 @@ def introduction(scale: Scale, world: World) -> list[str]:
         f"Scale {scale.description}.",
         f"{world.rates_are[0].upper()}{world.rates_are[1:]}.",
         "V100s, four to a node, rounds of five minutes, no costs of preemption unless a row says otherwise, gangs of 1, 2, 4"
-        " and 8. Loads are those of the paper's 128 accelerators; a smaller cluster gets its part, and its window is as much"
-        f" smaller: at {HIGH:g} jobs per hour the measured jobs come in hours {hours[0]:.0f} to {hours[1]:.0f} at every scale."
-        " Jobs keep coming until there are twice as many as with the last measured one.",
+        " and 8. Loads are those of the paper's 128 accelerators; a smaller cluster gets its part.",
+        f"At {HIGH:g} jobs per hour the measured jobs come in hours {hours[0]:.0f} to {hours[1]:.0f}, the paper's in hours 375"
+        " to 500. Where a queue grows without end, gains depend on how late they are measured. Jobs keep coming until there are"
+        " twice as many as with the last measured one.",
         "The paper's durations are not published whole, and a load says little without them: "
         + "; ".join(load_told(durations, HIGH) for durations in DURATIONS)
         + ". Philly's are drawn from all of its 82 thousand jobs, Gavel's are 10^x minutes as its generator makes them.",

@@ -1,5 +1,5 @@
 """How large a reproduction of Blox is. The paper has 128 accelerators and measures jobs 3,000 to 3,999; a smaller cluster gets
-as much smaller a load and window, so that accelerators are as loaded, and jobs are measured in the same hours."""
+as much smaller a load, so that accelerators are as loaded. The window of the small scale comes earlier than the paper's."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ SCALES = {
     scale.name: scale
     for scale in (
         Scale("tiny", 16, (6, 14), (0,), (4.0, 8.0), (0.9,), (5, 8), 8, (3, 9), (0,)),
-        Scale("small", 32, (750, 1000), (0, 1, 2), (2.0, 4.0, 6.0, 8.0), (0.9, 1.2), (5, 8), 16, (150, 250), (0, 1, 2, 3, 4)),
-        Scale("medium", 64, (1500, 2000), (0, 1, 2), (1.0, 3.0, 5.0, 7.0, 8.0), (0.9, 1.2), (5, 6, 7, 8), 32, (750, 1000),
+        Scale("small", 32, (225, 300), (0, 1, 2), (4.0, 8.0), (0.9,), (5, 8), 16, (10, 50), (0, 1, 2, 3, 4)),
+        Scale("medium", 64, (1500, 2000), (0, 1, 2), (1.0, 3.0, 5.0, 7.0, 8.0), (0.9, 1.2), (5, 6, 7, 8), 32, (200, 300),
               (0, 1, 2, 3, 4)),
         Scale("full", 128, (3000, 4000), (0, 1, 2), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0), (0.5, 0.7, 0.9, 1.0, 1.2),
               (5, 6, 7, 8), 128, (3000, 4000), (0, 1, 2, 3, 4)),

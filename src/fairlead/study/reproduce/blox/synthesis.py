@@ -29,8 +29,9 @@ POLICIES = ("fifo", "srtf", "las")
 ADMISSIONS = ("accept-all", "accept-up-to:factor=1.2", "accept-up-to:factor=1.4")
 JCT, BOTH = ("jct",), ("jct", "responsiveness")
 PATTERNS = ("steady", "bursty")
-BUSY = 0.9
-"""The share of capacity: at less, all nine are alike; the paper's 8 jobs/hr are another share with each kind of durations."""
+SHARES = {JCT: (0.9, 1.2), BOTH: (1.2,)}
+"""Of capacity: a load at which queues come and go, and one at which they grow. The paper's 8 jobs/hr are another share with
+each kind of durations."""
 
 BINS = 24
 NEAR_SECOND, FAR_FROM_WORST = 1 / 1.02, 1 / 0.8
@@ -83,10 +84,11 @@ class Setting:
     scale: Scale
     durations: str
     pattern: str
+    share: float
 
     @property
     def load(self) -> float:
-        return at_share(self.durations, BUSY)
+        return at_share(self.durations, self.share)
 
     @property
     def told(self) -> str:
@@ -109,12 +111,14 @@ class Setting:
         return {one.name: [Run(_scheduler(one), self.cluster, self.workload, seed) for seed in seeds] for one in candidates()}
 
 
-def settings(scale: Scale) -> list[Setting]:
-    return [Setting(scale, durations, pattern) for durations in DURATIONS for pattern in PATTERNS]
+def settings(scale: Scale, by: tuple[str, ...]) -> list[Setting]:
+    return [
+        Setting(scale, durations, pattern, share) for durations in DURATIONS for share in SHARES[by] for pattern in PATTERNS
+    ]
 
 
 def cases(by: tuple[str, ...], scale: Scale) -> Iterable[Case]:
-    for one in settings(scale):
+    for one in settings(scale, by):
         yield from one.chosen(by)
         for runs in one.static().values():
             yield from runs
@@ -150,7 +154,7 @@ def read(by: tuple[str, ...], scale: Scale, answers: Answers) -> Findings:
     what = "average JCT" if by == JCT else "JCT and responsiveness"
     rows: list[Row] = []
     notes, pictures = [], []
-    for setting in settings(scale):
+    for setting in settings(scale, by):
 
         def over(place: int, setting: Setting = setting) -> float:
             return ranked(setting, answers, by).over(place)
@@ -185,8 +189,8 @@ def _told(setting: Setting, answers: Answers, by: tuple[str, ...]) -> str:
 
 def _who_decided(setting: Setting, answers: Answers, by: tuple[str, ...]) -> Stack:
     shares: dict[str, list[float]] = answers.of(setting.chosen(by)[0])["decided"]
-    name = f"{'fig15' if by == JCT else 'fig21'}-{setting.durations}-{setting.pattern}"
-    title = f"Who decided: {setting.pattern}, {SHOWN[setting.durations]} durations, seed {setting.scale.chosen_seeds[0]}"
+    name = f"{'fig15' if by == JCT else 'fig21'}-{setting.durations}-{setting.pattern}-{100 * setting.share:.0f}"
+    title = f"Who decided, {setting.pattern}, {SHOWN[setting.durations]}, {100 * setting.share:.0f} % of capacity, first seed"
     edges = [100.0 * place / BINS for place in range(BINS + 1)]
     return Stack(name, title, "% of the time", "share of the rounds", edges, list(shares.values()), list(shares))
 
