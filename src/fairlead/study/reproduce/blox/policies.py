@@ -72,7 +72,7 @@ def read_jct(scale: Scale, answers: Answers) -> Findings:
         )
     notes = [
         "the paper's claim: FIFO and Tiresias are alike at low load, and Tiresias has the longer JCT above 7 jobs/hr",
-        *(note for durations in DURATIONS for note in early(sweep(scale, durations), answers)),
+        *(f"{SHOWN[durations]} durations: {told}" for durations in DURATIONS if (told := _early(scale, durations, answers))),
     ]
     return Findings(rows, _pictures(scale, answers, "fig6", "Average JCT", "average JCT, hours", average_jct), notes)
 
@@ -107,10 +107,9 @@ def _pictures(
     )
 
 
-def early(given: Sweep[Arm], answers: Answers) -> list[str]:
-    """What the reader should know of single points, on one line."""
-    told = given.notes(answers)
-    return ["; ".join(told)] if told else []
+def _early(scale: Scale, durations: str, answers: Answers) -> str:
+    """What the reader should know of single points."""
+    return "; ".join(sweep(scale, durations).notes(answers))
 
 
 STUDIES = (
