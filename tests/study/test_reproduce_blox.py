@@ -138,6 +138,12 @@ def test_rows_over_seeds_have_an_interval_and_bounds_from_below():
     assert Row("a", 1.0, 1.0, wants=Wants.LEAST).verdict == "met"
 
 
+def test_an_order_is_what_no_seed_contradicts():
+    seeds = {"met": (1.3, 1.005), "not met": (0.7, 1.0), "alike": (1.0, 0.995), "open": (1.3, 0.9)}
+    for verdict, values in seeds.items():
+        assert row("a", 1.0, lambda values=values: values, wants=Wants.MORE).verdict == verdict
+
+
 def test_tiresias_trace_comes_out_as_its_own_simulator_says(public_data, expected_results, tmp_path):
     given = Reproduction(BLOX, TINY, PublicTraces(data=public_data), tmp_path, BLOX.chosen(["fig4"]))
     assert {told.verdict for _, told in reproduce(given, processes=1).rows} == {"met"}

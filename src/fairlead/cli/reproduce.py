@@ -14,7 +14,7 @@ from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
 from fairlead.study.reproduce.gavel import GAVEL
-from fairlead.study.reproduce.page import shown_ours, shown_value
+from fairlead.study.reproduce.page import shown_ours, shown_paper
 from fairlead.study.reproduce.reproduce import Outcome
 from fairlead.study.reproduce.study import S
 
@@ -163,5 +163,5 @@ def _shown(outcome: Outcome, title: str, caption: str) -> Table:
     table.add_column("verdict")
     for study, row in outcome.rows:
         verdict = f"failed: {row.note}" if row.verdict == "failed" else row.verdict
-        table.add_row(study.name, row.what, shown_value(row.paper, row.unit), shown_ours(row), verdict)
+        table.add_row(study.name, row.what, shown_paper(row), shown_ours(row), verdict)
     return table

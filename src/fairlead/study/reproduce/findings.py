@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TypeAlias
 
 from fairlead.report.confidence import interval
@@ -13,6 +13,9 @@ from fairlead.study.reproduce.case import CaseFailed
 
 NEAR = 0.1
 """A figure within so much of the paper's is near it; a gain so much smaller still counts as reached."""
+
+ALIKE = 0.01
+"""Where an order is claimed, less of a difference is none."""
 
 
 class Wants(enum.Enum):
@@ -22,6 +25,7 @@ class Wants(enum.Enum):
     NEAR = "near"  # a value: the paper's, more or less
     MOST = "most"  # a bound: at most the paper's
     LEAST = "least"  # a bound: at least the paper's
+    MORE = "more"  # an order: every seed tells the same side of the paper's, or hardly any difference
     NOTHING = "nothing"  # for information
 
 
@@ -36,7 +40,12 @@ class Row:
     wants: Wants = Wants.GAIN
     note: str = ""
     scale: str = ""
-    within: float | None = None  # half the width of the 95 % confidence interval over seeds, where there are several
+    by_seed: tuple[float, ...] = ()  # where there are several
+
+    @property
+    def within(self) -> float | None:
+        """Half the width of the 95 % confidence interval of the mean over seeds."""
+        return interval(self.by_seed)[1] if len(self.by_seed) > 1 else None
 
     @property
     def ratio(self) -> float | None:
@@ -56,7 +65,16 @@ class Row:
             return "met" if self.ours <= self.paper else "not met"
         if self.wants is Wants.LEAST:
             return "met" if self.ours >= self.paper else "not met"
+        if self.wants is Wants.MORE:
+            return _side(self.by_seed or (self.ours,), self.paper)
         return "met" if abs(self.ours - self.paper) <= NEAR * abs(self.paper) else "not met"
+
+
+def _side(values: Sequence[float], of: float) -> str:
+    above, below = any(value > of * (1 + ALIKE) for value in values), any(value < of * (1 - ALIKE) for value in values)
+    if above and below:
+        return "open"
+    return "met" if above else "not met" if below else "alike"
 
 
 def row(
@@ -71,8 +89,8 @@ def row(
     """A row whose figure, or figures by seed, may be out of reach because a case failed: then it tells the error."""
     try:
         found = ours()
-        mean, within = interval(found if isinstance(found, Sequence) else [found])
-        return Row(what, paper, mean, unit, wants, note, scale, None if math.isnan(within) else within)
+        values = tuple(found) if isinstance(found, Sequence) else (found,)
+        return Row(what, paper, fmean(values), unit, wants, note, scale, values if len(values) > 1 else ())
     except CaseFailed as problem:
         return Row(what, paper, None, unit, wants, str(problem), scale)
 

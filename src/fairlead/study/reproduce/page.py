@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.study.reproduce.findings import Findings, Row
+from fairlead.study.reproduce.findings import Findings, Row, Wants
 from fairlead.study.reproduce.pictures import png
 from fairlead.study.reproduce.study import Sizes, Study
 
 VERDICTS = (
     "A gain is met from nine tenths of the paper's factor on, and met in part where there is a gain at all; a value is met"
-    " within a tenth. Where there are several seeds, ± is the half width of the 95 % confidence interval of their mean."
+    " within a tenth, a bound where it is kept. An order (>) is met, or not met, where no seed says otherwise, alike where no"
+    " seed differs by more than 1 %, and open where seeds disagree. ± is the half width of the 95 % confidence interval"
+    " of the mean over seeds."
 )
 
 HEADINGS = ("claim", "paper", "ours", "ours / paper", "verdict", "scale", "remark")
@@ -26,7 +28,7 @@ table{border-collapse:collapse;width:100%;margin:.6rem 0}
 td,th{padding:.3rem .6rem;border-bottom:1px solid #dde3e8;text-align:left}
 td.n{text-align:right;white-space:nowrap}.pictures{display:flex;flex-wrap:wrap;gap:1rem}
 .pictures img{max-width:100%;width:33rem}
-.met{color:#00734f}.not-met,.failed{color:#b3261e}.in-part{color:#8a5a00}.not-built{color:#66717d}li{color:#55626f}
+.met{color:#00734f}.not-met,.failed{color:#b3261e}.in-part,.open{color:#8a5a00}.not-built{color:#66717d}li{color:#55626f}
 """
 
 
@@ -68,8 +70,14 @@ def write_pages(report: Report, folder: Path) -> list[Path]:
 
 def cells(row: Row, scale: Sizes, study: Study[Any]) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-    shown = shown_value(row.paper, row.unit), shown_ours(row)
+    shown = shown_paper(row), shown_ours(row)
     return (row.what, *shown, ratio, row.verdict, f"{scale.name}: {row.scale or study.size(scale)}", row.note)
+
+
+def shown_paper(row: Row) -> str:
+    """The paper's value, or the bound that it is."""
+    bound = {Wants.MORE: "> ", Wants.LEAST: "≥ ", Wants.MOST: "≤ "}.get(row.wants, "")
+    return shown_value(row.paper, row.unit) if row.paper is None else f"{bound}{shown_value(row.paper, row.unit)}"
 
 
 def shown_ours(row: Row) -> str:

@@ -60,14 +60,14 @@ def read_jct(scale: Scale, answers: Answers) -> Findings:
         rows.append(row(f"average JCT, Tiresias / FIFO: {told}", 1.0, partial(gains, least), wants=Wants.NEAR))
         for load in scale.points(durations):
             told = load_told(durations, load)
-            rows.append(row(f"average JCT, Tiresias / FIFO: {told}", 1.0, partial(gains, load), wants=Wants.LEAST))
+            rows.append(row(f"average JCT, Tiresias / FIFO: {told}", 1.0, partial(gains, load), wants=Wants.MORE))
         told = load_told(durations, HIGH)
         rows.append(
             row(
                 f"the same where a restart takes {RESTART_S:.0f} s: {told}",
                 1.0,
                 partial(gains, HIGH, given=dear),
-                wants=Wants.LEAST,
+                wants=Wants.MORE,
             )
         )
     notes = [
@@ -89,7 +89,7 @@ def read_responsiveness(scale: Scale, answers: Answers) -> Findings:
         for load in scale.points(durations):
             told = load_told(durations, load)
             worse = partial(given.gains, answers, FIFO.label, TIRESIAS.label, load, responsiveness)
-            rows.append(row(f"responsiveness, FIFO / Tiresias: {told}", 1.0, worse, wants=Wants.LEAST))
+            rows.append(row(f"responsiveness, FIFO / Tiresias: {told}", 1.0, worse, wants=Wants.MORE))
             rows.append(
                 row(f"responsiveness, best of the others / LAS: {told}", 1.0, partial(best_other, load), wants=Wants.LEAST)
             )

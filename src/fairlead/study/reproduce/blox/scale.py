@@ -30,6 +30,7 @@ class Scale:
     chosen_accelerators: int  # where the scheduler is chosen anew: Figures 14, 15, 20 and 21
     chosen_measure: tuple[int, int]
     chosen_seeds: tuple[int, ...]
+    chosen_shares: tuple[float, ...] = (0.9, 1.2)  # of capacity: a load at which queues come and go, and one at which they grow
 
     @property
     def cluster(self) -> str:
@@ -87,8 +88,9 @@ def load_told(durations: str, load: float) -> str:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("tiny", 16, (6, 14), (0,), (4.0, 8.0), (0.9,), (5, 8), 8, (3, 9), (0,)),
-        Scale("small", 32, (225, 300), (0, 1, 2), (4.0, 8.0), (0.9,), (5, 8), 16, (10, 50), (0, 1, 2, 3, 4)),
+        Scale("tiny", 16, (6, 14), (0,), (4.0, 8.0), (0.9,), (5, 8), 8, (3, 9), (0,), (1.2,)),
+        Scale("small", 32, (225, 300), (0, 1, 2), (2.0, 8.0), (0.9,), (5, 8), 16, (10, 40),
+              (0, 1, 2, 3, 4), (1.2,)),
         Scale("medium", 64, (1500, 2000), (0, 1, 2), (1.0, 3.0, 5.0, 7.0, 8.0), (0.9, 1.2), (5, 6, 7, 8), 32, (200, 300),
               (0, 1, 2, 3, 4)),
         Scale("full", 128, (3000, 4000), (0, 1, 2), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0), (0.5, 0.7, 0.9, 1.0, 1.2),

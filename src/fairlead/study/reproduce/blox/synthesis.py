@@ -29,10 +29,6 @@ POLICIES = ("fifo", "srtf", "las")
 ADMISSIONS = ("accept-all", "accept-up-to:factor=1.2", "accept-up-to:factor=1.4")
 JCT, BOTH = ("jct",), ("jct", "responsiveness")
 PATTERNS = ("steady", "bursty")
-SHARES = {JCT: (0.9, 1.2), BOTH: (1.2,)}
-"""Of capacity: a load at which queues come and go, and one at which they grow. The paper's 8 jobs/hr are another share with
-each kind of durations."""
-
 BINS = 24
 NEAR_SECOND, FAR_FROM_WORST = 1 / 1.02, 1 / 0.8
 
@@ -111,14 +107,13 @@ class Setting:
         return {one.name: [Run(_scheduler(one), self.cluster, self.workload, seed) for seed in seeds] for one in candidates()}
 
 
-def settings(scale: Scale, by: tuple[str, ...]) -> list[Setting]:
-    return [
-        Setting(scale, durations, pattern, share) for durations in DURATIONS for share in SHARES[by] for pattern in PATTERNS
-    ]
+def settings(scale: Scale) -> list[Setting]:
+    shares = scale.chosen_shares
+    return [Setting(scale, durations, pattern, share) for durations in DURATIONS for share in shares for pattern in PATTERNS]
 
 
 def cases(by: tuple[str, ...], scale: Scale) -> Iterable[Case]:
-    for one in settings(scale, by):
+    for one in settings(scale):
         yield from one.chosen(by)
         for runs in one.static().values():
             yield from runs
@@ -154,7 +149,7 @@ def read(by: tuple[str, ...], scale: Scale, answers: Answers) -> Findings:
     what = "average JCT" if by == JCT else "JCT and responsiveness"
     rows: list[Row] = []
     notes, pictures = [], []
-    for setting in settings(scale, by):
+    for setting in settings(scale):
 
         def over(place: int, setting: Setting = setting) -> float:
             return ranked(setting, answers, by).over(place)
