@@ -11,10 +11,11 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.events import SchedulerSwitched
 from fairlead.core.job import Job
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal, NoJournal
 from fairlead.study.inputs import table_for
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.study.simulate import Simulation, begin, simulate
 from fairlead.study.synthesizer import Advisor, Forecast, Wanted, combinations
+from fairlead.study.synthesizer.outlook import Moment, look_ahead
 from fairlead.study.synthesizer.run import synthesize
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.trace import Trace
@@ -85,6 +86,19 @@ def test_the_same_with_several_processes():
         found = [synthesize(simulation, one) for one in (advisor, several)]
     choices = [[(one.time, one.chosen.label, one.gain) for one in each.advice] for each in found]
     assert choices[0] == choices[1]
+
+
+def test_where_nobody_stands_at_the_door_and_nobody_comes_admission_makes_no_difference():
+    simulation, advisor = given(behind_long_ones())
+    loop = begin(simulation, NoJournal()).loop
+    loop.run(until=HOUR)
+    moment = Moment(loop.state.snapshot(loop.backend.now).detached(), SIX[0])
+    for free, limited in zip(SIX[::2], SIX[1::2]):
+        assert free.policy == limited.policy
+        assert moment.fate_of(free) == moment.fate_of(limited)
+        assert look_ahead(moment, free, advisor.table) == look_ahead(moment, limited, advisor.table)
+    coming = replace(moment, arrivals=(Job("late", 2 * HOUR, HOUR),))
+    assert len({coming.fate_of(one) for one in SIX}) == len(SIX)
 
 
 def test_one_candidate_is_itself():

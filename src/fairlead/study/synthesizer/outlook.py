@@ -41,7 +41,7 @@ class Moment:
         """The same for candidates that fare alike from here: where nobody stands at the door and nobody comes, admission has
         nothing to decide."""
         closed = not len(self.view.queued) and not self.arrivals
-        return str(replace(candidate, name="", **({"admission": Part("accept-all")} if closed else {})))
+        return str(replace(candidate, name="", admission=Part("accept-all") if closed else candidate.admission))
 
 
 @dataclass(frozen=True)
