@@ -122,6 +122,14 @@ def test_a_forecast_of_recent_arrivals_is_like_them_and_the_same_for_the_same_se
     assert Forecast().coming(now, past) == ()
 
 
+def test_who_was_forecast_and_did_not_come_is_news():
+    simulation, advisor = given(behind_long_ones(), candidates=SIX[:3:2])
+    expecting = Advisor(SIX[:3:2], advisor.table, forecast=Forecast("recent", HOUR))
+    quiet, alert = (synthesize(simulation, one).advice for one in (advisor, expecting))
+    assert len(quiet) == 1
+    assert len(alert) > 1
+
+
 def test_weights_choose_between_ending_soon_and_beginning_soon():
     simulation, advisor = given(behind_long_ones())
     eager = Advisor(SIX, advisor.table, wanted=Wanted({"responsiveness": 1.0}))

@@ -80,7 +80,8 @@ def synthesize(
         if loop.backend.now <= before:  # nothing can happen any more
             break
         news = (loop.state.next_number, loop.state.up.tobytes())
-        if news == known or not loop.state.busy:  # nobody came and no node went: what was foreseen comes true
+        foreseen = news == known and advisor.forecast.arrivals == "nobody"  # nobody came and no node went: it comes true
+        if foreseen or not loop.state.busy:
             continue
         known = news
         view = loop.state.snapshot(loop.backend.now)
