@@ -57,10 +57,9 @@ class Scale:
     @property
     def description(self) -> str:
         loads = ", ".join(f"{load:g}" for load in self.loads)
-        shares = ", ".join(f"{100 * share:.0f}" for share in self.shares)
+        shares = "".join(f", {100 * share:.0f} % of capacity" for share in self.shares)
         return (
-            f"{self.name}: {self.size}; {loads} jobs per hour (per 128) and {shares} % of capacity; the synthesizer on"
-            f" {self.chosen_size}"
+            f"{self.name}: {self.size}; loads of {loads} jobs per hour (per 128){shares}; the synthesizer on {self.chosen_size}"
         )
 
 
@@ -88,7 +87,7 @@ def load_told(durations: str, load: float) -> str:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("tiny", 16, (6, 14), (0,), (4.0, 8.0), (0.9,), (5, 8), 8, (3, 9), (0,), (1.2,)),
+        Scale("tiny", 16, (4, 10), (0,), (2.0, 8.0), (), (5, 8), 8, (3, 9), (0,), (1.2,)),
         Scale("small", 32, (225, 300), (0, 1, 2), (2.0, 8.0), (0.9,), (5, 8), 16, (10, 40),
               (0, 1, 2, 3, 4), (1.2,)),
         Scale("medium", 64, (1500, 2000), (0, 1, 2), (1.0, 3.0, 5.0, 7.0, 8.0), (0.9, 1.2), (5, 6, 7, 8), 32, (200, 300),
