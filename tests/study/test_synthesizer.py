@@ -122,12 +122,12 @@ def test_a_forecast_of_recent_arrivals_is_like_them_and_the_same_for_the_same_se
     assert Forecast().coming(now, past) == ()
 
 
-def test_who_was_forecast_and_did_not_come_is_news():
+def test_it_looks_again_though_nobody_came():
+    """What is best for who is left may be another one than what was best for all."""
     simulation, advisor = given(behind_long_ones(), candidates=SIX[:3:2])
-    expecting = Advisor(SIX[:3:2], advisor.table, forecast=Forecast("recent", HOUR))
-    quiet, alert = (synthesize(simulation, one).advice for one in (advisor, expecting))
-    assert len(quiet) == 1
-    assert len(alert) > 1
+    found = synthesize(simulation, advisor, every=30)
+    gaps = {round(late.time - soon.time) for soon, late in zip(found.advice, found.advice[1:])}
+    assert gaps == {30 * 300}
 
 
 def test_weights_choose_between_ending_soon_and_beginning_soon():
