@@ -9,11 +9,12 @@ import pytest
 
 from cli.command import fairlead
 from fairlead.core.errors import InputError, UnknownName
-from fairlead.study.reproduce import SCALES, Reproduction, World, chosen, reproduce, scale_named
+from fairlead.study.reproduce import Reproduction, World, reproduce
 from fairlead.study.reproduce.case import Answers, key_of
 from fairlead.study.reproduce.findings import Findings, Row, Wants
-from fairlead.study.reproduce.reproduce import STUDIES
-from fairlead.study.reproduce.runs import Jobs, Run
+from fairlead.study.reproduce.gavel import GAVEL
+from fairlead.study.reproduce.gavel.runs import Jobs, Run
+from fairlead.study.reproduce.gavel.scale import SCALES
 from fairlead.study.reproduce.store import Store
 from fairlead.study.reproduce.study import Study
 from fairlead.study.reproduce.working import answer_all
@@ -26,7 +27,7 @@ NAMES = {"fig9", "fig10", "fig11", "fig12", "fig13", "fig14", "fig15a", "fig15b"
 def finished(tmp_path_factory):
     """All studies once, with the bundled catalogue; the tests look at what came of it."""
     folder = tmp_path_factory.mktemp("gavel")
-    given = Reproduction(TINY, World(), folder)
+    given = Reproduction(GAVEL, TINY, World(), folder)
     return given, reproduce(given, processes=1)
 
 
@@ -66,7 +67,7 @@ def test_what_is_finished_is_not_run_again_and_tells_the_same(finished):
 
 def test_a_damaged_case_is_run_again(finished):
     given, _ = finished
-    small = replace(given, studies=chosen(["fig13"]))
+    small = replace(given, only=GAVEL.chosen(["fig13"]))
     (case,) = small.cases()
     path = Store(given.folder / "cases", given.world).path(case)
     whole = path.read_bytes()
@@ -108,7 +109,7 @@ def test_a_study_that_cannot_be_read_is_a_row_with_the_error(tmp_path):
     def read(scale, answers: Answers) -> Findings:
         raise KeyError("gone")
 
-    given = Reproduction(TINY, World(), tmp_path, (Study("odd", "An odd study", lambda scale: [], read),))
+    given = Reproduction(GAVEL, TINY, World(), tmp_path, (Study("odd", "An odd study", lambda scale: [], read),))
     ((_, row),) = reproduce(given, processes=1).rows
     assert row.verdict == "failed"
     assert "gone" in row.note
@@ -116,7 +117,7 @@ def test_a_study_that_cannot_be_read_is_a_row_with_the_error(tmp_path):
 
 def test_two_processes_give_what_one_gives(tmp_path, finished):
     given, outcome = finished
-    some = replace(given, folder=tmp_path, studies=chosen(["fig12"]))
+    some = replace(given, folder=tmp_path, only=GAVEL.chosen(["fig12"]))
     assert reproduce(some, processes=2).rows == [(study, row) for study, row in outcome.rows if study.name == "fig12"]
 
 
@@ -133,7 +134,7 @@ def test_verdicts():
 def test_loads_shrink_with_the_cluster_and_all_arms_see_the_same_jobs():
     assert SCALES["small"].load(5.6) == pytest.approx(5.6 / 3)
     assert SCALES["full"].load(5.6) == 5.6
-    cases = list(chosen(["fig9"])[0].cases(SCALES["full"]))
+    cases = list(GAVEL.chosen(["fig9"])[0].cases(SCALES["full"]))
     assert len(cases) == 5 * 7 * 3
     by_arm: dict[str, set] = {}
     for case in cases:
@@ -150,11 +151,11 @@ def test_the_load_goes_on_until_the_measured_jobs_have_ended():
 
 def test_names_that_nobody_has_bring_near_ones():
     with pytest.raises(UnknownName, match="near: 'fig9'"):
-        chosen(["fig99"])
+        GAVEL.chosen(["fig99"])
     with pytest.raises(UnknownName, match="near: 'small'"):
-        scale_named("smal")
-    assert [study.name for study in chosen(["table4", "fig9"])] == ["fig9", "table4"]
-    assert len({study.name for study in STUDIES}) == len(STUDIES)
+        GAVEL.scale("smal")
+    assert [study.name for study in GAVEL.chosen(["table4", "fig9"])] == ["fig9", "table4"]
+    assert len({study.name for study in GAVEL.studies}) == len(GAVEL.studies)
 
 
 def test_a_trace_that_is_absent_says_what_to_pass():
@@ -164,7 +165,7 @@ def test_a_trace_that_is_absent_says_what_to_pass():
 
 def test_the_published_traces_come_out_as_the_paper_says(public_data, tmp_path):
     world = World((public_data / "gavel" / "simulation_throughputs.json").resolve())
-    outcome = reproduce(Reproduction(TINY, world, tmp_path, chosen(["table3"])), processes=1)
+    outcome = reproduce(Reproduction(GAVEL, TINY, world, tmp_path, GAVEL.chosen(["table3"])), processes=1)
     assert {row.verdict for _, row in outcome.rows} == {"met"}
 
 

@@ -10,27 +10,51 @@ from rich import box
 from rich.table import Table
 
 from fairlead.cli.output import note, out, print_json, progress
-from fairlead.study.reproduce import PUBLIC, SCALES, TABLE, Reproduction, World, chosen, scale_named
+from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
-from fairlead.study.reproduce.page import shown_value
-from fairlead.study.reproduce.reproduce import STUDIES, Outcome
+from fairlead.study.reproduce.blox import BLOX, PublicTraces
+from fairlead.study.reproduce.gavel import GAVEL
+from fairlead.study.reproduce.page import shown_ours, shown_paper
+from fairlead.study.reproduce.reproduce import Outcome
+from fairlead.study.reproduce.study import S
 
-SHARED = Path("..") / "shared" / "data" / "gavel" / TABLE
-"""Where the published table lies, seen from the project's root."""
+SHARED = Path(__file__).resolve().parents[3] / ".." / "shared" / "data"
+"""Where the public traces and tables lie, seen from the project's root."""
 
 reproduce_app = typer.Typer(help="Run a paper's evaluation again, and put it beside what the paper says.", no_args_is_help=True)
 
-_HELP = "\n\n".join(
-    [
-        "Run Gavel's evaluation (OSDI'20, section 7) again: tables and figures, the paper's claims beside ours.",
-        "Finished cases are kept in the output folder, and a second run reuses them.",
-        "Scales:",
-        *(f"{SCALES[name].description}." for name in PUBLIC),
-        f"Studies: {', '.join(study.name for study in STUDIES)}.",
-        "Examples:",
-        "  fairlead reproduce gavel",
-        "  fairlead reproduce gavel --scale medium --only fig9,fig10 --out out/gavel-medium",
-    ]
+ScaleOption = Annotated[str, typer.Option("--scale", help=f"How large: {', '.join(PUBLIC)}.")]
+OnlyOption = Annotated[str, typer.Option("--only", help="Studies, separated by commas. [default: all]")]
+FolderOption = Annotated[Path, typer.Option("--out", help="The folder for the report and the finished cases.")]
+ProcessesOption = Annotated[int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def _help(paper: Paper[S], what: str, *examples: str) -> str:
+    return "\n\n".join(
+        [
+            f"Run {what} again: tables and figures, the paper's claims beside ours.",
+            "Finished cases are kept in the output folder, and a second run reuses them.",
+            "Scales:",
+            *(f"{paper.scales[name].description}." for name in PUBLIC),
+            f"Studies: {', '.join(study.name for study in paper.studies)}.",
+            "Examples:",
+            *(f"  fairlead reproduce {example}" for example in examples),
+        ]
+    )
+
+
+_GAVEL_HELP = _help(
+    GAVEL,
+    "Gavel's evaluation (OSDI'20, section 7)",
+    "gavel",
+    "gavel --scale medium --only fig9,fig10 --out out/gavel-medium",
+)
+_BLOX_HELP = _help(
+    BLOX,
+    "Blox' evaluation (EuroSys'24, sections 4 and 5)",
+    "blox",
+    "blox --scale full --processes 16 --out out/blox-full",
 )
 
 
@@ -39,10 +63,10 @@ def papers() -> None:
     """Run a paper's evaluation again, and put it beside what the paper says."""
 
 
-@reproduce_app.command("gavel", help=_HELP)
+@reproduce_app.command("gavel", help=_GAVEL_HELP)
 def gavel(
-    scale: Annotated[str, typer.Option("--scale", help=f"How large: {', '.join(PUBLIC)}.")] = "small",
-    only: Annotated[str, typer.Option("--only", help="Studies, separated by commas. [default: all]")] = "",
+    scale: ScaleOption = "small",
+    only: OnlyOption = "",
     throughputs: Annotated[
         Path | None,
         typer.Option(
@@ -50,17 +74,42 @@ def gavel(
             help=f"Gavel's {TABLE}; its traces are looked for beside it. [default: none, the bundled catalogue's rates]",
         ),
     ] = None,
-    folder: Annotated[Path, typer.Option("--out", help="The folder for the report and the finished cases.")] = Path(
-        "out/gavel"
-    ),
-    processes: Annotated[
-        int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    folder: FolderOption = Path("out/gavel"),
+    processes: ProcessesOption = None,
+    json: JsonOption = False,
 ) -> None:
-    studies = chosen([name.strip() for name in only.split(",") if name.strip()])
-    given = Reproduction(scale_named(scale), World(_table(throughputs)), folder, studies)
-    _ = given.world.table  # a table that cannot be read is told before anything runs
+    studies, size = GAVEL.chosen(_names(only)), GAVEL.scale(scale)
+    world = World(_table(throughputs))
+    _ = world.table  # a table that cannot be read is told before anything runs
+    _run(Reproduction(GAVEL, size, world, folder, studies), processes, json)
+
+
+@reproduce_app.command("blox", help=_BLOX_HELP)
+def blox(
+    scale: ScaleOption = "small",
+    only: OnlyOption = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="A folder with philly/philly.csv and tiresias/60_job.csv. [default: none, generated durations alone]",
+        ),
+    ] = None,
+    folder: FolderOption = Path("out/blox"),
+    processes: ProcessesOption = None,
+    json: JsonOption = False,
+) -> None:
+    studies, size = BLOX.chosen(_names(only)), BLOX.scale(scale)
+    world = PublicTraces(data=_data(data))
+    _ = world.mark  # as above
+    _run(Reproduction(BLOX, size, world, folder, studies), processes, json)
+
+
+def _names(only: str) -> list[str]:
+    return [name.strip() for name in only.split(",") if name.strip()]
+
+
+def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
     with progress(len(given.cases()), "running", quiet=json) as bar:
         outcome = run_reproduction(given, processes=processes, on_done=lambda _: bar.advance())
     if json:
@@ -70,6 +119,7 @@ def gavel(
                 "claim": row.what,
                 "paper": row.paper,
                 "ours": row.ours,
+                "within": row.within,
                 "verdict": row.verdict,
                 "note": row.note,
             }
@@ -77,25 +127,35 @@ def gavel(
         ]
         print_json({"scale": given.scale.name, "rates": given.world.rates_are, "ran": outcome.ran, "rows": rows})
         return
-    out.print(_shown(outcome, f"{given.scale.description}; {given.world.rates_are}"))
+    title = f"{given.paper.title}, reproduced"
+    out.print(_shown(outcome, title, f"{given.scale.description}; {given.world.rates_are}"))
     kept = len(given.cases()) - outcome.ran
     note(f"cases run: {outcome.ran}" + (f", kept from before: {kept}" if kept else ""))
-    note(f"report: {folder / 'report.html'}")
+    note(f"report: {given.folder / 'report.html'}")
 
 
 def _table(given: Path | None) -> Path | None:
     """The file that was asked for, or the published one beside the project, or none."""
     if given is not None:
         return given
-    beside = Path(__file__).resolve().parents[3] / SHARED
+    beside = SHARED / "gavel" / TABLE
     if beside.is_file():
         return beside.resolve()
     note("going on with the bundled catalogue's rates; for Gavel's own, pass its simulation_throughputs.json as --throughputs")
     return None
 
 
-def _shown(outcome: Outcome, caption: str) -> Table:
-    table = Table(title="Gavel, reproduced", caption=caption, box=box.SIMPLE, title_justify="left", caption_justify="left")
+def _data(given: Path | None) -> Path | None:
+    if given is not None:
+        return given
+    if SHARED.is_dir():
+        return SHARED.resolve()
+    note("going on with generated durations alone; for Philly's, pass the folder of public traces as --data")
+    return None
+
+
+def _shown(outcome: Outcome, title: str, caption: str) -> Table:
+    table = Table(title=title, caption=caption, box=box.SIMPLE, title_justify="left", caption_justify="left")
     table.add_column("study", no_wrap=True)
     table.add_column("claim")
     for heading in ("paper", "ours"):
@@ -103,5 +163,5 @@ def _shown(outcome: Outcome, caption: str) -> Table:
     table.add_column("verdict")
     for study, row in outcome.rows:
         verdict = f"failed: {row.note}" if row.verdict == "failed" else row.verdict
-        table.add_row(study.name, row.what, shown_value(row.paper, row.unit), shown_value(row.ours, row.unit), verdict)
+        table.add_row(study.name, row.what, shown_paper(row), shown_ours(row), verdict)
     return table

@@ -133,15 +133,17 @@ _BY_KIND = {demand.kind: demand for demand in DEMANDS}
 
 
 @cache
-def catalogue() -> ThroughputTable:
-    """Steps per second of the whole gang, for every kind, gang size, type, placement, and pair of equal gangs."""
+def catalogue(network_gbs: float | None = None) -> ThroughputTable:
+    """Steps per second of the whole gang, for every kind, gang size, type, placement, and pair of equal gangs. Nodes are
+    `network_gbs` GB/s one way from each other, or as far as their type's usually are."""
     rows = [(demand, n) for demand in DEMANDS for n in (GANG_SIZES if demand.distributable else (1,))]
     demands = [demand for demand, _ in rows]
     sizes = np.array([n for _, n in rows], dtype=np.int64)
     times = step_times(demands, DEVICES)
     # Consolidated: one node holds the gang. Spread: a node for each worker. Hops and stragglers are assumptions.
     consolidated = Placing(np.array([device.link_gbs for device in DEVICES]), hop_us=10, straggling=0.02)
-    scattered = Placing(np.array([device.network_gbs for device in DEVICES]), hop_us=40, straggling=0.06)
+    network = np.array([network_gbs or device.network_gbs for device in DEVICES])
+    scattered = Placing(network, hop_us=40, straggling=0.06)
     room = np.array([device.memory_gb for device in DEVICES])
     held = memory_gb(demands)
     fits = held[:, None] <= room

@@ -5,12 +5,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TypeAlias
 
+from fairlead.report.confidence import interval
 from fairlead.study.reproduce.case import CaseFailed
 
 NEAR = 0.1
 """A figure within so much of the paper's is near it; a gain so much smaller still counts as reached."""
+
+ALIKE = 0.01
+"""Where an order is claimed, less of a difference is none."""
 
 
 class Wants(enum.Enum):
@@ -19,6 +24,8 @@ class Wants(enum.Enum):
     GAIN = "gain"  # a factor: at least the paper's
     NEAR = "near"  # a value: the paper's, more or less
     MOST = "most"  # a bound: at most the paper's
+    LEAST = "least"  # a bound: at least the paper's
+    MORE = "more"  # an order: every seed tells the same side of the paper's, or hardly any difference
     NOTHING = "nothing"  # for information
 
 
@@ -33,6 +40,12 @@ class Row:
     wants: Wants = Wants.GAIN
     note: str = ""
     scale: str = ""
+    by_seed: tuple[float, ...] = ()  # where there are several
+
+    @property
+    def within(self) -> float | None:
+        """Half the width of the 95 % confidence interval of the mean over seeds."""
+        return interval(self.by_seed)[1] if len(self.by_seed) > 1 else None
 
     @property
     def ratio(self) -> float | None:
@@ -50,21 +63,34 @@ class Row:
             return "in part" if self.ours > 1 else "not met"
         if self.wants is Wants.MOST:
             return "met" if self.ours <= self.paper else "not met"
+        if self.wants is Wants.LEAST:
+            return "met" if self.ours >= self.paper else "not met"
+        if self.wants is Wants.MORE:
+            return _side(self.by_seed or (self.ours,), self.paper)
         return "met" if abs(self.ours - self.paper) <= NEAR * abs(self.paper) else "not met"
+
+
+def _side(values: Sequence[float], of: float) -> str:
+    above, below = any(value > of * (1 + ALIKE) for value in values), any(value < of * (1 - ALIKE) for value in values)
+    if above and below:
+        return "open"
+    return "met" if above else "not met" if below else "alike"
 
 
 def row(
     what: str,
     paper: float | None,
-    ours: Callable[[], float],
+    ours: Callable[[], float | Sequence[float]],
     unit: str = "x",
     wants: Wants = Wants.GAIN,
     note: str = "",
     scale: str = "",
 ) -> Row:
-    """A row whose figure may be out of reach because a case failed: then it tells the error."""
+    """A row whose figure, or figures by seed, may be out of reach because a case failed: then it tells the error."""
     try:
-        return Row(what, paper, ours(), unit, wants, note, scale)
+        found = ours()
+        values = tuple(found) if isinstance(found, Sequence) else (found,)
+        return Row(what, paper, fmean(values), unit, wants, note, scale, values if len(values) > 1 else ())
     except CaseFailed as problem:
         return Row(what, paper, None, unit, wants, str(problem), scale)
 

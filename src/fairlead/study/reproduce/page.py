@@ -7,15 +7,18 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fairlead.study.reproduce.findings import Findings, Row
+from fairlead.study.reproduce.findings import Findings, Row, Wants
 from fairlead.study.reproduce.pictures import png
-from fairlead.study.reproduce.scale import Scale, scale_named
-from fairlead.study.reproduce.study import Study
-from fairlead.study.reproduce.world import World
+from fairlead.study.reproduce.study import Sizes, Study
 
-HIGH_LOAD = 5.6
-"""Figure 9's high load, by which a scale's window is put beside the paper's."""
+VERDICTS = (
+    "A gain is met from nine tenths of the paper's factor on, and met in part where there is a gain at all; a value is met"
+    " within a tenth, a bound where it is kept. An order (>) is met, or not met, where no seed says otherwise, alike where no"
+    " seed differs by more than 1 %, and open where seeds disagree. ± is the half width of the 95 % confidence interval"
+    " of the mean over seeds."
+)
 
 HEADINGS = ("claim", "paper", "ours", "ours / paper", "verdict", "scale", "remark")
 
@@ -25,7 +28,7 @@ table{border-collapse:collapse;width:100%;margin:.6rem 0}
 td,th{padding:.3rem .6rem;border-bottom:1px solid #dde3e8;text-align:left}
 td.n{text-align:right;white-space:nowrap}.pictures{display:flex;flex-wrap:wrap;gap:1rem}
 .pictures img{max-width:100%;width:33rem}
-.met{color:#00734f}.not-met,.failed{color:#b3261e}.in-part{color:#8a5a00}.not-built{color:#66717d}li{color:#55626f}
+.met{color:#00734f}.not-met,.failed{color:#b3261e}.in-part,.open{color:#8a5a00}.not-built{color:#66717d}li{color:#55626f}
 """
 
 
@@ -33,43 +36,54 @@ td.n{text-align:right;white-space:nowrap}.pictures{display:flex;flex-wrap:wrap;g
 class Told:
     """A study with what it found."""
 
-    study: Study
+    study: Study[Any]
     findings: Findings
 
 
-def write_pages(told: Sequence[Told], scale: Scale, world: World, folder: Path) -> list[Path]:
+@dataclass(frozen=True)
+class Report:
+    """What the page of a reproduction shows: whose evaluation, at which scale, what holds for all of it, and each study."""
+
+    title: str
+    scale: Sizes
+    introduction: Sequence[str]
+    told: Sequence[Told]
+
+    @property
+    def paragraphs(self) -> list[str]:
+        return [*self.introduction, VERDICTS]
+
+
+def write_pages(report: Report, folder: Path) -> list[Path]:
     """Write report.html, report.md and the pictures; say which."""
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = {picture.name: png(picture) for one in told for picture in one.findings.pictures}
+    pictures = {picture.name: png(picture) for one in report.told for picture in one.findings.pictures}
     written = []
     for name, image in pictures.items():
         written.append(folder / f"{name}.png")
         written[-1].write_bytes(image)
-    for name, text in (("report.md", markdown(told, scale, world)), ("report.html", page(told, scale, world, pictures))):
+    for name, text in (("report.md", markdown(report)), ("report.html", page(report, pictures))):
         (folder / name).write_text(text, encoding="utf-8")
         written.insert(0, folder / name)
     return written
 
 
-def introduction(scale: Scale, world: World) -> list[str]:
-    (first, last), (from_h, to_h) = scale.hours(HIGH_LOAD), scale_named("full").hours(HIGH_LOAD)
-    return [
-        f"Scale {scale.description}.",
-        f"{world.rates_are[0].upper()}{world.rates_are[1:]}.",
-        "Rounds of six minutes and no costs of preemption, unless a study says otherwise. Both sides of a comparison have the"
-        " same jobs and the same options. Loads are those of the paper's 108 accelerators; a smaller cluster gets its part.",
-        f"At {HIGH_LOAD} jobs per hour the measured jobs come in hours {first:.0f} to {last:.0f}; the paper's in hours"
-        f" {from_h:.0f} to {to_h:.0f}. Where one side cannot carry the load, its queue keeps growing all that time: gains at"
-        " high load depend on how late they are measured.",
-        "A gain is met from nine tenths of the paper's factor on, and met in part where there is a gain at all; a value is met"
-        " within a tenth.",
-    ]
-
-
-def cells(row: Row, scale: Scale, study: Study) -> tuple[str, ...]:
+def cells(row: Row, scale: Sizes, study: Study[Any]) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-    shown = shown_value(row.paper, row.unit), shown_value(row.ours, row.unit)
+    shown = shown_paper(row), shown_ours(row)
     return (row.what, *shown, ratio, row.verdict, f"{scale.name}: {row.scale or study.size(scale)}", row.note)
+
+
+def shown_paper(row: Row) -> str:
+    """The paper's value, or the bound that it is."""
+    bound = {Wants.MORE: "> ", Wants.LEAST: "≥ ", Wants.MOST: "≤ "}.get(row.wants, "")
+    return shown_value(row.paper, row.unit) if row.paper is None else f"{bound}{shown_value(row.paper, row.unit)}"
+
+
+def shown_ours(row: Row) -> str:
+    """Our value, and how far it can be trusted where that is known."""
+    shown = shown_value(row.ours, row.unit)
+    return f"{shown} ± {shown_value(row.within, row.unit)}" if row.ours is not None and row.within is not None else shown
 
 
 def shown_value(value: float | None, unit: str) -> str:
@@ -82,12 +96,12 @@ def shown_value(value: float | None, unit: str) -> str:
     return f"{value:.3g} {unit}" if abs(value) < 100 else f"{value:,.0f} {unit}"
 
 
-def markdown(told: Sequence[Told], scale: Scale, world: World) -> str:
-    lines = ["# Gavel's evaluation, reproduced", ""]
-    lines += [part + "\n" for part in introduction(scale, world)]
-    for one in told:
+def markdown(report: Report) -> str:
+    lines = [f"# {report.title}'s evaluation, reproduced", ""]
+    lines += [part + "\n" for part in report.paragraphs]
+    for one in report.told:
         lines += [f"## {one.study.title}", "", _markdown_row(HEADINGS), _markdown_row(["---"] * len(HEADINGS))]
-        lines += [_markdown_row(cells(row, scale, one.study)) for row in one.findings.rows]
+        lines += [_markdown_row(cells(row, report.scale, one.study)) for row in one.findings.rows]
         lines += ["", *(f"- {note}" for note in one.findings.notes)]
         lines += ["", *(f"![{picture.title}]({picture.name}.png)" for picture in one.findings.pictures), ""]
     return "\n".join(lines)
@@ -97,13 +111,12 @@ def _markdown_row(values: Sequence[str]) -> str:
     return "| " + " | ".join(value.replace("|", "\\|") for value in values) + " |"
 
 
-def page(told: Sequence[Told], scale: Scale, world: World, pictures: dict[str, bytes]) -> str:
-    parts = [
-        f"<h1>Gavel's evaluation, reproduced</h1>{''.join(f'<p>{html.escape(p)}</p>' for p in introduction(scale, world))}"
-    ]
-    for one in told:
+def page(report: Report, pictures: dict[str, bytes]) -> str:
+    paragraphs = "".join(f"<p>{html.escape(paragraph)}</p>" for paragraph in report.paragraphs)
+    parts = [f"<h1>{html.escape(report.title)}'s evaluation, reproduced</h1>{paragraphs}"]
+    for one in report.told:
         head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
-        body = "".join(_html_row(row, scale, one.study) for row in one.findings.rows)
+        body = "".join(_html_row(row, report.scale, one.study) for row in one.findings.rows)
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in one.findings.notes)
         images = "".join(
             f'<img alt="{html.escape(p.title)}" src="data:image/png;base64,{base64.b64encode(pictures[p.name]).decode()}">'
@@ -113,7 +126,7 @@ def page(told: Sequence[Told], scale: Scale, world: World, pictures: dict[str, b
             f'<h2 id="{html.escape(one.study.name)}">{html.escape(one.study.title)}</h2>'
             f"<table><tr>{head}</tr>{body}</table><ul>{notes}</ul><div class=pictures>{images}</div>"
         )
-    return document("Gavel, reproduced", "".join(parts))
+    return document(f"{report.title}, reproduced", "".join(parts))
 
 
 def document(title: str, body: str) -> str:
@@ -126,7 +139,7 @@ def document(title: str, body: str) -> str:
     )
 
 
-def _html_row(row: Row, scale: Scale, study: Study) -> str:
+def _html_row(row: Row, scale: Sizes, study: Study[Any]) -> str:
     shown = [html.escape(cell) for cell in cells(row, scale, study)]
     kind = row.verdict.replace(" ", "-")
     parts = [f'<td class="n">{cell}</td>' if 1 <= index <= 3 else f"<td>{cell}</td>" for index, cell in enumerate(shown)]

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from fairlead.study.reproduce.case import Answer, Answers, CaseFailed
+from fairlead.study.reproduce.case import Answer, Answers, Case, CaseFailed
 from fairlead.study.reproduce.findings import Distribution, Line, Lines
-from fairlead.study.reproduce.runs import Run
 
 HOUR = 3600.0
 
 
+class Labelled(Protocol):
+    """One side of a comparison."""
+
+    @property
+    def label(self) -> str: ...
+
+
+A = TypeVar("A", bound=Labelled)
+
+
 @dataclass(frozen=True)
-class Arm:
-    """One side of a comparison: a label, and in what it differs from the others."""
-
-    label: str
-    policy: str
-    estimation: str = "oracle"
-    ideal: bool = False
-
-
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(Generic[A]):
     """`make` gives the case of an arm at a load (in the paper's jobs per hour, for its cluster) with a seed."""
 
-    arms: tuple[Arm, ...]
+    arms: tuple[A, ...]
     loads: tuple[float, ...]
     seeds: tuple[int, ...]
-    make: Callable[[Arm, float, int], Run]
+    make: Callable[[A, float, int], Case]
+    loads_are: str = "jobs per hour (for 36 accelerators of each type)"
 
-    def cases(self) -> Iterable[Run]:
+    def cases(self) -> Iterable[Case]:
         return (self.make(arm, load, seed) for load in self.loads for arm in self.arms for seed in self.seeds)
 
     @property
@@ -53,6 +53,11 @@ class Sweep:
         """By which factor a figure is smaller under `better`."""
         return self.mean(answers, worse, load, pick) / self.mean(answers, better, load, pick)
 
+    def gains(self, answers: Answers, worse: str, better: str, load: float, pick: Callable[[Answer], float]) -> list[float]:
+        """The same seed by seed: both sides had the same jobs."""
+        sides = (self.answers(answers, worse, load), self.answers(answers, better, load))
+        return [pick(old) / pick(new) for old, new in zip(*sides)]
+
     def against_load(
         self, answers: Answers, name: str, title: str, y: str, pick: Callable[[Answer], float], unit: float = HOUR
     ) -> Lines:
@@ -69,7 +74,7 @@ class Sweep:
             if points:
                 x, mean, spread = zip(*points)
                 lines.append(Line(arm.label, x, mean, spread if len(self.seeds) > 1 else ()))
-        return Lines(name, title, "jobs per hour (for 36 accelerators of each type)", y, lines)
+        return Lines(name, title, self.loads_are, y, lines)
 
     def distribution(
         self, answers: Answers, name: str, title: str, x: str, field: str, load: float, unit: float = HOUR

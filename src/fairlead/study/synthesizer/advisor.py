@@ -1,7 +1,8 @@
 """The advisor: asked at a moment, it simulates every candidate forward, in parallel processes, and says which should decide.
 
-The running combination is looked at first; another one is given up as soon as it cannot beat the best so far. What is
-advised depends on the moment alone, not on how many processes looked."""
+The running combination is looked at first; another one is given up as soon as it cannot beat the best so far. Who differs
+from another in what cannot matter is not looked at twice. What is advised depends on the moment alone, not on how many
+processes looked."""
 
 from __future__ import annotations
 
@@ -95,10 +96,14 @@ class Advisor:
         moment = Moment(view.detached(), running, memo, self.forecast.coming(view.time, past), self.costs)
         current = look_ahead(moment, running, self.table)
         reference = Outlook(0.0, 0.0) if current.problem else current
-        others = [one for one in self.candidates if one.label != running.label]
         looked = [(running, current)]
         if len(view.jobs) or len(view.queued):
-            looked += zip(others, self._look(moment, others, reference))
+            others = [one for one in self.candidates if one.label != running.label]
+            seen = {moment.fate_of(running): current}
+            distinct = {fate: one for one in reversed(others) if (fate := moment.fate_of(one)) not in seen}
+            first = list(distinct.values())[::-1]  # of those who would fare alike
+            seen |= zip(map(moment.fate_of, first), self._look(moment, first, reference))
+            looked += [(one, seen[moment.fate_of(one)]) for one in others]
         here, *rest = [(self.wanted.score(outlook, reference), place) for place, (_, outlook) in enumerate(looked)]
         best = min((score for score in rest if looked[score[1]][1].complete), default=here)
         gain = 1.0 - best[0] / here[0] if math.isfinite(here[0]) else float(math.isfinite(best[0]))

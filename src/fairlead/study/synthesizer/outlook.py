@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fairlead.backends.simulated import Simulated
 from fairlead.backends.world import Costs
-from fairlead.config import SchedulerConfig
+from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import FairleadError, InputError, near_or_all
 from fairlead.core.events import Memo
@@ -36,6 +36,12 @@ class Moment:
     memo: Memo = None
     arrivals: tuple[Job, ...] = ()
     costs: Costs = field(default_factory=Costs)
+
+    def fate_of(self, candidate: SchedulerConfig) -> str:
+        """The same for candidates that fare alike from here: where nobody stands at the door and nobody comes, admission has
+        nothing to decide."""
+        closed = not len(self.view.queued) and not self.arrivals
+        return str(replace(candidate, name="", admission=Part("accept-all") if closed else candidate.admission))
 
 
 @dataclass(frozen=True)

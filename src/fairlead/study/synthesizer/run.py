@@ -52,7 +52,7 @@ def synthesize(
     on_progress: Callable[[float], None] | None = None,
     on_advice: Callable[[Advice], None] | None = None,
 ) -> Synthesized:
-    """Run it. It starts under `given.scheduler`; after every so many rounds with news, the advisor may name another
+    """Run it. It starts under `given.scheduler`; after every so many rounds the advisor may name another
     candidate."""
     length = given.scheduler.round_s
     if length == 0:
@@ -70,19 +70,18 @@ def synthesize(
         over = stop is not None and stop(state)
         return over
 
-    running, told, known = given.scheduler, list[Advice](), (0, b"")
+    running, told = given.scheduler, list[Advice]()
     while not over and (loop.state.busy or not loop.backend.exhausted):
-        rounds = boundary_after(loop.backend.now, length) + (every - 1) * length
+        here = loop.backend.now + 2 * JUST_BEFORE * length  # past the round that a look was taken before
+        rounds = boundary_after(here, length) + (every - 1) * length
         before = loop.backend.now
         loop.run(until=rounds - JUST_BEFORE * length, stop=ended)
         if over or (not loop.state.busy and loop.backend.exhausted):
             break
         if loop.backend.now <= before:  # nothing can happen any more
             break
-        news = (loop.state.next_number, loop.state.up.tobytes())
-        if news == known or not loop.state.busy:  # nobody came and no node went: what was foreseen comes true
+        if not loop.state.busy:
             continue
-        known = news
         view = loop.state.snapshot(loop.backend.now)
         advice = advisor.advise(view, running, memo=loop.state.memo, past=_latest_first(loop.state))
         told.append(advice)

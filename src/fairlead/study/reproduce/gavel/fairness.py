@@ -6,16 +6,17 @@ from functools import partial
 
 from fairlead.study.reproduce.case import Answers
 from fairlead.study.reproduce.findings import Findings, row
-from fairlead.study.reproduce.las import HIGH, continuous
-from fairlead.study.reproduce.scale import Scale
+from fairlead.study.reproduce.gavel.las import HIGH, continuous
+from fairlead.study.reproduce.gavel.runs import Arm
+from fairlead.study.reproduce.gavel.scale import Scale
 from fairlead.study.reproduce.study import Study
-from fairlead.study.reproduce.sweep import Arm, Sweep, average_jct, average_of
+from fairlead.study.reproduce.sweep import Sweep, average_jct, average_of
 
 AGNOSTIC = Arm("Minimize FTF", "finish-time-fairness")
 AWARE = Arm("Gavel", "finish-time-fairness-perf")
 
 
-def sweep(scale: Scale) -> Sweep:
+def sweep(scale: Scale) -> Sweep[Arm]:
     loads = scale.few_loads(HIGH["multiple"])
     return Sweep((AGNOSTIC, AWARE), loads, scale.seeds, partial(continuous, scale, "multiple", 0.0))
 

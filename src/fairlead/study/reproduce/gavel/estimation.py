@@ -6,11 +6,11 @@ from functools import partial
 
 from fairlead.study.reproduce.case import Answers
 from fairlead.study.reproduce.findings import Findings, Wants, row
-from fairlead.study.reproduce.las import GAVEL, GAVEL_SS, HIGH
-from fairlead.study.reproduce.runs import Jobs, Run
-from fairlead.study.reproduce.scale import PAPER_PER_TYPE, Scale, cluster_of
+from fairlead.study.reproduce.gavel.las import GAVEL, GAVEL_SS, HIGH
+from fairlead.study.reproduce.gavel.runs import Arm, Jobs, Run
+from fairlead.study.reproduce.gavel.scale import PAPER_PER_TYPE, Scale, cluster_of
 from fairlead.study.reproduce.study import Study
-from fairlead.study.reproduce.sweep import Arm, Sweep, average_jct
+from fairlead.study.reproduce.sweep import Sweep, average_jct
 
 PER_TYPE = 4
 ORACLE = Arm("space sharing, true rates", GAVEL_SS.policy)
@@ -23,7 +23,7 @@ def made(scale: Scale, arm: Arm, load: float, seed: int) -> Run:
     return Run(arm.policy, cluster_of(PER_TYPE), jobs, seed, estimation=arm.estimation)
 
 
-def sweep(scale: Scale) -> Sweep:
+def sweep(scale: Scale) -> Sweep[Arm]:
     return Sweep((ORACLE, ESTIMATED, ALONE), scale.few_loads(HIGH["single"]), scale.seeds, partial(made, scale))
 
 

@@ -8,10 +8,10 @@ from functools import partial
 
 from fairlead.study.reproduce.case import Answer, Answers
 from fairlead.study.reproduce.findings import Findings, Wants, row
-from fairlead.study.reproduce.runs import Jobs, Run
-from fairlead.study.reproduce.scale import Scale
+from fairlead.study.reproduce.gavel.runs import Arm, Jobs, Run
+from fairlead.study.reproduce.gavel.scale import Scale
 from fairlead.study.reproduce.study import Study
-from fairlead.study.reproduce.sweep import Arm, Sweep, figure
+from fairlead.study.reproduce.sweep import Sweep, figure
 
 BASE = Arm("most throughput", "max-sum-throughput-perf")
 CHEAP = Arm("least cost", "min-cost")
@@ -31,7 +31,7 @@ def made(scale: Scale, arm: Arm, load: float, seed: int) -> Run:
     return Run(arm.policy, scale.cluster, jobs, seed, mechanism="turns:leftovers=false", ideal=arm.ideal)
 
 
-def sweep(scale: Scale) -> Sweep:
+def sweep(scale: Scale) -> Sweep[Arm]:
     return Sweep((BASE, CHEAP, IN_TIME, EXACT), (LOAD,), scale.seeds, partial(made, scale))
 
 

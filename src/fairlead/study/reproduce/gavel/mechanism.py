@@ -10,17 +10,17 @@ import numpy as np
 
 from fairlead.study.reproduce.case import Answers, CaseFailed
 from fairlead.study.reproduce.findings import Findings, Line, Lines, Wants, row
-from fairlead.study.reproduce.las import GAVEL, HIGH, continuous
-from fairlead.study.reproduce.runs import ROUND_S, Run
-from fairlead.study.reproduce.scale import Scale
+from fairlead.study.reproduce.gavel.las import GAVEL, HIGH, continuous
+from fairlead.study.reproduce.gavel.runs import ROUND_S, Arm, Run
+from fairlead.study.reproduce.gavel.scale import Scale
 from fairlead.study.reproduce.study import Study
-from fairlead.study.reproduce.sweep import HOUR, Arm, Sweep, average_jct
+from fairlead.study.reproduce.sweep import HOUR, Sweep, average_jct
 
 ROUNDS = Arm("rounds of 6 minutes", GAVEL.policy)
 IDEAL = Arm("ideal", GAVEL.policy, ideal=True)
 
 
-def sweep(scale: Scale) -> Sweep:
+def sweep(scale: Scale) -> Sweep[Arm]:
     return Sweep((ROUNDS, IDEAL), scale.few_loads(HIGH["single"]), scale.seeds, partial(continuous, scale, "single", 0.0))
 
 

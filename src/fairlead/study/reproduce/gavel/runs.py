@@ -17,7 +17,7 @@ from fairlead.report.record import RunRecord
 from fairlead.study.ideal import ideal
 from fairlead.study.inputs import table_for, used_rates
 from fairlead.study.reproduce.case import Answer
-from fairlead.study.reproduce.isolation import isolated_fairness, jobs_around
+from fairlead.study.reproduce.gavel.isolation import isolated_fairness, jobs_around
 from fairlead.study.reproduce.world import World
 from fairlead.study.simulate import Simulation, simulate
 from fairlead.workloads.catalogue import accelerator_types
@@ -28,6 +28,16 @@ ROUND_S = 360.0
 GOING_ON_H = 3000.0
 """Jobs come for so many hours, and as many as are measured, beyond the measured ones: the load goes on until these have ended.
 How many are generated moves none of the others."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison: a label, and in what it differs from the others."""
+
+    label: str
+    policy: str
+    estimation: str = "oracle"
+    ideal: bool = False
 
 
 @dataclass(frozen=True)

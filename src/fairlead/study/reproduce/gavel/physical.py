@@ -11,9 +11,9 @@ from functools import partial
 
 from fairlead.study.reproduce.case import Answer, Answers, CaseFailed
 from fairlead.study.reproduce.findings import Findings, Wants, row
-from fairlead.study.reproduce.las import GAVEL, HIGH, LAS
-from fairlead.study.reproduce.runs import ROUND_S, Jobs, Run
-from fairlead.study.reproduce.scale import Scale
+from fairlead.study.reproduce.gavel.las import GAVEL, HIGH, LAS
+from fairlead.study.reproduce.gavel.runs import ROUND_S, Jobs, Run
+from fairlead.study.reproduce.gavel.scale import Scale
 from fairlead.study.reproduce.study import Study
 from fairlead.study.reproduce.sweep import HOUR, average_jct, figure
 

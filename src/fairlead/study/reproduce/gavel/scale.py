@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.core.errors import UnknownName
-
 TYPES = ("v100", "p100", "k80")
 PER_NODE = 4
 PAPER_PER_TYPE = 36
@@ -80,12 +78,3 @@ SCALES = {
               (1000, 1500), (32, 64, 128, 256, 512, 1024, 2048), (45.0, 180.0, 360.0, 720.0, 1440.0), 50),
     )
 }  # fmt: skip
-
-PUBLIC = ("small", "medium", "full")
-"""The scales that people are offered; `tiny` is for tests."""
-
-
-def scale_named(name: str) -> Scale:
-    if name not in SCALES:
-        raise UnknownName("scale", name, PUBLIC)
-    return SCALES[name]

@@ -8,10 +8,10 @@ import numpy as np
 
 from fairlead.study.reproduce.case import Answer, Answers, CaseFailed
 from fairlead.study.reproduce.findings import Findings, row
-from fairlead.study.reproduce.runs import Jobs, Run
-from fairlead.study.reproduce.scale import Scale
+from fairlead.study.reproduce.gavel.runs import Arm, Jobs, Run
+from fairlead.study.reproduce.gavel.scale import Scale
 from fairlead.study.reproduce.study import Study
-from fairlead.study.reproduce.sweep import Arm, Sweep, average_jct
+from fairlead.study.reproduce.sweep import Sweep, average_jct
 
 LAS = Arm("LAS", "max-min-fairness")
 GAVEL = Arm("Gavel", "max-min-fairness-perf")
@@ -29,11 +29,11 @@ def continuous(scale: Scale, workers: str, priorities: float, arm: Arm, load: fl
     return Run(arm.policy, scale.cluster, jobs, seed, estimation=arm.estimation, ideal=arm.ideal)
 
 
-def sweep(scale: Scale, workers: str) -> Sweep:
+def sweep(scale: Scale, workers: str) -> Sweep[Arm]:
     return Sweep(ARMS[workers], scale.loads(HIGH[workers]), scale.seeds, partial(continuous, scale, workers, 0.0))
 
 
-def prioritised(scale: Scale) -> Sweep:
+def prioritised(scale: Scale) -> Sweep[Arm]:
     high = HIGH["multiple"]
     return Sweep((LAS, GAVEL), (high,), scale.seeds, partial(continuous, scale, "multiple", 0.2))
 

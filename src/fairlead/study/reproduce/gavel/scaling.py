@@ -13,8 +13,8 @@ from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.study.reproduce.case import Answer, Answers, CaseFailed
 from fairlead.study.reproduce.findings import Findings, Line, Lines, Wants, row
-from fairlead.study.reproduce.moments import allocator_of, moment, stages_of
-from fairlead.study.reproduce.scale import TYPES, Scale, cluster_of
+from fairlead.study.reproduce.gavel.moments import allocator_of, moment, stages_of
+from fairlead.study.reproduce.gavel.scale import TYPES, Scale, cluster_of
 from fairlead.study.reproduce.study import Study
 from fairlead.study.reproduce.world import World
 

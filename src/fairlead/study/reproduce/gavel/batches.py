@@ -6,11 +6,11 @@ from functools import partial
 
 from fairlead.study.reproduce.case import Answer, Answers
 from fairlead.study.reproduce.findings import Findings, row
-from fairlead.study.reproduce.las import HIGH, continuous
-from fairlead.study.reproduce.runs import Jobs, Run
-from fairlead.study.reproduce.scale import Scale
+from fairlead.study.reproduce.gavel.las import HIGH, continuous
+from fairlead.study.reproduce.gavel.runs import Arm, Jobs, Run
+from fairlead.study.reproduce.gavel.scale import Scale
 from fairlead.study.reproduce.study import Study
-from fairlead.study.reproduce.sweep import Arm, Sweep, average_jct, figure
+from fairlead.study.reproduce.sweep import Sweep, average_jct, figure
 
 GAVEL = Arm("Gavel", "min-total-duration-perf")
 GAVEL_SS = Arm("Gavel with space sharing", "min-total-duration-perf:space_sharing=true")
@@ -27,7 +27,7 @@ def batch(scale: Scale, arm: Arm, load: float, seed: int) -> Run:
     return Run(arm.policy, scale.cluster, Jobs(None, scale.static_jobs, workers="multiple"), seed)
 
 
-def static(scale: Scale) -> Sweep:
+def static(scale: Scale) -> Sweep[Arm]:
     return Sweep((GAVEL, GAVEL_SS, FIFO, GREEDY, GANDIVA, OSSP), (0.0,), scale.seeds, partial(batch, scale))
 
 
@@ -56,7 +56,7 @@ def read_makespan(scale: Scale, answers: Answers) -> Findings:
     return Findings(rows, pictures, [f"{scale.static_jobs:,} jobs with gangs as in Figure 10, all there at the start"])
 
 
-def in_line(scale: Scale) -> Sweep:
+def in_line(scale: Scale) -> Sweep[Arm]:
     high = HIGH["single"]
     arms = (FIFO, GREEDY, FIFO_PERF, FIFO_SS)
     return Sweep(arms, scale.few_loads(high), scale.seeds, partial(continuous, scale, "single", 0.0))

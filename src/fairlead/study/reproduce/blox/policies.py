@@ -1,0 +1,118 @@
+"""Policies against load (Blox §4.2, Figures 6 and 7): completion times, and responsiveness, which is the time from submission
+to the first start. All gangs are consolidated, as in the paper. Its Optimus and Pollux are not among these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from fairlead.study.reproduce.blox.runs import Arm, made
+from fairlead.study.reproduce.blox.scale import DURATIONS, HIGH, SHOWN, Scale, load_told
+from fairlead.study.reproduce.case import Answer, Answers, Case
+from fairlead.study.reproduce.findings import Findings, Lines, Row, Wants, row
+from fairlead.study.reproduce.study import Study
+from fairlead.study.reproduce.sweep import Sweep, average_jct, figure
+
+FIFO = Arm("FIFO", "policy: fifo")
+SRTF = Arm("SRTF", "policy: srtf")
+LAS = Arm("LAS", "policy: las")
+TIRESIAS = Arm("Tiresias", "policy: tiresias")
+RESTART_S = 60.0
+
+LOADS_ARE = "jobs per hour (for 128 accelerators)"
+
+
+def sweep(scale: Scale, durations: str) -> Sweep[Arm]:
+    loads = scale.points(durations, scale.loads)
+    return Sweep((FIFO, SRTF, LAS, TIRESIAS), loads, scale.seeds, partial(made, scale, durations), LOADS_ARE)
+
+
+def costly(scale: Scale, durations: str) -> Sweep[Arm]:
+    """The same two at the high load, where going on after a suspension takes a minute."""
+    make = partial(made, scale, durations, restart_s=RESTART_S)
+    return Sweep((FIFO, TIRESIAS), (HIGH,), scale.seeds, make, LOADS_ARE)
+
+
+def cases(scale: Scale) -> Iterable[Case]:
+    return (
+        case
+        for durations in DURATIONS
+        for given in (sweep(scale, durations), costly(scale, durations))
+        for case in given.cases()
+    )
+
+
+def responsiveness(answer: Answer) -> float:
+    """With a second more, so that nobody divides by none."""
+    return figure(answer, "average_responsiveness_s") + 1.0
+
+
+def read_jct(scale: Scale, answers: Answers) -> Findings:
+    rows: list[Row] = []
+    for durations in DURATIONS:
+        given, dear = sweep(scale, durations), costly(scale, durations)
+        least = given.loads[0]
+
+        def gains(load: float, pick: Callable[[Answer], float] = average_jct, given: Sweep[Arm] = given) -> list[float]:
+            return given.gains(answers, TIRESIAS.label, FIFO.label, load, pick)
+
+        told = load_told(durations, least)
+        rows.append(row(f"average JCT, Tiresias / FIFO: {told}", 1.0, partial(gains, least), wants=Wants.NEAR))
+        for load in scale.points(durations):
+            told = load_told(durations, load)
+            rows.append(row(f"average JCT, Tiresias / FIFO: {told}", 1.0, partial(gains, load), wants=Wants.MORE))
+        told = load_told(durations, HIGH)
+        rows.append(
+            row(
+                f"the same where a restart takes {RESTART_S:.0f} s: {told}",
+                1.0,
+                partial(gains, HIGH, given=dear),
+                wants=Wants.MORE,
+            )
+        )
+    notes = [
+        "the paper's claim: FIFO and Tiresias are alike at low load, and Tiresias has the longer JCT above 7 jobs/hr",
+        *(f"{SHOWN[durations]} durations: {told}" for durations in DURATIONS if (told := _early(scale, durations, answers))),
+    ]
+    return Findings(rows, _pictures(scale, answers, "fig6", "Average JCT", "average JCT, hours", average_jct), notes)
+
+
+def read_responsiveness(scale: Scale, answers: Answers) -> Findings:
+    rows: list[Row] = []
+    for durations in DURATIONS:
+        given = sweep(scale, durations)
+
+        def best_other(load: float, given: Sweep[Arm] = given) -> list[float]:
+            others = (given.gains(answers, arm.label, LAS.label, load, responsiveness) for arm in given.arms if arm != LAS)
+            return [min(seed) for seed in zip(*others)]
+
+        for load in scale.points(durations):
+            told = load_told(durations, load)
+            worse = partial(given.gains, answers, FIFO.label, TIRESIAS.label, load, responsiveness)
+            rows.append(row(f"responsiveness, FIFO / Tiresias: {told}", 1.0, worse, wants=Wants.MORE))
+            rows.append(
+                row(f"responsiveness, best of the others / LAS: {told}", 1.0, partial(best_other, load), wants=Wants.LEAST)
+            )
+    notes = ["the paper's claims: at high load FIFO has the worst responsiveness, and LAS a good one (§4.2)"]
+    shown = _pictures(scale, answers, "fig7", "Responsiveness", "first start − submission, hours", responsiveness)
+    return Findings(rows, shown, notes)
+
+
+def _pictures(
+    scale: Scale, answers: Answers, name: str, title: str, y: str, pick: Callable[[Answer], float]
+) -> tuple[Lines, ...]:
+    return tuple(
+        sweep(scale, durations).against_load(answers, f"{name}-{durations}", f"{title}, {SHOWN[durations]} durations", y, pick)
+        for durations in DURATIONS
+    )
+
+
+def _early(scale: Scale, durations: str, answers: Answers) -> str:
+    """What the reader should know of single points."""
+    return "; ".join(sweep(scale, durations).notes(answers))
+
+
+STUDIES = (
+    Study("fig6", "Figure 6: completion times against load", cases, read_jct),
+    Study("fig7", "Figure 7: responsiveness against load", cases, read_responsiveness),
+)

@@ -1,0 +1,84 @@
+"""The case most of Blox' studies are made of: a workload on V100s under a scheduler of parts, in rounds of five minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import yaml
+
+from fairlead.backends.world import Costs
+from fairlead.config import SchedulerConfig
+from fairlead.core.cluster import Cluster
+from fairlead.core.job import Phase
+from fairlead.report.metrics import MetricOptions, measured_rows, summarize
+from fairlead.report.record import RunRecord
+from fairlead.study.reproduce.blox.scale import Scale
+from fairlead.study.reproduce.blox.traces import PublicTraces, Workload
+from fairlead.study.reproduce.case import Answer
+from fairlead.study.reproduce.world import World
+from fairlead.study.simulate import Simulation, simulate
+from fairlead.workloads.catalogue import accelerator_types
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison: a label, and the fields of a scheduler file."""
+
+    label: str
+    scheduler: str
+
+    @property
+    def config(self) -> SchedulerConfig:
+        return SchedulerConfig.from_data({**yaml.safe_load(f"{{{self.scheduler}}}"), "name": self.label}, "study")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One simulation. `restart_s` is what it takes to go on after a suspension."""
+
+    scheduler: str
+    cluster: str
+    workload: Workload
+    seed: int
+    restart_s: float = 0.0
+
+    def run(self, world: World) -> Answer:
+        given = simulation(Arm("studied", self.scheduler).config, self.cluster, self.workload, self.seed, world, self.restart_s)
+        return answer(simulate(given).record, self.workload, len(given.trace))
+
+
+def simulation(
+    config: SchedulerConfig, cluster: str, workload: Workload, seed: int, world: World, restart_s: float = 0.0
+) -> Simulation:
+    assert isinstance(world, PublicTraces)
+    machine = Cluster.parse(cluster, accelerator_types())
+    trace, table = world.jobs(workload, seed), world.table_with(workload.sensitive)
+    return Simulation(trace, machine, config, table, Costs(restart_s=restart_s), seed=seed, measure=workload.measure)
+
+
+def answer(record: RunRecord, asked: Workload, came: int) -> Answer:
+    options = MetricOptions(measure=asked.measure)
+    jobs = record.jobs
+    done = measured_rows(record, options) & (jobs.phase == Phase.FINISHED)
+    return {
+        "figures": summarize(record, options).to_dict(),
+        "jct_s": (jobs.ended_s - jobs.submitted_s)[done].round(1).tolist(),
+        "load_ended_early": len(jobs) >= came,
+    }
+
+
+def made(
+    scale: Scale,
+    durations: str,
+    arm: Arm,
+    load: float,
+    seed: int,
+    *,
+    restart_s: float = 0.0,
+    spike: int = 0,
+    losses: bool = False,
+) -> Run:
+    """An arm at one of the paper's loads, with the cluster and the window of a scale."""
+    here = scale.load(load)
+    workload = Workload(durations, here, scale.measure, round(scale.load(spike)), losses=losses)
+    return Run(arm.scheduler, scale.cluster, workload, seed, restart_s)

@@ -1,0 +1,140 @@
+"""The jobs of Blox' studies. The paper's durations are not published whole, so every study has two kinds: those of Microsoft's
+Philly cluster, drawn from all of its jobs, and those of Gavel's generator. Rates are the catalogue's, with 10 Gb/s between
+nodes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from fairlead.core.errors import InputError
+from fairlead.core.rng import stream
+from fairlead.study.inputs import TraceFile
+from fairlead.study.reproduce.world import World
+from fairlead.workloads.catalogue import catalogue
+from fairlead.workloads.generate import Generator
+from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.trace import Trace
+from fairlead.workloads.transform import (
+    daily_spike,
+    keep_workers,
+    retime_poisson,
+    short_bursts,
+    with_loss_curves,
+    with_random_kinds,
+)
+
+TEN_GBPS = 1.25  # in GB/s
+GANGS = (1, 2, 4, 8)
+SPIKE_HOUR = 9
+
+KINDS = tuple(
+    f"{model} (batch size {size})"
+    for model, size in (
+        ("LM", 10), ("LM", 40), ("Transformer", 32), ("ResNet-18", 32), ("ResNet-50", 16),
+        ("Transformer", 64), ("ResNet-18", 64), ("ResNet-18", 16),
+    )
+)  # fmt: skip
+"""Figure 11's eight workloads: kinds that lose at least a third of their speed on four nodes at 10 Gb/s."""
+
+SKEWED = KINDS[:5]
+"""Those of them that the look of a model gives away."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Jobs that come by a Poisson process, and what comes on top. `load` is in jobs per hour of the cluster at hand; as many
+    jobs again as have come with the last measured one keep coming behind it."""
+
+    durations: str
+    load: float
+    measure: tuple[int, int]
+    spike: int = 0  # jobs more in one hour of each day
+    bursts: bool = False  # short jobs at twice the load, two hours in four
+    losses: bool = False
+    sensitive: int | None = None  # of Figure 11's eight models; None: all kinds of the catalogue, as they are
+
+
+@dataclass(frozen=True)
+class PublicTraces(World):
+    """`data` is a folder with the public traces, or None."""
+
+    data: Path | None = None
+
+    @property
+    def table(self) -> ThroughputTable:
+        return catalogue(TEN_GBPS)
+
+    @property
+    def mark(self) -> str:
+        return "10 Gb/s" if self.data is None else f"10 Gb/s {_digest(self.data / 'philly' / 'philly.csv')}"
+
+    @property
+    def rates_are(self) -> str:
+        rates = "rates: the bundled catalogue, which is modelled, at 10 Gb/s between nodes"
+        return rates if self.data is not None else f"{rates}; Philly's durations are not here: generated ones alone"
+
+    def table_with(self, sensitive: int | None) -> ThroughputTable:
+        """The rates, with so many of Figure 11's models as sensitive as they are, and the others not at all."""
+        if sensitive is None:
+            return self.table
+        spread = self.table.spread.copy()
+        rows = [row for row, (kind, _) in enumerate(self.table.keys) if kind in KINDS[sensitive:]]
+        spread[rows] = self.table.alone[rows]
+        return replace(self.table, spread=spread)
+
+    def jobs(self, asked: Workload, seed: int) -> Trace:
+        table, count = self.table, 2 * asked.measure[1]
+        if asked.durations == "philly":
+            trace = retime_poisson(self._drawn(count, seed), asked.load, seed)
+        else:
+            trace = Generator(count, asked.load, table=table, workers="multiple").trace(seed)
+        if asked.spike:
+            trace = daily_spike(trace, asked.spike, SPIKE_HOUR, seed)
+        if asked.bursts:
+            trace = short_bursts(trace, asked.load, seed)
+        trace = with_random_kinds(trace, table, None if asked.sensitive is None else KINDS, seed, "v100")
+        return with_loss_curves(trace, seed) if asked.losses else trace
+
+    def sixty_jobs(self) -> Trace:
+        return TraceFile(self._path("tiresias/60_job.csv"), "tiresias").read()
+
+    def published(self, schedule: str) -> Mapping[str, Any]:
+        """What Tiresias' own simulator made of them on two nodes of four."""
+        try:
+            told = orjson.loads(self._path("../expected/tiresias/60_job.json").read_bytes())
+            return next(one for one in told if (one["config"], one["schedule"]) == ("60_job_n2g4_count", schedule))
+        except (orjson.JSONDecodeError, StopIteration, TypeError, KeyError):
+            raise InputError("60_job.json", f"what Tiresias' simulator says of {schedule}") from None
+
+    def _drawn(self, count: int, seed: int) -> Trace:
+        """Durations and gangs together, with replacement: at any load and seed the same mix, in no order of the calendar."""
+        known = _philly(self._path("philly/philly.csv"))
+        chosen = stream(seed, "philly").integers(len(known), size=count).tolist()
+        jobs = [replace(known.jobs[one], name=f"job-{place}", submitted_s=0.0) for place, one in enumerate(chosen)]
+        return Trace.of(jobs, "philly")
+
+    def _path(self, name: str) -> Path:
+        path = None if self.data is None else self.data / name
+        if path is None or not path.is_file():
+            raise InputError(f"{name}", "it in the folder of public traces: pass --data FOLDER")
+        return path
+
+
+@lru_cache(maxsize=2)
+def _philly(path: Path) -> Trace:
+    return keep_workers(TraceFile(path, "philly", skip_bad=True).read(), GANGS)
+
+
+@lru_cache(maxsize=4)
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError as problem:
+        raise InputError(path, f"the Philly trace as CSV ({problem.strerror})") from None
