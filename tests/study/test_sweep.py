@@ -191,7 +191,7 @@ WRONG = {
         "schedulers: [las]\nover: {load: [1]}\nagainst: loads\n",
         "sweep.yaml:3: field 'against' is 'loads': expected one of the axes",
     ),
-    "too many runs": ("schedulers: [las]\nseeds: 100001\n", "field 'over' is 100001: expected at most 100,000 runs"),
+    "too many runs": ("schedulers: [las]\nseeds: 100001\n", "field 'seeds' is 100001: expected at most 100,000 seeds"),
     "a measure of one": ("schedulers: [las]\nmeasure: '5'\n", "sweep.yaml:2: field 'measure' is '5': expected first:last"),
 }
 

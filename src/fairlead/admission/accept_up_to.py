@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ class AcceptUpTo:
     factor: float = 1.5
 
     def __post_init__(self) -> None:
-        if not self.factor > 0:
+        if not 0 < self.factor < math.inf:
             raise InputError("admission accept-up-to", "a number above 0", field="factor", value=self.factor)
 
     def admit(self, view: Snapshot) -> Admitted:

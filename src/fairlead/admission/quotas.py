@@ -21,7 +21,8 @@ from fairlead.core.plan import Admitted
 from fairlead.core.reasons import Unplaced
 from fairlead.core.snapshot import Snapshot
 
-_WHOLE = "a whole number from 1 on"
+MOST = 10**9
+_WHOLE = f"a whole number from 1 to {MOST:,}"
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class _LimitsByName:
             wanted = "limits by name, or a default for everybody"
             raise InputError(f"admission {self.part}", wanted, field="default", value=None)
         for name, limit in self.limits.items():
-            if not limit >= 1:
+            if not 1 <= limit <= MOST:
                 raise InputError(f"admission {self.part}", _WHOLE, field=f"limits.{name}", value=limit)
-        if self.default is not None and not self.default >= 1:
+        if self.default is not None and not 1 <= self.default <= MOST:
             raise InputError(f"admission {self.part}", _WHOLE, field="default", value=self.default)
 
     def of(self, names: list[str]) -> Floats:
@@ -98,7 +99,7 @@ class JobResourceQuota:
 
     def __post_init__(self) -> None:
         for name in ("at_least", "limit"):
-            if not getattr(self, name) >= 1:
+            if not 1 <= getattr(self, name) <= MOST:
                 raise InputError("admission job-resource-quota", _WHOLE, field=name, value=getattr(self, name))
 
     def admit(self, view: Snapshot) -> Admitted:

@@ -14,6 +14,7 @@ from fairlead.cli.output import note, out, print_json
 from fairlead.cli.people import control_plane
 from fairlead.config.wall_time import scheduler_of
 from fairlead.core.errors import InputError
+from fairlead.runtime.people import Unreachable
 from fairlead.study.inputs import read_table
 from fairlead.study.synthesizer import Advisor, combinations
 from fairlead.study.synthesizer.live import advise as look_at
@@ -53,7 +54,14 @@ def advise(
     """
     plane, known, made = control_plane(), read_table(throughputs), 0
     while True:
-        state = state_of(plane)
+        try:
+            state = state_of(plane)
+        except Unreachable as problem:  # it may come back; whoever decided last goes on deciding
+            if made == 0:
+                raise
+            note(f"{problem}; looking again in a minute")
+            time.sleep(60.0)
+            continue
         running = scheduler_of(state.scheduler)
         if running.round_s == 0:
             raise InputError("advise", "a cluster with rounds", field="rounds", value="event-driven")

@@ -13,7 +13,7 @@ from fairlead.cli import options as opt
 from fairlead.cli.fitting import fitted
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.config import SchedulerConfig
-from fairlead.config.scheduler import parse_part
+from fairlead.config.scheduler import LARGEST_SEED, parse_part
 from fairlead.core.errors import InputError
 from fairlead.report.columns import COLUMNS, Column, shown
 from fairlead.report.figures import write_figures
@@ -24,6 +24,7 @@ from fairlead.study.compare import compare as run_comparison
 from fairlead.study.inputs import read_table
 
 POLICIES = "fifo,sjf,srtf,las,tiresias"
+MOST_SEEDS = 100_000
 FIGURES = ("average_jct_s", "p99_jct_s", "average_responsiveness_s", "utilization", "average_ftf", "unfair_fraction")
 
 
@@ -221,10 +222,12 @@ def _numbers(option: str, text: str) -> list[float | None]:
 
 def _seeds(text: str) -> list[int]:
     try:
-        seeds = list(range(int(text[:-1]))) if text.endswith("x") else [int(part) for part in opt.split(text)]
+        seeds = (
+            list(range(min(int(text[:-1]), MOST_SEEDS + 1))) if text.endswith("x") else [int(part) for part in opt.split(text)]
+        )
     except ValueError:
         seeds = []
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds) or len(seeds) > MOST_SEEDS or max(seeds) > LARGEST_SEED:
         raise InputError(
             "--seeds", "whole numbers separated by commas, each once, or a count as in '3x'", field="seeds", value=text
         )

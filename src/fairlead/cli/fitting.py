@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from fairlead.cli.output import out
@@ -23,14 +24,14 @@ def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], n
         if widths[index] <= room:
             room -= widths[index]
             kept.append(index)
-    table = Table(title=title, box=box.SIMPLE)
+    table = Table(title=escape(title), box=box.SIMPLE)
     for index in kept:
-        table.add_column(headings[index], justify="right" if index else "left", no_wrap=True)
+        table.add_column(escape(headings[index]), justify="right" if index else "left", no_wrap=True)
     for row in rows:
         if len(row) == len(headings):
-            table.add_row(*(row[index] for index in kept))
+            table.add_row(*(escape(row[index]) for index in kept))
         else:
-            table.add_row(*row[:names], *("–" for _ in kept[names:]))
+            table.add_row(*map(escape, row[:names]), *("–" for _ in kept[names:]))
     hidden = [headings[index] for index in range(names, len(headings)) if index not in kept]
     missing = f"no room here for {', '.join(hidden)}: widen the terminal, or --json" if hidden else ""
     table.caption = "; ".join(part for part in (caption, missing) if part) or None

@@ -238,7 +238,11 @@ def override(
     if admission:
         parts["admission"] = parse_chain(admission)
     length = 0.0 if event_driven else base.round_s if round_s is None else round_s
-    return replace(base, **parts, round_s=length, run_to_completion=base.run_to_completion or run_to_completion)  # type: ignore[arg-type]
+    made = replace(base, **parts, round_s=length, run_to_completion=base.run_to_completion or run_to_completion)  # type: ignore[arg-type]
+    said_s = None if length == base.round_s else "event-driven" if event_driven else f"{length:g}"
+    changed = {**{what: str(part) for what, part in parts.items() if part != getattr(base, what)}, "rounds": said_s}
+    varied = ", ".join(f"{what}={said}" for what, said in changed.items() if said)
+    return replace(made, name=f"{base.name}({varied})") if base.name and varied else made
 
 
 def generator_of(jobs: int, load: float | None, workers: str) -> Generator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,7 @@ class Value:
 
     def number(self, expected: str, least: float = 0.0, *, above: bool = False) -> float:
         good = isinstance(self.data, (int, float)) and not isinstance(self.data, bool)
-        if not good or not (self.data > least if above else self.data >= least) or self.data == float("inf"):
+        if not good or not (self.data > least if above else self.data >= least) or self.data > sys.float_info.max:
             raise self.error(expected)
         return float(self.data)
 
@@ -125,3 +126,5 @@ def _note_lines(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | 
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             _note_lines(value, (*path, index), lines, source)
+    elif any("\ud800" <= letter <= "\udfff" for letter in node.value):  # half a character, which no file can keep
+        raise InputError(source, "text that UTF-8 can spell", line=node.start_mark.line + 1, value=repr(node.value))

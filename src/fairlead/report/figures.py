@@ -20,6 +20,7 @@ from fairlead.report.series import Steps, in_use, waiting
 Runs: TypeAlias = Sequence[tuple[str, RunRecord]]
 
 LOOK: dict[Any, Any] = {
+    "text.parse_math": False,  # names of people's own may have a dollar in them
     "axes.axisbelow": True,
     "axes.edgecolor": "#9aa5b1",
     "axes.grid": True,

@@ -148,6 +148,10 @@ class ControlPlane:
     def _answer(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: bytes | None = None
     ) -> httpx.Response:
+        if not self.token or not self.token.isascii() or not self.token.isprintable() or " " in self.token:
+            raise Unreachable(
+                f"{TOKEN}: expected a token, as `fairlead token` makes them; none is set, or it has other letters"
+            )
         headers = {"Authorization": f"Bearer {self.token}"}
         try:
             answer = httpx.request(

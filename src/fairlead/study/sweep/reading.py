@@ -19,6 +19,7 @@ from typing import Any
 from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig, read_cluster
 from fairlead.config.costs import costs_from
+from fairlead.config.scheduler import LARGEST_SEED
 from fairlead.config.source import Value, read_yaml
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError, UnknownName, near_or_all
@@ -49,6 +50,8 @@ def read_sweep(path: Path | str) -> Sweep:
     registry = Registry.installed()
     arms = _arms(value, fields, beside, registry)
     axes = _axes(fields["over"]) if "over" in fields else ()
+    if (combined := math.prod(len(axis.values) for axis in axes)) > MOST_RUNS:  # before anybody writes them all down
+        raise fields["over"].error(f"at most {MOST_RUNS:,} runs, and these are {combined:,}")
     clusters = _clusters(fields, axes, beside)
     trace = _trace(fields, beside, axes)
     throughputs = beside / fields["throughputs"].text("a file") if "throughputs" in fields else None
@@ -208,10 +211,12 @@ def _trace(fields: dict[str, Value], beside: Path, axes: Sequence[Axis]) -> Trac
 
 def _seeds(value: Value) -> tuple[int, ...]:
     if not isinstance(value.data, list):
-        return tuple(range(value.whole("a count of at least 1, or a list of seeds", 1)))
+        if (count := value.whole("a count of at least 1, or a list of seeds", 1)) > MOST_RUNS:
+            raise value.error(f"at most {MOST_RUNS:,} seeds")
+        return tuple(range(count))
     seeds = tuple(entry.whole("a whole number from 0 on", 0) for entry in value.items())
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise value.error("at least one seed, each once")
+    if not seeds or len(set(seeds)) < len(seeds) or max(seeds) > LARGEST_SEED:
+        raise value.error(f"at least one seed, each once, none above {LARGEST_SEED}")
     return seeds
 
 

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from fairlead.backends.world import Costs
@@ -93,6 +93,7 @@ class Advisor:
     def advise(self, view: Snapshot, running: SchedulerConfig, *, memo: Memo = None, past: Iterable[Job] = ()) -> Advice:
         """Who should decide from this moment on; `past` are the jobs that came, the latest first."""
         began = time.perf_counter()
+        running = self._known(running)
         moment = Moment(view.detached(), running, memo, self.forecast.coming(view.time, past), self.costs)
         current = look_ahead(moment, running, self.table)
         reference = Outlook(0.0, 0.0) if current.problem else current
@@ -112,6 +113,14 @@ class Advisor:
         order = [running.label, *(one.label for one in self.candidates)]
         told = tuple((label, outlooks[label]) for label in dict.fromkeys(order) if label in outlooks)
         return Advice(view.time, running, chosen, told, max(gain, 0.0), time.perf_counter() - began)
+
+    def _known(self, running: SchedulerConfig) -> SchedulerConfig:
+        """The candidate that a scheduler is, whatever it is called; one that is none does not go by a candidate's name."""
+        for one in self.candidates:
+            if replace(one, name="") == replace(running, name=""):
+                return one
+        taken = {one.label for one in self.candidates}
+        return replace(running, name=f"{running.label}, as it is") if running.label in taken else running
 
     def _look(self, moment: Moment, others: Sequence[SchedulerConfig], reference: Outlook) -> list[Outlook]:
         if self._processes <= 1 or len(others) <= 1:

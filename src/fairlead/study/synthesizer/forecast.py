@@ -13,8 +13,8 @@ from fairlead.core.rng import stream
 
 @dataclass(frozen=True)
 class Forecast:
-    """`nobody`: only who is there (Blox §5.2). `recent`: for as long as `window_s`, jobs come as often as they did in the
-    window before, each one like some job of that window, drawn by `seed`."""
+    """`nobody`: only who is there (Blox §5.2). `recent`: for as long as `window_s`, or as there is a past if that is shorter,
+    jobs come as often as they did before, each one like some job of that time, drawn by `seed`."""
 
     arrivals: Literal["nobody", "recent"] = "nobody"
     window_s: float = 6 * 3600.0
@@ -34,9 +34,9 @@ class Forecast:
         if not known:
             return ()
         draw = stream(self.seed, "forecast", round(now * 1000))
-        seen_s = min(self.window_s, now) or self.window_s
-        count = int(draw.poisson(len(known) * self.window_s / seen_s))
-        when = sorted((now + self.window_s * draw.random(count)).tolist())
+        span_s = min(self.window_s, now)  # as far ahead as could be looked back
+        count = int(draw.poisson(len(known)))
+        when = sorted((now + span_s * draw.random(count)).tolist())
         like = draw.integers(len(known), size=count).tolist()
         return tuple(
             replace(known[one], name=f"forecast-{place}", submitted_s=second, after=(), group="", command="")

@@ -36,7 +36,7 @@ def rates_of(told: Mapping[str, Any], state: State) -> ThroughputTable:
         for one in told["rates"]
     ]
     known = {(rate.kind, rate.workers) for rate in rates}
-    for job in live_jobs(state):
+    for job in state.job_of.values():  # those that ended may be forecast to come again
         if job.kind != TIMED and (job.kind, job.workers) not in known:
             known.add((job.kind, job.workers))
             rates += [MeasuredRate(job.kind, job.workers, name, False, job.steps / GUESS_S) for name in types]

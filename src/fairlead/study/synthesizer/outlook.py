@@ -12,7 +12,7 @@ from fairlead.backends.simulated import Simulated
 from fairlead.backends.world import Costs
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.errors import FairleadError, InputError, near_or_all
+from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.events import Memo
 from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
@@ -104,14 +104,14 @@ def look_ahead(
 ) -> Outlook:
     """Simulate a candidate from the moment until everybody has ended, or until it cannot win any more."""
     view, registry = moment.view, registry or Registry.installed()
-    memo = moment.memo if candidate.policy == moment.running.policy else None  # a switch forgets, as it does in earnest
+    memo = moment.memo if candidate == moment.running else None  # a switch forgets, as it does in earnest
     try:
         state = State.from_snapshot(view, memo)
         backend = Simulated.from_snapshot(view, table, moment.arrivals, costs=moment.costs)
         loop = Loop(state, backend, candidate.build(table, registry))
         watch = _Watch(moment, state, limit, table)
         loop.run(stop=watch.given_up)
-    except FairleadError as problem:  # a solver that fails, or jobs that would never end: not to be chosen
+    except Exception as problem:  # whatever a part does wrong, or jobs that would never end: not to be chosen
         return Outlook(math.inf, math.inf, problem=f"{type(problem).__name__}: {problem}")
     return watch.outlook(complete=not watch.lost)
 
