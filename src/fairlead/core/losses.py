@@ -1,9 +1,9 @@
 """What a decision may know of a job's loss, and under which names of `view.jobs.metric`. Jobs report the first two; the others
 the state makes of these reports, and has only where somebody reports.
 
-Losses are noisy, so a job is compared with itself by means. A window is the time in which a job does a quarter more steps than at
-the window's beginning, in `PARTS` parts of at least a report each. How far the means of the parts are from each other says
-how far the mean of them all can be trusted, also where one report resembles the next."""
+Losses are noisy, so a job is compared with itself by means. In a window a job does a quarter more steps than it had done
+before, in `PARTS` parts of at least a report each. How far the means of the parts are from each other says how far the mean of
+them all can be trusted, also where a report resembles the one before."""
 
 from __future__ import annotations
 

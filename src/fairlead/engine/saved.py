@@ -22,6 +22,7 @@ from fairlead.core import events as ev
 from fairlead.core.columns import FLOAT_COLUMNS, INT_COLUMNS
 from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.holdings import Holdings
+from fairlead.core.job import Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Names
 from fairlead.engine.codec import decode, encode
@@ -96,6 +97,7 @@ def _arrays(state: State) -> Arrays:
         "ints": tuple(INT_COLUMNS),
         "floats": tuple(FLOAT_COLUMNS),
         "metrics": metrics,
+        "groups_since": {str(group): number for group, number in state.groups.since.items()},
         "codes": {column: tuple(codes) for column, codes in state._codes.items()},
     }
     changing = {
@@ -149,14 +151,29 @@ def _state(arrays: Arrays) -> State:
         state._show(arrays["up"], np.zeros(len(arrays["up"]), dtype=np.bool_))
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
     state.followers = [number for number in state.queue.tolist() if state.job_of[number].after]
-    for number, job in state.job_of.items():
-        if job.group:
-            state.count_in_group(number)
+    _group(state, {int(group): number for group, number in about.get("groups_since", {}).items()})
     state.service_by_type = arrays["service_by_type"]
     state._remember(arrays["history"])
     state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}
     state._names = Names(*(tuple(codes) for codes in state._codes.values()))
     return state
+
+
+def _group(state: State, since: Mapping[int, int]) -> None:
+    """Who came to each group since it began, in their order; saved before that was kept, everybody."""
+    a = state.store.arrays
+    grouped = [(int(a["group"][number]), number) for number, job in state.job_of.items() if job.group]
+    members = [(group, number) for group, number in grouped if number >= since.get(group, 0)]
+    groups = state.groups
+    groups.since = dict(since)
+    for group, number in members:
+        groups.since.setdefault(group, number)
+        groups.sizes[group] = groups.sizes.get(group, 0) + 1
+        groups.there[group] = groups.there.get(group, 0) + bool(a["phase"][number] <= int(Phase.RUNNING))
+    for group, number in members:
+        whole = a["phase"][number] == int(Phase.FINISHED) and a["base_steps"][number] >= a["steps"][number]
+        if whole and groups.there[group]:
+            groups.through.setdefault(group, set()).add(number)
 
 
 def _text(data: bytes) -> npt.NDArray[np.uint8]:

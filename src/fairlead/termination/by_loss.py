@@ -14,7 +14,6 @@ from fairlead.core.holdings import NONE
 from fairlead.core.losses import AT, EARLIER, ERROR, LOSS, LOWEST, RECENT, TARGET, WINDOW
 from fairlead.core.snapshot import Snapshot
 
-
 SURE = 4.0
 """Standard errors by which a fall may be larger than it looks."""
 
@@ -24,9 +23,9 @@ class ByLoss:
     """Done is who comes within `threshold` of the best loss: lowest ≤ best + threshold · |best|.
 
     The best is what the job says it can reach at all (it reports `target_loss`). Who does not say so, or nobody where
-    `targets` is false, is measured against itself, by means over windows of a fifth of its steps (`core/losses.py`). Done is who
-    would surely fall by less than `threshold` if it went on to its last step, or for as long a window again, as it did from
-    the window before: (earlier − recent + 4 · error) · max(1, left / window) ≤ threshold · |recent|. It is looked at from a share
+    `targets` is false, is measured against itself, by means over windows of a fifth of its steps (`core/losses.py`). Done is
+    who would surely fall by less than `threshold` if it went on to its last step, or for another window, as it did since the
+    window before: (earlier − recent + 4 · error) · max(1, left / window) ≤ threshold · |recent|. It is looked at from a share
     `after` of its steps on, as losses are flat at the beginning too. Who reports no loss runs for its steps.
     """
 
