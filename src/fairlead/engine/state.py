@@ -136,7 +136,7 @@ class State:
             learned=self.learned,
             lessons=self.lessons,
             group_sizes=self.groups.sizes,
-            through=JobColumns(self.store, self._through(), now),
+            through=self._through(now) if self.groups.through else self._blank.through,
             waits=self._waits() if self.followers else NO_WAITS,
         )
 
@@ -396,11 +396,9 @@ class State:
             self.live = self.live[a["phase"][self.live] <= RUNNING]
         a["ended_s"][jobs] = time
         if self.groups.sizes:
-            whole = (
-                (a["base_steps"][jobs] >= a["steps"][jobs]) | done if phase == FINISHED else np.zeros(len(jobs), dtype=np.bool_)
-            )
+            whole = (a["base_steps"][jobs] >= a["steps"][jobs]) | done
             for group, number, all_steps in zip(a["group"][jobs].tolist(), jobs.tolist(), whole.tolist()):
-                self.groups.leave(group, number, whole=all_steps)
+                self.groups.leave(group, number, whole=all_steps and phase == FINISHED)
 
     def _still_queued(self) -> None:
         queue = self.queue
@@ -446,8 +444,8 @@ class State:
                 if other not in waits.unfinished:
                     phase[other] = int(waits.how) if other == waits.lost else FINISHED
 
-    def _through(self) -> Ints:
-        return np.array(self.groups.all_through, dtype=np.int64) if self.groups.through else NONE
+    def _through(self, now: float) -> JobColumns:
+        return JobColumns(self.store, np.array(self.groups.all_through, dtype=np.int64), now)
 
     def _group(self, view: Snapshot) -> None:
         """Of groups a snapshot knows how many came, and who is there or got through."""
