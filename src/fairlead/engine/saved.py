@@ -28,7 +28,7 @@ from fairlead.core.snapshot import Names
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 
-VERSION = 1
+VERSION = 2
 
 _MAGIC = b"fairlead state %d\n"
 _CHECKSUM = 16
@@ -145,13 +145,10 @@ def _state(arrays: Arrays) -> State:
     for name, column in zip(about["metrics"], arrays["metrics"]):
         state.store.metric(name)[:size] = column
     state.holdings = Holdings.of_layers(arrays["layers"], arrays["last"])
-    if "present" in arrays:
-        state._show(arrays["present"], arrays["drained"])
-    else:  # saved before nodes could be drained
-        state._show(arrays["up"], np.zeros(len(arrays["up"]), dtype=np.bool_))
+    state._show(arrays["present"], arrays["drained"])
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
     state.followers = [number for number in state.queue.tolist() if state.job_of[number].after]
-    _group(state, {int(group): number for group, number in about.get("groups_since", {}).items()})
+    _group(state, {int(group): number for group, number in about["groups_since"].items()})
     state.service_by_type = arrays["service_by_type"]
     state._remember(arrays["history"])
     state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}
@@ -160,14 +157,12 @@ def _state(arrays: Arrays) -> State:
 
 
 def _group(state: State, since: Mapping[int, int]) -> None:
-    """Who came to each group since it began, in their order; saved before that was kept, everybody."""
-    a = state.store.arrays
-    grouped = [(int(a["group"][number]), number) for number, job in state.job_of.items() if job.group]
-    members = [(group, number) for group, number in grouped if number >= since.get(group, 0)]
-    groups = state.groups
+    """Who came to each group since it began."""
+    a, groups = state.store.arrays, state.groups
     groups.since = dict(since)
+    grouped = [(int(a["group"][number]), number) for number, job in state.job_of.items() if job.group]
+    members = [(group, number) for group, number in grouped if number >= since[group]]
     for group, number in members:
-        groups.since.setdefault(group, number)
         groups.sizes[group] = groups.sizes.get(group, 0) + 1
         groups.there[group] = groups.there.get(group, 0) + bool(a["phase"][number] <= int(Phase.RUNNING))
     for group, number in members:
