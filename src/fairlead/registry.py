@@ -84,6 +84,11 @@ class Registry:
         for name in sorted(self.entries.get(what, {})):
             yield self.find(what, name)
 
+    def modules(self) -> set[str]:
+        """Where all of it comes from."""
+        sources = (claim.source for names in self.entries.values() for claims in names.values() for claim in claims)
+        return {source.module if isinstance(source, EntryPoint) else source.__module__ for source in sources}
+
     def plus(self, what: str, name: str, found: type[Any]) -> Registry:
         """This registry with one more; for stages that are not in a package of their own."""
         if what not in GROUPS:

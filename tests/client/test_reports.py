@@ -41,12 +41,11 @@ def test_each_name_has_its_own_rate(tmp_path: Path) -> None:
     assert written(path) == [{"loss": 1.0}, {"accuracy": 0.5}, {"loss": 2.0}]
 
 
-def test_what_is_not_a_finite_number_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "reports"
-    reports = Reports(str(path), Clock())
-    reports.add({"loss": float("nan"), "accuracy": 0.5})
-    reports.add({"loss": float("inf")})
-    assert written(path) == [{"accuracy": 0.5}]
+def test_what_is_not_a_finite_number_is_written_as_infinity(tmp_path: Path) -> None:
+    for number, value in enumerate((float("nan"), float("inf"), float("-inf"))):
+        path = tmp_path / f"reports-{number}"
+        Reports(str(path), Clock()).add({"loss": value, "accuracy": 0.5})
+        assert written(path) == [{"loss": float("inf"), "accuracy": 0.5}]
 
 
 def test_a_job_without_a_lease_reports_its_last_value_when_it_ends(agent: Agent, tmp_path: Path) -> None:

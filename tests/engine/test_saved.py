@@ -124,5 +124,5 @@ def test_every_damaged_byte_is_noticed() -> None:
 
 def test_another_version_is_refused_by_its_number() -> None:
     data = save(State(cluster("v100:2")))
-    with pytest.raises(JournalError, match="a saved state of version 7; this Fairlead reads version 1"):
-        load(data.replace(b"fairlead state 1\n", b"fairlead state 7\n", 1))
+    with pytest.raises(JournalError, match="a saved state of version 7; this Fairlead reads version 2"):
+        load(data.replace(b"fairlead state 2\n", b"fairlead state 7\n", 1))

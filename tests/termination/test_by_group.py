@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,8 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
-from fairlead.engine.codec import encode
+from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.codec import decode, encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.saved import load, save
 from fairlead.engine.state import State
@@ -63,8 +65,7 @@ def test_who_is_out_stays_counted_so_that_the_next_rung_keeps_one():
     assert halving.finished_early(view_of(fork, 900.0)).tolist() == [1, 2]
 
 
-def test_nobody_is_judged_before_everybody_is_there_and_has_reported():
-    assert SuccessiveHalving().finished_early(view_of(at(900.0, [1.0] * 8, trials(9)), 900.0)).tolist() == []
+def test_nobody_is_judged_before_everybody_is_there():
     waiting = at(900.0, [1.0] * 8, trials(9), waiting=1)
     assert SuccessiveHalving().finished_early(view_of(waiting, 900.0)).tolist() == []
 
@@ -76,7 +77,95 @@ def test_who_comes_after_others_is_waited_for_too():
     scheduler = SchedulerConfig(Part("fifo"), termination=Part("successive-halving"), round_s=100.0)
     run = simulate(Simulation(Trace.of(jobs, losses=losses), Cluster.parse("4xv100:4"), scheduler))
     ended = run.state.store.arrays["ended_s"][:4].tolist()
-    assert ended == [4000.0, 2700.0, 2700.0, 6700.0]
+    assert ended == [4000.0, 2700.0, 2700.0, 4900.0]  # the last is worse than one that got through meanwhile
+
+
+def test_who_reported_nothing_is_worst_once_as_many_as_may_stay_have_reported():
+    losses = [float(i) for i in range(8, 0, -1)]
+    few = at(300.0, losses[:2], trials(9))
+    assert SuccessiveHalving().finished_early(view_of(few, 300.0)).tolist() == []
+    for best, out in (("lowest", [0, 1, 2, 3, 4, 8]), ("highest", [3, 4, 5, 6, 7, 8])):
+        assert SuccessiveHalving(best=best).finished_early(view_of(at(300.0, losses, trials(9)), 300.0)).tolist() == out
+
+
+@pytest.mark.parametrize("best", ["lowest", "highest"])
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_who_diverged_is_worst_whatever_it_reported_before_and_whichever_way_is_best(best, loss):
+    state = at(200.0, [1.0] * 9, trials(9))
+    last = ev.MetricsReported(250.0, "loss", np.array([0]), np.array([loss]))
+    state.apply(decode(encode(last)))
+    assert SuccessiveHalving(best=best).finished_early(view_of(state, 300.0)).tolist() == [0, 4, 5, 6, 7, 8]
+    assert SuccessiveHalving(best=best).finished_early(view_of(load(save(state)), 300.0)).tolist() == [0, 4, 5, 6, 7, 8]
+    state.apply(ev.MetricsReported(250.0, "loss", np.arange(9), np.full(9, loss)))  # all of them
+    assert len(SuccessiveHalving(best=best).finished_early(view_of(state, 300.0))) == 6
+
+
+def test_who_got_through_takes_a_place_if_it_is_among_the_best():
+    for winner, out in ((0.5, [1, 2]), (9.0, [2])):
+        state = at(850.0, [winner, 1.0, 2.0], trials(3))
+        state.apply(ev.JobsFinished(860.0, np.array([0]), np.array([860.0])))
+        fork = State.from_snapshot(state.snapshot(900.0).detached())
+        for view in (view_of(state, 900.0).detached(), *(view_of(each, 900.0) for each in (state, load(save(state)), fork))):
+            assert SuccessiveHalving().finished_early(view).tolist() == out
+
+
+def test_who_was_out_at_a_rung_takes_no_place_at_the_next():
+    state = at(300.0, [1.0, 2.0, 3.0, *[0.1] * 6], trials(9))
+    state.apply(ev.RoundPlanned(RoundPlan(300.0, ended=np.arange(3, 9))))
+    assert SuccessiveHalving().finished_early(view_of(state, 900.0)).tolist() == [1, 2]
+
+
+def again(earlier: int) -> State:
+    """Nine trials that run, after others of the same name have ended in several ways."""
+    jobs = [*trials(earlier, steps=50.0), *trials(9)]
+    state = State(Cluster.parse("9xv100:1"))
+    old, new = np.arange(earlier), np.arange(earlier, earlier + 9)
+    for number, job in enumerate(jobs[:earlier]):
+        state.apply(ev.JobSubmitted(0.0, number, job))
+    for numbers, end in (
+        (old[:3], lambda these: ev.JobsFinished(50.0, these, np.full(3, 50.0))),
+        (old[3:6], lambda these: ev.JobsFailed(60.0, these, np.full(3, 60.0), "broken")),
+        (old[6:], lambda these: ev.RoundPlanned(RoundPlan(70.0, ended=these))),
+    ):
+        if len(numbers):
+            state.apply(runs(numbers, state.time))
+            state.apply(end(numbers))
+    for number, job in enumerate(jobs[earlier:], earlier):
+        state.apply(ev.JobSubmitted(100.0, number, job))
+    state.apply(runs(new, 100.0))
+    state.apply(ev.ProgressReported(100.0, new, np.zeros(9), np.ones(9), np.full(9, 100.0)))
+    state.apply(ev.MetricsReported(100.0, "loss", new, np.arange(9.0)))
+    return state
+
+
+def runs(numbers: np.ndarray, second: float) -> ev.RoundPlanned:
+    count = len(numbers)
+    launches = Launches(numbers, np.zeros(count, dtype=np.int64), np.arange(count + 1), np.arange(count))
+    return ev.RoundPlanned(RoundPlan(second, admitted=numbers, launches=launches))
+
+
+@pytest.mark.parametrize("earlier", [0, 9])
+def test_a_name_used_again_when_nobody_of_it_is_left_is_another_group(earlier):
+    state = again(earlier)
+    assert dict(state.snapshot().group_sizes) == {0: 9}
+    fork = State.from_snapshot(state.snapshot(400.0).detached())
+    for each in (state, load(save(state)), fork):
+        assert (SuccessiveHalving().finished_early(view_of(each, 400.0)) - earlier).tolist() == [3, 4, 5, 6, 7, 8]
+    loaded = load(save(state))
+    assert loaded.digest() == state.digest()
+    assert loaded.groups == state.groups
+
+
+def test_while_somebody_is_left_who_comes_joins_the_group():
+    state = again(0)
+    state.apply(ev.JobsFinished(200.0, np.arange(8), np.full(8, 200.0)))
+    state.apply(ev.JobSubmitted(200.0, 9, trials(1)[0]))
+    assert dict(state.snapshot().group_sizes) == {0: 10}
+    state.apply(ev.JobCancelled(200.0, 8))
+    state.apply(ev.JobCancelled(200.0, 9))
+    assert not state.groups.through
+    state.apply(ev.JobSubmitted(200.0, 10, trials(1)[0]))
+    assert dict(state.snapshot().group_sizes) == {0: 1}
 
 
 def test_groups_do_not_compete_with_each_other_nor_with_jobs_of_none():

@@ -12,6 +12,8 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, Phase
+from fairlead.core.losses import AT, EARLIER, ERROR, RECENT, WINDOW
+from fairlead.core.rng import stream
 from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.saved import load, save
@@ -86,42 +88,104 @@ def test_without_rounds_reports_come_every_five_minutes():
     assert run.state.store.arrays["ended_s"][0] == 900.0
 
 
-def reporting(losses: list[float], every: float = 100.0):
+def reporting(losses: list[float], every: float = 100.0, steps: float = 1e4):
     """A job of a step a second that reports nothing but these losses."""
-    state = state_of(Cluster.parse("1xv100:1"), [Job("a", 0.0, 1e4)], {0: [0]})
+    state = state_of(Cluster.parse("1xv100:1"), [Job("a", 0.0, steps)], {0: [0]})
     for k, loss in enumerate(losses, 1):
         state.apply(ev.MetricsReported(k * every, "loss", np.array([0]), np.array([loss])))
     return state
 
 
-def test_who_tells_no_target_is_measured_against_itself_a_fifth_of_its_steps_ago():
-    falling = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5]
-    assert ByLoss(0.01).finished_early(view_of(reporting(falling), 600.0)).tolist() == []
-    flat = [*falling, 0.5, 0.499, 0.4985, 0.498]
-    # Marks are set at 100, 200, 300, 400, 500, 700 and 900 steps; at 900 the mark before is that of 700, 0.5.
-    assert [ByLoss(0.01).finished_early(view_of(reporting(flat[:n]), 100.0 * n)).tolist() for n in range(7, 10)] == [
-        [],
-        [],
-        [0],
+CONVERGED = [*(1.0 - 0.05 * k for k in range(10)), *[0.5] * 30]
+
+
+def test_who_tells_no_target_is_measured_against_itself_by_means_over_windows():
+    # A report each 100 of 4000 steps. A part of a window is a report or more, so windows are full at 900, 1700, 2500, 3300.
+    ended = [
+        n for n in range(1, 41) if len(ByLoss(0.01).finished_early(view_of(reporting(CONVERGED[:n], steps=4e3), 100.0 * n)))
     ]
-    assert ByLoss(0.001).finished_early(view_of(reporting(flat), 1000.0)).tolist() == []
-    rising = [0.5, 0.6, 0.7, 0.8]
-    assert ByLoss(0.01).finished_early(view_of(reporting(rising), 400.0)).tolist() == [0]
+    assert ended == list(range(33, 41))  # at 2500 the window before still held 0.55 among 0.5
+    last = reporting(CONVERGED[:25], steps=4e3).snapshot(2500.0).jobs
+    assert [float(last.metric(name)[0]) for name in (EARLIER, RECENT, ERROR, AT, WINDOW)] == pytest.approx(
+        [0.50625, 0.5, 0.00625, 2500, 800]
+    )
+
+
+def test_what_it_would_still_fall_by_to_its_last_step_counts():
+    # From 1 it falls by 0.0008 in each window of 800 steps.
+    slow = [1.0 - 1e-6 * 100 * k for k in range(40)]
+    assert ByLoss(0.01).finished_early(view_of(reporting(slow, steps=4e3), 4000.0)).tolist() == [0]
+    assert ByLoss(0.01).finished_early(view_of(reporting(slow, steps=4e4), 4000.0)).tolist() == []
+    assert ByLoss(0.001).finished_early(view_of(reporting(slow, steps=4e3), 4000.0)).tolist() == []
+
+
+def test_nobody_is_measured_against_itself_before_a_share_of_its_steps():
+    state = reporting([0.5] * 40, steps=2e4)
+    assert ByLoss().finished_early(view_of(state, 4000.0)).tolist() == []
+    assert ByLoss(after=0.1).finished_early(view_of(state, 4000.0)).tolist() == [0]
+
+
+def noisy(curve, noise: float, *, seed: int, jobs: int = 40, steps: float = 1e4, every: float = 10.0) -> list[float]:
+    """At which share of their steps jobs ended whose losses are a curve's, give or take."""
+    rng = stream(seed, "noise")
+    state = state_of(
+        Cluster.parse(f"{jobs}xv100:1"), [Job(f"j{i}", 0.0, steps) for i in range(jobs)], {i: [i] for i in range(jobs)}
+    )
+    numbers, ended = np.arange(jobs), np.full(jobs, math.inf)
+    for second in np.arange(every, steps, every).tolist():
+        losses = curve(second / steps) * (1 + noise * rng.standard_normal(jobs))
+        state.apply(ev.MetricsReported(second, "loss", numbers, losses))
+        if second % 100 == 0:
+            done = ByLoss().finished_early(view_of(state, second))
+            ended[done] = np.minimum(ended[done], second / steps)
+    return ended.tolist()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.003, 0.01, 0.02, 0.05])
+@pytest.mark.parametrize("warm_up", [0.0, 0.005, 0.1])
+def test_nobody_ends_while_its_true_loss_falls_however_noisy_and_flat_at_first(noise, warm_up):
+    def curve(share: float) -> float:
+        return 0.5 + 6.4 * math.exp(-5 * max(0.0, share - warm_up))
+
+    assert noisy(curve, noise, seed=int(1000 * (noise + warm_up))) == [math.inf] * 40
+
+
+@pytest.mark.parametrize("noise", [0.003, 0.05])
+def test_nor_while_it_falls_slowly_all_the_way(noise):
+    assert noisy(lambda share: 1.0 - 0.2 * share, noise, seed=5) == [math.inf] * 40
+
+
+def test_who_has_converged_ends_with_a_little_noise_too():
+    ended = noisy(lambda share: 1.0 + 9.0 * math.exp(-share / 0.02), 0.0003, seed=7)
+    assert all(0.3 < share < 1.0 for share in ended)
+
+
+def test_a_loss_that_is_no_number_is_in_no_mean():
+    losses = list(CONVERGED)
+    losses[20:20] = [math.nan, math.inf]
+    state = reporting(losses, steps=4e3)
+    assert np.isfinite(state.snapshot(4200.0).jobs.metric(RECENT)).all()
+    assert ByLoss(0.01).finished_early(view_of(state, 4200.0)).tolist() == [0]
+    assert len(ByLoss().finished_early(view_of(reporting([math.nan] * 40, steps=4e3), 4000.0))) == 0
 
 
 def test_a_target_goes_before_and_can_be_left_aside():
-    state = reporting([1.0, 0.5, 0.5, 0.5])
-    state.apply(ev.MetricsReported(400.0, "target_loss", np.array([0]), np.array([0.4])))
-    assert ByLoss(0.01).finished_early(view_of(state, 400.0)).tolist() == []
-    assert ByLoss(0.25).finished_early(view_of(state, 400.0)).tolist() == [0]
-    assert ByLoss(0.01, targets=False).finished_early(view_of(state, 400.0)).tolist() == [0]
+    state = reporting(CONVERGED, steps=4e3)
+    state.apply(ev.MetricsReported(4000.0, "target_loss", np.array([0]), np.array([0.4])))
+    assert ByLoss(0.01).finished_early(view_of(state, 4000.0)).tolist() == []
+    assert ByLoss(0.25).finished_early(view_of(state, 4000.0)).tolist() == [0]
+    assert ByLoss(0.01, targets=False).finished_early(view_of(state, 4000.0)).tolist() == [0]
 
 
 def test_a_saved_state_and_a_detached_view_know_the_same():
-    state = reporting([1.0, 0.5, 0.5, 0.5])
+    state = reporting(CONVERGED[:20], steps=4e3)
     again = load(save(state))
     assert again.digest() == state.digest()
-    for view in (view_of(again, 400.0), view_of(state, 400.0).detached()):
+    for each in (state, again):
+        for k in range(21, 41):
+            each.apply(ev.MetricsReported(100.0 * k, "loss", np.array([0]), np.array([0.5])))
+    assert again.digest() == state.digest()
+    for view in (view_of(again, 4000.0), view_of(state, 4000.0).detached()):
         assert ByLoss(0.01).finished_early(view).tolist() == [0]
 
 
@@ -142,3 +206,9 @@ def test_where_three_quarters_converge_at_two_fifths_so_much_less_is_done():
 def test_a_threshold_that_is_no_share_is_refused(threshold):
     with pytest.raises(InputError, match=r"termination by-loss: field 'threshold' is .*expected a share from 0 to below 1"):
         ByLoss(threshold)
+
+
+@pytest.mark.parametrize("after", [-0.1, 1.1, math.nan])
+def test_nor_is_a_beginning_that_is_none(after):
+    with pytest.raises(InputError, match=r"termination by-loss: field 'after' is .*expected a share from 0 to 1"):
+        ByLoss(after=after)

@@ -28,9 +28,9 @@ class Reports:
         self._lock = threading.Lock()
 
     def add(self, values: Mapping[str, SupportsFloat]) -> None:
-        """Numbers that are not finite are left out: no reader could do anything with them."""
+        """What is no finite number is written as infinity: who compares jobs takes it for the worst."""
         with self._lock:
-            self._held.update({name: number for name, value in values.items() if math.isfinite(number := float(value))})
+            self._held.update({name: _number(value) for name, value in values.items()})
             now = self._clock_ns()
             self._write(
                 [name for name in self._held if now - self._written_ns.get(name, now - INTERVAL_NS) >= INTERVAL_NS], now
@@ -53,6 +53,11 @@ class Reports:
                 os.write(descriptor, line.encode())
             finally:
                 os.close(descriptor)
+
+
+def _number(value: SupportsFloat) -> float:
+    number = float(value)
+    return number if math.isfinite(number) else math.inf
 
 
 _reports: Reports | None = None

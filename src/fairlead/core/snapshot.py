@@ -11,11 +11,15 @@ import numpy as np
 from fairlead.core.adaptation import Adaptations, Regime
 from fairlead.core.after import NO_WAITS, Waits
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
-from fairlead.core.columns import JobColumns
+from fairlead.core.columns import ColumnStore, JobColumns
 from fairlead.core.errors import FairleadError
 from fairlead.core.holdings import Holdings
 from fairlead.core.job import Job
 from fairlead.core.plan import NO_FACTS, Facts, Rates
+
+
+def _nobody() -> JobColumns:
+    return JobColumns(ColumnStore(0), np.empty(0, dtype=np.int64), 0.0)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Snapshot:
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
     learned: Facts = field(default_factory=lambda: NO_FACTS)  # by estimation, so far
     lessons: int = 0  # how often something was learned
-    group_sizes: Mapping[int, int] = field(default_factory=dict)  # by the group's code, how many of it were ever submitted
+    group_sizes: Mapping[int, int] = field(default_factory=dict)  # by the group's code, how many came since it began
+    through: JobColumns = field(default_factory=_nobody)  # who did all their steps, of groups that others are still in
     adaptations: Adaptations = field(default_factory=Adaptations)  # how batch sizes have changed so far
     waits: Waits = field(default_factory=lambda: NO_WAITS)  # who of the queued waits for others
 
@@ -127,9 +132,9 @@ class Snapshot:
 
     def detached(self) -> Snapshot:
         """A copy that no later event touches and that can travel to another process (without its estimation)."""
-        rows = np.sort(np.concatenate((self.jobs.rows, self.queued.rows)))
+        rows = np.sort(np.concatenate((self.jobs.rows, self.queued.rows, self.through.rows)))
         both = self.jobs.with_rows(rows).detached()  # in one store, so that a queued job can still be admitted
-        jobs, queued = (both.with_rows(rows.searchsorted(part.rows)) for part in (self.jobs, self.queued))
+        jobs, queued, through = (both.with_rows(rows.searchsorted(p.rows)) for p in (self.jobs, self.queued, self.through))
         here = {*jobs.number.tolist(), *queued.number.tolist()}
         here |= {other for waits in self.waits.values() for other in (*waits.unfinished, waits.lost)} & self.job_of.keys()
         return self.but(
@@ -144,5 +149,6 @@ class Snapshot:
             job_of={number: self.job_of[number] for number in sorted(here)},
             group_sizes=dict(self.group_sizes),
             adaptations=self.adaptations.of(here),
+            through=through,
             estimate=None,
         )

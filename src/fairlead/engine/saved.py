@@ -23,12 +23,13 @@ from fairlead.core.adaptation import Adaptations
 from fairlead.core.columns import FLOAT_COLUMNS, INT_COLUMNS
 from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.holdings import Holdings
+from fairlead.core.job import Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Names
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 
-VERSION = 1
+VERSION = 2
 
 _MAGIC = b"fairlead state %d\n"
 _CHECKSUM = 16
@@ -98,6 +99,7 @@ def _arrays(state: State) -> Arrays:
         "floats": tuple(FLOAT_COLUMNS),
         "metrics": metrics,
         "adaptations": state.adaptations.to_data(),
+        "groups_since": {str(group): number for group, number in state.groups.since.items()},
         "codes": {column: tuple(codes) for column, codes in state._codes.items()},
     }
     changing = {
@@ -145,22 +147,32 @@ def _state(arrays: Arrays) -> State:
     for name, column in zip(about["metrics"], arrays["metrics"]):
         state.store.metric(name)[:size] = column
     state.holdings = Holdings.of_layers(arrays["layers"], arrays["last"])
-    if "present" in arrays:
-        state._show(arrays["present"], arrays["drained"])
-    else:  # saved before nodes could be drained
-        state._show(arrays["up"], np.zeros(len(arrays["up"]), dtype=np.bool_))
+    state._show(arrays["present"], arrays["drained"])
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
     if "adaptations" in about:
         state.adaptations = Adaptations.from_data(about["adaptations"])
     state.followers = [number for number in state.queue.tolist() if state.job_of[number].after]
-    for number, job in state.job_of.items():
-        if job.group:
-            state.count_in_group(number)
+    _group(state, {int(group): number for group, number in about["groups_since"].items()})
     state.service_by_type = arrays["service_by_type"]
     state._remember(arrays["history"])
     state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}
     state._names = Names(*(tuple(codes) for codes in state._codes.values()))
     return state
+
+
+def _group(state: State, since: Mapping[int, int]) -> None:
+    """Who came to each group since it began."""
+    a, groups = state.store.arrays, state.groups
+    groups.since = dict(since)
+    grouped = [(int(a["group"][number]), number) for number, job in state.job_of.items() if job.group]
+    members = [(group, number) for group, number in grouped if number >= since[group]]
+    for group, number in members:
+        groups.sizes[group] = groups.sizes.get(group, 0) + 1
+        groups.there[group] = groups.there.get(group, 0) + bool(a["phase"][number] <= int(Phase.RUNNING))
+    for group, number in members:
+        whole = a["phase"][number] == int(Phase.FINISHED) and a["base_steps"][number] >= a["steps"][number]
+        if whole and groups.there[group]:
+            groups.through.setdefault(group, set()).add(number)
 
 
 def _text(data: bytes) -> npt.NDArray[np.uint8]:

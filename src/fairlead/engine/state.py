@@ -4,6 +4,7 @@ Replaying the same events gives the same state, which is what recovery and what-
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -28,6 +29,7 @@ from fairlead.core.plan import NO_FACTS, Facts, Launches
 from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Names, Snapshot
 from fairlead.engine.codec import encode_memo
+from fairlead.engine.groups import Groups
 
 # Looked up often, and an enum's members are slow to reach.
 QUEUED, WAITING, RUNNING = int(Phase.QUEUED), int(Phase.WAITING), int(Phase.RUNNING)
@@ -61,7 +63,7 @@ class State:
         self.refusals: dict[int, Reason] = {}
         self.journal = ""  # its name, where it has one
         self.any_min_run = False
-        self.group_sizes: dict[int, int] = {}  # by the group's code, how many of it were ever submitted
+        self.groups = Groups()
         self.adaptations = Adaptations()
         self.followers: list[int] = []  # those at the door that come after others
         self._codes: dict[str, dict[str, int]] = {name: {} for name in _CODED}
@@ -92,13 +94,13 @@ class State:
         state.learned, state.lessons = view.learned, view.lessons
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
-        state.group_sizes = dict(view.group_sizes)
         state.store.reserve(state.next_number)
-        for columns in (view.jobs, view.queued):
+        for columns in (view.jobs, view.queued, view.through):
             for name in ALL_COLUMNS:
                 state.store.arrays[name][columns.number] = getattr(columns, name)
             for name in columns.metrics:
                 state.store.metric(name)[columns.number] = columns.metric(name)
+        state._group(view)
         state._follow(view)
         state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
         state.running = view.jobs.runners.number.copy()
@@ -136,7 +138,8 @@ class State:
             any_min_run=self.any_min_run,
             learned=self.learned,
             lessons=self.lessons,
-            group_sizes=self.group_sizes,
+            group_sizes=self.groups.sizes,
+            through=self._through(now) if self.groups.through else self._blank.through,
             adaptations=self.adaptations,
             waits=self._waits() if self.followers else NO_WAITS,
         )
@@ -195,6 +198,8 @@ class State:
             digest.update(self.journal.encode())
         if self.adaptations:
             digest.update(encode_memo(self.adaptations.to_data()))
+        if self.groups.since:
+            digest.update(repr(sorted(self.groups.since.items())).encode())
         if self.learned:
             digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
         return digest.hexdigest()
@@ -232,7 +237,7 @@ class State:
         a["kind"][number], a["user"][number], a["entity"][number], a["group"][number], a["fits"][number] = known
         a["group_order"][number] = job.group_order
         if job.group:
-            self.count_in_group(number)
+            self.groups.enter(known[_CODED.index("group")], number)
         a["submitted_s"][number] = a["waiting_since_s"][number] = event.time
         a["steps"][number], a["weight"][number], a["deadline_s"][number] = job.steps, job.weight, job.deadline_s
         a["min_run_s"][number], a["time_limit_s"][number] = job.min_run_s, job.time_limit_s
@@ -262,9 +267,10 @@ class State:
         self._show(self.present, self._with_node(self.drained, event.node, not event.undo))
 
     def _metrics(self, event: ev.MetricsReported) -> None:
-        self.store.metric(event.name)[event.jobs] = event.values
+        values = np.where(np.isnan(event.values), np.inf, event.values)  # NaN would be that nothing was reported
+        self.store.metric(event.name)[event.jobs] = values
         if event.name == LOSS:
-            note_losses(self.store, event.jobs, event.values, self._steps_at(event.jobs, event.time))
+            note_losses(self.store, event.jobs, values, self._steps_at(event.jobs, event.time))
         elif event.name == BATCH_SIZE:
             steps, kind = self._steps_at(event.jobs, event.time), self.store.arrays["kind"][event.jobs]
             for number, size, done, code in zip(*(c.tolist() for c in (event.jobs, event.values, steps, kind))):
@@ -412,6 +418,10 @@ class State:
                 self._settle(stopping, when)
             self.live = self.live[a["phase"][self.live] <= RUNNING]
         a["ended_s"][jobs] = time
+        if self.groups.sizes:
+            whole = (a["base_steps"][jobs] >= a["steps"][jobs]) | done
+            for group, number, all_steps in zip(a["group"][jobs].tolist(), jobs.tolist(), whole.tolist()):
+                self.groups.leave(group, number, whole=all_steps and phase == FINISHED)
 
     def _still_queued(self) -> None:
         queue = self.queue
@@ -457,9 +467,17 @@ class State:
                 if other not in waits.unfinished:
                     phase[other] = int(waits.how) if other == waits.lost else FINISHED
 
-    def count_in_group(self, number: int) -> None:
-        group = int(self.store.arrays["group"][number])
-        self.group_sizes[group] = self.group_sizes.get(group, 0) + 1
+    def _through(self, now: float) -> JobColumns:
+        return JobColumns(self.store, np.array(self.groups.all_through, dtype=np.int64), now)
+
+    def _group(self, view: Snapshot) -> None:
+        """Of groups a snapshot knows how many came, and who is there or got through."""
+        self.groups.sizes = dict(view.group_sizes)
+        self.groups.since = dict.fromkeys(view.group_sizes, 0)
+        there = Counter((*view.jobs.group.tolist(), *view.queued.group.tolist()))
+        self.groups.there = {group: there[group] for group in view.group_sizes}
+        for group, number in zip(view.through.group.tolist(), view.through.number.tolist()):
+            self.groups.through.setdefault(group, set()).add(number)
 
     def _code(self, column: str, name: str) -> int:
         codes = self._codes[column]

@@ -6,6 +6,7 @@ A message is one JSON object with its kind under "is". Whatever does not have ex
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
@@ -198,6 +199,8 @@ def _plain(value: Any) -> Any:
     if not is_dataclass(value):
         return value
     record = {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
+    if isinstance(value, Metric) and not math.isfinite(value.value):
+        record["value"] = str(value.value)  # JSON has no number for it
     name = type(value).__name__.lower()
     return {"is": name, **record} if name in _ADAPTERS else record
 

@@ -3,8 +3,10 @@
 
 At a rung are all who are left of a bracket, once the last of them has got there; they are compared by what each has reported
 last. Nobody is held up at a rung: who is faster goes on meanwhile and is judged where it then stands, so a policy that treats
-the trials alike (least attained service) makes the comparison fair. Somebody who is not let in yet, or has reported nothing, is
-waited for. Who failed or was cancelled counts among those who are out."""
+the trials alike (least attained service) makes the comparison fair. Who did all its steps already is compared with the others,
+and takes a place if it is among the best. Worst is who last reported what is no finite number, next to worst who got to a rung
+and reported nothing; as many as may stay must have reported something. Somebody who is not let in yet is waited for. Who failed
+or was cancelled counts among those who are out."""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from fairlead.core.cluster import Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.errors import InputError
 from fairlead.core.holdings import NONE
+from fairlead.core.job import Phase
 from fairlead.core.snapshot import Snapshot
 
 
@@ -55,23 +58,32 @@ class _OfGroups:
         for group in np.unique(groups).tolist():
             size = view.group_sizes.get(group, 0)
             if size > 1 and group not in outside:
-                for bracket, ladder in self._brackets(view.jobs.only(groups == group), size):
+                members = view.jobs.rows[groups == group]
+                if len(view.through):
+                    members = np.sort(np.concatenate((members, view.through.rows[view.through.group == group])))
+                for bracket, ladder in self._brackets(view.jobs.with_rows(members), size):
                     out.append(self._out(bracket, ladder))
         return np.sort(np.concatenate(out))
 
     def _brackets(self, members: JobColumns, size: int) -> Iterator[tuple[JobColumns, Sequence[Rung]]]:
-        """Those who are left of a group of so many, as they compete with each other, and the rungs they come to."""
+        """Of a group of so many, who is left or got through, as they compete with each other, and the rungs they come to."""
         raise NotImplementedError
 
     def _out(self, bracket: JobColumns, ladder: Sequence[Rung]) -> Ints:
-        if not len(bracket) or np.isnan(reported := bracket.metric(self.metric)).any():
+        left = bracket.phase <= int(Phase.RUNNING)
+        if not left.any():
             return NONE
-        behind = (bracket.steps_done / bracket.steps).min()
+        behind = (bracket.steps_done / bracket.steps)[left].min()
         reached = [rung.stay for rung in ladder if behind >= rung.share]
-        if not reached or len(bracket) <= reached[-1]:
+        reported = bracket.metric(self.metric)
+        silent = np.isnan(reported)
+        if not reached or np.count_nonzero(~silent) < reached[-1]:
             return NONE
-        order = np.argsort(reported if self.best == "lowest" else -reported, kind="stable")
-        return bracket.number[order[reached[-1] :]]
+        diverged = np.isinf(reported)
+        value = reported if self.best == "lowest" else -reported
+        order = np.lexsort((np.where(silent | diverged, 0.0, value), silent + 2 * diverged))
+        out = order[reached[-1] :]
+        return bracket.number[out[left[out]]]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from fairlead.runtime.agent.telling import PAUSE_S, Telling
+from fairlead.runtime.messages import Words, decode, encode
 from fairlead.runtime.orders import Ended, Metric, Progress, Wants
 
 
@@ -24,3 +27,8 @@ def test_ends_and_questions_do_not_wait_and_nothing_comes_after_an_end():
     end = Ended(1, 1, 0, True, 2, 2)
     assert telling.of([end], 0.3) == [Progress(1, 1, 2, 2, 9.0), Metric(1, 1, "loss", 0.5), end]
     assert telling.of([], PAUSE_S) == [Progress(2, 1, 7, 0, 1.0)]
+
+
+def test_a_loss_that_is_no_number_any_more_travels_too():
+    words = Words(1, (Metric(0, 1, "loss", math.inf), Metric(0, 1, "loss", 0.5)))
+    assert decode(encode(words)) == words

@@ -3,6 +3,7 @@ one that simulations run."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
+from fairlead.engine.codec import decode, encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -522,6 +524,21 @@ def test_what_jobs_report_is_one_event_for_each_name_and_second():
     scene.at(3.1)  # but at an end nothing is held back
     told = [(e.time, e.jobs.tolist(), e.values.tolist()) for e in scene.journal if isinstance(e, ev.MetricsReported)]
     assert told == [(2.0, [0, 1, 2], [0.5, 0.6, 0.7]), (3.0, [2, 0], [0.4, 0.3]), (3.1, [1], [0.2])]
+    scene.check()
+
+
+def test_a_loss_that_is_no_number_any_more_is_in_the_journal_as_infinity():
+    scene = Scene()
+    scene.join()
+    scene.job("a", steps=100.0)
+    scene.at(0.0)
+    scene.live.tell(0, [Metric(0, 1, "loss", 0.5)])
+    scene.at(2.0)
+    scene.live.tell(0, [Metric(0, 1, "loss", math.inf), Metric(0, 1, "loss.lowest", 0.0)])
+    scene.at(4.0)
+    told = [decode(encode(e)) for e in scene.journal if isinstance(e, ev.MetricsReported)]
+    assert [e.values.tolist() for e in told if isinstance(e, ev.MetricsReported)] == [[0.5], [math.inf]]
+    assert scene.loop.state.store.metric("loss.lowest")[0] == 0.5  # which nobody can report
     scene.check()
 
 

@@ -1,6 +1,6 @@
 """What a worker says about itself: lines of JSON in a file, each an object of names and numbers. Lines that are anything else
 are counted and passed over, and so are names that are too many; a worker that writes faster than anybody reads loses its
-oldest lines."""
+oldest lines. `NaN` and `Infinity`, which Python writes, are told as infinity, and so is what is too large."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _numbers(line: bytes) -> list[tuple[str, float]] | None:
         return None
     if not isinstance(said, dict) or not all(_is_number(value) and _is_name(name) for name, value in said.items()):
         return None
-    return [(name, float(value)) for name, value in said.items()]
+    return [(name, float(value) if abs(value) <= 1e308 else math.inf) for name, value in said.items()]
 
 
 def _is_name(name: str) -> bool:
@@ -103,6 +103,4 @@ def _is_name(name: str) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= 1e308 and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from fairlead.core.events import MetricsReported
+from fairlead.core.losses import DERIVED
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.orders import MOST_METRICS, Metric
 
@@ -29,13 +30,16 @@ class Measures:
 
     def know(self, view: Snapshot) -> None:
         """After a restart: what was said before."""
-        self._known |= set(view.jobs.metrics)
-        for name in view.jobs.metrics:
+        reported = set(view.jobs.metrics) - DERIVED
+        self._known |= reported
+        for name in reported:
             for number in view.jobs.number[~np.isnan(view.jobs.metric(name))].tolist():
                 self._names.setdefault(number, set()).add(name)
 
     def hear(self, said: Metric) -> None:
-        """Names that are too many are passed over."""
+        """Names that are too many are passed over, and those of what the state makes of reports."""
+        if said.name in DERIVED:
+            return
         mine = self._names.setdefault(said.job, set())
         if said.name not in mine:
             if len(mine) >= MOST_METRICS:

@@ -1,5 +1,5 @@
 """A case: one piece of work of a reproduction, as data, with what it answers. The same settings in the same world have the same
-key, under which the answer is kept."""
+key while the code is the same, and under that key the answer is kept."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 import orjson
 
 from fairlead.core.errors import FairleadError
+from fairlead.study.reproduce.code import code_mark
 from fairlead.study.reproduce.world import World
-
-VERSION = 1
-"""Raise it when the same settings would give another answer: then what was kept before is run again."""
 
 Answer: TypeAlias = dict[str, Any]
 
@@ -39,7 +37,7 @@ def settings_of(case: Case) -> dict[str, Any]:
 
 
 def key_of(case: Case, world: World) -> str:
-    told = orjson.dumps([VERSION, world.mark, settings_of(case)], option=orjson.OPT_SORT_KEYS)
+    told = orjson.dumps([code_mark(), world.mark, settings_of(case)], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(told).hexdigest()[:24]
 
 
