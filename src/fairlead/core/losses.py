@@ -18,6 +18,9 @@ EARLIER = "loss.earlier"
 """The lowest that it had reported when it had done at most four fifths of its present steps."""
 
 _MARK, _MARK_STEPS = "loss.mark", "loss.mark_steps"
+MADE = frozenset({LOWEST, EARLIER, _MARK, _MARK_STEPS})
+"""Of reports, by the state."""
+
 _FURTHER = 1.25  # from mark to mark
 
 

@@ -34,6 +34,7 @@ FINISHED, FAILED, CANCELLED, REFUSED = map(int, (Phase.FINISHED, Phase.FAILED, P
 
 _CODED = ("kind", "user", "entity", "group")  # columns of codes for names
 _LOOK = attrgetter(*_CODED, "allowed_types", "memory_gb", "workers", "cpus", "host_memory_gb")
+MOST_METRICS_KEPT = 2000  # names; past that, those that nobody alive uses are forgotten
 _MAY_GO_TO = {int(new): np.array([new in LEGAL[old] for old in Phase]) for new in Phase}
 
 
@@ -247,9 +248,16 @@ class State:
         self._show(self.present, self._with_node(self.drained, event.node, not event.undo))
 
     def _metrics(self, event: ev.MetricsReported) -> None:
+        if event.name not in self.store.metrics and len(self.store.metrics) >= MOST_METRICS_KEPT:
+            self._forget_metrics()
         self.store.metric(event.name)[event.jobs] = event.values
         if event.name == LOSS:
             note_losses(self.store, event.jobs, event.values, self._steps_at(event.jobs, event.time))
+
+    def _forget_metrics(self) -> None:
+        """Decisions see what those say who are alive."""
+        said = self.store.metrics.items()
+        self.store.metrics = {name: column for name, column in said if not np.isnan(column[self.live]).all()}
 
     def _switched(self, event: ev.SchedulerSwitched) -> None:
         if event.scheduler.get("estimation") != self.scheduler.get("estimation"):

@@ -231,6 +231,9 @@ class Walk:
         self.scene.at(self.second)
         state = self.scene.loop.state
         check_state(state)
+        for agent in self.agents:
+            strangers = [key for key in agent.alive if key[0] not in self.live.launches.jobs_on(agent.node)]
+            assert not strangers, f"nobody knows of {strangers} on node {agent.node}"
         for number in range(state.next_number):
             phase = self.scene.phase(number)
             assert self.ended.get(number, phase) is phase, "who has ended stays so"
