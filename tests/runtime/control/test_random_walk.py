@@ -232,7 +232,8 @@ class Walk:
         state = self.scene.loop.state
         check_state(state)
         for agent in self.agents:
-            strangers = [key for key in agent.alive if key[0] not in self.live.launches.jobs_on(agent.node)]
+            known = {run.key for run in self.live.launches.everybody() if agent.node in {seat.node for seat in run.seats}}
+            strangers = sorted(agent.alive.keys() - known)
             assert not strangers, f"nobody knows of {strangers} on node {agent.node}"
         for number in range(state.next_number):
             phase = self.scene.phase(number)
