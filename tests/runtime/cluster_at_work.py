@@ -56,7 +56,7 @@ for step in fairlead.lease(range(about["steps"]), save=lambda folder: None, ever
         sys.exit(9)
     print(step, file=log, flush=True)
     fairlead.report(loss=1 / (1 + step))
-    time.sleep(about["step_s"])
+    time.sleep(0 if os.path.exists(about["name"] + ".hurry") else about["step_s"])
 """
 
 
@@ -164,6 +164,10 @@ class ClusterAtWork:
     def submit(self, *jobs: dict[str, Any], ends: str = "finished") -> None:
         self.ask("POST", "/v1/jobs", {"jobs": jobs})
         self.expected.update((job["name"], ends) for job in jobs)
+
+    def hurry(self, name: str) -> None:
+        """All that was to be seen of a job while it runs has been seen: the rest of its steps take no time."""
+        (self.root / f"{name}.hurry").touch()
 
     def cancel(self, name: str) -> None:
         self.ask("DELETE", f"/v1/jobs/{name}")

@@ -41,17 +41,19 @@ def test_a_job_that_is_sent_to_an_agent_that_has_just_died_starts_when_it_is_bac
 
 def test_jobs_of_an_agent_that_stays_away_end_by_themselves_before_they_start_elsewhere(tmp_path: Path) -> None:
     with ClusterAtWork(tmp_path, "2xv100:2,2xk80:2", "fifo", term_s=1.5, grace_s=2.0) as cluster:
-        cluster.submit(cluster.job("saves", steps=60), cluster.job("deaf", steps=60, save_every=5, cooperative=False))
+        cluster.submit(cluster.job("saves", steps=300), cluster.job("deaf", steps=300, save_every=5, cooperative=False))
         cluster.until("they run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
         cluster.harmed.add("deaf")
         cluster.end_agent("v100-0")
         wait_for(lambda: not cluster.nodes()["v100-0"]["up"], "the node is given up")
         assert cluster.until("they run elsewhere", lambda jobs: all(job["starts"] == 2 for job in jobs.values()))
+        for name in ("saves", "deaf"):
+            cluster.hurry(name)
 
 
 def test_a_plane_that_dies_when_it_gives_a_node_up_gives_it_up_again(tmp_path: Path) -> None:
     with ClusterAtWork(tmp_path, **TWO, term_s=1.0, grace_s=1.0) as cluster:
-        cluster.submit(cluster.job("moves", steps=60, save_every=5))
+        cluster.submit(cluster.job("moves", steps=300, save_every=5))
         cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
         cluster.harmed.add("moves")
         cluster.kill_plane()
@@ -60,6 +62,7 @@ def test_a_plane_that_dies_when_it_gives_a_node_up_gives_it_up_again(tmp_path: P
             cluster.start_plane(death=f"{moment} NodeLost")
             assert cluster.plane_ended() == -signal.SIGKILL
         cluster.start_plane()
+        cluster.hurry("moves")
         jobs = cluster.until_all_ended()
         assert jobs["moves"]["starts"] == 2
 

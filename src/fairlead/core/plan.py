@@ -245,6 +245,7 @@ class RoundPlan:
     reasons: Mapping[int, Reason] = field(default_factory=dict, compare=False)
     not_admitted: Reason | None = field(default=None, compare=False)
     learned: Facts = field(default_factory=lambda: NO_FACTS, compare=False)  # an event of its own
+    company: tuple[Ints, Ints] | None = field(default=None, compare=False)  # jobs and their combinations; None: all alone
 
     @property
     def changes(self) -> bool:

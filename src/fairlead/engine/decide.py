@@ -87,6 +87,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         reasons=reasons if not admitted.reasons else ChainMap(admitted.reasons, reasons),  # type: ignore[arg-type]
         not_admitted=admitted.others,
         learned=NO_FACTS if lesson is None else lesson.facts,
+        company=None if selection.combination is None else (selection.jobs, selection.combination),
     )
     return plan, memo
 

@@ -37,6 +37,7 @@ FINISHED, FAILED, CANCELLED, REFUSED = map(int, (Phase.FINISHED, Phase.FAILED, P
 
 _CODED = ("kind", "user", "entity", "group")  # columns of codes for names
 _LOOK = attrgetter(*_CODED, "allowed_types", "memory_gb", "workers", "cpus", "host_memory_gb")
+MOST_METRICS_KEPT = 2000  # names; past that, those that nobody alive uses are forgotten
 _MAY_GO_TO = {int(new): np.array([new in LEGAL[old] for old in Phase]) for new in Phase}
 
 
@@ -268,6 +269,8 @@ class State:
 
     def _metrics(self, event: ev.MetricsReported) -> None:
         values = np.where(np.isnan(event.values), np.inf, event.values)  # NaN would be that nothing was reported
+        if event.name not in self.store.metrics and len(self.store.metrics) >= MOST_METRICS_KEPT:
+            self._forget_metrics()
         self.store.metric(event.name)[event.jobs] = values
         if event.name == LOSS:
             note_losses(self.store, event.jobs, values, self._steps_at(event.jobs, event.time))
@@ -277,6 +280,11 @@ class State:
                 job = self.job_of[number]
                 if job.mode != ELASTIC:  # whose batch size follows from where it stands, and not from how far it is
                     self.adaptations.note(number, size, done, job.kind, code, job.workers)
+
+    def _forget_metrics(self) -> None:
+        """Decisions see what those say who are alive."""
+        said = self.store.metrics.items()
+        self.store.metrics = {name: column for name, column in said if not np.isnan(column[self.live]).all()}
 
     def _switched(self, event: ev.SchedulerSwitched) -> None:
         if event.scheduler.get("estimation") != self.scheduler.get("estimation"):

@@ -8,6 +8,7 @@ import numpy as np
 from fairlead.core.cluster import Ints
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.events import FactsLearned, Memo, MemoChanged, RoundPlanned
+from fairlead.core.holdings import NONE
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
@@ -26,7 +27,7 @@ def undecided(view: Snapshot, why: Reason) -> RoundPlan:
 
 
 def sound(plan: RoundPlan, memo: Memo, view: Snapshot) -> None:
-    """Raises where a plan cannot be carried out, or the journal could not keep it. Who shares accelerators is not judged."""
+    """Raises where a plan cannot be carried out, or the journal could not keep it."""
     queued, alive = view.queued.number, view.jobs.number
     starts = plan.launches
     inside = np.concatenate((alive, plan.admitted))
@@ -44,8 +45,38 @@ def sound(plan: RoundPlan, memo: Memo, view: Snapshot) -> None:
             raise InvalidPlan("a job was launched on a node that is not up")
         if (view.cluster.type_of[places] != starts.types.repeat(starts.workers)).any():
             raise InvalidPlan("a job was launched on accelerators of another type than the plan says")
+        _apart(plan, np.setdiff1d(busy, plan.ended), view)
     for event in (RoundPlanned(plan), MemoChanged(plan.time, memo), FactsLearned(plan.time, plan.learned)):
         encode(event)
+
+
+def _apart(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
+    """Nobody is launched twice on one accelerator, nor beside anybody who is not of its combination."""
+    starts = plan.launches
+    jobs, places = starts.jobs.repeat(starts.workers), starts.accelerators
+    if len(np.unique(places)) < len(places) and np.unique((jobs, places), axis=1).shape[1] < len(places):
+        raise InvalidPlan("a job was launched twice on one accelerator")
+    others, held = view.holdings.places(staying)
+    beside = np.isin(held, places)
+    jobs, places = np.concatenate((jobs, others[beside])), np.concatenate((places, held[beside]))
+    order = np.argsort(places, kind="stable")
+    jobs, places = jobs[order], places[order]
+    together = places[1:] == places[:-1]
+    if not together.any():
+        return
+    group = _groups(plan, jobs)
+    wrong = (together & (group[1:] != group[:-1])).nonzero()[0]
+    if len(wrong):
+        one, other = jobs[wrong[0]], jobs[wrong[0] + 1]
+        raise InvalidPlan(f"jobs {one} and {other} were to share accelerator {places[wrong[0]]}, and nobody selected them to")
+
+
+def _groups(plan: RoundPlan, jobs: Ints) -> Ints:
+    """Of each job, a number that it has in common with those that it may share accelerators with."""
+    selected, combination = (NONE, NONE) if plan.company is None else plan.company
+    _, group = np.unique(combination, return_inverse=True)
+    known = dict(zip(selected.tolist(), group.tolist()))
+    return np.array([known.get(job, -1 - job) for job in jobs.tolist()], dtype=np.int64)
 
 
 def _among(what: str, numbers: Ints, known: Ints) -> None:

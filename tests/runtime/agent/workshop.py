@@ -77,10 +77,10 @@ class Node:
         return launch
 
     def starts(self, launch: Launch) -> Launch:
-        """Launches it and waits until each worker has printed something."""
+        """Launches it and waits until each worker has printed a line: it may come in pieces."""
         self.launch(launch)
         for rank in launch.ranks:
-            self.until(lambda rank=rank: self.printed(launch, rank), "a first word")
+            self.until(lambda rank=rank: "\n" in self.printed(launch, rank), "a first line")
         return launch
 
     def revoke(self, launch: Launch) -> None:

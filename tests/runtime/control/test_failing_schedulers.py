@@ -4,17 +4,22 @@ In a simulation the mistake is an error."""
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from without_agents import Scene
 
+from fairlead.core import events as ev
 from fairlead.core.allocation import Allocation
+from fairlead.core.errors import InvalidPlan
 from fairlead.core.events import Memo
-from fairlead.core.plan import Launches, Placed, Selection
+from fairlead.core.holdings import ragged
+from fairlead.core.plan import Launches, Placed, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.undecided import sound
 from fairlead.placement.consolidated import Consolidated
 from fairlead.policies.fifo import Fifo
 from fairlead.runtime.control.views import job_record
@@ -58,6 +63,28 @@ class Divides(Plugin):
         return Allocation.alone(view.jobs.number, np.full((len(view.jobs), 1), 1.0)), memo
 
 
+class WrongBeforeItFails(Plugin):
+    """What it selects cannot be placed; when it has nothing left to say it fails."""
+
+    says: ClassVar[list[Selection]]
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        if self.good(view):
+            return Fifo().select(view, memo)
+        return self.says.pop(), memo
+
+
+class PilesUp(Plugin):
+    """Everybody on the first accelerator."""
+
+    def place(self, selection: Selection, view: Snapshot) -> Placed:
+        if self.good(view):
+            return Consolidated().place(selection, view)
+        new = ~np.isin(selection.jobs, view.jobs.runners.number)
+        jobs, types = selection.jobs[new], selection.types[new]
+        return Placed(view.jobs.runners.number, Launches(jobs, types, np.arange(len(jobs) + 1), np.zeros(len(jobs), np.int64)))
+
+
 class Misplaces(Plugin):
     """On an accelerator that is not there."""
 
@@ -78,6 +105,7 @@ class Misplaces(Plugin):
         ("policy", SelectsStrangers, "the scheduler failed"),
         ("policy", Divides, "the allocation failed: ZeroDivisionError"),
         ("placement", Misplaces, "the scheduler failed: InvalidPlan"),
+        ("placement", PilesUp, "the scheduler failed: InvalidPlan"),
     ],
 )
 def test_a_mistake_in_a_plugin_does_not_end_the_control_plane(tmp_path, caplog, stage, plugin, told):
@@ -86,7 +114,7 @@ def test_a_mistake_in_a_plugin_does_not_end_the_control_plane(tmp_path, caplog, 
 
     async def story() -> None:
         plugin.gate.set()
-        await scene.submit("first", workers=4)
+        await scene.submit("first", workers=3 if plugin is PilesUp else 4)
         await scene.until(lambda: scene.runs(0))
         held = loop.state.holdings.of(0).tolist()
         plugin.gate.clear()
@@ -107,6 +135,61 @@ def test_a_mistake_in_a_plugin_does_not_end_the_control_plane(tmp_path, caplog, 
     scene.play(story)
     assert sum("what was decided last stands" in line for line in caplog.messages) < loop.decisions, "not one line a round"
     assert b'fairlead_decisions_stood_total{why="failed"} 0.0' not in plane.metrics.text()
+
+
+def test_a_selection_that_could_not_be_carried_out_does_not_stand(tmp_path):
+    plugin = WrongBeforeItFails
+    scene = Scene(tmp_path, plugin)
+    plane, loop = scene.plane, scene.plane.loop
+
+    async def story() -> None:
+        plugin.gate.set()
+        await scene.submit("first", workers=4)
+        await scene.until(lambda: scene.runs(0))
+        one = np.array([1])
+        plugin.says = [Selection(one, one + 8, one)]  # of a type that is not there
+        plugin.gate.clear()
+        await scene.submit("second")
+        await scene.until(lambda: plane.trouble.kind == "the policy failed: IndexError" and not plugin.says)
+        decisions = loop.decisions
+        await scene.until(lambda: loop.decisions > decisions + 2)
+        assert plane.trouble.kind == "the policy failed: IndexError", "and not the whole scheduler in every round"
+        assert (scene.runs(0), scene.starts(0), scene.starts(1)) == (True, 1, 0)
+        plugin.gate.set()
+        await scene.kept(lambda answered: plane.live.cancel(0, answered))
+        await scene.until(lambda: scene.runs(1) and not plane.trouble.now)
+
+    scene.play(story)
+
+
+def launches(*gangs: list[int]) -> Launches:
+    offsets, places = ragged(np.array(gang) for gang in gangs)
+    jobs = np.arange(len(gangs))
+    return Launches(jobs, 0 * jobs, offsets, places)
+
+
+@pytest.mark.parametrize(
+    ("starts", "together", "why"),
+    [
+        (launches([0, 1], [2, 3]), None, ""),
+        (launches([1, 1]), None, "twice on one accelerator"),
+        (launches([0, 1], [1, 2]), None, "jobs 0 and 1 were to share accelerator 1"),
+        (launches([0, 1], [0, 1]), None, "jobs 0 and 1 were to share accelerator 0"),
+        (launches([0, 1], [0, 1]), [5, 5], ""),
+        (launches([0, 1], [0, 1]), [5, 6], "jobs 0 and 1 were to share accelerator 0"),
+        (launches([4]), None, "jobs 0 and 2 were to share accelerator 4"),
+        (launches([4]), [7, 8, 7], ""),
+    ],
+)
+def test_only_combinations_share_accelerators(starts, together, why):
+    harness = Harness().cluster("v100:6").submit(*(job(f"job-{n}").workers(2) for n in range(3)))
+    state = harness.state
+    state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=np.arange(3))))
+    state.apply(ev.RoundPlanned(RoundPlan(0.0, launches=replace(launches([4, 5]), jobs=np.array([2])))))
+    company = None if together is None else (np.arange(len(together)), np.array(together))
+    plan = RoundPlan(1.0, launches=starts, company=company)
+    with pytest.raises(InvalidPlan, match=why) if why else nullcontext():
+        sound(plan, None, state.snapshot(1.0))
 
 
 def test_in_a_simulation_a_mistake_is_an_error() -> None:

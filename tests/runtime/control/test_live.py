@@ -18,8 +18,9 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.registry import Registry
 from fairlead.runtime.control.clock import WallClock, origin_of
-from fairlead.runtime.control.launches import Fate, Seat
+from fairlead.runtime.control.launches import Fate, Launches, Seat
 from fairlead.runtime.control.live import Live
+from fairlead.runtime.control.measures import MOST_OF_ONE_USER, Measures
 from fairlead.runtime.orders import MOST_METRICS, Ended, Extend, Kill, Launch, Metric, Order, Progress, Revoke, Task, Wants
 from fairlead.termination.by_loss import ByLoss
 from fairlead.testing import check_events
@@ -461,6 +462,66 @@ def test_half_a_gang_on_a_node_that_was_given_up_before_the_plane_died_is_not_wa
     scene.check()
 
 
+@pytest.mark.parametrize("how", ["cancelled", "revoked", "failed", "lost"])
+def test_half_a_gang_that_was_still_to_begin_never_does_once_the_other_half_leaves(how):
+    """After a restart one node has lost its half, and still has a stranger on the same accelerator, who leaves late."""
+    launches = Launches(lambda node: f"node-{node}", lambda key: (1000, 1001))
+    launches.adopt(7, 1, "gang", Task(("true",)), (Seat(0, (0,), (0,)), Seat(1, (1,), (0,))))
+    orders, _ = launches.compare({0: {(7, 1)}, 1: {(3, 2)}}, lambda node: (0, 1), lambda job: True)
+    assert orders == [(1, Revoke(3, 2))]
+    if how == "cancelled":
+        assert launches.drop(7) == [(0, Kill(7, 1))]
+    elif how == "revoked":
+        assert launches.revoke(7) == [(0, Revoke(7, 1))]
+    elif how == "failed":
+        orders, (became,) = launches.heard(0, Ended(7, 1, 1, False, 9, 5))
+        assert (orders, became.fate) == ([], Fate.LOST), "without its other half"
+    else:
+        orders, (became,) = launches.node_gone(0)
+        assert (orders, became.fate) == ([], Fate.LOST)
+    assert launches.heard(1, Ended(3, 2, 0, True, 0, 0))[0] == []
+    if how in ("cancelled", "revoked"):
+        orders, (became,) = launches.heard(0, Ended(7, 1, 0, True, 9, 9))
+        assert (orders, became.fate) == ([], Fate.DROPPED if how == "cancelled" else Fate.YIELDED)
+    assert launches.everybody() == []
+
+
+def test_a_gang_that_two_nodes_have_lost_one_after_the_other_begins_on_both():
+    launches = Launches(lambda node: f"node-{node}", lambda key: (1000, 1001))
+    launches.adopt(7, 1, "gang", Task(("true",)), tuple(Seat(node, (node,), (0,)) for node in range(3)))
+    launches.compare({0: {(7, 1)}, 1: {(3, 2)}, 2: {(7, 1)}}, lambda node: (0, 1), lambda job: True)
+    assert launches.compare({2: ()}, lambda node: (0, 1), lambda job: True) == ([], [])
+    orders, _ = launches.heard(1, Ended(3, 2, 0, True, 0, 0))
+    assert [node for node, order in orders if isinstance(order, Launch)] == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["converged", "cancelled"])
+def test_who_was_done_when_the_plane_died_may_save_and_who_was_cancelled_may_not(how):
+    before = Scene("v100:1", "fifo")
+    before.loop.stages = replace(before.loop.stages, termination=ByLoss(0.01))
+    before.join()
+    before.job("a", steps=100.0)
+    before.at(0.0)
+    before.live.tell(0, [Progress(0, 1, 20, 0, 2.0)])
+    before.at(5.0)
+    if how == "cancelled":
+        before.live.cancel(0)
+    else:
+        before.live.tell(0, [Metric(0, 1, "target_loss", 0.5), Metric(0, 1, "loss", 0.504)])
+    before.at(10.0)
+    assert before.phase(0) is (Phase.CANCELLED if how == "cancelled" else Phase.FINISHED)
+    scene = restarted(before, "v100:1", 12.0)
+    scene.live.joined(0, [(0, 1)])  # the order to leave was lost with the control plane
+    for event in scene.live.reconcile(scene.loop.state.snapshot(12.0)):
+        scene.loop.record(event)
+    scene.job("next")
+    orders = [*scene.wire.new(), *scene.at(13.0)]
+    assert orders == [(0, Kill(0, 1) if how == "cancelled" else Revoke(0, 1))], "and the next waits for it"
+    scene.live.tell(0, [Ended(0, 1, 0, True, 45, 45)])
+    assert [order.job for _, order in scene.at(20.0)] == [1]
+    scene.check()
+
+
 def test_orders_that_nobody_heard_are_given_again_when_the_agent_is_back():
     scene = Scene("v100:2")
     scene.join()
@@ -558,6 +619,50 @@ def test_a_job_reports_under_a_bounded_number_of_names_over_restarts_too():
     again.at(5.0)
     assert len(again.loop.state.store.metrics) == MOST_METRICS
     assert again.loop.state.store.metric("name-0")[0] == 2.0
+
+
+def test_names_of_metrics_are_free_again_with_their_last_job_and_nobody_takes_all_of_them():
+    measures = Measures()
+
+    def heard(job: int, name: str, user: str) -> bool:
+        measures.hear(Metric(job, 1, name, 1.0), user)
+        return any(event.name == name for event in measures.told(0.0))
+
+    mine = [heard(number, f"mine-{number}-{n}", "ann") for number in range(10) for n in range(MOST_METRICS)]
+    assert sum(mine) == MOST_OF_ONE_USER
+    assert heard(50, "theirs", "ben")
+    assert heard(9, "loss", "ann"), "a decision may be made of it"
+    measures.forget(0)
+    assert heard(11, "one-more", "ann")
+    assert heard(12, "one-more", "ann")
+    measures.forget(11)
+    assert heard(13, "one-more", "ann"), "another one still uses it"
+    for number in range(100, 200):
+        heard(number, "a", f"user-{number}")
+        for n in range(MOST_METRICS - 1):
+            heard(number, f"{number}-{n}", f"user-{number}")
+    assert not heard(300, "new", "eve")
+    assert heard(300, "a", "eve")
+    assert heard(300, "loss", "eve")
+    for number in range(200):
+        measures.forget(number)
+    assert heard(300, "new", "eve")
+
+
+def test_the_state_forgets_names_of_metrics_that_nobody_alive_uses(monkeypatch):
+    monkeypatch.setattr("fairlead.engine.state.MOST_METRICS_KEPT", 8)
+    scene = Scene("v100:1", "fifo")
+    scene.join()
+    for number in range(6):
+        scene.job(f"job-{number}", steps=100.0)
+    for number in range(6):
+        scene.at(20.0 * number)
+        scene.live.tell(0, [Metric(number, 1, name, 0.5) for name in ("loss", f"a-{number}", f"b-{number}")])
+        scene.at(20.0 * number + 1)
+        assert scene.loop.state.snapshot().jobs.metric(f"b-{number}")[0] == 0.5
+        scene.live.tell(0, [Ended(number, 1, 0, False, 100, 100)])
+    assert len(scene.loop.state.store.metrics) <= 8 + 4
+    scene.check()
 
 
 def test_a_clock_that_is_set_back_does_not_go_back():

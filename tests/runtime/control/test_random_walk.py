@@ -231,6 +231,10 @@ class Walk:
         self.scene.at(self.second)
         state = self.scene.loop.state
         check_state(state)
+        for agent in self.agents:
+            known = {run.key for run in self.live.launches.everybody() if agent.node in {seat.node for seat in run.seats}}
+            strangers = sorted(agent.alive.keys() - known)
+            assert not strangers, f"nobody knows of {strangers} on node {agent.node}"
         for number in range(state.next_number):
             phase = self.scene.phase(number)
             assert self.ended.get(number, phase) is phase, "who has ended stays so"

@@ -108,14 +108,18 @@ class Unhurried:
 
 class Standing:
     """A policy whose last selection stands where it fails or takes longer than `patience_s`. Nobody new starts then: only the
-    policy knows who is next."""
+    policy knows who is next. A selection that no decision could be made of does not stand: the one before it does, and where
+    that one came to nothing either, who runs."""
 
     def __init__(self, policy: Policy, patience_s: float, trouble: Trouble) -> None:
         self._policy, self._patience_s, self._trouble = policy, patience_s, trouble
         self._question: Question[tuple[Selection, Memo]] = Question("policy")
-        self._last: Selection | None = None
+        self._last: Selection | None = None  # that a decision was made of
+        self._used: Selection | None = None  # by the last decision, whatever came of it
+        self._made = 0  # decisions, when it was used
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        self._look_back()
         patience_s = 0.0 if self._question.open else self._patience_s
         try:
             (selection, left), moment = self._question.within(patience_s, view, lambda asked: self._policy.select(asked, memo))
@@ -127,8 +131,16 @@ class Standing:
         except Exception as problem:
             self._trouble.failed("policy", problem)
             return self._stands(view), memo
-        self._last = selection
+        self._used = selection
         return selection, left
+
+    def _look_back(self) -> None:
+        """What became of the selection that was used last."""
+        if self._trouble.made > self._made:
+            self._last = self._used
+        elif self._used is self._last:
+            self._last = None
+        self._used, self._made = self._last, self._trouble.made
 
     def _stands(self, view: Snapshot) -> Selection:
         last = _who_runs(view) if self._last is None else _of_those_here(self._last, view)

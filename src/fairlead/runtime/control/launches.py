@@ -95,6 +95,11 @@ class Running:
     def world_size(self) -> int:
         return sum(len(seat.ranks) for seat in self.seats)
 
+    def stay_away(self) -> None:
+        """Where it has not begun it never will: an order that is still owed would come after the one to leave."""
+        self.lost |= self.owed
+        self.owed = set()
+
 
 Addressed: TypeAlias = tuple[int, Order]
 """An order, and the number of the node that it goes to."""
@@ -145,11 +150,11 @@ class Launches:
         self,
         found: Mapping[int, Collection[Key]],
         places: Callable[[int], tuple[int, ...]],
-        wanted: Callable[[int], bool],
+        may_save: Callable[[int], bool],
     ) -> tuple[list[Addressed], list[Outcome]]:
         """Agents are there, and tell what they found running, by node. What was ordered while nobody heard it is said again,
-        and strangers that nobody knows of have to leave: a job that is `wanted` may save. `places(node)` are all accelerators
-        of a node, which is as much as is known of where a stranger stands."""
+        and strangers that nobody knows of have to leave: a job that `may_save` does so first. `places(node)` are all
+        accelerators of a node, which is as much as is known of where a stranger stands."""
         orders: list[Addressed] = []
         outcomes: list[Outcome] = []
         unheard: list[Running] = []
@@ -163,13 +168,13 @@ class Launches:
                 if run.over:
                     over.append(run)
             elif missing:
-                run.sent = len(missing) < len(run.seats)
-                run.owed = set(missing)
+                run.owed |= set(missing)
+                run.sent = len(run.owed) < len(run.seats)
                 unheard.append(run)
         # Strangers before anybody is sent: whoever begins, in place of who has left too, begins when they are gone.
         for node in found:
             for key in sorted(found[node]):
-                orders += self._dismiss(key, Seat(node, (), places(node)), wanted)
+                orders += self._dismiss(key, Seat(node, (), places(node)), may_save)
         for run in self._all.values():
             if not run.sent or run.owed:
                 run.waits_for |= self._before(run)
@@ -181,7 +186,7 @@ class Launches:
             orders += self._send(run)
         return orders, outcomes
 
-    def _dismiss(self, key: Key, seat: Seat, wanted: Callable[[int], bool]) -> list[Addressed]:
+    def _dismiss(self, key: Key, seat: Seat, may_save: Callable[[int], bool]) -> list[Addressed]:
         """A stranger has to leave, and whoever comes after it waits for that. Where a later launch of the job runs already it
         must not save."""
         run = self._all.get(key)
@@ -189,8 +194,8 @@ class Launches:
             return []
         if run is None:
             later = any(other.sent and other.generation > key[1] for other in self._all.values() if other.job == key[0])
-            may_save = wanted(key[0]) and not later
-            run = Running(*key, "", Task(()), (), sent=True, revoked=may_save, dropped=not may_save)
+            saves = may_save(key[0]) and not later
+            run = Running(*key, "", Task(()), (), sent=True, revoked=saves, dropped=not saves)
             self._all[key] = run
         run.seats += (seat,)
         return [(seat.node, _farewell(run))]
@@ -200,7 +205,7 @@ class Launches:
         if run is None:  # it ended at this very moment, and that is being told
             return []
         run.revoked = True
-        run.lost |= run.owed  # it never began there
+        run.stay_away()
         if not run.sent or run.over:  # nothing became of it
             return self._settle(run)[0]
         return [(node, Revoke(job, run.generation)) for node in self._nodes_left(run)]
@@ -210,9 +215,11 @@ class Launches:
         orders: list[Addressed] = []
         for run in [run for run in self._all.values() if run.job == job]:
             run.dropped = True
-            orders += (
-                [(node, Kill(job, run.generation)) for node in self._nodes_left(run)] if run.sent else self._settle(run)[0]
-            )
+            run.stay_away()
+            if not run.sent or run.over:
+                orders += self._settle(run)[0]
+            else:
+                orders += [(node, Kill(job, run.generation)) for node in self._nodes_left(run)]
         return orders
 
     def renew(self, node: int, wants: Wants) -> list[Addressed]:
@@ -231,6 +238,8 @@ class Launches:
             return [], []  # told twice, or of a launch that is over
         run.ended[node] = ended
         run.saved = max(run.saved, ended.saved)
+        if run.broken:
+            run.stay_away()
         if run.over:
             return self._settle(run)
         if run.broken:
@@ -244,6 +253,7 @@ class Launches:
         there = [run for run in self._all.values() if node in self._nodes_left(run)]
         for run in there:  # all of them before any is settled: whoever waited for one must not begin on a node that is gone
             run.lost.add(node)
+            run.stay_away()
         for run in there:
             if run.sent and not run.over:
                 orders += [(other, Kill(run.job, run.generation)) for other in self._nodes_left(run)]
@@ -266,7 +276,7 @@ class Launches:
         return [seat.node for seat in run.seats if seat.node not in run.ended and seat.node not in run.lost]
 
     def _send(self, run: Running) -> list[Addressed]:
-        if run.waits_for or run.lost or (run.sent and not run.owed):
+        if run.waits_for or run.lost or run.leaving or run.broken or (run.sent and not run.owed):
             return []
         orders = [(node, launch) for node, launch in self._orders(run) if not run.sent or node in run.owed]
         run.sent, run.owed = True, set()

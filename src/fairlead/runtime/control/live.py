@@ -17,7 +17,7 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Ints
-from fairlead.core.job import Job
+from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
@@ -80,6 +80,7 @@ class Live:
         self._limits = Limits()
         self._measures = Measures()
         self._saved: dict[int, int] = {}  # steps in the last checkpoint of who does not run
+        self._done: set[int] = set()  # jobs that had finished before a restart, and may be saving still
         self._present: set[int] = set()  # nodes that are up, as the state knows it
         self._awaited: set[int] = set()  # nodes that were there before a restart and have not told what runs there
         self._found: dict[int, set[Key]] | None = None  # by node, what runs there, while not everybody has been heard
@@ -139,6 +140,8 @@ class Live:
         )
         self._progress = {number: (steps, rate, since) for number, steps, rate, since in known}
         self._saved = {number: int(steps) for number, (steps, rate, _) in self._progress.items() if not rate}
+        everybody = view.jobs.with_rows(np.arange(view.next_number))
+        self._done = set(np.flatnonzero(everybody.phase == Phase.FINISHED).tolist())
         self._measures.know(view)
         for jobs in (view.jobs, view.queued):
             for number, ran_s in zip(jobs.number.tolist(), jobs.run_s.tolist()):
@@ -334,7 +337,10 @@ class Live:
         def places(node: int) -> tuple[int, ...]:
             return tuple(range(self.cluster.nodes[node].accelerators))
 
-        orders, outcomes = self.launches.compare(found, places, self._job_of.__contains__)
+        def may_save(job: int) -> bool:
+            return job in self._job_of or job in self._done
+
+        orders, outcomes = self.launches.compare(found, places, may_save)
         self._send(orders)
         return self._became(outcomes, self.now)
 
@@ -357,7 +363,7 @@ class Live:
         if run is None or word.job not in self._job_of:
             return ()
         if isinstance(word, Metric):
-            self._measures.hear(word)
+            self._measures.hear(word, self._job_of[word.job].user)
             return ()
         run.saved = max(run.saved, word.saved)
         if run.leaving:  # by the state it does not run any more, or runs elsewhere soon

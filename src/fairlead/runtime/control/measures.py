@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 
 import numpy as np
 
 from fairlead.core.events import MetricsReported
-from fairlead.core.losses import DERIVED
+from fairlead.core.losses import DERIVED, LOSS, TARGET
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.orders import MOST_METRICS, Metric
 
@@ -17,40 +18,42 @@ log = logging.getLogger("fairlead.cluster")
 
 PAUSE_S = 1.0
 MOST_NAMES = 1000
-"""Of all jobs together: a name is a column over all of them."""
+"""Of all jobs that are alive together: a name is a column over all of them."""
+MOST_OF_ONE_USER = 250
+ALWAYS = frozenset({LOSS, TARGET, "batch_size"})
+"""There is room for these, whoever else says what: decisions are made of them."""
 
 
 class Measures:
     def __init__(self) -> None:
         self._names: dict[int, set[str]] = {}  # by job
-        self._known: set[str] = set()
-        self._full = False
+        self._user_of: dict[int, str] = {}
+        self._known: Counter[str] = Counter()  # how many jobs use a name
+        self._known_of: dict[str, Counter[str]] = {}  # the same by user
+        self._full: set[str] = set()  # users who were told of in the log
         self._held: dict[str, dict[int, float]] = {}
         self._last_s = -math.inf
 
     def know(self, view: Snapshot) -> None:
         """After a restart: what was said before."""
-        reported = set(view.jobs.metrics) - DERIVED
-        self._known |= reported
-        for name in reported:
+        for name in set(view.jobs.metrics) - DERIVED:
             for number in view.jobs.number[~np.isnan(view.jobs.metric(name))].tolist():
-                self._names.setdefault(number, set()).add(name)
+                self._note(number, name, view.job_of[number].user)
 
-    def hear(self, said: Metric) -> None:
+    def hear(self, said: Metric, user: str = "") -> None:
         """Names that are too many are passed over, and those of what the state makes of reports."""
         if said.name in DERIVED:
             return
-        mine = self._names.setdefault(said.job, set())
+        mine = self._names.get(said.job, set())
         if said.name not in mine:
             if len(mine) >= MOST_METRICS:
                 return
-            if said.name not in self._known and len(self._known) >= MOST_NAMES:
-                if not self._full:
-                    log.warning("no more names of metrics are kept", extra={"names": len(self._known)})
-                self._full = True
+            if not self._room_for(said.name, user):
+                if user not in self._full:
+                    log.warning("no more names of metrics are kept", extra={"user": user, "names": len(self._known)})
+                self._full.add(user)
                 return
-            mine.add(said.name)
-            self._known.add(said.name)
+            self._note(said.job, said.name, user)
         self._held.setdefault(said.name, {})[said.job] = said.value
 
     @property
@@ -69,4 +72,28 @@ class Measures:
         ]
 
     def forget(self, job: int) -> None:
-        self._names.pop(job, None)
+        """It has ended; names that nobody else uses are free."""
+        user = self._user_of.pop(job, "")
+        for name in self._names.pop(job, ()):
+            _less(self._known, name)
+            _less(self._known_of[user], name)
+            if not self._known_of[user]:
+                del self._known_of[user]
+
+    def _room_for(self, name: str, user: str) -> bool:
+        theirs = self._known_of.get(user, ())
+        if name in ALWAYS or name in theirs:
+            return True
+        return len(theirs) < MOST_OF_ONE_USER and (name in self._known or len(self._known) < MOST_NAMES)
+
+    def _note(self, job: int, name: str, user: str) -> None:
+        self._names.setdefault(job, set()).add(name)
+        self._user_of[job] = user
+        self._known[name] += 1
+        self._known_of.setdefault(user, Counter())[name] += 1
+
+
+def _less(count: Counter[str], name: str) -> None:
+    count[name] -= 1
+    if not count[name]:
+        del count[name]

@@ -21,6 +21,7 @@ class Trouble:
         self.now = ""  # for people who may see everything; empty: there is none
         self.kind = ""  # the same without what the stage said itself, which may name others' jobs
         self._new = False  # in the decision that is being made
+        self.made = 0  # decisions that could be carried out
 
     def failed(self, who: str, problem: BaseException) -> None:
         kind = f"the {who} failed: {type(problem).__name__}"
@@ -40,6 +41,7 @@ class Trouble:
         """Around a decision: one that is made without trouble says that it is over."""
         self._new = False
         yield
+        self.made += 1
         if self.now and not self._new:
             log.info("decisions are made again", extra={"why": self.now})
             self.now = self.kind = ""
