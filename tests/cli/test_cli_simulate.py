@@ -210,6 +210,6 @@ def test_admissions_in_a_chain_and_an_end_by_loss_on_the_command_line(tmp_path: 
     assert held["average_responsiveness_s"] > through["average_responsiveness_s"]
     refused = fairlead(*common, "--admission", "user-job-quota:default=0")
     assert refused.returncode == 2
-    assert "admission user-job-quota: field 'default' is 0: expected a whole number from 1 on" in refused.stderr
+    assert "admission user-job-quota: field 'default' is 0: expected a whole number from 1 to 1,000,000,000" in refused.stderr
     wrong = fairlead("trace", "transform", plain, "--loss-curves", "x", "-o", curves)
     assert "expected share of jobs@share of steps" in wrong.stderr
