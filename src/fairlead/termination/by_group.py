@@ -10,6 +10,7 @@ or was cancelled counts among those who are out."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -38,7 +39,7 @@ def rungs(trials: int, eta: int, halvings: int) -> list[Rung]:
 
 
 @dataclass(frozen=True)
-class _OfGroups:
+class _OfGroups(ABC):
     eta: int = 3  # one in so many goes on
     metric: str = "loss"
     best: Literal["lowest", "highest"] = "lowest"
@@ -65,9 +66,9 @@ class _OfGroups:
                     out.append(self._out(bracket, ladder))
         return np.sort(np.concatenate(out))
 
+    @abstractmethod
     def _brackets(self, members: JobColumns, size: int) -> Iterator[tuple[JobColumns, Sequence[Rung]]]:
         """Of a group of so many, who is left or got through, as they compete with each other, and the rungs they come to."""
-        raise NotImplementedError
 
     def _out(self, bracket: JobColumns, ladder: Sequence[Rung]) -> Ints:
         left = bracket.phase <= int(Phase.RUNNING)
