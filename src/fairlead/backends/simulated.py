@@ -130,7 +130,7 @@ class Simulated:
         limit, awaited = until, True
         while True:
             reports = math.inf if self._losses is None else self._losses.next_s(self.world, self.now, grain)
-            turn = self.world.natures.next_turn
+            turn = self.world.natures.next_turn if self.world.natural else math.inf
             outside = min(self._fault_time(), self._other_time(), reports, turn)
             when = min(self.world.next_end(), self._next_arrival(), outside)
             if when > limit or when == math.inf:
@@ -138,7 +138,7 @@ class Simulated:
             if awaited:  # the first event fixes where this wait ends
                 limit, awaited = min(until, boundary_at(when, grain)), False
             # Where no job's end touches another's speed, all up to the next fault can be told at once.
-            stretch = when if self.world.shares else max(when, min(limit, outside))
+            stretch = when if self.world.holdings.shared else max(when, min(limit, outside))
             self._happen(stretch, happened)
             if stretch >= turn:
                 self._refresh([self.world.natures.turning_by(stretch)], stretch, happened)
@@ -160,7 +160,7 @@ class Simulated:
                 lost_some = plan.suspended[self.world.columns["save"][plan.suspended] > 0]
                 if len(lost_some):
                     told.append(self._progress(lost_some, plan.time))
-            if len(over := self.world.natures.overrun(plan.suspended)):  # further than anybody would expect
+            if self.world.natural and len(over := self.world.natures.overrun(plan.suspended)):  # further than one would expect
                 told.append(self._progress(over, plan.time))
         if len(plan.launches):
             touched.append(self.world.launch(plan.launches, plan.time))
@@ -188,7 +188,7 @@ class Simulated:
             self._arrive(float(at[-1]), happened, before=True)
             late = self.world.over_limit(ending)
             told = float(at[-1])
-            if len(over := self.world.natures.overrun(ending)):  # what they really did, before they are gone
+            if self.world.natural and len(over := self.world.natures.overrun(ending)):  # what they did, before they are gone
                 self._reach(over, happened, told)
             touched = self.world.end(ending)
             if late is not None and late.any():
@@ -256,7 +256,8 @@ class Simulated:
     def _go_on(self, jobs: Ints, now: float, told: list[ev.Event]) -> None:
         """They say how fast they are from now on, and a batch size that is new."""
         told.append(self._progress(jobs, now))
-        told.extend(self.world.natures.tell(jobs, now))
+        if self.world.natural:
+            told.extend(self.world.natures.tell(jobs, now))
 
     def _progress(self, jobs: Ints, now: float) -> ev.ProgressReported:
         c = self.world.columns

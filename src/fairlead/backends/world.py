@@ -71,14 +71,10 @@ class World:
         self.jobs: dict[int, Job] = {}
         self.running: Ints = NONE
         self.natures = Natures(natures or {})
-        # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit.
+        # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit, a nature.
+        self.natural = False
         self.costly, self._saving, self._limited, self._in_part = False, False, False, False
         self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
-
-    @property
-    def shares(self) -> bool:
-        """Whether any accelerator has more than one job on it."""
-        return self.holdings.shared
 
     def arrive(self, number: int, job: Job) -> None:
         self._reserve(number + 1)
@@ -91,7 +87,7 @@ class World:
         self.costly = self.costly or cost.launch_s > 0 or cost.restart_s > 0 or cost.checkpoint_s > 0
         self._saving = self._saving or cost.checkpoint_every_s < math.inf
         self._limited = self._limited or job.time_limit_s < math.inf
-        self.natures.arrive([(number, job)], self.columns["steps"])
+        self.natural = self.natures.arrive([(number, job)], self.columns["steps"])
 
     def foresee(self, jobs: Sequence[Job], first: int) -> None:
         """The same for many at once, with numbers from `first` on; they come into being when somebody launches them."""
@@ -113,7 +109,7 @@ class World:
         self.costly = self.costly or bool((each[:, :3] > 0).any())
         self._saving = self._saving or bool((each[:, 3] < math.inf).any())
         self._limited = self._limited or bool((self._block[mine, 1] < math.inf).any())
-        self.natures.arrive(enumerate(jobs, first), self.columns["steps"])
+        self.natural = self.natures.arrive(enumerate(jobs, first), self.columns["steps"])
 
     def launch(self, launches: Launches, now: float) -> Ints:
         """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
@@ -193,7 +189,7 @@ class World:
         self.columns["rate"][jobs] = 0.0
         self.ends[jobs] = np.inf
         self._next_end = None
-        if self.natures:
+        if self.natural:
             self.natures.leave(jobs)
         self.holdings.release(jobs)
         self.running = self.running[self.ends[self.running] < np.inf]
@@ -202,7 +198,7 @@ class World:
     def _size_up(self, launches: Launches) -> None:
         """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
         sizes = launches.workers
-        if self.natures or launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
+        if self.natural or launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
             self._resize(launches)
         if not self._spread_tells:
             return
@@ -248,7 +244,7 @@ class World:
             c["kept"][jobs] = self.saved_steps(jobs, now)
             c["kept_at"][jobs] += self._up_to_last_save(jobs, now - c["kept_at"][jobs])
         done = self.steps_at(jobs, now)
-        c["base"][jobs] = self.natures.reached(jobs, done, now) if self.natures else done
+        c["base"][jobs] = self.natures.reached(jobs, done, now) if self.natural else done
         c["since"][jobs] = np.maximum(c["since"][jobs], now)
         return self._set_rates(jobs, now)
 
@@ -259,10 +255,10 @@ class World:
             alone[spread] = self.table.spread[row[spread], type_[spread]]
         if self._in_part:
             alone *= self.part[jobs]
-        if self.natures:
+        if self.natural:
             self._by_nature(jobs, alone)
         neighbours = NONE
-        if self.shares:
+        if self.holdings.shared:
             neighbours = self._slow_each_other(jobs, alone)
         if len(alone) and alone.item(alone.argmin()) <= 0:
             bad = int(jobs[int(alone.argmin())])
@@ -275,7 +271,7 @@ class World:
             ends = np.minimum(ends, c["run_started"][jobs] + (c["limit"][jobs] - c["ran"][jobs]))
         self.ends[jobs] = ends
         self._next_end = None
-        if self.natures:
+        if self.natural:
             self.natures.foresee(jobs, c["base"][jobs], c["since"][jobs], rate, c["steps"][jobs])
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
@@ -354,7 +350,7 @@ class World:
 
     def _sharing(self, jobs: Ints) -> Ints:
         """Who runs on an accelerator that one of these jobs holds, they themselves included; nobody where none is shared."""
-        if not self.shares:
+        if not self.holdings.shared:
             return NONE
         of, mate = self._company(jobs)
         return np.unique(np.concatenate((jobs[of], mate)))

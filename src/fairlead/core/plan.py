@@ -155,7 +155,14 @@ class Selection:
 
     @classmethod
     def nobody(cls) -> Selection:
-        return cls(NONE, NONE, NONE, holds_until=math.inf)
+        return _NOBODY
+
+    @classmethod
+    def of(cls, jobs: Ints, types: Ints, workers: Ints, holds_until: float | None, head: int | None) -> Selection:
+        """Everybody alone, from columns that are known to be of one length."""
+        other = object.__new__(cls)
+        other.__dict__.update(_NOBODY.__dict__, jobs=jobs, types=types, workers=workers, holds_until=holds_until, head=head)
+        return other
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -173,6 +180,9 @@ class Selection:
         other = object.__new__(Selection)  # as `dataclasses.replace`, whose cost a round would feel
         other.__dict__.update(self.__dict__, holds_until=second)
         return other
+
+
+_NOBODY = Selection(NONE, NONE, NONE, holds_until=math.inf)
 
 
 @dataclass(frozen=True)
@@ -198,6 +208,11 @@ class Launches:
             known = self.__dict__["_workers"] = self.offsets[1:] - self.offsets[:-1]
             known.setflags(write=False)
         return known
+
+    @property
+    def gives(self) -> bool:
+        """Whether more is said than where each job runs: its batch size, or how much it gets of its host."""
+        return self.batch_sizes is not None or self.cpus is not None or self.host_memory_gb is not None
 
     def __len__(self) -> int:
         return len(self.jobs)

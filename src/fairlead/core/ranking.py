@@ -49,7 +49,7 @@ def in_order(
     return _one_type(None, jobs, key, capacity, backfill, holds_until)
 
 
-def crossing(now: float, key: Floats, who: Ints, growth: Floats) -> float:
+def crossing(now: float, key: Floats, who: Ints, growth: Floats | Ints) -> float:
     """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late. `who`
     are the positions of keys that grow, `growth` is how much in a second."""
     if not len(who) or len(who) == len(key):
@@ -89,7 +89,7 @@ def _one_type(
     if ahead is not None:
         jobs, sizes = np.concatenate((ahead.number, jobs)), np.concatenate((ahead.held, sizes))
     stopped = None if head is None else int(rest.number[head])
-    return Selection(jobs, np.zeros(len(jobs), np.int64), sizes, holds_until=holds_until, head=stopped)
+    return Selection.of(jobs, np.zeros(len(jobs), np.int64), sizes, holds_until, stopped)
 
 
 def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
