@@ -138,7 +138,7 @@ class Simulated:
             if awaited:  # the first event fixes where this wait ends
                 limit, awaited = min(until, boundary_at(when, grain)), False
             # Where no job's end touches another's speed, all up to the next fault can be told at once.
-            stretch = when if self.world.holdings.shared else max(when, min(limit, outside))
+            stretch = when if self.world.where.shared else max(when, min(limit, outside))
             self._happen(stretch, happened)
             if stretch >= turn:
                 self._refresh([self.world.natures.turning_by(stretch)], stretch, happened)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fairlead.backends.natures import Natures
+from fairlead.backends.whereabouts import Whereabouts
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.holdings import NONE, Holdings
+from fairlead.core.holdings import NONE
 from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
 from fairlead.core.plan import TUNED, Launches
 from fairlead.workloads.nature import Nature, Standing
@@ -58,7 +59,7 @@ class World:
         self.cluster, self.costs = cluster, costs
         self.table = table.for_types(cluster.type_names)
         self._spread_tells = not np.array_equal(self.table.spread, self.table.alone)
-        self.holdings = Holdings(cluster.size, capacity)
+        self.where = Whereabouts(cluster.size, capacity)
         self._block: Floats = np.zeros((capacity, len(_GIVEN) + len(_CHANGING)))  # a row for each job
         self.columns: dict[str, Floats] = dict(zip((*_GIVEN, *_CHANGING), self._block.T))
         self.ends: Floats = np.full(capacity, np.inf)
@@ -114,7 +115,7 @@ class World:
     def launch(self, launches: Launches, now: float) -> Ints:
         """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
         jobs, c = launches.jobs, self.columns
-        self.holdings.take(jobs, launches.offsets, launches.accelerators)
+        self.where.take(launches, self.running)
         self.type[jobs] = launches.types
         since: float | Floats = now
         if self.costly:
@@ -180,7 +181,7 @@ class World:
 
     def on_node(self, node: int) -> Ints:
         there = self.cluster.node_of == node
-        return np.array([n for n in np.sort(self.running).tolist() if there[self.holdings.of(n)].any()], dtype=np.int64)
+        return np.array([n for n in np.sort(self.running).tolist() if there[self.where.holdings(self.running).of(n)].any()], dtype=np.int64)
 
     # What the above are made of.
 
@@ -191,7 +192,7 @@ class World:
         self._next_end = None
         if self.natural:
             self.natures.leave(jobs)
-        self.holdings.release(jobs)
+        self.where.release(jobs)
         self.running = self.running[self.ends[self.running] < np.inf]
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
@@ -258,7 +259,7 @@ class World:
         if self.natural:
             self._by_nature(jobs, alone)
         neighbours = NONE
-        if self.holdings.shared:
+        if self.where.shared:
             neighbours = self._slow_each_other(jobs, alone)
         if len(alone) and alone.item(alone.argmin()) <= 0:
             bad = int(jobs[int(alone.argmin())])
@@ -283,7 +284,7 @@ class World:
 
     def _standing(self, number: int, rate: float) -> Standing:
         job, type_, spread = self.jobs[number], int(self.type[number]), bool(self.spread[number])
-        places = self.holdings.of(number)
+        places = self.where.holdings(self.running).of(number)
         nodes, per_node = np.unique(self.cluster.node_of[places], return_counts=True)
         cpus, memory = self.natures.given_of_host(number)
 
@@ -330,10 +331,10 @@ class World:
 
     def _company(self, jobs: Ints) -> tuple[Ints, Ints]:
         """Who runs beside whom: positions in `jobs`, ascending, and the number of a mate for each, ascending for one job."""
-        holder, place = self.holdings.places(self.running)
+        holder, place = self.where.holdings(self.running).places(self.running)
         order = place.argsort(kind="stable")
         holder, count = holder[order], np.bincount(place, minlength=self.cluster.size)
-        number, theirs = self.holdings.places(jobs)
+        number, theirs = self.where.holdings(self.running).places(jobs)
         position = np.empty(len(self.row), dtype=np.int64)
         position[jobs] = np.arange(len(jobs))
         owner = position[number]
@@ -350,7 +351,7 @@ class World:
 
     def _sharing(self, jobs: Ints) -> Ints:
         """Who runs on an accelerator that one of these jobs holds, they themselves included; nobody where none is shared."""
-        if not self.holdings.shared:
+        if not self.where.shared:
             return NONE
         of, mate = self._company(jobs)
         return np.unique(np.concatenate((jobs[of], mate)))
@@ -360,7 +361,7 @@ class World:
         if size <= old:
             return
         extra = max(size, 2 * old) - old
-        self.holdings.reserve(old + extra)
+        self.where.reserve(old + extra)
         self._block = np.concatenate((self._block, np.zeros((extra, self._block.shape[1]))))
         self.columns = dict(zip((*_GIVEN, *_CHANGING), self._block.T))
         self.ends = np.concatenate((self.ends, np.full(extra, np.inf)))

@@ -77,8 +77,8 @@ class Holdings:
         order = np.lexsort((places, owners))
         return owners[order], places[order]
 
-    def take(self, jobs: Ints, offsets: Ints, accelerators: Ints) -> None:
-        """Job i takes `accelerators[offsets[i]:offsets[i+1]]`."""
+    def take(self, jobs: Ints, offsets: Ints, accelerators: Ints, *, exclusive: bool = False) -> None:
+        """Job i takes `accelerators[offsets[i]:offsets[i+1]]`; `exclusive` where they are known to be free, and taken once."""
         if not len(jobs):
             return
         takers, ground = jobs, self._layers[0]
@@ -87,6 +87,9 @@ class Holdings:
         else:
             self.last[jobs] = accelerators[offsets[:-1]]
             takers = jobs.repeat(offsets[1:] - offsets[:-1])
+        if exclusive:
+            ground[accelerators] = takers
+            return
         before = ground[accelerators]
         ground[accelerators] = takers
         if before.item(before.argmax()) >= 0 or np.count_nonzero(ground[accelerators] != takers):

@@ -196,6 +196,7 @@ class Launches:
     batch_sizes: Ints | None = None
     cpus: Floats | None = None  # given to each worker; 0, or None for all: not said
     host_memory_gb: Floats | None = None  # likewise
+    exclusive: bool = field(default=False, compare=False)  # known to be on free accelerators, each on its own: no need to look
 
     @classmethod
     def none(cls) -> Launches:

@@ -108,7 +108,7 @@ class Loop:
             self._wake_s = self._next_look(plan)
             if self.decisions % 1000 == 0 and not self.patient:
                 self._watch_progress()
-            if self.backend.exhausted and not plan.changes and self._wake_s == math.inf:
+            if self._wake_s == math.inf and not plan.changes and self.backend.exhausted:
                 return
             if now >= until:
                 return

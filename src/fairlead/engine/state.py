@@ -348,7 +348,7 @@ class State:
         self._go(jobs, RUNNING)
         self.running = np.concatenate((self.running, jobs))
         self.running.sort()
-        self.holdings.take(jobs, launches.offsets, launches.accelerators)
+        self.holdings.take(jobs, launches.offsets, launches.accelerators, exclusive=launches.exclusive)
         a["held"][jobs] = launches.workers
         a["type"][jobs] = launches.types
         if launches.gives or self.given:

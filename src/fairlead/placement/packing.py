@@ -233,7 +233,7 @@ def _launches(jobs: Ints, types: Ints, workers: Ints, places: Ints, sizes: Ints 
     else:
         offsets = np.zeros(len(jobs) + 1, dtype=np.int64)
         np.add.accumulate(workers, out=offsets[1:])
-    return filled(Launches, jobs=jobs, types=types, offsets=offsets, accelerators=places, batch_sizes=sizes)
+    return filled(Launches, jobs=jobs, types=types, offsets=offsets, accelerators=places, batch_sizes=sizes, exclusive=True)
 
 
 def _pack_shared(
