@@ -31,7 +31,11 @@ def plain_rate(world: World, number: int) -> float:
 
 def plain_mates(world: World, number: int) -> list[int]:
     mine = set(world.where.holdings(world.running).of(number).tolist())
-    return [n for n in sorted(world.running.tolist()) if n != number and mine & set(world.where.holdings(world.running).of(n).tolist())]
+    return [
+        n
+        for n in sorted(world.running.tolist())
+        if n != number and mine & set(world.where.holdings(world.running).of(n).tolist())
+    ]
 
 
 @pytest.mark.parametrize("seed", range(6))

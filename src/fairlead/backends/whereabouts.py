@@ -48,7 +48,9 @@ class Whereabouts:
     def holdings(self, running: Ints) -> Holdings:
         if self._kept is None:
             self._kept = Holdings(self._accelerators, len(self._with))
-            parts = [self._part(number, self._noted[one]) for number, one in zip(running.tolist(), self._with[running].tolist())]
+            parts = [
+                self._part(number, self._noted[one]) for number, one in zip(running.tolist(), self._with[running].tolist())
+            ]
             self._kept.take(running, *ragged(parts))
             self._noted.clear()
         return self._kept

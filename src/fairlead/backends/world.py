@@ -181,7 +181,9 @@ class World:
 
     def on_node(self, node: int) -> Ints:
         there = self.cluster.node_of == node
-        return np.array([n for n in np.sort(self.running).tolist() if there[self.where.holdings(self.running).of(n)].any()], dtype=np.int64)
+        return np.array(
+            [n for n in np.sort(self.running).tolist() if there[self.where.holdings(self.running).of(n)].any()], dtype=np.int64
+        )
 
     # What the above are made of.
 

@@ -181,7 +181,8 @@ class State:
     def queue(self) -> Ints:
         """Who still stands at the door, by number."""
         if self._arrived:
-            self._queue = np.concatenate((self._queue, np.array(self._arrived, dtype=np.int64)))
+            arrived = np.array(self._arrived, dtype=np.int64)
+            self._queue = np.concatenate((self._queue, arrived)) if len(self._queue) else arrived
             self._arrived.clear()
         return self._queue
 
