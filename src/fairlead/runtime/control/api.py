@@ -76,8 +76,12 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
         return await go_on(request)
 
     def reading(read: Callable[[], Any]) -> Any:
-        with plane.live.lock:
+        if not plane.live.lock.acquire(timeout=ANSWER_WITHIN_S):  # such as while the journal's server is away
+            raise HTTPException(503, "the control plane is at work and cannot be looked into; ask again later")
+        try:
             return read()
+        finally:
+            plane.live.lock.release()
 
     async def read(what: Callable[[], Any]) -> Any:
         return await asyncio.to_thread(reading, what)
@@ -151,10 +155,15 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
         if body.dry_run:
             return as_asked({"name": job.name, "types": types} for job, types in zip(jobs, fitting))
-        try:
-            events = await in_the_journal(lambda answered: plane.live.submit_jobs(jobs, answered))
-        finally:
-            pending.difference_update(new)
+
+        def ask(answered: Callable[[Sequence[ev.Event]], None]) -> None:
+            def kept(events: Sequence[ev.Event]) -> None:
+                pending.difference_update(new)  # not before, even where whoever asked is not waiting any more
+                answered(events)
+
+            plane.live.submit_jobs(jobs, kept)
+
+        events = await in_the_journal(ask)
         return as_asked({"number": e.number, "name": e.job.name} for e in events if isinstance(e, ev.JobSubmitted))
 
     @app.get("/v1/jobs")

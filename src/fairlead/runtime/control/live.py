@@ -21,6 +21,7 @@ from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.keepable import same
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
 from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.control.measures import Measures
@@ -66,6 +67,7 @@ class Live:
     next_number: int = 0
     checkpoints: str = ""  # where jobs save, seen by all nodes
     lock: threading.RLock = field(default_factory=threading.RLock)
+    scheduler: Mapping[str, Any] = field(default_factory=dict)  # that decides; of switches, the last that was told
 
     def __post_init__(self) -> None:
         self.launches = Launches(self.wire.address_of, self._ports, self.checkpoints)
@@ -215,8 +217,17 @@ class Live:
         scheduler: Mapping[str, Any],
         why: str,
         answered: Callable[[Sequence[ev.Event]], None] = lambda events: None,
+        instead_of: Mapping[str, Any] | None = None,
     ) -> None:
-        self._ring(_Request(lambda now: [ev.SchedulerSwitched(now, scheduler, why)], answered))
+        """With `instead_of`, only where that one decides when this comes; otherwise there is no event."""
+
+        def happen(now: float) -> list[ev.Event]:
+            if instead_of is not None and not same(instead_of, self.scheduler):
+                return []
+            self.scheduler = scheduler
+            return [ev.SchedulerSwitched(now, scheduler, why)]
+
+        self._ring(_Request(happen, answered))
 
     def joined(self, node: int, found: Sequence[Key]) -> None:
         """An agent is there, and this is what it found running. Until `left`, its node is up."""
