@@ -13,6 +13,7 @@ import pytest
 
 from fairlead.cli import main
 from fairlead.journals.opening import open_journal
+from postgres_server import PostgresServer
 
 CLUSTER = ("--cluster", "1xv100:1")
 PORTS = ("--http", "127.0.0.1:0", "--agents", "127.0.0.1:0")
@@ -139,4 +140,15 @@ def test_a_second_plane_on_a_file_of_lines_is_refused(fairlead: Fairlead) -> Non
     said = fairlead(*PORTS, "--journal", "events.jsonl")
     assert said == "events.jsonl: another process writes this journal; end it first"
     assert left() == ["events.jsonl"]
+    journal.close()
+
+
+def test_a_second_plane_on_a_database_is_refused(
+    fairlead: Fairlead, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.journals.postgres.LOCK_WAIT_MS", 10)
+    url = postgres.database()
+    journal = open_journal(url)
+    assert fairlead(*PORTS, "--journal", url).endswith(": another process writes this journal; end it first")
+    assert left() == []
     journal.close()

@@ -16,7 +16,7 @@ from cluster_at_work import ClusterAtWork, gone_is_fine, wait_for
 
 from postgres_server import PostgresServer
 
-ONE = {"machines": "1xv100:1,1xk80:1", "policy": "fifo"}
+ONE = {"machines": "2xv100:2", "policy": "fifo"}
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +59,17 @@ def test_a_plane_that_is_ended_while_its_database_is_away_says_why_and_loses_nob
     with ClusterAtWork(tmp_path, **ONE, journal=server.database()) as cluster:
         cluster.submit(cluster.job("kept", steps=3000, save_every=1000))
         cluster.until("it runs", lambda jobs: jobs["kept"]["steps_done"] > 5)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            server.kill()
-            waits = threading.Thread(target=lambda: unanswered(cluster))
-            waits.start()
-            wait_for(partial(said, cluster, "the journal is away", number == signal.SIGKILL), "it notices")
-            os.kill(cluster.plane, number)
-            assert cluster.plane_ended() == (2 if number == signal.SIGTERM else -number)
-            waits.join()
-            cluster.start_plane()
-            assert cluster.plane_ended() == 2, "without a journal there is no control plane"
-            server.start()
-            cluster.start_plane()
+        server.kill()
+        waits = threading.Thread(target=lambda: unanswered(cluster))
+        waits.start()
+        wait_for(partial(said, cluster, "the journal is away"), "it notices")
+        os.kill(cluster.plane, signal.SIGTERM)
+        assert cluster.plane_ended() == 2
+        waits.join()
+        cluster.start_plane()
+        assert cluster.plane_ended() == 2, "without a journal there is no control plane"
+        server.start()
+        cluster.start_plane()
         assert said(cluster, "fairlead: error: postgresql://")
         assert not said(cluster, "Traceback")
         assert cluster.jobs()["kept"]["starts"] == 1, "its agent has kept it all the while"
@@ -87,8 +86,8 @@ def agents_of(cluster: ClusterAtWork) -> list[str]:
     return found
 
 
-def said(cluster: ClusterAtWork, what: str, again: bool = False) -> bool:
-    return (cluster.root / "plane.log").read_text().count(what) > again
+def said(cluster: ClusterAtWork, what: str) -> bool:
+    return what in (cluster.root / "plane.log").read_text()
 
 
 def unanswered(cluster: ClusterAtWork) -> None:

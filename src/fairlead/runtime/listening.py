@@ -33,10 +33,10 @@ def bound(option: str, address: str) -> list[socket.socket]:
         for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             try:
                 found.append(_bound(family, kind, protocol, (place[0], port, *place[2:])))
-            except OSError as one:
-                if one.errno not in _NOT_HERE:
+            except OSError as missing:
+                if missing.errno not in _NOT_HERE:
                     raise
-                problem = one
+                problem = missing
             else:
                 port = found[0].getsockname()[1]
         if not found:
