@@ -216,6 +216,8 @@ def _end_jobs(supervisor: Supervisor) -> None:
 
 
 def _how_it_left(word: Ended) -> str:
+    if word.yielded and word.code:
+        return f"did not leave and was {word.why}"
     if word.yielded:
         return f"has left with {word.saved:,} steps saved" if word.saved else "has left"
     return f"has failed: {word.why}" if word.code else "has finished"

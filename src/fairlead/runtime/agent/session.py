@@ -112,7 +112,8 @@ class Agent:
             try:
                 self._session()
             except _Lost as problem:
-                log.warning("no control plane: %s", problem)
+                if not self.stopping.is_set():
+                    log.warning("no control plane: %s", problem)
             except _Other as other:
                 self._begin_anew(other.journal)
             pause = LOOK_S if self._welcomed else min(2 * pause, LONGEST_PAUSE_S)
