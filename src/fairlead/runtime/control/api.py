@@ -76,12 +76,8 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
         return await go_on(request)
 
     def reading(read: Callable[[], Any]) -> Any:
-        if not plane.live.lock.acquire(timeout=ANSWER_WITHIN_S):  # such as while the journal's server is away
-            raise HTTPException(503, "the control plane is at work and cannot be looked into; ask again later")
-        try:
+        with plane.live.at_rest(ANSWER_WITHIN_S):
             return read()
-        finally:
-            plane.live.lock.release()
 
     async def read(what: Callable[[], Any]) -> Any:
         return await asyncio.to_thread(reading, what)
@@ -285,7 +281,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
     @app.get("/metrics", dependencies=[] if metrics_open else [Depends(admin)], include_in_schema=False)  # not JSON
     async def metrics() -> Response:
-        return Response(await asyncio.to_thread(plane.metrics.text), media_type=CONTENT)
+        return Response(await read(plane.metrics.text), media_type=CONTENT)
 
     app.add_middleware(CountedRequests, metrics=plane.metrics)
     app.include_router(scheduler_routes(plane, bearer, admin, in_the_journal))

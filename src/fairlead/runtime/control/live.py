@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from zlib import crc32
@@ -17,6 +18,7 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Ints
+from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
@@ -37,6 +39,14 @@ FIRST_PORT, PORTS = 20_000, 10_000
 """For gangs to find each other."""
 
 LONGEST_WAIT_S = 3600.0
+
+
+LOOK_WITHIN_S = 30.0
+"""So long whoever wants to look at the state waits for it."""
+
+
+class Busy(FairleadError):
+    """The state is not at rest. The loop goes on with it, some day."""
 
 
 class Wire(Protocol):
@@ -173,6 +183,18 @@ class Live:
         return happened if self._stopped else [*happened, *self._compare(found)]
 
     # What others call, from any thread.
+
+    @contextmanager
+    def at_rest(self, within_s: float = LOOK_WITHIN_S) -> Iterator[None]:
+        """The state may be read meanwhile. Raises `Busy` where that cannot be for so long."""
+        if not self.lock.acquire(timeout=within_s):
+            raise Busy(
+                "the control plane is at work and cannot be looked into, such as when its journal is away; ask again later"
+            )
+        try:
+            yield
+        finally:
+            self.lock.release()
 
     def submit_jobs(self, jobs: Sequence[Job], answered: Callable[[Sequence[ev.Event]], None]) -> None:
         """Jobs come from outside; `answered` is called with their events once these are in the journal. Where one comes after

@@ -64,7 +64,7 @@ def scheduler_routes(
         """All that the scheduler knows, in the spelling of a journal's snapshots; `fairlead-now` is the second it is of."""
 
         def frozen() -> tuple[float, Callable[[], bytes]]:
-            with plane.live.lock:
+            with plane.live.at_rest():
                 return plane.live.now, freeze(plane.loop.state)
 
         now, spell = await asyncio.to_thread(frozen)
