@@ -91,12 +91,18 @@ def test_jobs_from_the_command_line_run_end_and_are_told_of(tmp_path):
         assert fairlead(tmp_path, "cancel", "long").returncode == 0
         assert fairlead(tmp_path, "info", "nobody").returncode == 2
         assert {node["name"]: node["up"] for node in answer(tmp_path, "nodes")["nodes"]} == {"v100-0": True, "k80-1": True}
+        run = f"name: goes-on\nrun: [{sys.executable}, job.py, '9999', more.steps]\nenv: {{PYTHONPATH: {SOURCE}}}\n"
+        (tmp_path / "task.yaml").write_text(run)
+        answer(tmp_path, "submit", "task.yaml")
+        until((tmp_path / "more.steps").exists, tmp_path)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) in (0, 130)
     told = (tmp_path / "up.log").read_text()
     assert told.startswith("people: http://")
     assert "no control plane" not in told.partition("node joined")[0]
-    assert "goes on with them" in " ".join(told.split())
+    steps = len((tmp_path / "more.steps").read_text().split())
+    assert f"goes-on has left with {steps:,} steps saved" in told
+    assert "goes on with them" in told
     gone = fairlead(tmp_path, "queue")
     assert (gone.returncode, "fairlead up" in gone.stderr) == (2, True)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +15,7 @@ from fairlead.cli.output import note, out, print_json
 from fairlead.cli.people import control_plane
 from fairlead.config.wall_time import scheduler_of
 from fairlead.core.errors import InputError
-from fairlead.runtime.people import Unreachable
+from fairlead.runtime.people import OVERTAKEN, ControlPlane, RefusedRequest, Unreachable
 from fairlead.study.inputs import read_table
 from fairlead.study.synthesizer import Advisor, combinations
 from fairlead.study.synthesizer.live import advise as look_at
@@ -56,6 +57,7 @@ def advise(
     while True:
         try:
             state = state_of(plane)
+            measured = None if known is not None else plane.rates()
         except Unreachable as problem:  # it may come back; whoever decided last goes on deciding
             if made == 0:
                 raise
@@ -65,7 +67,7 @@ def advise(
         running = scheduler_of(state.scheduler)
         if running.round_s == 0:
             raise InputError("advise", "a cluster with rounds", field="rounds", value="event-driven")
-        table = known.for_types(state.cluster.type_names) if known is not None else rates_of(plane.rates(), state)
+        table = known.for_types(state.cluster.type_names) if known is not None else rates_of(measured or {}, state)
         advisor = Advisor(
             combinations(running, syn.parts(policies), syn.parts(admissions), syn.parts(placements)),
             table,
@@ -81,11 +83,23 @@ def advise(
         else:
             out.print(syn.outlook_table(advice))
         if advice.switch and switch:
-            plane.switch(advice.chosen.to_data(), advice.why)
-            note(f"switched: {advice.why}")
+            note(_switched(plane, advice.chosen.to_data(), advice.why, state.scheduler))
         elif advice.switch:
             note(f"better: {advice.why}")
         made += 1
         if made == looks:
             return
         time.sleep(every * running.round_s)
+
+
+def _switched(plane: ControlPlane, chosen: Mapping[str, Any], why: str, instead_of: Mapping[str, Any]) -> str:
+    """A look takes a while. Whoever has switched meanwhile meant it: what was found is about another scheduler by now."""
+    try:
+        plane.switch(chosen, why, instead_of=instead_of)
+    except RefusedRequest as answer:
+        if answer.status != OVERTAKEN:
+            raise
+        return f"not switched, somebody else has switched the scheduler during this look; it would have been: {why}"
+    except Unreachable as problem:
+        return f"not known whether it is switched: {problem}"
+    return f"switched: {why}"

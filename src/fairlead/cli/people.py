@@ -141,10 +141,15 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
         return
     for key, value in job.items():
         if value not in (None, "", []):
-            shown = duration(value) if key.endswith("_s") and isinstance(value, float) else value
-            if key == "reason":
-                shown = value["text"]
-            out.print(f"{key:>16}  {shown}", highlight=False)
+            out.print(f"{key:>16}  {_shown(key, value)}", highlight=False)
+
+
+def _shown(key: str, value: Any) -> str:
+    if key == "reason":
+        return str(value["text"])
+    if isinstance(value, float):
+        return duration(value) if key.endswith("_s") else f"{value:,.6g}"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def why(name: NameArgument, json: JsonOption = False) -> None:

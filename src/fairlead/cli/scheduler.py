@@ -45,12 +45,13 @@ def set_(
     if file is None and not policy and round_s is None:
         raise InputError("scheduler set", "a scheduler file, --policy or --round")
     plane = control_plane()
-    config = read_scheduler(file) if file is not None else scheduler_of(plane.scheduler())
+    present = plane.scheduler() if file is None else None  # of which the rest stays; a file says all of it
+    config = read_scheduler(file) if file is not None else scheduler_of(present or {})
     if policy:
         config = replace(config, policy=parse_part(policy), name="")
     if round_s is not None:
         config = config.with_rounds(round_s)
-    _tell(scheduler_of(plane.switch(config.to_data(), why)), json)
+    _tell(scheduler_of(plane.switch(config.to_data(), why, instead_of=present)), json)
 
 
 def _tell(config: SchedulerConfig, json: bool, trouble: str = "") -> None:

@@ -48,6 +48,10 @@ class Aside(Protocol):
         `wait` returns."""
         ...
 
+    def late(self) -> None:
+        """A round begins, and the decision of an earlier one is still being made."""
+        ...
+
     def failed(self, problem: Exception) -> Reason:
         """A decision could not be made: what people are told. There is another try in the next round."""
         ...
@@ -140,25 +144,38 @@ class Loop:
         view = self._view(moment).detached()
         made, overtaken = aside.begin(lambda: self._sound(view, memo, stages)), False
         decision: Decision | None = None
+        missed = 0
         while True:
             try:
                 decision = decision or made()
             except Exception as problem:  # whatever a plug-in may raise
                 decision = undecided(view, aside.failed(problem)), memo
+            if (begun := self._rounds_since(moment)) > missed:
+                self.missed, missed = self.missed + begun - missed, begun
+                if decision is None:
+                    aside.late()
             if decision is not None and self.backend.now >= moment:
                 break
-            happened = self.backend.wait(math.inf if decision is None else moment, 0.0)
+            happened = self.backend.wait(moment if decision is not None else self._round_after(moment), 0.0)
             self._hear(happened)
             if self.stages is not stages or self.backend.exhausted:
                 return None
             overtaken = overtaken or bool(happened)
-        now, length = self.backend.now, stages.round_s
-        self.missed += int((now - moment) / length) if length else 0
+        now = self.backend.now
         plan, left = decision
         plan = still_possible(plan, self.state.snapshot(now))
         if overtaken:  # what happened is not in the view, so there is another look, whatever the policy promised
             plan = replace(plan, holds_until=now)
         return self._act(plan, left)
+
+    def _rounds_since(self, moment: float) -> int:
+        """How many have begun since the round that began then."""
+        length = self.stages.round_s
+        return max(0, int((self.backend.now - moment) / length)) if length else 0
+
+    def _round_after(self, moment: float) -> float:
+        length = self.stages.round_s
+        return moment + length * (self._rounds_since(moment) + 1) if length else math.inf
 
     def _view(self, moment: float) -> Snapshot:
         stages = self.stages

@@ -24,6 +24,7 @@ from fairlead.runtime.reading import read_logs
 
 URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
 AWAY = 409  # what a log is whose node does not answer
+OVERTAKEN = 409  # what a switch is where somebody else has switched since
 CONNECTION = Path(".fairlead") / "connection.json"
 """Where `fairlead up` writes how it is reached."""
 
@@ -131,8 +132,14 @@ class ControlPlane:
         """What keeps the scheduler from deciding; empty where nothing does."""
         return str(self._ask("GET", "/v1/scheduler")["trouble"])
 
-    def switch(self, scheduler: Mapping[str, Any], why: str = "") -> dict[str, Any]:
-        return dict(self._ask("POST", "/v1/scheduler", {"scheduler": dict(scheduler), "why": why})["scheduler"])
+    def switch(
+        self, scheduler: Mapping[str, Any], why: str = "", *, instead_of: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Another scheduler. With `instead_of`, only where that one still decides; otherwise it is refused with `OVERTAKEN`."""
+        body: dict[str, Any] = {"scheduler": dict(scheduler), "why": why}
+        if instead_of is not None:
+            body["instead_of"] = dict(instead_of)
+        return dict(self._ask("POST", "/v1/scheduler", body)["scheduler"])
 
     def state(self) -> tuple[float, bytes]:
         """The second of this moment, and the whole state as a journal's snapshots spell it; needs an admin's token."""

@@ -88,8 +88,8 @@ class Running:
 
     @property
     def broken(self) -> bool:
-        """Some of its workers have failed; half a gang is no gang."""
-        return any(end.code and not end.yielded for end in self.ended.values())
+        """Some of its workers have failed, or were killed; half a gang is no gang."""
+        return any(end.code for end in self.ended.values())
 
     @property
     def world_size(self) -> int:
@@ -323,7 +323,8 @@ def _farewell(run: Running) -> Order:
 
 def _outcome(run: Running) -> Outcome:
     ends = list(run.ended.values())
-    bad = next((end for end in ends if end.code and not end.yielded), None)
+    overstayed = any(end.code and end.yielded for end in ends)  # killed by its agent, and the others because of that
+    bad = None if overstayed else next((end for end in ends if end.code), None)
     whole = len(ends) == len(run.seats)
     end = bad or (ends[0] if ends else None)
     code, why = (end.code, end.why) if end is not None else (0, "its node is gone" if run.lost else "it had not begun")

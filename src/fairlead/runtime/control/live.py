@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from zlib import crc32
@@ -17,10 +18,12 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Ints
+from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.keepable import same
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
 from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.control.measures import Measures
@@ -36,6 +39,14 @@ FIRST_PORT, PORTS = 20_000, 10_000
 """For gangs to find each other."""
 
 LONGEST_WAIT_S = 3600.0
+
+
+LOOK_WITHIN_S = 30.0
+"""So long whoever wants to look at the state waits for it."""
+
+
+class Busy(FairleadError):
+    """The state is not at rest. The loop goes on with it, some day."""
 
 
 class Wire(Protocol):
@@ -66,6 +77,7 @@ class Live:
     next_number: int = 0
     checkpoints: str = ""  # where jobs save, seen by all nodes
     lock: threading.RLock = field(default_factory=threading.RLock)
+    scheduler: Mapping[str, Any] = field(default_factory=dict)  # that decides; of switches, the last that was told
 
     def __post_init__(self) -> None:
         self.launches = Launches(self.wire.address_of, self._ports, self.checkpoints)
@@ -172,6 +184,18 @@ class Live:
 
     # What others call, from any thread.
 
+    @contextmanager
+    def at_rest(self, within_s: float = LOOK_WITHIN_S) -> Iterator[None]:
+        """The state may be read meanwhile. Raises `Busy` where that cannot be for so long."""
+        if not self.lock.acquire(timeout=within_s):
+            raise Busy(
+                "the control plane is at work and cannot be looked into, such as when its journal is away; ask again later"
+            )
+        try:
+            yield
+        finally:
+            self.lock.release()
+
     def submit_jobs(self, jobs: Sequence[Job], answered: Callable[[Sequence[ev.Event]], None]) -> None:
         """Jobs come from outside; `answered` is called with their events once these are in the journal. Where one comes after
         another of them, it says so by -1 for the first, -2 for the second, …: their numbers are given here."""
@@ -215,8 +239,17 @@ class Live:
         scheduler: Mapping[str, Any],
         why: str,
         answered: Callable[[Sequence[ev.Event]], None] = lambda events: None,
+        instead_of: Mapping[str, Any] | None = None,
     ) -> None:
-        self._ring(_Request(lambda now: [ev.SchedulerSwitched(now, scheduler, why)], answered))
+        """With `instead_of`, only where that one decides when this comes; otherwise there is no event."""
+
+        def happen(now: float) -> list[ev.Event]:
+            if instead_of is not None and not same(instead_of, self.scheduler):
+                return []
+            self.scheduler = scheduler
+            return [ev.SchedulerSwitched(now, scheduler, why)]
+
+        self._ring(_Request(happen, answered))
 
     def joined(self, node: int, found: Sequence[Key]) -> None:
         """An agent is there, and this is what it found running. Until `left`, its node is up."""
