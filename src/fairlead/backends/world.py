@@ -43,7 +43,7 @@ class Costs:
 
 _GIVEN = ("steps", "limit", "launch", "restart", "save", "save_every")  # known when a job arrives
 _CHANGING = ("base", "rate", "since", "began", "run_started", "ran", "kept", "kept_at")
-"""`began`: when it had loaded and made its first step since its start. `kept`: the steps at the last save, and when that was."""
+"""`began`: when a job that runs had loaded and went on. `kept`: its steps at the last save, and when that was."""
 
 
 class World:
