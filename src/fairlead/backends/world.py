@@ -148,7 +148,7 @@ class World:
         c["kept_at"][jobs] = c["began"][jobs]
         c["kept_at"][jobs] += self._up_to_last_save(jobs, c["since"][jobs] - c["began"][jobs])
         self._set_rates(jobs, now)
-        changing = jobs[c["rate"][jobs] != told.rate]
+        changing: Ints = jobs[c["rate"][jobs] != told.rate]
         if len(changing):
             c["rate"][jobs] = told.rate  # up to now
             self.refresh(changing, now)
