@@ -29,6 +29,11 @@ def advise(
     window: syn.WindowOption = syn.WINDOW_H,
     margin: syn.MarginOption = syn.MARGIN,
     throughputs: opt.ThroughputsOption = None,
+    launch_cost: opt.LaunchCostOption = 0.0,
+    restart_cost: opt.RestartCostOption = 0.0,
+    checkpoint_cost: opt.CheckpointCostOption = 0.0,
+    checkpoint_every: opt.CheckpointEveryOption = None,
+    costs: opt.CostsOption = None,
     looks: Annotated[int, typer.Option("--looks", help="End after so many looks. [default: none, until Ctrl-C]", min=0)] = 0,
     switch: Annotated[
         bool, typer.Option("--switch/--dry-run", help="Switch the cluster's scheduler, or only say what would be better.")
@@ -40,6 +45,7 @@ def advise(
     --switch is given. It needs an admin's token.
 
     Rates are what the cluster has measured, or --throughputs; a kind that nobody has measured yet is taken to run for an hour.
+    Starts and saves are taken to cost nothing where no cost is given.
     With --json, a line of JSON for every look. `fairlead scheduler show` tells who decides; the journal says why.
 
     Examples:
@@ -49,6 +55,7 @@ def advise(
       fairlead advise --policies las,srtf,tiresias --admissions accept-all --switch --every 5
     """
     asked = syn.Asked(policies, admissions, placements, metric, forecast, window, margin, processes)
+    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
     plane, known, made = control_plane(), read_table(throughputs), 0
     while True:
         try:
@@ -63,7 +70,7 @@ def advise(
         if running.round_s == 0:
             raise InputError("advise", "a cluster with rounds", field="rounds", value="event-driven")
         table = known.for_types(state.cluster.type_names) if known is not None else rates_of(plane.rates(), state)
-        with asked.advisor(asked.candidates(running), table) as advisor:
+        with asked.advisor(asked.candidates(running), table, spent) as advisor:
             advice = look_at(state, advisor)
         if json:
             print_json(syn.advice_data(advice))

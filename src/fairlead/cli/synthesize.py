@@ -40,7 +40,11 @@ def synthesize(
     fill_workers: opt.FillWorkersOption = False,
     cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
     round: opt.RoundOption = None,
+    launch_cost: opt.LaunchCostOption = 0.0,
     restart_cost: opt.RestartCostOption = 0.0,
+    checkpoint_cost: opt.CheckpointCostOption = 0.0,
+    checkpoint_every: opt.CheckpointEveryOption = None,
+    costs: opt.CostsOption = None,
     jobs: opt.JobsOption = 200,
     load: opt.LoadOption = 6.0,
     workers: opt.WorkersOption = "multiple",
@@ -65,9 +69,10 @@ def synthesize(
       fairlead synthesize --policies las,tiresias,max-min-fairness-perf --admissions accept-all --forecast recent
     """
     asked = syn.Asked(policies, admissions, placements, metric, forecast, window, margin, processes)
-    opt.distinct([trace, throughputs], [events, report])
+    opt.distinct([trace, throughputs, costs], [events, report])
     metrics = opt.metrics_of(measure, "first-submission", "submission", "average", 1.05)
     machine = opt.cluster_of(cluster)
+    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
     base = opt.override(SchedulerConfig(), round, False, None, None, False)
     candidates = asked.candidates(base)
     for candidate in candidates:
@@ -78,7 +83,6 @@ def synthesize(
     )
     opt.tell_skipped(source, quiet=json)
     opt.check_measure(metrics, len(source))
-    spent = opt.costs_of(0.0, restart_cost, 0.0, None, None)
     table = table_for(source, machine, known, fill=fill_workers)
     given = Simulation(source, machine, candidates[0], table, spent, seed=seed, measure=metrics.measure)
     advisor = asked.advisor(candidates, table, spent, seed)
