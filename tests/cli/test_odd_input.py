@@ -39,24 +39,6 @@ def test_half_a_character_is_told_with_its_line():
         parse_yaml('policy: las\nname: "\\ud800"', "x")
 
 
-@pytest.mark.parametrize(
-    ("sweep", "said"),
-    [
-        ("policies: [las]\nover: {load: [1]}\nseeds: 1000000000000", "seeds"),
-        ("schedulers: [{policy: las}]\nseeds: 1000000000000", "at most 100,000 seeds"),
-        (f"schedulers: [{{policy: las}}]\nseeds: [{'9' * 32}]", "none above"),
-        (
-            "schedulers: [{policy: las}]\nover:\n"
-            + "".join(f"  {name}: [{', '.join(map(str, range(1, 61)))}]\n" for name in ("load", "rounds", "costs.restart_s")),
-            "at most 100,000 runs, and these are 216,000",
-        ),
-    ],
-)
-def test_sweeps_that_would_never_end_are_not_begun(tmp_path: Path, sweep: str, said: str):
-    (tmp_path / "sweep.yaml").write_text(sweep)
-    assert said in refused("compare", "--sweep", str(tmp_path / "sweep.yaml"))
-
-
 def test_too_many_seeds_are_refused():
     assert "seeds" in refused("compare", "--jobs", "5", "--seeds", "100000000000x")
 

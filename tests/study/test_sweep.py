@@ -205,7 +205,13 @@ WRONG = {
         "schedulers: [las]\nover: {load: [1]}\nagainst: loads\n",
         "sweep.yaml:3: field 'against' is 'loads': expected one of the axes",
     ),
-    "too many runs": ("schedulers: [las]\nseeds: 100001\n", "field 'seeds' is 100001: expected at most 100,000 seeds"),
+    "too many seeds": ("schedulers: [las]\nseeds: 1000000000000\n", "is 1000000000000: expected at most 100,000 seeds"),
+    "a seed too large": (f"schedulers: [las]\nseeds: [{'9' * 32}]\n", "expected at least one seed, each once, none above"),
+    "too many runs": (
+        "schedulers: [las]\nover:\n"
+        + "".join(f"  {name}: {list(range(1, 61))}\n" for name in ("load", "rounds", "costs.restart_s")),
+        "expected at most 100,000 runs, and these are 216,000",
+    ),
     "a cluster without rates": (
         "schedulers: [las]\nover: {cluster: [8xv100,\n  4xfoo:2]}\n",
         "sweep.yaml:3: field 'cluster[1]' is '4xfoo:2': expected types that have rates (known: a100",

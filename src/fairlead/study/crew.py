@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -29,13 +31,8 @@ class Crew:
             self.abandon()
 
     def submit(self, work: Callable[..., T], *given: Any) -> Future[T]:
-        before = signal.pthread_sigmask(
-            signal.SIG_BLOCK, {signal.SIGINT}
-        )  # inherited by who is started now, from its first line
-        try:
+        with _interrupts_wait():
             return self._pool.submit(work, *given)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def close(self) -> None:
         """When all work is done."""
@@ -47,3 +44,20 @@ class Crew:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in running:
             process.terminate()
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Who is started meanwhile inherits the mask and never gets one; and none that comes here leaves somebody half started."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    came: list[int] = []
+    main = threading.current_thread() is threading.main_thread()
+    usual = signal.signal(signal.SIGINT, lambda number, frame: came.append(number)) if main else None
+    try:
+        yield
+    finally:
+        if main:  # another thread may have heard it, and it is this one that acts on it
+            signal.signal(signal.SIGINT, usual)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if came:
+            signal.raise_signal(signal.SIGINT)
