@@ -103,7 +103,7 @@ class Simulated:
         for columns in (jobs, view.queued):
             done = np.maximum(columns.steps_done, columns.base_steps)  # who overran has done more than it declared
             c["base"][columns.number] = np.minimum(done, c["steps"][columns.number])
-            c["ran"][columns.number] = columns.run_s
+            c["ran"][columns.number] = columns.settled_run_s
             self.world.started[columns.number] = columns.starts > 0
             self.world.natures.said_before(columns.number, columns.metric(BATCH_SIZE))
         running = jobs.number[jobs.running]
@@ -112,11 +112,10 @@ class Simulated:
             now_running = jobs.only(jobs.running)
             sizes, of_host = now_running.batch_size, (now_running.cpus_given, now_running.memory_given_gb)
             launches = Launches(running, now_running.type, offsets, places, sizes if sizes.any() else None, *of_host)
-            self.world.launch(launches, view.time)
-            c["since"][running] = np.maximum(view.time, now_running.since_s)  # who is loading goes on loading
-            self.world.last_saved(running, now_running.base_steps, now_running.since_s, now_running.rate, view.time)
-            self.world.refresh(running, view.time)
-            self._go_on(running, view.time, self._untold)
+            changed = self.world.resume(launches, now_running, view.time)
+            if len(changed):
+                self._untold.append(self._progress(changed, view.time))
+            self._untold.extend(self.world.natures.tell(running, view.time))
         return self
 
     @property

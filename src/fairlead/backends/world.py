@@ -12,6 +12,7 @@ import numpy as np
 from fairlead.backends.natures import Natures
 from fairlead.backends.whereabouts import Whereabouts
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
+from fairlead.core.columns import JobColumns
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE
 from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
@@ -42,7 +43,8 @@ class Costs:
 
 
 _GIVEN = ("steps", "limit", "launch", "restart", "save", "save_every")  # known when a job arrives
-_CHANGING = ("base", "rate", "since", "run_started", "ran", "kept", "kept_at")  # kept: steps at the last save, and when
+_CHANGING = ("base", "rate", "since", "began", "run_started", "ran", "kept", "kept_at")
+"""`began`: when a job that runs had loaded and went on. `kept`: its steps at the last save, and when that was."""
 
 
 class World:
@@ -122,18 +124,45 @@ class World:
             since = now + np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
         if self._limited:
             c["run_started"][jobs] = now
-        c["since"][jobs] = c["kept_at"][jobs] = since
+        c["since"][jobs] = c["began"][jobs] = c["kept_at"][jobs] = since
         c["kept"][jobs] = c["base"][jobs]
         self.started[jobs] = True
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
         return self._set_rates(jobs, now)
 
+    def resume(self, launches: Launches, told: JobColumns, now: float) -> Ints:
+        """Jobs that were started before this world began, with what is known of them, in the same order. Who ran as fast as it
+        does here goes on by the very same line, so that it ends at the same second; returned are the others, whose progress
+        changes. Of who shares its accelerators, how much was saved before its company changed is not known: all of it."""
+        jobs, c = launches.jobs, self.columns
+        self.launch(launches, now)
+        c["run_started"][jobs], c["ran"][jobs] = told.run_started_s, told.settled_run_s
+        loaded = told.run_started_s + np.where(told.starts > 1, c["restart"][jobs], c["launch"][jobs])
+        c["since"][jobs] = np.where(told.rate > 0, told.since_s, loaded)
+        c["began"][jobs] = np.minimum(loaded, c["since"][jobs])
+        c["base"][jobs] = c["kept"][jobs] = np.minimum(told.base_steps, c["steps"][jobs])
+        c["kept_at"][jobs] = c["began"][jobs]
+        c["kept_at"][jobs] += self._up_to_last_save(jobs, c["since"][jobs] - c["began"][jobs])
+        self._set_rates(jobs, now)
+        changing: Ints = jobs[c["rate"][jobs] != told.rate]
+        if len(changing):
+            c["rate"][jobs] = told.rate  # up to now
+            self.refresh(changing, now)
+        self.ends[jobs] = np.maximum(self.ends[jobs], now)  # of a real cluster's jobs one may be through that has not said so
+        return changing
+
     def stop(self, jobs: Ints, now: float, *, saved: bool) -> Ints:
         """Suspend jobs; progress stays as of the last save. Returns the neighbours whose speed changes thereby."""
         c = self.columns
-        until = now - c["save"][jobs] if self.costly else now
-        c["base"][jobs] = self.steps_at(jobs, until) if saved else self.saved_steps(jobs, now)
+        if not saved:
+            c["base"][jobs] = self.saved_steps(jobs, now)
+        elif not self.costly:
+            c["base"][jobs] = self.steps_at(jobs, now)
+        else:  # the last seconds went into saving, at the speed of now, whenever that last changed
+            until = np.maximum(now - c["save"][jobs], c["began"][jobs])
+            done = c["base"][jobs] + c["rate"][jobs] * (until - c["since"][jobs])
+            c["base"][jobs] = np.clip(done, c["kept"][jobs], c["steps"][jobs])
         if self._limited:
             c["ran"][jobs] += now - c["run_started"][jobs]
         return self._leave(jobs)
@@ -151,11 +180,6 @@ class World:
         c = self.columns
         whole = self._up_to_last_save(jobs, now - c["kept_at"][jobs])
         return np.where(whole > 0, self.steps_at(jobs, c["kept_at"][jobs] + whole), c["kept"][jobs])
-
-    def last_saved(self, jobs: Ints, steps: Floats, since: Floats, rate: Floats, now: float) -> None:
-        """Tell when running jobs began to make progress, and from where: their regular saves are counted from there."""
-        whole = self._up_to_last_save(jobs, now - since)
-        self.columns["kept"][jobs], self.columns["kept_at"][jobs] = steps + rate * whole, since + whole
 
     def _up_to_last_save(self, jobs: Ints, passed: Floats) -> Floats:
         """Of so many seconds of progress, those up to the last regular save."""

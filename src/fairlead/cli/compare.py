@@ -79,13 +79,11 @@ def compare(
     jct_from: opt.JctFromOption = "submission",
     contention: opt.ContentionOption = "average",
     unfair_above: opt.UnfairAboveOption = 1.05,
-    processes: Annotated[
-        int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
-    ] = None,
+    processes: opt.ProcessesOption = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write an HTML report of the first seed to this file.")
     ] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")] = None,
+    png: opt.PngOption = None,
     sweep: Annotated[
         Path | None,
         typer.Option(
@@ -119,7 +117,7 @@ def compare(
         return sweep_over(sweep, folder, context, processes=processes, json=json)
     if folder is not None:
         raise InputError("--out", "--sweep FILE to go with it", field="out", value=str(folder))
-    opt.distinct([trace, throughputs, costs, *(config or ())], [report])
+    opt.distinct([trace, throughputs, costs, *(config or ())], [report], [png])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
     named = policies if policies is not None else "" if preset else POLICIES

@@ -9,6 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from fairlead.cli import options as opt
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
@@ -26,8 +27,6 @@ reproduce_app = typer.Typer(help="Run a paper's evaluation again, and put it bes
 ScaleOption = Annotated[str, typer.Option("--scale", help=f"How large: {', '.join(PUBLIC)}.")]
 OnlyOption = Annotated[str, typer.Option("--only", help="Studies, separated by commas. [default: all]")]
 FolderOption = Annotated[Path, typer.Option("--out", help="The folder for the report and the finished cases.")]
-ProcessesOption = Annotated[int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 def _help(paper: Paper[S], what: str, *examples: str) -> str:
@@ -75,8 +74,8 @@ def gavel(
         ),
     ] = None,
     folder: FolderOption = Path("out/gavel"),
-    processes: ProcessesOption = None,
-    json: JsonOption = False,
+    processes: opt.ProcessesOption = None,
+    json: opt.JsonOption = False,
 ) -> None:
     studies, size = GAVEL.chosen(_names(only)), GAVEL.scale(scale)
     world = World(_table(throughputs))
@@ -96,8 +95,8 @@ def blox(
         ),
     ] = None,
     folder: FolderOption = Path("out/blox"),
-    processes: ProcessesOption = None,
-    json: JsonOption = False,
+    processes: opt.ProcessesOption = None,
+    json: opt.JsonOption = False,
 ) -> None:
     studies, size = BLOX.chosen(_names(only)), BLOX.scale(scale)
     world = PublicTraces(data=_data(data))
@@ -110,6 +109,7 @@ def _names(only: str) -> list[str]:
 
 
 def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
+    opt.distinct([], [], [given.folder])
     with progress(len(given.cases()), "running", quiet=json) as bar:
         outcome = run_reproduction(given, processes=processes, on_done=lambda _: bar.advance())
     if json:

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from fairlead.cli import options as opt
+from fairlead.cli.event_log import event_log
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.config.hosts import read_hosts
-from fairlead.engine.journal import JsonlJournal
 from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
 from fairlead.report.metrics import summarize
@@ -60,7 +60,7 @@ def simulate(
     mtbf: opt.MtbfOption = 0.0,
     mttr: opt.MttrOption = 3600.0,
     jobs: opt.JobsOption = 200,
-    load: Annotated[float | None, typer.Option("--load", help="Jobs per hour of a generated workload.")] = 6.0,
+    load: opt.LoadOption = 6.0,
     workers: opt.WorkersOption = "multiple",
     seed: opt.SeedOption = 0,
     measure: opt.MeasureOption = None,
@@ -68,9 +68,9 @@ def simulate(
     jct_from: opt.JctFromOption = "submission",
     contention: opt.ContentionOption = "average",
     unfair_above: opt.UnfairAboveOption = 1.05,
-    events: Annotated[Path | None, typer.Option("--events", help="Write the event log (JSON lines) to this file.")] = None,
-    report: Annotated[Path | None, typer.Option("--report", help="Write an HTML report to this file.")] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")] = None,
+    events: opt.EventsOption = None,
+    report: opt.ReportOption = None,
+    png: opt.PngOption = None,
     skip_quiet_rounds: Annotated[
         bool,
         typer.Option(
@@ -95,7 +95,7 @@ def simulate(
     scheduler = opt.override(
         scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination
     )
-    opt.distinct([trace, config, throughputs, costs, regimes, hosts], [events, report])
+    opt.distinct([trace, config, throughputs, costs, regimes, hosts], [events, report], [png])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
     spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
@@ -110,8 +110,7 @@ def simulate(
     opt.check_measure(metrics, len(source))
     given = Simulation(source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds)
     pictures = report is not None or png is not None
-    journal = None if events is None else JsonlJournal(events, fresh=True)
-    with progress(None, f"{scheduler.label} on {source.name}", quiet=json) as bar:
+    with event_log(events) as journal, progress(None, f"{scheduler.label} on {source.name}", quiet=json) as bar:
         run = run_simulation(given, journal=journal, gantt=pictures, on_progress=bar.show)
     summary = summarize(run.record, metrics)
     refused = [{"name": run.state.job_of[n].name, "reason": str(why)} for n, why in sorted(run.state.refusals.items())]

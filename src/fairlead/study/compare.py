@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,6 +15,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.report.metrics import DEFAULTS, MetricOptions, Summary, interval, summarize
 from fairlead.report.record import RunRecord
+from fairlead.study.crew import Crew
 from fairlead.study.inputs import TraceFile
 from fairlead.study.simulate import Faults, Simulation, simulate
 from fairlead.workloads.generate import Generator
@@ -106,25 +105,12 @@ def compare(
                 on_done(done[-1])
         return done
     results: dict[Case, Outcome] = {}
-    # spawn: a fork would copy threads' locks, such as a progress bar's
-    spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
-    open_: set[Future[Outcome]] = {pool.submit(_run, given, case, keep_records) for case in cases}
-    try:
-        while open_:
-            finished, open_ = wait(open_, return_when=FIRST_COMPLETED)
-            for future in finished:
-                outcome = future.result()
-                results[outcome.case] = outcome
-                if on_done:
-                    on_done(outcome)
-    except BaseException:  # an interrupt, or a case that failed: nobody waits for the rest
-        running = list((pool._processes or {}).values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in running:
-            process.terminate()
-        raise
-    pool.shutdown()
+    with Crew(workers) as crew:
+        for future in as_completed([crew.submit(_run, given, case, keep_records) for case in cases]):
+            outcome = future.result()
+            results[outcome.case] = outcome
+            if on_done:
+                on_done(outcome)
     return [results[case] for case in cases]
 
 
