@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class Classes:
     weight: Floats
     group: Ints  # whatever else a policy tells jobs apart by, such as the entity
     rates: Floats  # classes × types, 0 where it may not or cannot run
-    keys: Sequence[tuple[int, ...]]  # what a class is known by from one moment to the next
+    keys: Sequence[tuple[float, ...]]  # what a class is known by from one moment to the next; mostly the same object
 
     def __len__(self) -> int:
         return len(self.count)
@@ -101,9 +102,16 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     tag = np.zeros(len(at), dtype=np.int64) if group is None else group[at]
     allowed = (mask[:, None] >> np.arange(types)) & 1
     speed = np.ones((len(at), types)) if alike else rates.alone[row]
-    keys = list(zip(row.tolist(), mask.tolist(), workers.tolist(), weight.tolist(), tag.tolist()))
+    keys = _keys(np.array((row, mask, workers, tag)).tobytes(), weight.tobytes())
     count = np.bincount(of if len(at) and of.min() >= 0 else of[of >= 0], minlength=len(at))
     return Classes(of, count, row, workers, weight, tag, speed * allowed, keys)
+
+
+@lru_cache(maxsize=64)
+def _keys(columns: bytes, weight: bytes) -> Sequence[tuple[float, ...]]:
+    """Classes come and go more seldom than jobs: who is handed the same keys again need not look at them."""
+    row, mask, workers, tag = np.frombuffer(columns, dtype=np.int64).reshape(4, -1).tolist()
+    return tuple(zip(row, mask, workers, np.frombuffer(weight).tolist(), tag))
 
 
 def lots(keys: Iterable[Hashable]) -> Floats:

@@ -25,14 +25,14 @@ from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
 from fairlead.policies.classes import Classes, lots
 from fairlead.policies.dealing import Clash, dealt_out
-from fairlead.policies.levels import FITS, Cost, Demand, least_level, worth_level
+from fairlead.policies.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.max_min import SLIGHT
 from fairlead.policies.program import TOLERANCE, Program, Solution
+from fairlead.policies.sifting import Sifted
 from fairlead.policies.ways import Ways
 
 _ROUNDS = 500
 _USED = 1e-10
-_STUCK = 1e-7
 _SLACK = 10 * FITS  # rows that some fit was short of by a little less than counts
 
 
@@ -77,22 +77,12 @@ class Bill:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """How far demands exceed the cluster (below 0: what is free), prices that prove it, and the time on each way."""
+class Fit(Fitted):
+    """Prices that prove the excess, and the time on each way."""
 
-    excess: float
     prices: Floats  # by resource; all together cost 1
     bill: Bill
     used: Floats
-
-    @property
-    def has_room(self) -> bool:
-        return self.excess <= FITS
-
-    @property
-    def has_nearly_room(self) -> bool:
-        """What is left of a difference when nothing smaller can be told apart."""
-        return self.excess <= _STUCK
 
 
 class Supply:
@@ -239,7 +229,12 @@ class _Model:
         lower[0] = 0.0 if scaled else -np.inf
         entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
         below = np.full(resources + classes, -np.inf)
-        self.program = Program(supply.name, cost, lower, upper, below, above, entries, tolerance=1e-10)
+        self.program: Program | Sifted
+        if scaled:
+            self.program = Program(supply.name, cost, lower, upper, below, above, entries, tolerance=1e-10)
+        else:
+            alone = np.append(True, ways.two < 0)
+            self.program = Sifted(supply.name, cost, lower, upper, below, above, entries, alone, tolerance=1e-10)
         self._base = resources + classes
         self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
         self._expected: tuple[Ints, Floats] = (self.owner, self.speed)

@@ -25,11 +25,12 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
 from fairlead.policies.company import NO_SHARING, Sharing
+from fairlead.policies.demands import Demands
+from fairlead.policies.levels import Fitted
 from fairlead.policies.max_min import even_mix, normalised, nothing
-from fairlead.policies.room import Room
 from fairlead.policies.sharing import MANY, Answer, Means, shared
 from fairlead.policies.supply import Supply
-from fairlead.policies.vessels import InRoom, InSupply
+from fairlead.policies.vessels import AtWill, InMixes, InSupply
 
 _STEPS = 300
 _SURE = 1e-5  # how far from full, or too full, levels must be at other prices to be told so by them
@@ -84,16 +85,19 @@ def filled(view: Snapshot, parties: Parties, *, aware: bool, sharing: Sharing = 
         return nothing(view)
     if aware and not (sharing.alone and len(view.capacity) <= MANY):
         return _supplied(view, classes, parties, sharing)
-    if aware:
-        room = Room.at_will("water filling", normalised(classes, view.capacity), classes.workers, view.capacity)
-    else:
-        room = Room.in_mixes("water filling", even_mix(classes, view.capacity), classes.workers, view.capacity)
     here = classes.of >= 0
-    jobs = view.jobs
-    kind = classes.of[here]
-    level, fit = fill(InRoom(room, kind), jobs.weight[here], parties.only(here))
+    jobs, kind = view.jobs, classes.of[here]
+    weight, parties = jobs.weight[here], parties.only(here)
+    if aware:
+        demands = Demands("water filling", classes, view.capacity)
+        vessel = AtWill(demands, normalised(classes, view.capacity).max(axis=1)[kind])
+        level, fit = fill(vessel, weight, parties)
+        time = demands.shares(vessel.asked(level), fit.used) / (1.0 + max(fit.excess, 0.0))
+        return Allocation.alone(jobs.number, time)
+    mix, workers = even_mix(classes, view.capacity)[kind], jobs.workers[here]
+    level, load = fill(InMixes("water filling", mix, workers, view.capacity), weight, parties)
     time = np.zeros((len(jobs), len(view.capacity)))
-    time[here] = room.time(fit, kind, level, jobs.workers[here])
+    time[here] = mix * (level / (workers * (1.0 + max(load.excess, 0.0))))[:, None]
     return Allocation.alone(jobs.number, time)
 
 
@@ -113,13 +117,6 @@ def _supplied(view: Snapshot, classes: Classes, parties: Parties, sharing: Shari
         return Answer(fit.used / (1.0 + max(fit.excess, 0.0)), vessel.asked(level), level=(level, vessel))
 
     return shared("water filling", view, classes, sharing, answer)[0]
-
-
-class Fitted(Protocol):
-    @property
-    def has_room(self) -> bool: ...
-    @property
-    def has_nearly_room(self) -> bool: ...  # what is left of a difference when nothing smaller can be told apart
 
 
 F = TypeVar("F", bound=Fitted)
