@@ -150,8 +150,8 @@ def test_gains_and_weights_of_many_orders_of_magnitude(seed):
     classes = Classes(kind, np.bincount(kind, minlength=30), each, workers, np.ones(30), each, gain, [(i,) for i in range(30)])
     demands = Demands("test", classes, capacity)
     vessel = AtWill(demands, gain.max(axis=1)[kind])
-    level, fit = fill(vessel, weight, parties)
-    time = demands.shares(vessel.asked(level), fit.used)
+    reached = fill(vessel, weight, parties)
+    level, time = reached.level, demands.shares(vessel.asked(reached.level), reached.fit.used)
     assert (time * gain[kind]).sum(axis=1) == pytest.approx(level)
     assert (time.sum(axis=1) <= 1 + 1e-9).all()
     used = workers[kind] @ time

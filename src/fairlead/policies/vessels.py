@@ -38,6 +38,9 @@ class _OfTypes:
         self._prices = 0.0 * self._prices
         return self._without(self._priced)
 
+    def clashes(self, level: Floats, fit: Fitted) -> bool:
+        return False  # everybody is alone
+
     def _without(self, priced: Bools) -> Floats:
         """By job, the level that it reaches without these types."""
         raise NotImplementedError
@@ -114,11 +117,13 @@ class InSupply:
         self.times = len(supply.ways.sides.way) + len(supply.classes) + 1
         self._supply = supply
         self._bill = Bill(np.zeros((len(supply.classes), 0)), np.zeros((len(supply.classes), 0)))
-        self._known: list[supplies.Fit] = []
+        self._known: list[tuple[supplies.Fit, Callable[[Floats], float]]] = []
+        self._free = np.ones(len(supply.classes))  # by class, as a part of its fastest
         if earlier is not None:
             origin = supply.follows(earlier._supply)
-            self._known = [replace(fit, bill=fit.bill.of(origin)) for fit in earlier._known]
-        self._free = np.ones(len(supply.classes))  # by class, as a part of its fastest
+            fits = [replace(fit, bill=fit.bill.of(origin)) for fit, _ in earlier._known]
+            self._known = [(fit, self._cost(fit)) for fit in fits]
+            self._free = earlier._free[origin]
 
     def asked(self, level: Floats) -> Asked:
         return self._supply.asked(level / self.top * self._supply.fastest)
@@ -126,16 +131,29 @@ class InSupply:
     def fit(self, level: Floats) -> supplies.Fit:
         return self._supply.fit(self.asked(level), at_least=True)
 
+    def used(self, fit: supplies.Fit) -> Floats:
+        """The time on each way, no more than there is."""
+        return fit.used / (1.0 + max(fit.excess, 0.0))
+
+    def clashes(self, level: Floats, fit: supplies.Fit) -> bool:
+        return bool(self._supply.beside_themselves(self.asked(level), self.used(fit)))
+
     def overflows(self, fit: supplies.Fit) -> None:
         self._bill = fit.bill
-        self._known = [fit, *(other for other in self._known if other is not fit)][:_REMEMBERED]
+        others = [known for known in self._known if known[0] is not fit]
+        self._known = [(fit, self.cost(fit)), *others][:_REMEMBERED]
 
     def known(self) -> Sequence[supplies.Fit]:
-        return self._known
+        return [fit for fit, _ in self._known]
 
     def cost(self, fit: supplies.Fit) -> Callable[[Floats], float]:
-        speed, price = fit.bill.speed[self._supply.of] * self.top[:, None], fit.bill.price[self._supply.of] / self.top[:, None]
-        return lambda level: float((np.maximum(level[:, None] - speed, 0.0) * price).sum())
+        return next((cost for known, cost in self._known if known is fit), None) or self._cost(fit)
+
+    def _cost(self, fit: supplies.Fit) -> Callable[[Floats], float]:
+        job, column = (fit.bill.price > 0)[self._supply.of].nonzero()
+        of, top = self._supply.of[job], self.top[job]
+        speed, price = fit.bill.speed[of, column] * top, fit.bill.price[of, column] / top
+        return lambda level: float(np.maximum(level[job] - speed, 0.0) @ price)
 
     def free_level(self, level: Floats, cap: Floats) -> Floats:
         """Nobody goes beyond the least speed that has a price. There is always somebody whom that stops."""
