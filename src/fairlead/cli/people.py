@@ -30,6 +30,9 @@ def submit(
     ] = None,
     name: Annotated[str, typer.Option("--name", help="[default: job-NUMBER]")] = "",
     workers: Annotated[int, typer.Option("--workers", help="The gang's size.", min=1)] = 1,
+    mode: Annotated[
+        str, typer.Option("--mode", help="elastic: it may be given another number of workers. Also: static, accordion, gns.")
+    ] = "",
     types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
     steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
     array: Annotated[int, typer.Option("--array", help="So many of it; each finds its number in JOB_INDEX.", min=1)] = 1,
@@ -55,6 +58,7 @@ def submit(
     given = {
         "name": name,
         "workers": workers if workers > 1 else None,
+        "mode": mode,
         "types": types.split(",") if types else None,
         "steps": steps,
         "after": after,

@@ -28,6 +28,7 @@ SQR, VAR = "grad_sqr", "grad_var"
 """Under these, how noisy its gradients are."""
 SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL = "batch.smallest", "batch.largest", "batch.least_local", "batch.most_local"
 """Under these, the batch sizes it can run with, in all and on each worker."""
+REPORTED = (NODES, WORKERS, LOCAL, COMPUTE, STEP, SQR, VAR, SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)
 
 _TINY = 1e-8
 _OVERLAPS: Floats = np.array([1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0])
