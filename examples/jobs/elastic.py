@@ -1,6 +1,6 @@
 """A job that runs with any number of workers, and at any batch size from 64 to 1024: it fits a line. Each step is a batch, of
-which every worker does its part; gradients are averaged over a socket, as torch.distributed would do it. It tells the scheduler how
-long its steps take and how noisy its gradients are, so that one such as Pollux knows how it would do with more workers or fewer.
+which every worker does its part; gradients are averaged over a socket, as torch.distributed would do it. It tells the scheduler
+how long its steps take and how noisy its gradients are, so that one such as Pollux knows how it would do with other workers.
 
     python examples/jobs/elastic.py --samples 20000 --sample-s 0.0005
 """
@@ -87,7 +87,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description="fit a line with any number of workers")
     options.add_argument("--samples", type=int, default=200_000)
     options.add_argument("--batch-size", type=int, default=128)
-    options.add_argument("--sample-s", type=float, default=0.001, help="how long a sample takes, and as long again for 32 in a pass")
+    options.add_argument("--sample-s", type=float, default=0.001, help="how long a sample takes; a pass as 32 more")
     options.add_argument("--log", type=Path, help="append each step's samples, and who did it, to this file")
     chosen = options.parse_args()
     work = fairlead.elastic(chosen.batch_size, smallest=64, largest=1024, least_local=16, most_local=256)
@@ -119,8 +119,9 @@ def main() -> None:
         fairlead.report(loss=mean[3])
         work.stepped(parts_sqr=mean[2], whole_sqr=mean[0] ** 2 + mean[1] ** 2)
         if chosen.log:
+            launch = os.environ.get("FAIRLEAD_GENERATION", "0")
             with chosen.log.open("a") as log:
-                log.write(f"{batch.start} {batch.stop} {work.rank} {work.world_size} {os.environ.get('FAIRLEAD_GENERATION', 0)}\n")
+                log.write(f"{batch.start} {batch.stop} {work.rank} {work.world_size} {launch}\n")
         if work.may_tune and (lease.steps + 1) % 20 == 0:
             best = gang.added([float(work.best_batch_size()) if work.rank == 0 else 0.0])  # the first worker's word
             work.batch_size = int(best[0])

@@ -78,7 +78,8 @@ class Elastic:
         if not least <= size <= most:
             raise ValueError(f"batch_size = {size}: expected {least} to {most}")
         if size < self.world_size * self.limits.least_local:
-            raise ValueError(f"batch_size = {size}: too small for {self.world_size} workers with {self.limits.least_local} each")
+            each = self.limits.least_local
+            raise ValueError(f"batch_size = {size}: too small for {self.world_size} workers with {each} each")
         if size == self._size:
             return
         self._size = size
@@ -163,9 +164,7 @@ class Elastic:
         return max(self._seen[low][0] + slope * (local - low), 1e-9)
 
 
-def elastic(
-    batch_size: int, *, smallest: int = 0, largest: int = 0, least_local: int = 1, most_local: int = 0
-) -> Elastic:
+def elastic(batch_size: int, *, smallest: int = 0, largest: int = 0, least_local: int = 1, most_local: int = 0) -> Elastic:
     """What this worker does in this launch of a job that runs with any number of workers: `batch_size` samples a step, cut
     into parts for all of them. Where `smallest` or `largest` say that it also runs with other batch sizes, the scheduler may
     give it one, or let it tune its own. A worker's pass has `least_local` to `most_local` samples."""
