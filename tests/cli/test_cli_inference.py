@@ -63,7 +63,9 @@ def test_what_is_wrong_is_told():
 
 def test_the_example_of_sessions_beside_training_runs_and_is_served(tmp_path):
     trace, events = tmp_path / "jobs.csv", tmp_path / "run.jsonl"
-    trace.write_text("name,submitted_s,duration_s,workers\nphotos,0,900,1\ntraining,0,600,2\nsearch,300,600,1\n")
+    trace.write_text(
+        "name,submitted_s,duration_s,workers,mode\nphotos,0,900,1,elastic\ntraining,0,600,2,\nsearch,300,600,1,elastic\n"
+    )
     how = ["--config", SESSIONS.replace("sessions", "inference"), "--trace", str(trace), "--cluster", "6xv100:6", "--json"]
     done = CliRunner().invoke(app, ["simulate", *how, "--launch-cost", "20", "--events", str(events)])
     assert done.exit_code == 0, (done.output, done.exception)

@@ -65,21 +65,21 @@ def check_steps(log: Path, steps: int) -> None:
 
 
 def test_an_elastic_job_grows_and_shrinks_and_a_rigid_one_does_not(tmp_path):
-    """One alone takes all; a gang of two that comes leaves it two; when that has gone it has all again."""
+    """One alone takes all; a gang of two that comes leaves it one; when that has gone it has all again."""
     steps = 3000
-    with ClusterAtWork(tmp_path, "4xv100:4", "optimus", embedded=True) as cluster:
+    with ClusterAtWork(tmp_path, "3xv100:3", "optimus", embedded=True) as cluster:
         cluster.submit(elastic(cluster, "stretches", steps, workers=2))
-        cluster.until("it has all accelerators", lambda jobs: holds(jobs, "stretches", 4) and jobs["stretches"]["rate"] > 0)
+        cluster.until("it has all accelerators", lambda jobs: holds(jobs, "stretches", 3) and jobs["stretches"]["rate"] > 0)
         cluster.submit(cluster.job("rigid", steps=500, workers=2))
         jobs = cluster.until("it makes room", lambda jobs: holds(jobs, "rigid", 2) and jobs["rigid"]["rate"] > 0)
-        assert 1 <= len(jobs["stretches"]["accelerators"]) <= 2
+        assert holds(jobs, "stretches", 1)
         cluster.hurry("rigid")
-        cluster.until("it has all again", lambda jobs: holds(jobs, "stretches", 4) and jobs["stretches"]["rate"] > 0)
+        cluster.until("it has all again", lambda jobs: holds(jobs, "stretches", 3) and jobs["stretches"]["rate"] > 0)
         cluster.hurry("stretches")
         cluster.until_all_ended()
         sizes = launches(cluster, 0)
         assert sizes[0] == 1, "nobody knows how fast it is, so it begins with one"
-        assert (sizes[-1], max(sizes)) == (4, 4)
+        assert (sizes[-1], max(sizes)) == (3, 3)
         assert set(launches(cluster, 1)) == {2}
         check_steps(tmp_path / "stretches.log", steps)
 

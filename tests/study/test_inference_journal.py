@@ -35,7 +35,7 @@ def journal(tmp_path: Path) -> Path:
     machine = Cluster.parse("4xv100:4")
     table = ThroughputTable.timed(machine.type_names)
     others = [ev.MetricsReported(50.0, REPORTED, np.array([0]), np.array([1500.0])), ev.JobCancelled(90.0, 0)]
-    jobs = [Job("photos", 20.0, steps=1e9), Job("training", 25.0, steps=500.0, workers=2)]
+    jobs = [Job("photos", 20.0, steps=1e9, mode="elastic"), Job("training", 25.0, steps=500.0, workers=2)]
     backend = Simulated(machine, table, jobs, costs=Costs(1.0, 1.0), others=others)
     log = JsonlJournal(path, fresh=True)
     loop = Loop(State(machine), backend, SCHEDULER.build(table), log)

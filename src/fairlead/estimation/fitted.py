@@ -51,13 +51,8 @@ class Fitted:
 
 def elastic_rows(view: Snapshot) -> Ints:
     """Whose speed at other sizes is worth knowing. A job whose work is given in seconds has one size."""
-    numbers, kinds = view.jobs.number.tolist(), view.jobs.kind.tolist()
-    rows = (
-        at
-        for at, (number, kind) in enumerate(zip(numbers, kinds))
-        if view.job_of[number].mode == ELASTIC and view.names.kinds[kind] != TIMED
-    )
-    return np.array(list(rows), dtype=np.int64)
+    rows, kinds = view.elastic.nonzero()[0], view.names.kinds
+    return rows[[kinds[kind] != TIMED for kind in view.jobs.kind[rows].tolist()]]
 
 
 def lessons(view: Snapshot) -> dict[str, object]:
