@@ -10,12 +10,13 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
+from fairlead.core.inference import REPORTED
 from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.stages import Stages
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.policies.nexus import REPORTED, Asked, Nexus
+from fairlead.policies.nexus import Asked, Nexus
 from fairlead.testing.invariants import check_events
 from fairlead.workloads.profiles import ThroughputTable
 

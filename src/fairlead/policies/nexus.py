@@ -4,8 +4,9 @@ requests need, and training on what is left.
     n_s = ⌈a_s + headroom·a_s / √(R_s·SLO_s)⌉ accelerators of the type on which these are fewest; a_s as in `pooling.py`
 
 A session is a job without an end: somebody cancels it. Where it is elastic it has as many workers as it needs, however many it
-was submitted with, each a replica; otherwise always those. R_s is what the job reported last as `request_rate`, or what `sessions` says. What routers have to know is in
-the memo, which is journaled when it changes: the batch of each session, and for how many requests a second it was planned.
+was submitted with, each a replica; otherwise always those. R_s is what the job reported last as `request_rate`, or what
+`sessions` says. What routers have to know is in the memo, which is journaled when it changes: the batch of each session, and
+for how many requests a second it was planned.
 
 Sessions have accelerators to themselves here; `pooling.py` packs closer, and a selection has no words for it: jobs that share
 accelerators share all of them."""
@@ -22,7 +23,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
-from fairlead.core.inference import MOST_IN_A_BATCH, Session, latencies
+from fairlead.core.inference import MOST_IN_A_BATCH, REPORTED, Session, latencies
 from fairlead.core.plan import Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
@@ -32,7 +33,6 @@ from fairlead.policies.las import LeastAttainedService
 from fairlead.policies.pooling import gathered_batch
 from fairlead.policies.size import ShortestRemainingTimeFirst
 
-REPORTED = "request_rate"
 _TRAINING: Mapping[str, Policy] = {  # policies without a memory
     "fifo": Fifo(preempt=True),
     "las": LeastAttainedService(),
