@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import orjson
 import pytest
 
+from fairlead.config.wall_time import compose
 from fairlead.core import convergence, goodput, speeds
 from fairlead.core import events as ev
+from fairlead.core.events import Memo
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import TUNED, Launches, RoundPlan
+from fairlead.engine.decide import decide
 from fairlead.engine.state import State
+from fairlead.engine.undecided import sound
 from fairlead.estimation.fitted import Fitted
 from fairlead.estimation.measured import Measured
 from fairlead.policies.optimus import Optimus
@@ -78,7 +85,7 @@ def test_a_job_gets_no_more_workers_than_can_share_its_largest_batch():
     runs(state, [0], 10.0, 1.0)
     view = state.snapshot(2.0).but(estimate=Measured().rates)
     assert Optimus().select(view, None)[0].workers.tolist() == [8]
-    tell(state, 3.0, batch__largest=96.0, batch__least_local=32.0)
+    tell(state, 3.0, batch__smallest=32.0, batch__largest=96.0, batch__least_local=32.0, batch__most_local=96.0)
     view = state.snapshot(4.0).but(estimate=Measured().rates)
     assert Optimus().select(view, None)[0].workers.tolist() == [3]
 
@@ -111,3 +118,42 @@ def test_it_learns_of_elastic_jobs_what_fitted_learns():
     other = Fitted(table).learn(state.snapshot(2.0).but(learned={})).facts
     assert other == {name: fact for name, fact in state.learned.items() if not name.startswith("measured")}
     assert set(other) == {speeds.fact_of(0), convergence.fact_of(0)}
+
+
+ODD = (0.0, -1.0, 5e-324, 1e-300, 1e300, -1e300, 2.0**62, 1e15, math.inf, 0.1, 1.0, 2.0, 8.0, 64.0)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("policy", ["optimus", "pollux"])
+def test_whatever_nonsense_jobs_tell_others_are_scheduled(policy):
+    """What a job reports is its own word. It must not keep anybody else from being scheduled, nor spoil what is learned."""
+    rng, stages = np.random.default_rng(5), compose({"policy": policy, "rounds": 1})
+    for _ in range(12):
+        jobs = [Job(f"odd-{n}", steps=1e4, kind=f"k{n}", mode=ELASTIC) for n in range(3)]
+        state = state_of(cluster("v100:4,v100:4"), [*jobs, Job("plain", steps=10.0, kind="m", workers=2)], {0: [0], 1: [4, 5]})
+        memo: Memo = None
+        for second in range(1, 9):
+            for name in (*goodput.REPORTED, "loss"):
+                state.apply(ev.MetricsReported(float(second), name, np.arange(3), rng.choice(ODD, size=3)))
+            held = state.running
+            seconds, done = np.full(len(held), float(second)), np.full(len(held), 10.0 * second)
+            state.apply(
+                ev.ProgressReported(float(second), held, done, rng.choice((0.0, 1e-300, 3.0, 1e25), len(held)), seconds)
+            )
+            view = state.snapshot(second + 0.5)
+            plan, memo = decide(view, memo, stages)
+            sound(plan, memo, view)
+            if plan.learned:
+                state.apply(ev.FactsLearned(second + 0.5, plan.learned))
+            state.apply(ev.RoundPlanned(plan))
+        assert state.store.arrays["held"][3] == 2
+        assert "null" not in orjson.dumps(state.learned).decode().replace('"curve":null', "")
+
+
+def test_losses_that_are_nobodys_make_no_curve():
+    state = scene()
+    runs(state, [0], 10.0, 1.0)
+    for loss in (1e300, 5e-324, math.inf):
+        state.apply(ev.MetricsReported(2.0, "loss", ONE, np.array([loss])))
+        learn(state, 3.0)
+    assert convergence.fact_of(0) not in state.learned

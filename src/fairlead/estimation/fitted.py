@@ -16,7 +16,7 @@ import numpy as np
 from fairlead.core import convergence, goodput, speeds
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.columns import JobColumns
-from fairlead.core.goodput import COMPUTE, LARGEST, LEAST_LOCAL, LOCAL, NODES, STEP, WORKERS, Goodputs
+from fairlead.core.goodput import COMPUTE, LARGEST, LEAST_LOCAL, LOCAL, MOST_LOCAL, NODES, SMALLEST, STEP, WORKERS, Goodputs
 from fairlead.core.job import ELASTIC, TIMED, batch_size_of
 from fairlead.core.losses import LOSS
 from fairlead.core.plan import Lesson, Rates
@@ -114,15 +114,16 @@ class ModelSizes:
 
 def _most_workers(jobs: JobColumns) -> Floats:
     """As many as share the largest batch that each has told of."""
-    largest, least = jobs.metric(LARGEST), jobs.metric(LEAST_LOCAL)
-    return np.asarray(np.where(np.isfinite(largest) & (least > 0), np.maximum(largest // np.maximum(least, 1.0), 1.0), np.inf))
+    limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
+    most, known = np.full(len(jobs), np.inf), goodput.believable_limits(limits)
+    most[known] = np.maximum(limits[known, 1] // limits[known, 2], 1.0)
+    return most
 
 
 def _steps(view: Snapshot) -> dict[str, object]:
     jobs, facts = view.jobs, dict[str, object]()
     told = np.stack([jobs.metric(name) for name in (NODES, WORKERS, LOCAL, COMPUTE, STEP)], axis=1)
-    sound = (np.isfinite(told) & (told > 0)).all(axis=1) & (told[:, 4] >= told[:, 3])
-    for at in sound.nonzero()[0].tolist():
+    for at in goodput.believable_steps(told).nonzero()[0].tolist():
         number, one = int(jobs.number[at]), told[at].tolist()
         seen = goodput.seen_of(view.learned, number)
         before = next((other for other in seen if list(other[:3]) == one[:3]), None)
@@ -147,7 +148,7 @@ def _speeds(view: Snapshot, told: Mapping[str, object]) -> dict[str, object]:
 def _losses(view: Snapshot) -> dict[str, object]:
     jobs, facts = view.jobs, dict[str, object]()
     losses = jobs.metric(LOSS)
-    for at in (np.isfinite(losses) & (losses > 0)).nonzero()[0].tolist():
+    for at in ((losses >= convergence.LOWEST) & (losses <= convergence.HIGHEST)).nonzero()[0].tolist():
         number, done = int(jobs.number[at]), float(jobs.steps_done[at])
         known = view.learned.get(convergence.fact_of(number))
         points = known["points"] if known else []
