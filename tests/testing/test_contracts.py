@@ -115,6 +115,7 @@ class TestTiresiasBySubmission(PolicyContract):
 
 class TestOptimus(PolicyContract):
     make = staticmethod(lambda: Optimus(everybody=True))
+    everybody = True
 
 
 class TestPollux(PolicyContract):

@@ -14,6 +14,7 @@ from fairlead.cli.options import JsonOption
 from fairlead.cli.output import out, print_json
 from fairlead.config.source import read_yaml
 from fairlead.core.errors import InputError
+from fairlead.core.job import ELASTIC
 from fairlead.report.columns import duration
 from fairlead.runtime.packing import digest_of, pack
 from fairlead.runtime.tasks import TaskSpec, checked
@@ -30,6 +31,9 @@ def submit(
     ] = None,
     name: Annotated[str, typer.Option("--name", help="[default: job-NUMBER]")] = "",
     workers: Annotated[int, typer.Option("--workers", help="The gang's size.", min=1)] = 1,
+    mode: Annotated[
+        str, typer.Option("--mode", help="elastic: it may be given another number of workers. Also: static, accordion, gns.")
+    ] = "",
     types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
     steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
     array: Annotated[int, typer.Option("--array", help="So many of it; each finds its number in JOB_INDEX.", min=1)] = 1,
@@ -55,6 +59,7 @@ def submit(
     given = {
         "name": name,
         "workers": workers if workers > 1 else None,
+        "mode": mode,
         "types": types.split(",") if types else None,
         "steps": steps,
         "after": after,
@@ -126,11 +131,19 @@ def queue(
     table.add_column("where, or why not", min_width=24)
     for job in jobs:
         done = f"{100 * job['steps_done'] / job['steps']:.0f} %"
-        where = ", ".join(job["nodes"]) or job.get("reason", {}).get("text", "")
+        where = where_of(job)
         rate = f"{job['rate']:.3g}" if job["rate"] else ""
         user = [job["user"]] if everybody else []
         table.add_row(str(job["number"]), job["name"], *user, job["phase"], done, rate, where)
     out.print(table)
+
+
+def where_of(job: Mapping[str, Any]) -> str:
+    """Where a job runs, an elastic one also with how many workers; or why it does not."""
+    nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
+    if nodes and job.get("mode") == ELASTIC:
+        return f"{nodes}, {many} {'worker' if many == 1 else 'workers'}"
+    return nodes or str(job.get("reason", {}).get("text", ""))
 
 
 def info(name: NameArgument, json: JsonOption = False) -> None:

@@ -28,10 +28,14 @@ SQR, VAR = "grad_sqr", "grad_var"
 """Under these, how noisy its gradients are."""
 SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL = "batch.smallest", "batch.largest", "batch.least_local", "batch.most_local"
 """Under these, the batch sizes it can run with, in all and on each worker."""
+REPORTED = (NODES, WORKERS, LOCAL, COMPUTE, STEP, SQR, VAR, SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)
 
 _TINY = 1e-8
 _OVERLAPS: Floats = np.array([1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0])
 _SIZES = 24  # batch sizes that are tried for each number of workers
+
+_SHORTEST_S, _LONGEST_S, _MOST_WORKERS, _MOST_SAMPLES, _MOST_NOISE = 1e-9, 1e6, 1e6, 1e12, 1e30
+"""What a job tells is its own word; beyond these it is nonsense, and no model is made of it."""
 
 Seen = Sequence[Sequence[float]]
 """Of each configuration: nodes, workers, local batch, T_grad, T_step."""
@@ -40,6 +44,20 @@ Seen = Sequence[Sequence[float]]
 def fact_of(number: int) -> str:
     """The name of the fact that holds what was seen of a job's steps, and the model."""
     return f"steps of {number}"
+
+
+def believable_steps(told: Floats) -> Bools:
+    """Which rows of (nodes, workers, local batch, T_grad, T_step) can be true."""
+    nodes, workers, local, compute, step = told.T
+    fine = (nodes >= 1) & (nodes <= workers) & (workers <= _MOST_WORKERS) & (local >= 1) & (local <= _MOST_SAMPLES)
+    return np.asarray(fine & (compute >= _SHORTEST_S) & (compute <= step) & (step <= _LONGEST_S))
+
+
+def believable_limits(told: Floats) -> Bools:
+    """Which rows of (smallest, largest, least local, most local) can be true."""
+    smallest, largest, least, most = told.T
+    fine = (smallest >= 1) & (smallest <= largest) & (largest <= _MOST_SAMPLES)
+    return np.asarray(fine & (least >= 1) & (least <= most) & (most <= _MOST_SAMPLES))
 
 
 @dataclass(frozen=True)
@@ -133,7 +151,7 @@ class Goodputs:
         """Of those that told enough; and which of the jobs they are."""
         noise = np.stack([jobs.metric(name) for name in (SQR, VAR)], axis=1)
         limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
-        whole: Bools = np.asarray(np.isfinite(np.concatenate((noise, limits), axis=1)).all(axis=1))
+        whole = believable_limits(limits) & ((noise >= 0) & (noise <= _MOST_NOISE)).all(axis=1)
         known = [facts.get(fact_of(number)) if tells else None for number, tells in zip(jobs.number.tolist(), whole.tolist())]
         told: Bools = np.array([fact is not None for fact in known], dtype=np.bool_)
         models = np.array([fact["model"] for fact in known if fact is not None], dtype=np.float64).reshape(-1, 7)

@@ -14,7 +14,7 @@ from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ColumnStore, JobColumns
 from fairlead.core.errors import FairleadError
 from fairlead.core.holdings import Holdings
-from fairlead.core.job import Job
+from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import NO_FACTS, Facts, Rates
 
 
@@ -66,6 +66,12 @@ class Snapshot:
     def regimes(self) -> Mapping[int, tuple[Regime, ...]]:
         """By number, the regimes so far of jobs that report their batch size, the present one last."""
         return self.adaptations.regimes
+
+    @property
+    def elastic(self) -> Bools:
+        """Which jobs may be given another number of workers than they asked for, and another batch size."""
+        modes = (self.job_of[number].mode == ELASTIC for number in self.jobs.number.tolist())
+        return np.fromiter(modes, np.bool_, len(self.jobs))
 
     @property
     def rates(self) -> Rates:

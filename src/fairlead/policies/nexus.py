@@ -3,9 +3,10 @@ requests need, and training on what is left.
 
     n_s = ⌈a_s + headroom·a_s / √(R_s·SLO_s)⌉ accelerators of the type on which these are fewest; a_s as in `pooling.py`
 
-A session is a job without an end: somebody cancels it. It has as many workers as it needs, however many it was submitted with,
-each a replica. R_s is what the job reported last as `request_rate`, or what `sessions` says. What routers have to know is in
-the memo, which is journaled when it changes: the batch of each session, and for how many requests a second it was planned.
+A session is a job without an end: somebody cancels it. Where it is elastic it has as many workers as it needs, however many it
+was submitted with, each a replica; otherwise always those. R_s is what the job reported last as `request_rate`, or what
+`sessions` says. What routers have to know is in the memo, which is journaled when it changes: the batch of each session, and
+for how many requests a second it was planned.
 
 Sessions have accelerators to themselves here; `pooling.py` packs closer, and a selection has no words for it: jobs that share
 accelerators share all of them."""
@@ -22,7 +23,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
-from fairlead.core.inference import MOST_IN_A_BATCH, Session, latencies
+from fairlead.core.inference import MOST_IN_A_BATCH, REPORTED, Session, latencies
 from fairlead.core.plan import Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
@@ -32,7 +33,6 @@ from fairlead.policies.las import LeastAttainedService
 from fairlead.policies.pooling import gathered_batch
 from fairlead.policies.size import ShortestRemainingTimeFirst
 
-REPORTED = "request_rate"
 _TRAINING: Mapping[str, Policy] = {  # policies without a memory
     "fifo": Fifo(preempt=True),
     "las": LeastAttainedService(),
@@ -116,13 +116,17 @@ class Nexus:
         reasons: dict[int, Reason] = {}
         protected, reported = view.protected, jobs.metric(REPORTED)
         fixed = np.zeros(len(jobs), dtype=np.bool_) if protected is None else protected[ours]
+        elastic = view.elastic[ours]
         for row in np.lexsort((~jobs.running, ~fixed)).tolist():
             number, held = int(jobs.number[row]), int(jobs.held[row])
             now = int(jobs.type[row]) if jobs.running[row] else -1
             ways = self._ways(view, number, float(reported[row]), int(jobs.fits[row]))
-            one = _choice(number, ways, free, now, held, self.spare, fixed=bool(fixed[row]))
+            if fixed[row] or elastic[row]:
+                one = _choice(number, ways, free, now, held, self.spare, fixed=bool(fixed[row]))
+            else:
+                one = _as_asked(ways, free, now, int(jobs.workers[row]))
             if one is None:
-                need = min((way.needed for way in ways.values()), default=0)
+                need = min((way.needed for way in ways.values()), default=0) if elastic[row] else int(jobs.workers[row])
                 what = Unplaced.outranked(need, free=int(free.max(initial=0)))
                 reasons[number] = what if ways else Unplaced.unsuitable("no type answers a single request within its SLO")
                 continue
@@ -169,6 +173,13 @@ def _choice(
         return None
     best = max(some, key=lambda way: (free[way.type] / way.needed, -way.type))
     return replace(best, workers=int(free[best.type]))
+
+
+def _as_asked(ways: Mapping[int, _Sized], free: Ints, now: int, workers: int) -> _Sized | None:
+    """With the replicas that it was submitted with: where it is, else where it needs fewest."""
+    enough = [way for way in ways.values() if workers <= free[way.type]]
+    best = min(enough, key=lambda way: (way.type != now, way.needed, way.type), default=None)
+    return None if best is None else replace(best, workers=workers)
 
 
 def _both(sized: list[_Sized], reasons: Mapping[int, Reason], rest: Selection) -> Selection:

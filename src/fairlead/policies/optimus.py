@@ -19,7 +19,6 @@ import numpy as np
 
 from fairlead.core.convergence import steps_to_converge
 from fairlead.core.events import Memo
-from fairlead.core.job import ELASTIC
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 
@@ -77,7 +76,7 @@ class Optimus:
         jobs, rates = view.jobs, view.rates
         left = self._left(view)
         asked, mine, fits = rates.of_jobs, jobs.workers.tolist(), jobs.fits.tolist()
-        elastic = [self.everybody or view.job_of[number].mode == ELASTIC for number in jobs.number.tolist()]
+        elastic = [True] * len(jobs) if self.everybody else view.elastic.tolist()
         known, sizes = np.zeros((0, *asked.shape)), np.zeros(0, dtype=np.int64)
         if rates.other_sizes is not None and any(elastic):
             sizes = np.array([size for size in rates.other_sizes.sizes if size <= view.capacity.max()], dtype=np.int64)

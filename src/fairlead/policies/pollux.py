@@ -23,7 +23,6 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.goodput import Goodputs
-from fairlead.core.job import ELASTIC
 from fairlead.core.plan import TUNED, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.nodes import Nodes
@@ -164,7 +163,7 @@ class _Crowd:
     def of(cls, view: Snapshot) -> _Crowd:
         jobs = view.jobs
         numbers, running = jobs.number.tolist(), jobs.running
-        elastic: Bools = np.array([view.job_of[number].mode == ELASTIC for number in numbers], dtype=np.bool_)
+        elastic = view.elastic
         places = [view.holdings.of(n).tolist() if runs else [] for n, runs in zip(numbers, running.tolist())]
         stays: Bools = np.array([bool(view.up[held].all()) for held in places], dtype=np.bool_)
         node_of = view.cluster.node_of_accelerator

@@ -45,6 +45,8 @@ class Launch:
     gang_port: int = 0  # where the first worker tells the others when to stop; 0: nobody to tell
     gang_token: str = ""  # the secret by which they know each other
     checkpoints: str = ""  # the job's directory for checkpoints; it outlives a launch
+    nodes: int = 1  # on which the whole gang stands
+    batch_size: int = 0  # of the whole gang; 0: the job's own, -1: it tunes it
 
 
 @dataclass(frozen=True, slots=True)

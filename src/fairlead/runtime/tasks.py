@@ -93,6 +93,10 @@ class TaskSpec(BaseModel):
     run: Annotated[list[str] | str, Field(description="program and arguments")]
     kind: Label = ""
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
+    mode: Annotated[
+        Literal["static", "accordion", "gns", "elastic"],
+        Field(description="how its batch size changes; elastic: it may be started with another number of workers too"),
+    ] = "static"
     steps: Positive = UNKNOWN_STEPS
     weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
@@ -193,6 +197,7 @@ class TaskSpec(BaseModel):
             min_run_s=self.min_run_s,
             group=f"{user}/{self.group}" if self.group and user else self.group,  # nobody ends another's trials
             group_order=self.group_order,
+            mode=self.mode,
             command=self._command(words),
             after=tuple(after),
         )

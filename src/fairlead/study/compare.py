@@ -13,12 +13,14 @@ from fairlead.backends.simulated import Other
 from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
+from fairlead.core.sensitivity import Sensitivity
 from fairlead.report.metrics import DEFAULTS, MetricOptions, Summary, interval, summarize
 from fairlead.report.record import RunRecord
 from fairlead.study.crew import Crew
 from fairlead.study.inputs import TraceFile
 from fairlead.study.simulate import Faults, Simulation, simulate
 from fairlead.workloads.generate import Generator
+from fairlead.workloads.hosts import bound_to_hosts
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import retime_poisson
@@ -31,8 +33,12 @@ class Workload:
 
     source: Generator | TraceFile | Trace
     table: ThroughputTable | None = None
+    hosts: Mapping[str, Sensitivity] = field(default_factory=dict)  # of models, or kinds, that depend on theirs
 
     def trace(self, load: float | None, seed: int) -> Trace:
+        return bound_to_hosts(self._trace(load, seed), self.hosts) if self.hosts else self._trace(load, seed)
+
+    def _trace(self, load: float | None, seed: int) -> Trace:
         if isinstance(self.source, Generator):
             generator = self.source if load is None else replace(self.source, jobs_per_hour=load)
             return generator.trace(seed)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fairlead.client.page import PAGE
+from fairlead.client.surroundings import BATCH_SIZE, NODES, TUNED
 from fairlead.runtime.orders import Launch
 
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME")
@@ -36,5 +37,7 @@ def variables(
         "FAIRLEAD_GENERATION": str(launch.generation),
         "FAIRLEAD_GANG_PORT": str(launch.gang_port),
         **({"FAIRLEAD_GANG_TOKEN": launch.gang_token} if launch.gang_token else {}),
+        NODES: str(launch.nodes),
+        **({BATCH_SIZE: str(launch.batch_size) if launch.batch_size > 0 else TUNED} if launch.batch_size else {}),
         "FAIRLEAD_RENEWAL": "central" if launch.task.central else "optimistic",
     }

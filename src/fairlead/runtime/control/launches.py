@@ -67,6 +67,7 @@ class Running:
     ended: dict[int, Ended] = field(default_factory=dict)  # by node
     lost: set[int] = field(default_factory=set)  # nodes
     saved: int = 0
+    batch_size: int = 0
     gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
@@ -135,16 +136,21 @@ class Launches:
         """Whose processes may be on a node, those included that were asked to leave it."""
         return {run.job for run in self._all.values() if run.sent and node in self._nodes_left(run)}
 
-    def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0) -> list[Addressed]:
+    def start(
+        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, batch_size: int = 0
+    ) -> list[Addressed]:
         """`saved` is what it will find in its last checkpoint: it has that many steps even if it comes to nothing."""
-        run = Running(job, generation, name, task, tuple(seats), saved=saved)
+        run = Running(job, generation, name, task, tuple(seats), saved=saved, batch_size=batch_size)
         run.waits_for = self._before(run)
         self._all[run.key] = run
         return self._send(run)
 
-    def adopt(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0) -> None:
+    def adopt(
+        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, batch_size: int = 0
+    ) -> None:
         """A launch of a time before a restart. Whether its agents know of it is found out when they come back."""
-        self._all[job, generation] = Running(job, generation, name, task, tuple(seats), sent=True, saved=saved)
+        run = Running(job, generation, name, task, tuple(seats), sent=True, saved=saved, batch_size=batch_size)
+        self._all[run.key] = run
 
     def compare(
         self,
@@ -300,6 +306,8 @@ class Launches:
                     gang_port=gang,
                     gang_token=run.gang_token if gang else "",
                     checkpoints=f"{self._checkpoints}/{run.job}" if self._checkpoints else "",
+                    nodes=len(run.seats),
+                    batch_size=run.batch_size,
                 ),
             )
             for seat in run.seats

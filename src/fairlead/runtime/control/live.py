@@ -128,7 +128,8 @@ class Live:
             self._send(self.launches.revoke(job))
         starts = plan.launches
         bounds = starts.offsets.tolist()
-        for number, begin, end in zip(starts.jobs.tolist(), bounds, bounds[1:]):
+        sizes = [0] * len(starts) if starts.batch_sizes is None else starts.batch_sizes.tolist()
+        for number, begin, end, size in zip(starts.jobs.tolist(), bounds, bounds[1:], sizes):
             job, generation = self._job_of[number], self._generation.get(number, 0) + 1
             self._generation[number] = generation
             steps, _, _ = self._progress.get(number, (0.0, 0.0, 0.0))
@@ -136,7 +137,7 @@ class Live:
             self._limits.started(number, plan.time)
             seats = self._seats(starts.accelerators[begin:end])
             saved = self._saved.get(number, 0)
-            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved))
+            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved, size))
         return ()
 
     def reconcile(self, view: Snapshot, keep: Callable[[Sequence[ev.Event]], None] | None = None) -> Sequence[ev.Event]:
@@ -161,9 +162,10 @@ class Live:
         for number in view.jobs.runners.number.tolist():
             self._limits.started(number, view.time)
         seats = {number: self._seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
+        sizes = dict(zip(view.jobs.runners.number.tolist(), view.jobs.runners.batch_size.tolist()))
         for number, places in seats.items():
             job, saved = self._job_of[number], int(self._progress[number][0])
-            self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved)
+            self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved, sizes[number])
         self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist())
         # A job that waits, or moved, may still be leaving a node where by the state nothing runs.
         self._awaited = set(self._present) if bool((view.jobs.starts > 0).any()) else set()
@@ -401,6 +403,8 @@ class Live:
         run.saved = max(run.saved, word.saved)
         if run.leaving:  # by the state it does not run any more, or runs elsewhere soon
             return ()
+        if word.batch_size:
+            self._measures.hear_size(word.job, word.batch_size, self._job_of[word.job].user)
         steps, rate, since = self._progress.get(word.job, (0.0, 0.0, now))
         expected = steps + rate * (now - since)
         off = abs(word.steps - expected) > max(1.0, RATE_TELLS * (word.steps - steps), OFF_S * word.rate)
