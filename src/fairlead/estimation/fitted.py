@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -88,11 +89,16 @@ class ModelSizes:
     def sizes(self) -> range:
         return range(1, self._most + 1)
 
+    @cached_property
+    def _modelled(self) -> Floats:
+        """Who told of its steps × sizes: all at once, as who asks for one size asks for the others too."""
+        return self._models.at_batch(self._batch, self.sizes, self._on_a_node)
+
     def at(self, workers: int) -> Floats:
         seen = np.isfinite(self._curves[:, 0]) & ~self._told
         rates = np.where(self._told | seen | (workers > 1), 0.0, 1.0)[:, None] * self._asked
         runs = self._asked > 0
-        rates[self._told] = self._models.at_batch(self._batch, workers, self._on_a_node)[:, None] * runs[self._told]
+        rates[self._told] = self._modelled[:, workers - 1, None] * runs[self._told]
         for at in seen.nonzero()[0].tolist():
             if (self._kinds[at], workers) in self._keys:
                 rates[at] = speeds.rate_at(self._curves[at], workers) * runs[at]

@@ -104,13 +104,14 @@ class Pollux:
         sizes[rigid, 1] = crowd.asked[rows][rigid]
         speedup = np.where(sizes == np.where(elastic, 1, crowd.asked[rows])[:, None], sizes / fair, 0.0)
         speedup[:, 0] = held / fair
-        usual = np.maximum(models.best([fair], [fair > node]), models.best([1], [False]))
-        sound = usual[:, 0] > 0  # of who tells nonsense nothing is known
+        share = np.minimum(fair, models.most_workers)  # who cannot use a fair share is measured by what it can use of it
+        usual = np.maximum(models.here(share, share > node), models.best([1], [False])[:, 0])
+        sound = usual > 0  # of who tells nonsense nothing is known
         known, usual, models, most = known[sound], usual[sound], models.only(sound), most[sound]
-        speedup[known, 1:-1] = np.where(table <= most[:, None], models.best(table, table > node), 0.0) / usual
-        speedup[known, 0] = models.here(held[known], crowd.across[rows[known]]) / usual[:, 0]
+        speedup[known, 1:-1] = np.where(table <= most[:, None], models.best(table, table > node), 0.0) / usual[:, None]
+        speedup[known, 0] = models.here(held[known], crowd.across[rows[known]]) / usual
         age, spent = crowd.age[rows], crowd.restarts[rows] * self.restart_s
-        kept = np.where(crowd.running[rows], np.maximum(age - spent, 0.0) / np.maximum(age + self.restart_s, 1e-9), 1.0)
+        kept = np.where(held > 0, np.maximum(age - spent, 0.0) / np.maximum(age + self.restart_s, 1e-9), 1.0)
         speedup[:, 1:-1] *= kept[:, None]
         speedup[sizes > capacity] = 0.0
         return sizes, speedup
@@ -149,7 +150,6 @@ class _Crowd:
     type: Ints  # on which each is to run
     asked: Ints
     elastic: Bools
-    running: Bools
     fixed: Bools  # runs, and must be left alone
     held: Ints  # what it can stay on; 0 where it has to leave
     across: Bools  # it stands on several nodes
@@ -176,7 +176,6 @@ class _Crowd:
             type=_types(view, elastic),
             asked=jobs.workers,
             elastic=elastic,
-            running=running,
             fixed=fixed,
             held=np.where(stays, jobs.held, 0),
             across=across,
