@@ -8,8 +8,8 @@ seconds leaves of a job's speed (§4.2.1). A job's goodput follows from what it 
 on several.
 
 Sizes are halves of a node down to one worker, and whole nodes. So the objective is a sum over jobs under one capacity, and a
-dynamic program finds the best sizes exactly; they fit on nodes of one size, and who keeps its size stays where it is. Who is
-not elastic has the size that it asked for. Between decisions batch sizes are the jobs' own business (`TUNED`)."""
+dynamic program finds the best sizes exactly; they fit on nodes of one size, and who keeps its size stays where it is. With
+more jobs than accelerators nobody is stopped, and who came first is next. Who is not elastic has the size that it asked for. Between decisions batch sizes are the jobs' own business (`TUNED`)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Pollux:
 
     def _on(self, kind: int, crowd: _Crowd, view: Snapshot) -> dict[int, list[int]]:
         """Which accelerators of a type jobs get, by their row."""
-        jobs, cluster = view.jobs, view.cluster
+        cluster = view.cluster
         mine = (crowd.type == kind).nonzero()[0]
         nodes = _nodes(view, kind, crowd.places, mine[crowd.fixed[mine]])
         capacity = sum(map(len, nodes.free.values()))
@@ -75,7 +75,8 @@ class Pollux:
             nodes.keep(at, crowd.places[at])
         rows = mine[~crowd.fixed[mine]]
         if len(rows) and capacity:
-            rows = rows[np.lexsort((jobs.submitted_s[rows], jobs.accelerator_s[rows]))]
+            # Of jobs that cost the same the last ones are served: who runs, and of who waits whoever came first.
+            rows = rows[np.lexsort((-rows, crowd.held[rows] > 0))]
             left = sum(map(len, nodes.free.values()))
             node = int(cluster.largest_node_of_type[kind])
             sizes, speedup = self._options(rows, crowd, capacity, node, len(mine))
