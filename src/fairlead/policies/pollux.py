@@ -9,7 +9,8 @@ on several.
 
 Sizes are halves of a node down to one worker, and whole nodes. So the objective is a sum over jobs under one capacity, and a
 dynamic program finds the best sizes exactly; they fit on nodes of one size, and who keeps its size stays where it is. With
-more jobs than accelerators nobody is stopped, and who came first is next. Who is not elastic has the size that it asked for. Between decisions batch sizes are the jobs' own business (`TUNED`)."""
+more jobs than accelerators nobody is stopped, and who came first is next. Who is not elastic has the size that it asked for.
+Between decisions batch sizes are the jobs' own business (`TUNED`)."""
 
 from __future__ import annotations
 
