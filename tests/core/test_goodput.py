@@ -67,7 +67,7 @@ def test_the_best_batch_is_no_worse_than_any():
             if size >= 8 * workers:
                 assert jobs.at_batch(np.array([float(size)]), [workers], 4)[0, 0] <= 1.04 * best
     assert jobs.best([65], [True])[0, 0] == 0, "not everybody has a part of the largest batch"
-    assert jobs.here(np.array([0]), np.array([False]))[0] == 0
+    assert jobs.here(np.array([[0]]), np.array([[False]]))[0, 0] == 0
 
 
 def test_noise_makes_large_batches_pay():

@@ -153,9 +153,9 @@ class Goodputs:
         return self._best(np.array(workers, dtype=np.float64)[None, :, None], np.array(across, dtype=np.bool_)[None, :, None])
 
     def here(self, workers: Ints, across: Bools) -> Floats:
-        """The same for one configuration of each job; 0 where it has no workers."""
-        count = np.maximum(workers, 1).astype(np.float64)[:, None, None]
-        return np.where(workers > 0, self._best(count, across[:, None, None])[:, 0], 0.0)
+        """The same where each job has configurations of its own, a column for each; 0 where it has no workers."""
+        count = np.maximum(workers, 1).astype(np.float64)[:, :, None]
+        return np.where(workers > 0, self._best(count, across[:, :, None]), 0.0)
 
     def _best(self, w: Floats, across: Bools) -> Floats:
         smallest, largest, least, most = (column[:, None, None] for column in self.limits.T)

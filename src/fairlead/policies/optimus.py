@@ -97,8 +97,7 @@ class _Options:
         if rates.other_sizes is not None and elastic.any():
             sizes = np.array([size for size in rates.other_sizes.sizes if size <= view.capacity.max()], dtype=np.int64)
         if len(sizes) and rates.other_sizes is not None:
-            known = np.array([rates.other_sizes.at(size)[rates.row] for size in sizes.tolist()])
-            speeds = np.where(elastic[:, None] & (asked > 0), known, 0.0)
+            speeds = np.where(elastic[:, None] & (asked > 0), rates.other_sizes.at(sizes.tolist())[:, rates.row], 0.0)
             first = (speeds > 0).argmax(axis=0)
             slowest = np.take_along_axis(speeds, first[None], axis=0)[0]
             least, rate = np.where(slowest > 0, sizes[first], least), np.where(slowest > 0, slowest, asked)

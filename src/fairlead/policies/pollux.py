@@ -107,11 +107,14 @@ class Pollux:
         speedup = np.where(sizes == np.where(elastic, 1, crowd.asked[rows])[:, None], sizes / fair, 0.0)
         speedup[:, 0] = held / fair
         share = np.minimum(fair, models.most_workers)  # who cannot use a fair share is measured by what it can use of it
-        usual = np.maximum(models.here(share, share > node), models.best([1], [False])[:, 0])
+        own = np.stack((held[known], share), axis=1), np.stack((crowd.across[rows[known]], share > node), axis=1)
+        now, fairly = models.here(*own).T
+        there = models.best(table, table > node)
+        usual = np.maximum(fairly, there[:, 0])  # one worker is the first of the sizes
         sound = usual > 0  # of who tells nonsense nothing is known
-        known, usual, models, most = known[sound], usual[sound], models.only(sound), most[sound]
-        speedup[known, 1:-1] = np.where(table <= most[:, None], models.best(table, table > node), 0.0) / usual[:, None]
-        speedup[known, 0] = models.here(held[known], crowd.across[rows[known]]) / usual
+        known, usual = known[sound], usual[sound]
+        speedup[known, 1:-1] = np.where(table <= most[:, None], there, 0.0)[sound] / usual[:, None]
+        speedup[known, 0] = now[sound] / usual
         age, spent = crowd.age[rows], crowd.restarts[rows] * self.restart_s
         kept = np.where(held > 0, np.maximum(age - spent, 0.0) / np.maximum(age + self.restart_s, 1e-9), 1.0)
         speedup[:, 1:-1] *= kept[:, None]
