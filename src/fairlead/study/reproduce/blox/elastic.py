@@ -13,18 +13,20 @@ import numpy as np
 from fairlead.backends.world import Costs
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase
-from fairlead.report.metrics import summarize
-from fairlead.study.reproduce.blox.own_clusters import ALL_WORKLOADS, OwnClusters, own_clusters
+from fairlead.report.metrics import MetricOptions, measured_rows, summarize
+from fairlead.report.record import JobOutcomes
+from fairlead.study.reproduce.blox.own_clusters import OwnClusters, own_clusters
 from fairlead.study.reproduce.blox.policies import responsiveness
 from fairlead.study.reproduce.blox.runs import Arm
 from fairlead.study.reproduce.blox.scale import Scale
-from fairlead.study.reproduce.blox.traces import PublicTraces
+from fairlead.study.reproduce.blox.traces import POLLUX_WORKLOADS, PublicTraces
 from fairlead.study.reproduce.case import Answer, Answers, Case
 from fairlead.study.reproduce.findings import Findings, Line, Lines, Row, Wants, row
 from fairlead.study.reproduce.study import Study
 from fairlead.study.reproduce.sweep import Sweep, average_jct, figure
 from fairlead.study.reproduce.world import World
 from fairlead.study.simulate import Simulation, simulate
+from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import retime_poisson
 
 ACCELERATORS = 64
@@ -35,11 +37,13 @@ MINUTE = 60.0
 INTERVALS = (1, 2, 4, 8)
 """Minutes between decisions, in Figure 3."""
 
-PUBLISHED = {(6,): 2446.13, ALL_WORKLOADS: 2751.0}
+PUBLISHED = {(6,): 2446.13, POLLUX_WORKLOADS: 2751.0}
 """Average JCT in seconds under Pollux as its authors published it, with decisions every minute, by workloads."""
 
 BUSY, CROWDED = 15.0, 20.0
 """Jobs per hour below which the paper sees gains, and above which it sees none (§4.2)."""
+
+STREAM_LOAD = 25.0
 
 FIFO = Arm("FIFO", "policy: fifo, rounds: 60")
 LAS = Arm("LAS", "policy: las, rounds: 60")
@@ -62,14 +66,45 @@ class Trained:
         trace = replace(trace, jobs=trace.jobs[: self.jobs])
         if self.load is not None:
             trace = retime_poisson(trace, self.load, self.seed)
-        config, costs = Arm("studied", self.scheduler).config, Costs(launch_s=START_S, restart_s=START_S)
-        jobs = (record := simulate(Simulation(trace, Cluster.parse(CLUSTER), config, costs=costs)).record).jobs
-        done = jobs.phase == Phase.FINISHED
-        return {
-            "figures": summarize(record).to_dict(),
-            "accelerator_h": float(jobs.accelerator_s[done].mean()) / 3600.0,
-            "workers": float(jobs.accelerator_s[done].sum() / jobs.run_s[done].sum()),
-        }
+        return trained(trace, self.scheduler)
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """All eight workloads, one after the other at a load, so that a queue has time to grow: the first jobs are few enough for
+    each to have an accelerator, whatever the load is."""
+
+    scheduler: str
+    load: float
+    measure: tuple[int, int]
+    seed: int = 0
+
+    def run(self, world: World) -> Answer:
+        assert isinstance(world, PublicTraces)
+        trace = world.all_pollux_jobs()
+        coming = replace(trace, jobs=trace.jobs[: 2 * self.measure[1]])  # as many again as with the last measured one
+        return trained(retime_poisson(coming, self.load, self.seed), self.scheduler, self.measure)
+
+
+def trained(trace: Trace, scheduler: str, measure: tuple[int, int] | None = None) -> Answer:
+    config, costs = Arm("studied", scheduler).config, Costs(launch_s=START_S, restart_s=START_S)
+    record = simulate(Simulation(trace, Cluster.parse(CLUSTER), config, costs=costs, measure=measure)).record
+    jobs, options = record.jobs, MetricOptions(measure=measure)
+    done = measured_rows(record, options) & (jobs.phase == Phase.FINISHED)
+    return {
+        "figures": summarize(record, options).to_dict(),
+        "accelerator_h": float(jobs.accelerator_s[done].mean()) / 3600.0,
+        "workers": float(jobs.accelerator_s[done].sum() / jobs.run_s[done].sum()),
+        "at_once": _most_at_once(jobs),
+    }
+
+
+def _most_at_once(jobs: JobOutcomes) -> int:
+    """Jobs that were there together, running or waiting."""
+    gone = jobs.ended_s[np.isfinite(jobs.ended_s)]
+    when = np.concatenate((gone, jobs.submitted_s))  # who leaves as another comes makes room first
+    change = np.concatenate((np.full(len(gone), -1), np.ones(len(jobs), dtype=np.int64)))
+    return int(np.cumsum(change[when.argsort(kind="stable")]).max(initial=0))
 
 
 # Figure 3.
@@ -161,14 +196,16 @@ def read_jct(scale: Scale, answers: Answers) -> Findings:
         if load > CROWDED:
             alike = partial(given.gains, answers, POLLUX.label, FIFO.label, load, average_jct)
             rows.append(row(f"average JCT, Pollux / FIFO: {told}", 1.0, alike, wants=Wants.NEAR))
+    rows.append(_streamed("average JCT, Pollux / FIFO", scale, answers, average_jct))
     for load in given.loads:
         for arm in (FIFO, POLLUX):
-            rows.append(_told(given, answers, arm, load, "accelerator_h", "accelerator-hours of a job", "h"))
-            rows.append(_told(given, answers, arm, load, "workers", "workers of a running job", "workers"))
+            if load > CROWDED:
+                rows += _reasons(given, answers, arm, load)
     notes = [
         f"the paper's claims: Pollux has the shortest JCT under {BUSY:g} jobs/hr, and above {CROWDED:g} one similar to FIFO's",
-        f"all accelerators are busy at {ACCELERATORS} jobs/hr over the accelerator-hours of a job: the fewer those are, the"
-        " later a queue begins",
+        f"why not: no more jobs can end than {ACCELERATORS} an hour over the accelerator-hours of a job, and fewer where FIFO"
+        " keeps accelerators idle for a gang; Pollux shrinks jobs until each has one, and then they need fewer hours of them",
+        f"nobody waits under Pollux before there are more than {ACCELERATORS} jobs at once: the stream is long enough for that",
     ]
     shown = given.against_load(answers, "fig8", "Average JCT, Pollux' jobs", "average JCT, hours", average_jct)
     return Findings(rows, (shown,), notes)
@@ -187,6 +224,7 @@ def read_responsiveness(scale: Scale, answers: Answers) -> Findings:
             rows.append(row(what, 1.0, over(POLLUX, FIFO, load), wants=Wants.NEAR))
         if load > CROWDED:
             rows.append(row(f"responsiveness, FIFO / LAS: {told}", 1.0, over(FIFO, LAS, load), wants=Wants.MORE))
+    rows.append(_streamed("responsiveness, Pollux / FIFO", scale, answers, responsiveness))
     notes = ["the paper's claims: alike under 15 jobs/hr; above 20 Pollux' is similar to FIFO's, and LAS' stays good"]
     shown = given.against_load(
         answers, "fig9", "Responsiveness, Pollux' jobs", "first start − submission, minutes", responsiveness, MINUTE
@@ -194,11 +232,36 @@ def read_responsiveness(scale: Scale, answers: Answers) -> Findings:
     return Findings(rows, (shown,), notes)
 
 
-def _told(given: Sweep[Arm], answers: Answers, arm: Arm, load: float, name: str, what: str, unit: str) -> Row:
-    def values() -> list[float]:
-        return [float(answer[name]) for answer in given.answers(answers, arm.label, load)]
+def _reasons(given: Sweep[Arm], answers: Answers, arm: Arm, load: float) -> list[Row]:
+    """What each job takes of the cluster, and how much of it is used."""
 
-    return row(f"{what}, {arm.label}: {load:g} jobs/hr", None, values, unit)
+    def figures(pick: Callable[[Answer], float]) -> list[float]:
+        return [pick(answer) for answer in given.answers(answers, arm.label, load)]
+
+    parts: tuple[tuple[str, str, Callable[[Answer], float]], ...] = (
+        ("accelerator-hours of a job", "h", lambda answer: float(answer["accelerator_h"])),
+        ("workers of a running job", "workers", lambda answer: float(answer["workers"])),
+        ("most jobs at once", "jobs", lambda answer: float(answer["at_once"])),
+        ("accelerators in use", "%", lambda answer: 100.0 * figure(answer, "utilization")),
+    )
+    return [row(f"{what}, {arm.label}: {load:g} jobs/hr", None, partial(figures, pick), unit) for what, unit, pick in parts]
+
+
+def streams(scale: Scale) -> list[Streamed]:
+    return [Streamed(arm.scheduler, STREAM_LOAD, own_clusters(scale).stream_measure) for arm in (POLLUX, FIFO)]
+
+
+def _streamed(what: str, scale: Scale, answers: Answers, pick: Callable[[Answer], float]) -> Row:
+    def ratio() -> float:
+        pollux, fifo = (pick(answers.of(case)) for case in streams(scale))
+        return pollux / fifo
+
+    size = own_clusters(scale).stream_size
+    return row(f"{what}: {STREAM_LOAD:g} jobs/hr, in a long stream", 1.0, ratio, wants=Wants.NEAR, scale=size)
+
+
+def load_cases(scale: Scale) -> Iterable[Case]:
+    return (*sweep(scale).cases(), *streams(scale))
 
 
 INTERVAL = (
@@ -215,14 +278,14 @@ STUDIES = (
     Study(
         "fig8",
         "Figure 8: completion times of Pollux' jobs against load",
-        lambda scale: sweep(scale).cases(),
+        load_cases,
         read_jct,
         lambda scale: own_clusters(scale).arrivals_size,
     ),
     Study(
         "fig9",
         "Figure 9: responsiveness to Pollux' jobs against load",
-        lambda scale: sweep(scale).cases(),
+        load_cases,
         read_responsiveness,
         lambda scale: own_clusters(scale).arrivals_size,
     ),

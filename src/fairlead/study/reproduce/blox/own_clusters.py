@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from fairlead.study.reproduce.blox.scale import Scale, seeds_told
-
-ALL_WORKLOADS = (1, 2, 3, 4, 5, 6, 7, 8)
+from fairlead.study.reproduce.blox.traces import POLLUX_WORKLOADS
 
 
 @dataclass(frozen=True)
@@ -18,6 +17,7 @@ class OwnClusters:
     workloads: tuple[int, ...]  # of Pollux' eight
     seeds: tuple[int, ...]  # of arrivals, for each of them
     loads: tuple[float, ...]
+    stream_measure: tuple[int, int]  # of all eight workloads in one stream
     hosts_measure: tuple[int, int]  # jobs on Synergy's cluster
     hosts_seeds: tuple[int, ...]
     takes: str  # processor time of Figures 3, 5, 8 and 9
@@ -37,6 +37,11 @@ class OwnClusters:
         return f"{self.trained_size}, {seeds_told(self.seeds)} of arrivals each"
 
     @property
+    def stream_size(self) -> str:
+        first, last = self.stream_measure
+        return f"64 V100, Pollux' eight workloads in one stream, jobs {first:,}–{last - 1:,} measured"
+
+    @property
     def hosts_size(self) -> str:
         first, last = self.hosts_measure
         return f"128 V100, 24 CPUs for eight, jobs {first:,}–{last - 1:,} measured, {seeds_told(self.hosts_seeds)}"
@@ -54,11 +59,19 @@ class OwnClusters:
 
 
 _SIZES = {
-    "tiny": OwnClusters((6,), (0,), (10.0, 40.0), (4, 12), (0,), "seconds", jobs=8),
-    "small": OwnClusters((6,), (0, 1, 2), (5.0, 10.0, 25.0, 40.0), (200, 400), (0, 1, 2), "minutes"),
-    "medium": OwnClusters(ALL_WORKLOADS, (0,), (5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (500, 1000), (0, 1, 2), "minutes"),
+    "tiny": OwnClusters((6,), (0,), (10.0, 40.0), (0, 6), (4, 12), (0,), "seconds", jobs=8),
+    "small": OwnClusters((6,), (0, 1, 2), (5.0, 10.0, 25.0, 40.0), (320, 480), (200, 400), (0, 1, 2), "minutes"),
+    "medium": OwnClusters(
+        POLLUX_WORKLOADS, (0,), (5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (480, 640), (500, 1000), (0, 1, 2), "minutes"
+    ),
     "full": OwnClusters(
-        ALL_WORKLOADS, (0, 1, 2), (2.5, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 60.0), (3000, 4000), (0, 1, 2), "hours"
+        POLLUX_WORKLOADS,
+        (0, 1, 2),
+        (2.5, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 60.0),
+        (640, 800),
+        (3000, 4000),
+        (0, 1, 2),
+        "hours",
     ),
 }
 
