@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from fairlead.cli.output import note, out, print_json, progress
 from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
+from fairlead.study.reproduce.blox.own_clusters import own_clusters
 from fairlead.study.reproduce.gavel import GAVEL
 from fairlead.study.reproduce.page import shown_ours, shown_paper
 from fairlead.study.reproduce.reproduce import Outcome
@@ -29,13 +31,14 @@ OnlyOption = Annotated[str, typer.Option("--only", help="Studies, separated by c
 FolderOption = Annotated[Path, typer.Option("--out", help="The folder for the report and the finished cases.")]
 
 
-def _help(paper: Paper[S], what: str, *examples: str) -> str:
+def _help(paper: Paper[S], what: str, *examples: str, scales_too: Sequence[str] = ()) -> str:
     return "\n\n".join(
         [
             f"Run {what} again: tables and figures, the paper's claims beside ours.",
             "Finished cases are kept in the output folder, and a second run reuses them.",
             "Scales:",
             *(f"{paper.scales[name].description}." for name in PUBLIC),
+            *scales_too,
             f"Studies: {', '.join(study.name for study in paper.studies)}.",
             "Examples:",
             *(f"  fairlead reproduce {example}" for example in examples),
@@ -54,6 +57,10 @@ _BLOX_HELP = _help(
     "Blox' evaluation (EuroSys'24, sections 4 and 5)",
     "blox",
     "blox --scale full --processes 16 --out out/blox-full",
+    scales_too=[
+        "On clusters of their own, fig3, fig5, fig8 and fig9:",
+        *(f"{name}: {own_clusters(BLOX.scale(name)).description}." for name in PUBLIC),
+    ],
 )
 
 
@@ -91,7 +98,7 @@ def blox(
         Path | None,
         typer.Option(
             "--data",
-            help="A folder with philly/philly.csv and tiresias/60_job.csv. [default: none, generated durations alone]",
+            help="A folder with philly/philly.csv, tiresias/60_job.csv and pollux/. [default: none, generated durations alone]",
         ),
     ] = None,
     folder: FolderOption = Path("out/blox"),

@@ -62,8 +62,9 @@ class OtherSizes(Protocol):
         """All of which anything is known, ascending."""
         ...
 
-    def at(self, workers: int) -> Floats:
-        """classes × types, on as few nodes as possible; 0 where it cannot run so, or where that is not known."""
+    def at(self, workers: Sequence[int]) -> Floats:
+        """Numbers of workers × classes × types, on as few nodes as possible; 0 where it cannot run so, or where that is not
+        known."""
         ...
 
 

@@ -8,7 +8,7 @@ size."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -97,15 +97,18 @@ class ModelSizes:
     def sizes(self) -> range:
         return range(1, self._most + 1)
 
-    def at(self, workers: int) -> Floats:
+    def at(self, workers: Sequence[int]) -> Floats:
         seen = np.isfinite(self._curves[:, 0]) & ~self._told
-        rates = np.where(self._told | seen | (workers > 1), 0.0, 1.0)[:, None] * self._asked
+        single = np.array(workers)[:, None] == 1
+        rates = (single & ~self._told & ~seen)[:, :, None] * self._asked
         runs = self._asked > 0
-        rates[self._told] = self._models.at_batch(self._batch, workers, self._on_a_node)[:, None] * runs[self._told]
+        modelled = self._models.at_batch(self._batch, workers, self._on_a_node)
+        rates[:, self._told] = modelled.T[:, :, None] * runs[self._told]
         for at in seen.nonzero()[0].tolist():
-            if self._runs_with(at, workers):
-                rates[at] = speeds.rate_at(self._curves[at], workers) * runs[at]
-        return np.concatenate((np.zeros((self._others, rates.shape[1])), rates))
+            sizes = [size if self._runs_with(at, size) else 0 for size in workers]
+            known = np.array([speeds.rate_at(self._curves[at], size) if size else 0.0 for size in sizes])
+            rates[:, at] = known[:, None] * runs[at]
+        return np.concatenate((np.zeros((len(workers), self._others, rates.shape[2])), rates), axis=1)
 
     def _runs_with(self, at: int, workers: int) -> bool:
         possible = self._possible is None or (self._kinds[at], workers) in self._possible
