@@ -35,8 +35,8 @@ _TEXT = {
     Code.AFTER_OTHERS: "waits until {whom} has finished",
     Code.AFTER_NOBODY: "it was to come after {whom}, which {how}",
     Code.UNDECIDED: "nobody new starts for now, what was decided last stands: {what}",
-    Code.PLANNED_LATER: "the plan has it in {rounds:g} of {window:g} rounds{when}; it is predicted to end at {rho:.2f} times its fair end, "
-    "and a round costs {cost:.2g} of its budget",
+    Code.PLANNED_LATER: "the plan has it in {rounds:g} of {window:g} rounds{when}; it is predicted to end at {rho:.2f} times"
+    " its fair end, and a round costs {cost:.2g} of its budget",
 }
 
 

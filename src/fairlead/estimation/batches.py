@@ -1,5 +1,5 @@
-"""Rates at other batch sizes, as a table has them, in steps of the declared size: rate = table(size) · size / declared. Made when
-somebody asks: most policies foresee no change."""
+"""Rates at other batch sizes, as a table has them, in steps of the declared size: rate = table(size) · size / declared. Made
+when somebody asks: most policies foresee no change."""
 
 from __future__ import annotations
 

@@ -35,8 +35,14 @@ class Oracle:
         if not self._kept:  # what follows from the table alone
             plain = Rates(rows, table.alone, table.spread, table.paired)
             best, mask, ranked = table.alone.max(axis=1), plain.runs_on, plain.wishes
-            others = {"other_sizes": TableSizes(table), "other_batches": TableBatches(table)}
-            kept = Rates(rows, table.alone, table.spread, table.paired, best=best, mask=mask, ranked=ranked, **others)
+            kept = Rates(
+                *(rows, table.alone, table.spread, table.paired),
+                best=best,
+                mask=mask,
+                ranked=ranked,
+                other_sizes=TableSizes(table),
+                other_batches=TableBatches(table),
+            )
             self._kept.update(kept.__dict__)
         rates = object.__new__(Rates)  # as `dataclasses.replace`, whose cost a round would feel
         rates.__dict__.update(self._kept, row=rows)

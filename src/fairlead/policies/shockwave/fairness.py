@@ -19,8 +19,8 @@ def rho(ran_s: Floats, waited_s: Floats, left_s: Floats, contention: Floats) -> 
 
 
 def contention(demand_s: Floats, here_s: Floats, accelerators: int) -> Floats:
-    """Of each job: `demand_s` is the integral of the number of jobs over the time it has been here. Who has just come meets what
-    is here now."""
+    """Of each job: `demand_s` is the integral of the number of jobs over the time it has been here. Who has just come meets
+    those who are here now."""
     here = here_s > 0
     mean = np.where(here, demand_s / np.where(here, here_s, 1.0), len(here_s)) / accelerators
     return np.maximum(mean, 1.0)

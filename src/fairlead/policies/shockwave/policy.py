@@ -3,8 +3,8 @@ the window is over, or when a job's speed is another (Zheng et al., NSDI'23, §6
 
     max Σ_j w_j·ρ̂_j^k·log UTIL_j(n_j) − λ·N·M/Z_0·H(n)
 
-over the rounds n_j of each job in the window (`window.py`; k is `power`, λ is `makespan`). What n rounds are worth follows from the
-regimes through which they are expected to lead (`trajectory.py`). The plan is the memo: who runs in which round, from when
+over the rounds n_j of each job in the window (`window.py`; k is `power`, λ is `makespan`). What n rounds are worth follows from
+the regimes through which they are expected to lead (`trajectory.py`). The plan is the memo: who runs in which round, from when
 on. A round's selection is the plan's column, in its order; where somebody does not fit after all, others take the room, longest
 first. Jobs are planned at their speed on the fastest type that they may use; accelerators of all types count alike in the
 plan."""
@@ -33,6 +33,7 @@ from fairlead.policies.shockwave.trajectory import trajectories
 from fairlead.policies.shockwave.window import EPSILON, Window, progress, window
 
 _EARLY = 1e-9  # of a round: a second so near to the next round belongs to it
+_LEAST = 1e-2  # of its run time is left of a job, however wrong the forecast
 
 Program = Literal["text", "published"]
 
@@ -66,8 +67,8 @@ class Shockwave:
         for field in ("power", "makespan", "stay", "nodes"):
             if not getattr(self, field) >= 0:
                 raise InputError("policy shockwave", "a number from 0 on", field=field, value=getattr(self, field))
-        if not 0 <= self.noise < 1:
-            raise InputError("policy shockwave", "a number from 0 to below 1", field="noise", value=self.noise)
+        if not 0 <= self.noise <= 1:
+            raise InputError("policy shockwave", "a number from 0 to 1", field="noise", value=self.noise)
         for field, names in (("program", get_args(Program)), ("forecast", tuple(RULES))):
             if getattr(self, field) not in names:
                 raise InputError("policy shockwave", " or ".join(names), field=field, value=getattr(self, field))
@@ -145,7 +146,8 @@ class Shockwave:
         if not self.noise:
             return np.ones(len(numbers))
         each = (noised(np.ones(1), self.noise, stream(self.seed, "forecast", number)) for number in numbers.tolist())
-        return np.concatenate([*each])
+        off: Floats = np.maximum(np.concatenate([*each]), _LEAST)
+        return off
 
     def _kept(
         self, view: Snapshot, found: Plan, unfair: Floats, urgency: Floats, made: Window, demand_s: float, since_s: Floats
@@ -186,7 +188,7 @@ def _fastest(view: Snapshot) -> tuple[Floats, Ints]:
     allowed = (view.jobs.fits[:, None] >> np.arange(len(view.capacity))) & 1
     rates = view.rates.of_jobs * allowed
     up = rates * (view.capacity > 0)
-    rates = np.where((up > 0).any(axis=1)[:, None], up, rates)
+    rates = np.where(up.max(axis=1, keepdims=True) > 0, up, rates)
     return 1.0 / np.maximum(rates.max(axis=1), np.finfo(float).tiny), rates.argmax(axis=1)
 
 

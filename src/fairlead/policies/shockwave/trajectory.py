@@ -36,7 +36,8 @@ class Trajectories:
     @property
     def steps(self) -> Floats:
         """All that is expected to be trained in the end."""
-        return self.done + self.ahead.sum(axis=1)
+        total: Floats = self.done + self.ahead.sum(axis=1)
+        return total
 
     @property
     def past_s(self) -> Floats:
@@ -49,8 +50,8 @@ class Trajectories:
 
 
 def trajectories(view: Snapshot, rule: Rule, pace_s: Floats, types: Ints, least_s: float) -> Trajectories:
-    """`pace_s` is how long a step of each job takes now, on its type of `types`. Who has done all that it declared and goes on is
-    expected to take `least_s` more, for want of better knowledge."""
+    """`pace_s` is how long a step of each job takes now, on its type of `types`. Who has done all that it declared and goes on
+    is expected to take `least_s` more, for want of better knowledge."""
     jobs, batches = view.jobs, view.rates.other_batches
     courses = []
     for number, type_ in zip(jobs.number.tolist(), types.tolist()):
