@@ -126,7 +126,7 @@ class Shockwave:
         text = self.program == "text"
         made = window(
             progress(course.done, course.ahead, course.pace_s * off[:, None], course.steps, self.rounds, self.round_s),
-            left_s,
+            course.longest_s * off,  # a bound of the makespan that counts on nobody's becoming faster
             jobs.workers,
             jobs.weight * unfair**self.power if text else jobs.weight,
             accelerators,
@@ -138,7 +138,7 @@ class Shockwave:
         )
         if text:
             return made, unfair
-        ends = deadlines(made, here_s, total_s, met, self.rho_max)
+        ends = deadlines(made, left_s, here_s, total_s, met, self.rho_max)
         return published(made, ends, self.rho_max, self.power), ends.ratio
 
     def _off(self, numbers: Ints) -> Floats:

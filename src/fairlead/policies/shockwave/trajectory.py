@@ -27,6 +27,7 @@ class Trajectories:
     lived: Floats  # steps trained in each
     ahead: Floats  # steps still to train in each
     pace_s: Floats  # seconds a step
+    now_s: Floats  # seconds a step of each job now
 
     @property
     def done(self) -> Floats:
@@ -48,6 +49,12 @@ class Trajectories:
     def left_s(self) -> Floats:
         return run_time(self.ahead, self.pace_s)
 
+    @property
+    def longest_s(self) -> Floats:
+        """The same if nobody becomes faster than it is, which a mode lets happen and does not promise."""
+        left = self.ahead.sum(axis=1) * self.now_s
+        return np.maximum(left, self.left_s)
+
 
 def trajectories(view: Snapshot, rule: Rule, pace_s: Floats, types: Ints, least_s: float) -> Trajectories:
     """`pace_s` is how long a step of each job takes now, on its type of `types`. Who has done all that it declared and goes on
@@ -68,7 +75,7 @@ def trajectories(view: Snapshot, rule: Rule, pace_s: Floats, types: Ints, least_
     over = jobs.overran
     if over.any():
         coming[over, ongoing[over]] = least_s / pace_s[over]
-    return Trajectories(lived, coming, pace_s[:, None] * times)
+    return Trajectories(lived, coming, pace_s[:, None] * times, pace_s)
 
 
 def _course(job: Job, past: Sequence[Regime], batches: OtherBatches | None, type_: int) -> tuple[list[float], list[float]]:
