@@ -19,6 +19,7 @@ from fairlead.study.reproduce.blox.own_clusters import own_clusters
 from fairlead.study.reproduce.gavel import GAVEL
 from fairlead.study.reproduce.page import shown_ours, shown_paper
 from fairlead.study.reproduce.reproduce import Outcome
+from fairlead.study.reproduce.shockwave import SHOCKWAVE, AdaptiveJobs
 from fairlead.study.reproduce.study import S
 
 SHARED = Path(__file__).resolve().parents[3] / ".." / "shared" / "data"
@@ -61,6 +62,13 @@ _BLOX_HELP = _help(
         "On clusters of their own, fig3, fig5, fig8 and fig9:",
         *(f"{name}: {own_clusters(BLOX.scale(name)).description}." for name in PUBLIC),
     ],
+)
+
+_SHOCKWAVE_HELP = _help(
+    SHOCKWAVE,
+    "Shockwave's evaluation (NSDI'23, sections 5 and 8)",
+    "shockwave",
+    "shockwave --scale medium --only fig7,fig9 --out out/shockwave-medium",
 )
 
 
@@ -106,9 +114,29 @@ def blox(
     json: opt.JsonOption = False,
 ) -> None:
     studies, size = BLOX.chosen(_names(only)), BLOX.scale(scale)
-    world = PublicTraces(data=_data(data))
+    world = PublicTraces(data=_data(data, "Philly's durations"))
     _ = world.mark  # as above
     _run(Reproduction(BLOX, size, world, folder, studies), processes, json)
+
+
+@reproduce_app.command("shockwave", help=_SHOCKWAVE_HELP)
+def shockwave(
+    scale: ScaleOption = "small",
+    only: OnlyOption = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", help="A folder with shockwave/*.trace and what lies beside. [default: none, generated jobs alone]"
+        ),
+    ] = None,
+    folder: FolderOption = Path("out/shockwave"),
+    processes: ProcessesOption = None,
+    json: JsonOption = False,
+) -> None:
+    studies, size = SHOCKWAVE.chosen(_names(only)), SHOCKWAVE.scale(scale)
+    world = AdaptiveJobs(data=_data(data, "Shockwave's traces"))
+    _ = world.mark  # as above
+    _run(Reproduction(SHOCKWAVE, size, world, folder, studies), processes, json)
 
 
 def _names(only: str) -> list[str]:
@@ -152,12 +180,12 @@ def _table(given: Path | None) -> Path | None:
     return None
 
 
-def _data(given: Path | None) -> Path | None:
+def _data(given: Path | None, what: str) -> Path | None:
     if given is not None:
         return given
     if SHARED.is_dir():
         return SHARED.resolve()
-    note("going on with generated durations alone; for Philly's, pass the folder of public traces as --data")
+    note(f"going on with generated jobs alone; for {what}, pass the folder of public traces as --data")
     return None
 
 

@@ -68,6 +68,14 @@ class OtherSizes(Protocol):
         ...
 
 
+class OtherBatches(Protocol):
+    """Rates of kinds at other batch sizes than their own, where an estimation knows them."""
+
+    def of(self, kind: str, workers: int) -> Mapping[int, Floats]:
+        """By batch size, ascending: rates by type, in steps of the kind's own batch size. Empty where nothing is known."""
+        ...
+
+
 @dataclass(frozen=True)
 class Rates:
     """Throughputs as a policy may see them, by class: jobs of one class cannot be told apart by their rates.
@@ -87,6 +95,7 @@ class Rates:
     mask: Ints | None = None  # `runs_on`, likewise
     ranked: Sequence[tuple[int, ...]] | None = None  # `wishes`, likewise
     other_sizes: OtherSizes | None = None  # None: there is nothing to know
+    other_batches: OtherBatches | None = None  # likewise
 
     @property
     def of_jobs(self) -> Floats:
@@ -173,6 +182,12 @@ class Selection:
         mask = np.zeros(len(numbers), dtype=np.bool_)
         mask[numbers.searchsorted(self.jobs)] = True
         return mask
+
+    def because(self, reasons: Mapping[int, Reason]) -> Selection:
+        """The same selection, with more to say about some who were left out."""
+        other = object.__new__(Selection)
+        other.__dict__.update(self.__dict__, reasons={**self.reasons, **reasons})
+        return other
 
     def until(self, second: float) -> Selection:
         """The same selection, which holds no longer than `second`."""

@@ -89,13 +89,18 @@ def window(
     if accelerators < 1:
         raise InputError("shockwave planner", "a whole number from 1 on", field="accelerators", value=accelerators)
     jobs, rounds = len(workers), progress.shape[1] - 1
-    after = np.maximum(left_s[:, None] - round_s * np.arange(rounds + 1), 0.0)
     useful = np.ceil(left_s / round_s - _WHOLE).astype(np.int64)
     most = np.where(workers <= accelerators, np.clip(useful, 0, rounds), 0)
     worth = weight[:, None] * np.log(np.maximum(progress, epsilon))
     penalty = makespan * jobs * accelerators / scale_s
     none = np.zeros(jobs, dtype=np.int64)
-    return Window(worth, after, round_s, workers, accelerators, weight, penalty, none, most, loads)
+    return Window(worth, after(left_s, rounds, round_s), round_s, workers, accelerators, weight, penalty, none, most, loads)
+
+
+def after(left_s: Floats, rounds: int, round_s: float) -> Floats:
+    """Jobs × (rounds + 1): the run time left after n rounds."""
+    left: Floats = np.maximum(left_s[:, None] - round_s * np.arange(rounds + 1), 0.0)
+    return left
 
 
 def progress(done: Floats, ahead: Floats, epoch_s: Floats, epochs: Floats, rounds: int, round_s: float) -> Floats:
