@@ -1,8 +1,8 @@
 """How much slower jobs get that share an accelerator, from how busy each would keep it alone (Horus §3.2, Equations 1 and 9).
 
-A slowdown is seconds per step together over seconds per step alone: 1 is undisturbed, 2 is half the speed. Below 100 % of cumulative
-utilization it is linear, above quadratic, in a job's own utilization and in that of the others: with the two apart, the one who suffers
-more is told from the one who suffers less, which a function of the sum alone cannot do."""
+A slowdown is seconds per step together over seconds per step alone: 1 is undisturbed, 2 is half the speed. Below 100 % of
+cumulative utilization it is linear, above quadratic, in a job's own utilization and in that of the others: with the two apart,
+the one who suffers more is told from the one who suffers less, which a function of the sum alone cannot do."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Slowdown:
         return self.of(own, others)
 
     def of(self, own: Floats, others: Floats) -> Floats:
-        """The same by columns, for many accelerators at once. What was fitted to pairs knows of one full neighbour at most; beyond
-        that, time is divided in proportion."""
+        """The same by columns, for many accelerators at once. What was fitted to pairs knows of one full neighbour at most;
+        beyond that, time is divided in proportion."""
         beside = np.minimum(others, FULL)
         total = own + beside
         fitted = np.where(total <= FULL, terms(own, beside, 1) @ self.below, terms(own, beside, 2) @ self.above)
@@ -41,7 +41,7 @@ class Slowdown:
 
 
 def terms(own: Floats, others: Floats, degree: int) -> Floats:
-    """The columns of a polynomial of two shares of an accelerator: 1, own, others and, of degree 2, their squares and product."""
+    """The columns of a polynomial of two shares of an accelerator: 1, own, others; of degree 2 also their squares and product."""
     mine, theirs = np.asarray(own, dtype=float) / FULL, np.asarray(others, dtype=float) / FULL
     columns = [np.ones_like(mine), mine, theirs]
     if degree == 2:
