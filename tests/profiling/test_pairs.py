@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from typer.testing import CliRunner
@@ -25,21 +26,15 @@ def test_those_who_meet_span_the_range_of_utilization_and_the_families():
     assert len({by_name[name]["family"] for name in names}) >= 18
     busy = sorted(by_name[name]["utilization"] for name in names)
     assert busy[0] < 12 < 98 < busy[-1]
-    assert max(after - before for before, after in zip(busy, busy[1:])) < 8
+    assert max(after - before for before, after in pairwise(busy)) < 8
     assert names == spanning(list(reversed(found)))
 
 
 def test_a_few_that_are_fit_are_all_taken():
-    some = [
-        {"name": f"m{n}", "family": "f", "utilization": 10.0 * n, "reserved_mb": 10, "steps_per_s": 50, "spread": 0}
-        for n in range(3)
-    ]
-    assert spanning(some, 5) == ("m0", "m1", "m2")
-    assert spanning([*some, {**some[0], "name": "slow", "steps_per_s": 1}, {"name": "x", "problem": "no"}], 9) == (
-        "m0",
-        "m1",
-        "m2",
-    )
+    fit = {"family": "f", "reserved_mb": 10, "steps_per_s": 50, "spread": 0}
+    some = [{**fit, "name": f"m{n}", "utilization": 10.0 * n} for n in range(3)]
+    unfit = [{**some[0], "name": "slow", "steps_per_s": 1}, {"name": "x", "problem": "no"}]
+    assert spanning(some, 5) == spanning([*some, *unfit], 9) == ("m0", "m1", "m2")
 
 
 @pytest.mark.parametrize("many", [2, 5, 34])

@@ -41,7 +41,7 @@ class Slowdown:
 
 
 def terms(own: Floats, others: Floats, degree: int) -> Floats:
-    """The columns of a polynomial of two shares of an accelerator: 1, own, others; of degree 2 also their squares and product."""
+    """A polynomial of two shares of an accelerator, by columns: 1, own, others; of degree 2 also their squares and product."""
     mine, theirs = np.asarray(own, dtype=float) / FULL, np.asarray(others, dtype=float) / FULL
     columns = [np.ones_like(mine), mine, theirs]
     if degree == 2:
