@@ -33,6 +33,7 @@ def read(path: Path) -> tuple[Any, frozenset[str]]:
     _close(path, model.graph)
     weights = frozenset(tensor.name for tensor in model.graph.initializer if tensor.data_type in _REAL)
     _without_weights(onnx, model.graph)
+    _without_remainders(onnx, model.graph)
     try:
         told = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
     except Exception as problem:  # inference raises errors of several kinds, none of them documented
@@ -134,6 +135,38 @@ def _without_weights(onnx: Any, graph: Any) -> None:
     small = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
     del graph.initializer[:]
     graph.initializer.extend(small)
+
+
+def _without_remainders(onnx: Any, graph: Any) -> None:
+    """Inference follows whole numbers through most arithmetic, but not through the few operators with which PyTorch says where an
+    axis is split: single numbers there become constants."""
+    known: dict[str, int] = {}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            tensor = next((each.t for each in node.attribute if each.name == "value"), None)
+            if tensor is not None and tensor.data_type == onnx.TensorProto.INT64 and math.prod(tensor.dims) == 1:
+                held = tensor.int64_data or (int.from_bytes(tensor.raw_data[:8], "little", signed=True),)
+                known[node.output[0]] = held[0]
+            continue
+        given = [known[name] for name in node.input if name in known]
+        number = _single(node.op_type, given) if len(given) == len(node.input) == 2 else None
+        if number is not None and abs(number) < 2**62:
+            known[node.output[0]] = number
+            node.CopyFrom(_constant(onnx, node.output[0], number, [1] if node.op_type == "Reshape" else []))
+
+
+def _single(kind: str, given: list[int]) -> int | None:
+    one, other = given
+    if kind == "Add":
+        return one + other
+    if kind == "Mod" and other:
+        return one % other
+    return one if kind == "Reshape" and other in (1, -1) else None
+
+
+def _constant(onnx: Any, name: str, number: int, dims: list[int]) -> Any:
+    tensor = onnx.helper.make_tensor(name, onnx.TensorProto.INT64, dims, [number])
+    return onnx.helper.make_node("Constant", [], [name], value=tensor)
 
 
 def _bad(path: Path, expected: str, value: object = None) -> InputError:
