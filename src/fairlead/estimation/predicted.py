@@ -3,8 +3,8 @@
     rate of i beside k on t  =  rate of i alone on t / f(u_i + u_k),
 
 u the predicted utilization and f the slowdown by cumulative utilization: a line up to 100 %, a parabola above. Predictions are
-plain numbers by kind, so that a journal says what was believed; who made them is not its business. Where a job alone is how fast
-it knows from the table."""
+plain numbers by kind, so that a journal says what was believed; who made them is not its business. How fast a job is alone it
+knows from the table."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Predicted:
 
     `uses` has, by kind or model, the utilization of an accelerator in percent and the memory in GB that one worker takes. Two
     who share it are slowed down by `below` (a + b·u) while their utilizations u, as parts of 1, come to at most 1 together, and
-    by `above` (a + b·u + c·u²) beyond. A kind without a prediction is taken to fill its accelerator, and has no company. `types`
-    are those that the predictions are about; on others nobody has company. Empty: all.
+    by `above` (a + b·u + c·u²) beyond. A kind without a prediction is taken to fill its accelerator, and has no company.
+    `types` are those that the predictions are about; on others nobody has company. Empty: all.
     """
 
     paper: ClassVar[str] = "Horus §3.2 and §4.1 (Yeung et al., TPDS'21)"

@@ -84,8 +84,8 @@ class Floor:
         self._offer(group)
 
     def keep_for(self, look: Look) -> None:
-        """Let nobody else come to as many accelerators as this job needs, so that it will find room: on one node if one is large
-        enough, and where the fewest are in use."""
+        """Let nobody else come to as many accelerators as this job needs, so that it will find room: on one node if one is
+        large enough, and where the fewest are in use."""
         cluster, residents = self.view.cluster, self.view.holdings.occupancy
         choices: list[list[int]] = []
         for kind in self._types(look):

@@ -50,8 +50,8 @@ class OpportunisticPacking:
 class PerformanceAwarePacking:
     """As opportunistic packing, but a newcomer goes back to the queue if a job it joined falls by a part `drop` of its speed.
 
-    It is looked at `warm_up_s` after it came. So many newcomers as `trials` can be on trial at once; until one is judged, others
-    find idle accelerators only. Two of whom one was sent away do not meet again.
+    It is looked at `warm_up_s` after it came. So many newcomers as `trials` can be on trial at once; until one is judged,
+    others find idle accelerators only. Two of whom one was sent away do not meet again.
     """
 
     paper: ClassVar[str] = "Horus §5, PAB (Yeung et al., TPDS'21)"
@@ -116,13 +116,18 @@ class PerformanceAwarePacking:
         """Newcomers to their places, company only while there may be another trial; the trials that begin."""
         speed = dict(zip(view.jobs.number.tolist(), view.jobs.rate.tolist()))
         begun: dict[str, dict[str, Any]] = {}
+
+        def alone(number: int, kind: int) -> float:
+            """What is expected of who has just come and was not seen to run."""
+            return float(view.rates.alone[looks[number].row, kind])
+
         for number in newcomers:
             floor.company = len(trials) + len(begun) < self.trials
             spot = floor.best(looks[number], number)
             if spot is None:
                 continue
             if spot.group is not None:
-                before = {str(other): speed[other] for other in spot.group.members}
+                before = {str(other): speed[other] or alone(other, spot.kind) for other in spot.group.members}
                 begun[str(number)] = {"until_s": view.time + self.warm_up_s, "before": before}
             floor.put(number, looks[number], spot)
         return begun

@@ -4,7 +4,8 @@ weight, and each job goes to the accelerators where it costs least:
     cost = ω₁ · memory share + ω₂ · predicted slowdown,   idle accelerators and those with somebody on them alike.
 
 With k = 1 it is Horus, with k = 3 Horus-f. Beyond the paper, a job or the scheduler can set a limit to the slowdown (an
-*interference SLO*): nobody is put where it is predicted to be slower, and who is seen to be slower is parted from its company."""
+*interference SLO*): nobody is put where it is predicted to be slower, and who is seen to be slower is parted from its
+company."""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ from fairlead.policies.horus.watch import Seen, too_slow
 class Horus:
     """Share accelerators where that is predicted to cost least; queues of similar jobs take turns.
 
-    `queues` is k; `beta` jobs are picked at a time, before queues are weighed anew. `memory_weight` and `slowdown_weight` are ω₁
-    and ω₂. At most `most_jobs` share an accelerator, with a predicted utilization of at most `most_utilization` percent and at
-    most a part `most_memory` of its memory. `slo`: nobody may be slower than so many times alone, unless it says itself how much
-    it bears. Gangs from `local_from` workers on stand on few nodes before cost counts. For who has waited `starving_s`, as many
-    accelerators as it needs are kept free from newcomers.
+    `queues` is k; `beta` jobs are picked at a time, before queues are weighed anew. `memory_weight` and `slowdown_weight` are
+    ω₁ and ω₂. At most `most_jobs` share an accelerator, with a predicted utilization of at most `most_utilization` percent and
+    at most a part `most_memory` of its memory. `slo`: nobody may be slower than so many times alone, unless it says itself how
+    much it bears. Gangs from `local_from` workers on stand on few nodes before cost counts. For who has waited `starving_s`,
+    as many accelerators as it needs are kept free from newcomers.
     """
 
     paper: ClassVar[str] = "Horus (Yeung et al., TPDS'21)"
@@ -135,7 +136,7 @@ def _pair(one: str, two: str) -> tuple[str, str]:
 
 
 def _features(view: Snapshot, judge: Judge, numbers: Ints) -> Floats:
-    """Tasks, predicted utilization, GPUs of a task (always one here: a worker has one) and predicted memory, on the best type."""
+    """Tasks, predicted utilization, GPUs of a task (a worker has one) and predicted memory, on the best type."""
     at = view.jobs.number.searchsorted(numbers)
     row, rates = view.rates.row[at], view.rates
     best = rates.alone.argmax(axis=1)[row]

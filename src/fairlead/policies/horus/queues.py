@@ -52,8 +52,8 @@ def _distances(points: Floats, centres: Floats) -> Floats:
 
 
 def in_turns(queue: Ints, waited_s: Floats, number: Ints, beta: int) -> Iterator[int]:
-    """Positions of all that wait, `beta` at a time; before each batch the queues are weighed anew. Inside a queue who has waited
-    longest goes first, and within a batch queue x has w_x of every Σw places."""
+    """Positions of all that wait, `beta` at a time; before each batch the queues are weighed anew. Inside a queue who has
+    waited longest goes first, and within a batch queue x has w_x of every Σw places."""
     lines = {int(x): np.flatnonzero(queue == x) for x in np.unique(queue)}
     lines = {x: line[np.lexsort((number[line], -waited_s[line]))] for x, line in lines.items()}
     while lines:

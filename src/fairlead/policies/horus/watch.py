@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.horus.company import ROUNDING, Judge
+from fairlead.policies.horus.company import ROUNDING, Judge, Look
 from fairlead.policies.horus.floor import Group
 
 MORE = 1e-6
@@ -45,7 +45,8 @@ class Seen:
     def after_failures(self, view: Snapshot, judge: Judge, looks: Mapping[int, Look]) -> Seen:
         """Whoever failed since needs more than there was where it stood (Horus §4.2.3)."""
         jobs = view.jobs
-        failed = [int(at) for at in jobs.failures.nonzero()[0] if jobs.failures[at] > self.failures.get(str(jobs.number[at]), 0)]
+        known = [self.failures.get(str(number), 0) for number in jobs.number.tolist()]
+        failed = (jobs.failures > np.array(known, dtype=np.int64)).nonzero()[0].tolist()
         if not failed:
             return self
         here = {str(number) for number in jobs.number[jobs.failures > 0].tolist()}
@@ -58,7 +59,6 @@ class Seen:
             if place >= 0 and not jobs.running[at]:
                 least[str(number)] = max(least.get(str(number), 0.0), _left_gb(view, judge, looks, place))
         return Seen(self.apart, least, counts)
-
 
 
 def _left_gb(view: Snapshot, judge: Judge, looks: Mapping[int, Look], place: int) -> float:
@@ -76,6 +76,6 @@ def too_slow(group: Group, view: Snapshot, judge: Judge) -> bool:
     spread = nodes > -(-len(group.places) // int(view.cluster.largest_node_of_type[group.kind]))
     for look, rate, since in zip(group.looks, jobs.rate.tolist(), jobs.since_s.tolist()):
         alone = float((rates.spread if spread else rates.alone)[look.row, group.kind])
-        if 0 < rate and since <= view.time and alone > rate * judge.limit(look) * (1 + ROUNDING):
+        if rate > 0 and since <= view.time and alone > rate * judge.limit(look) * (1 + ROUNDING):
             return True
     return False
