@@ -5,6 +5,8 @@ from __future__ import annotations
 import fnmatch
 import platform
 import time
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +16,10 @@ import typer
 from fairlead.cli.options import JsonOption
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.profiling.configurations import Configuration, configurations
-from fairlead.profiling.results import Results
+from fairlead.profiling.configurations import Configuration, configuration, configurations
+from fairlead.profiling.results import Results, measured
+from fairlead.profiling.sharing import Sharing, shared
+from fairlead.profiling.spanning import meetings, spanning
 
 profile_app = typer.Typer(help="Measure trainings on the accelerator at hand (extra torch).", no_args_is_help=True)
 
@@ -46,17 +50,8 @@ def alone(
     It can be stopped and run again: fairlead profile alone --out h200.jsonl --budget 600. What cannot run here is kept with the
     problem. Families take turns, so that a part of the list is a fair part.
     """
-    torch = _torch(device)
+    about = _about(device)
     measuring: Any = import_module("fairlead.profiling.alone")
-    meter = import_module("fairlead.profiling.meter").Meter()
-    about = {
-        **meter.device(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "cuda": str(torch.version.cuda),
-        "precision": "single; TF32 as PyTorch's defaults",
-    }
     results = Results(to, about)
     left = [one for one in _chosen(only) if one.name not in results.known]
     began, done = time.monotonic(), 0
@@ -67,11 +62,68 @@ def alone(
             results.add(measuring.measure_alone(one, device))
             done += 1
             bar.advance()
+    _tell(results, done, len(left) - done, json)
+
+
+@profile_app.command()
+def pairs(
+    to: Annotated[Path, typer.Option("--out", help="Where results are kept; what is there is not measured again.")],
+    of: Annotated[str, typer.Option("--of", help="Names, with commas between; else those that span the set that ships.")] = "",
+    sharing: Annotated[Sharing, typer.Option("--sharing", help="How the two share the accelerator.")] = Sharing.TIME_SLICING,
+    budget_s: Annotated[float, typer.Option("--budget", help="Seconds after which nothing new is begun.", min=1.0)] = 3600.0,
+    window_s: Annotated[float, typer.Option("--window", help="Seconds that a pair is looked at.", min=0.01)] = 0.8,
+    warm_s: Annotated[float, typer.Option("--warm", help="Seconds before that.", min=0.0)] = 0.2,
+    device: Annotated[str, typer.Option("--device", help="cuda, cuda:1, cpu …")] = "cuda",
+    json: JsonOption = False,
+) -> None:
+    """Every two of some configurations at once, each with its like too: steps per second of both, and of each alone.
+
+    It can be stopped and run again: fairlead profile pairs --out pairs.jsonl --budget 600. Two processes hold all models at
+    once. Everybody takes turns, so that a part of the pairs is a fair part.
+    """
+    about = {**_about(device), "sharing": sharing.value, "window_s": window_s, "warm_s": warm_s}
+    names = tuple(configuration(name.strip()).name for name in of.split(",")) if of else spanning(measured()[1])
+    results = Results(to, about)
+    meet = [(one, other) for one, other in meetings(names) if f"{one} + {other}" not in results.known]
+    by_itself = [name for name in names if name not in results.known]
+    if not meet and not by_itself:
+        return _tell(results, 0, 0, json)
+    began, done = time.monotonic(), 0
+    measuring: Any = import_module("fairlead.profiling.pairs")
+    look = measuring.Look(warm_s=warm_s, window_s=window_s)
+    with shared(sharing), measuring.Bench(names, device, look) as bench:
+        asked: list[Callable[[], dict[str, Any]]] = [partial(bench.alone, name) for name in by_itself]
+        asked += [partial(bench.together, *pair) for pair in meet]
+        with progress(len(asked), "measuring", quiet=json) as bar:
+            for ask in asked:
+                if time.monotonic() - began > budget_s:
+                    break
+                results.add(ask())
+                done += 1
+                bar.advance()
+    _tell(results, done, len(meet) + len(by_itself) - done, json)
+
+
+def _tell(results: Results, done: int, left: int, json: bool) -> None:
     failed = sum("problem" in one for one in results.known.values())
     if json:
-        print_json({"measured": done, "left": len(left) - done, "kept": len(results.known), "with_a_problem": failed})
+        print_json({"measured": done, "left": left, "kept": len(results.known), "with_a_problem": failed})
     else:
-        note(f"{to}: {done} measured, {len(left) - done} left, {len(results.known)} kept, {failed} of them with a problem")
+        note(f"{results.path}: {done} measured, {left} left, {len(results.known)} kept, {failed} of them with a problem")
+
+
+def _about(device: str) -> dict[str, Any]:
+    """What is measured on."""
+    torch = _torch(device)
+    meter = import_module("fairlead.profiling.meter").Meter()
+    return {
+        **meter.device(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda),
+        "precision": "single; TF32 as PyTorch's defaults",
+    }
 
 
 def _chosen(only: str) -> list[Configuration]:

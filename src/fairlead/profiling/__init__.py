@@ -1,2 +1,2 @@
 """What training configurations do to an accelerator, measured on the one at hand (extra `torch`): speed, utilization and
-memory. Nothing here is imported by the scheduler; what it writes is data."""
+memory, alone and in pairs. What it writes is data; of all this the scheduler may read `results` alone."""

@@ -51,7 +51,15 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+MEASURED = Path(__file__).parent / "measured"
+
+
+def sets() -> tuple[str, ...]:
+    """The names of the sets that ship."""
+    return tuple(sorted(path.stem for path in MEASURED.glob("*.jsonl")))
+
+
 def measured(name: str = "h200") -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A set that ships with Fairlead: what it was measured on, and the measurements."""
-    about, *found = _whole_lines(Path(__file__).parent / "measured" / f"{name}.jsonl")
+    about, *found = _whole_lines(MEASURED / f"{name}.jsonl")
     return about["about"], found

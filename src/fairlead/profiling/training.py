@@ -3,6 +3,7 @@ keeps up would have it. What is measured is the accelerator and the host that fe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,6 +33,15 @@ class Training:
         if self.device.startswith("cuda"):
             torch.cuda.synchronize()
 
+    def mark(self) -> Callable[[], None]:
+        """A wait for all that was asked of the device until now, and no further."""
+        if not self.device.startswith("cuda"):
+            return _nothing
+        event = torch.cuda.Event()
+        event.record()
+        wait: Callable[[], None] = event.synchronize
+        return wait
+
     @property
     def parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
@@ -46,3 +56,7 @@ class Training:
             "batch_size": one.batch_size,
             "parameters": self.parameters,
         }
+
+
+def _nothing() -> None:
+    """A CPU has done what it was asked when the call returns."""

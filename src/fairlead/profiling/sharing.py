@@ -1,0 +1,49 @@
+"""How processes share an accelerator: by turns, as it is without a word, or at once through NVIDIA's MPS, whose daemon is
+started for as long as it is needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+from fairlead.core.errors import InputError
+
+_CONTROL = "nvidia-cuda-mps-control"
+_PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+
+
+class Sharing(StrEnum):
+    TIME_SLICING = "time-slicing"
+    MPS = "mps"
+
+
+@contextmanager
+def shared(mode: Sharing) -> Iterator[None]:
+    """Processes started inside share as `mode` says."""
+    if mode is Sharing.TIME_SLICING:
+        yield
+        return
+    if shutil.which(_CONTROL) is None:
+        raise InputError(
+            "--sharing", f"time-slicing: there is no {_CONTROL} on this machine", field="sharing", value=mode.value
+        )
+    before = {name: os.environ.get(name) for name in (_PIPES, _LOGS)}
+    with tempfile.TemporaryDirectory(prefix="fairlead-mps-") as folder:
+        os.environ |= {_PIPES: folder, _LOGS: folder}
+        try:
+            subprocess.run([_CONTROL, "-d"], check=True, timeout=30)
+            try:
+                yield
+            finally:
+                subprocess.run([_CONTROL], input=b"quit\n", check=False, timeout=30, stdout=subprocess.DEVNULL)
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value

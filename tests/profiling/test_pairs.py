@@ -1,0 +1,110 @@
+"""Who meets whom, and how a pair's speeds are read; the measuring itself needs PyTorch and runs only where that is."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.core.errors import InputError
+from fairlead.profiling.pairs import AHEAD, Look, pace
+from fairlead.profiling.results import measured
+from fairlead.profiling.sharing import Sharing, shared
+from fairlead.profiling.spanning import MANY, meetings, spanning
+
+
+def test_those_who_meet_span_the_range_of_utilization_and_the_families():
+    _, found = measured()
+    by_name = {one["name"]: one for one in found}
+    names = spanning(found)
+    assert len(set(names)) == MANY == 34
+    assert len({by_name[name]["family"] for name in names}) >= 18
+    busy = sorted(by_name[name]["utilization"] for name in names)
+    assert busy[0] < 12 < 98 < busy[-1]
+    assert max(after - before for before, after in pairwise(busy)) < 8
+    assert names == spanning(list(reversed(found)))
+
+
+def test_a_few_that_are_fit_are_all_taken():
+    fit = {"family": "f", "reserved_mb": 10, "steps_per_s": 50, "spread": 0}
+    some = [{**fit, "name": f"m{n}", "utilization": 10.0 * n} for n in range(3)]
+    unfit = [{**some[0], "name": "slow", "steps_per_s": 1}, {"name": "x", "problem": "no"}]
+    assert spanning(some, 5) == spanning([*some, *unfit], 9) == ("m0", "m1", "m2")
+
+
+@pytest.mark.parametrize("many", [2, 5, 34])
+def test_everybody_meets_everybody_once_and_a_part_is_a_fair_part(many: int):
+    names = [str(n) for n in range(many)]
+    found = meetings(names)
+    assert len(found) == len({frozenset(pair) for pair in found}) == many * (many + 1) // 2
+    for end in range(many, len(found), 7):
+        met = Counter(name for pair in found[many:end] for name in pair)
+        assert max(met.values(), default=0) - min(met[name] for name in names) <= 2
+
+
+class Clockwork:
+    """A training whose steps take a given time on a clock of its own; the device is behind the host, as a real one is."""
+
+    def __init__(self, seconds: Callable[[float], float]) -> None:
+        self.now, self.free, self.seconds = 0.0, 0.0, seconds
+
+    def clock(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def step(self) -> None:
+        self.now += 1e-4
+        self.free = max(self.free, self.now) + self.seconds(max(self.free, self.now))
+
+    def mark(self) -> Callable[[], None]:
+        done = self.free
+
+        def wait() -> None:
+            self.now = max(self.now, done)
+
+        return wait
+
+
+@pytest.mark.parametrize("seconds", [0.0005, 0.013, 0.11, 0.31])
+def test_a_pace_is_told_though_windows_hold_no_whole_number_of_steps(seconds: float):
+    training = Clockwork(lambda now: seconds)
+    rate, spread = pace(training, 0.05, Look(0.2, 0.8, 0.05), training.clock)
+    assert rate == pytest.approx(1 / seconds, rel=0.02)
+    assert spread < 0.03
+    assert training.now > 0.05 + 0.2 + 0.8 + 0.05
+
+
+def test_a_pace_that_changes_is_told_by_its_spread():
+    training = Clockwork(lambda now: 0.01 if now < 0.65 else 0.02)
+    rate, spread = pace(training, 0.05, Look(0.2, 0.8, 0.05), training.clock)
+    assert rate == pytest.approx(75, rel=0.03)
+    assert spread == pytest.approx(50 / 75, rel=0.1)
+    assert AHEAD < 10
+
+
+def test_time_slicing_needs_nothing_and_mps_says_what_it_lacks(monkeypatch):
+    with shared(Sharing.TIME_SLICING):
+        pass
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(InputError, match="time-slicing"), shared(Sharing.MPS):
+        pass
+
+
+def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp_path):
+    pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    path = tmp_path / "pairs.jsonl"
+    asked = ["profile", "pairs", "--out", str(path), "--of", "mlp-512@784:64,encoder-256x4@128:8", "--device", "cpu", "--json"]
+    short = [*asked, "--window", "0.05", "--warm", "0"]
+    told = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
+    assert told == {"measured": 5, "left": 0, "kept": 5, "with_a_problem": 0}
+    about, *rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert about["about"]["sharing"] == "time-slicing"
+    assert [len(row["pair"]) for row in rows if "pair" in row] == [2, 2, 2]
+    assert all(rate > 0 for row in rows if "pair" in row for rate in row["steps_per_s"])
+    again = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
+    assert again == {"measured": 0, "left": 0, "kept": 5, "with_a_problem": 0}
