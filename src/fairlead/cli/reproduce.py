@@ -14,6 +14,7 @@ from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
 from fairlead.study.reproduce.gavel import GAVEL
+from fairlead.study.reproduce.horus import HORUS, MeasuredPairs
 from fairlead.study.reproduce.page import shown_ours, shown_paper
 from fairlead.study.reproduce.reproduce import Outcome
 from fairlead.study.reproduce.study import S
@@ -55,6 +56,12 @@ _BLOX_HELP = _help(
     "Blox' evaluation (EuroSys'24, sections 4 and 5)",
     "blox",
     "blox --scale full --processes 16 --out out/blox-full",
+)
+_HORUS_HELP = _help(
+    HORUS,
+    "Horus' evaluation (TPDS'21, section 6)",
+    "horus",
+    "horus --scale medium --only table7,queues --out out/horus-medium",
 )
 
 
@@ -103,6 +110,18 @@ def blox(
     world = PublicTraces(data=_data(data))
     _ = world.mark  # as above
     _run(Reproduction(BLOX, size, world, folder, studies), processes, json)
+
+
+@reproduce_app.command("horus", help=_HORUS_HELP)
+def horus(
+    scale: ScaleOption = "small",
+    only: OnlyOption = "",
+    folder: FolderOption = Path("out/horus"),
+    processes: ProcessesOption = None,
+    json: JsonOption = False,
+) -> None:
+    studies, size = HORUS.chosen(_names(only)), HORUS.scale(scale)
+    _run(Reproduction(HORUS, size, MeasuredPairs(), folder, studies), processes, json)
 
 
 def _names(only: str) -> list[str]:

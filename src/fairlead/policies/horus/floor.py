@@ -5,6 +5,7 @@ Jobs share all of their accelerators or none: only gangs of one size meet."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -69,6 +70,10 @@ class Floor:
         """The cheapest place that there is for a newcomer of this look; its number matters where it has enemies."""
         spots = [*self._beside(look, number), *self._alone(look)]
         return min(spots, key=lambda spot: spot[:4], default=None)
+
+    def bargain(self, look: Look, spot: Spot) -> float:
+        """The cost of a place less what company usually costs who would take it; idle accelerators are better than any."""
+        return -math.inf if spot.group is None else spot.cost - self.judge.usual(look, spot.kind)
 
     def put(self, number: int, look: Look, spot: Spot) -> None:
         self._use_host(look, spot.places)

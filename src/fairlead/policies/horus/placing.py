@@ -4,7 +4,7 @@ place there is, in turn, or waits. All policies of this package end here."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,7 +49,7 @@ def stranded(view: Snapshot, groups: Iterable[Group]) -> set[int]:
     return {number for group in groups if not view.up[list(group.places)].all() for number in group.members}
 
 
-def placed(floor: Floor, looks: Mapping[int, Look], newcomers: Iterable[int], starving: int = 0) -> list[int]:
+def placed(floor: Floor, looks: Mapping[int, Look], newcomers: Iterable[int], *, starving: int = 0) -> list[int]:
     """Give newcomers, by number and in their order, the cheapest places; return who found one. The first of the `starving`
     who stand in front and finds none has accelerators kept for it."""
     hopeless: set[Look] = set()
@@ -66,6 +66,22 @@ def placed(floor: Floor, looks: Mapping[int, Look], newcomers: Iterable[int], st
         hopeless.add(look)  # places only become fewer
         if at < starving and not floor.kept_for:
             floor.keep_for(look)
+    return found
+
+
+def matched(floor: Floor, looks: Mapping[int, Look], batch: Sequence[int]) -> list[int]:
+    """The same for a batch in which order does not matter: while there are idle accelerators, in turn; then always the one whose
+    place is best compared with what company usually costs it, so that who gets on with anybody is left for who does not."""
+    left, found, hopeless = list(batch), list[int](), set[Look]()
+    while left:
+        spots = {look: floor.best(look) for look in {looks[number] for number in left} - hopeless}
+        hopeless |= {look for look, spot in spots.items() if spot is None}
+        left = [number for number in left if looks[number] not in hopeless]
+        ranked = [(floor.bargain(looks[n], spot), at, n, spot) for at, n in enumerate(left) if (spot := spots[looks[n]])]
+        if ranked:
+            _, at, number, spot = min(ranked, key=lambda one: one[:2])
+            floor.put(number, looks[number], spot)
+            found.append(left.pop(at))
     return found
 
 

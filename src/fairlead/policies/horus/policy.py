@@ -22,7 +22,7 @@ from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.horus.company import Judge, Limits, looks_of
 from fairlead.policies.horus.floor import Group
-from fairlead.policies.horus.placing import floor_of, less, placed, running_groups, selected, stranded
+from fairlead.policies.horus.placing import floor_of, less, matched, placed, running_groups, selected, stranded
 from fairlead.policies.horus.queues import clustered, in_turns
 from fairlead.policies.horus.watch import Seen, too_slow
 
@@ -35,7 +35,8 @@ class Horus:
     ω₁ and ω₂. At most `most_jobs` share an accelerator, with a predicted utilization of at most `most_utilization` percent and
     at most a part `most_memory` of its memory. `slo`: nobody may be slower than so many times alone, unless it says itself how
     much it bears. Gangs from `local_from` workers on stand on few nodes before cost counts. For who has waited `starving_s`,
-    as many accelerators as it needs are kept free from newcomers.
+    as many accelerators as it needs are kept free from newcomers. With `match` the jobs of a batch take places not in their
+    order, but as each gets on with who is there (Equation 3 over the batch).
     """
 
     paper: ClassVar[str] = "Horus (Yeung et al., TPDS'21)"
@@ -49,6 +50,7 @@ class Horus:
     slo: float = math.inf
     local_from: int = 8
     starving_s: float = 7200.0
+    match: bool = False
 
     def __post_init__(self) -> None:
         for name in ("queues", "beta", "most_jobs", "local_from"):
@@ -80,7 +82,11 @@ class Horus:
         moving = sorted(parted | stranded(view, groups))
         floor = floor_of(view, judge, (less(group, set(moving)) for group in groups), self.local_from)
         starving, rest = self._waiting(view, judge)
-        newcomers = placed(floor, looks, (*moving, *starving, *rest), len(moving) + len(starving))
+        newcomers = placed(floor, looks, (*moving, *starving), starving=len(moving) + len(starving))
+        if self.match:
+            newcomers += [number for batch in rest for number in matched(floor, looks, batch)]
+        else:
+            newcomers += placed(floor, looks, (number for batch in rest for number in batch))
         again = view.time if parted else math.inf  # how those they left do is there to be seen next time
         selection = selected(floor, min(again, self._holds(view, judge, floor.groups, set(newcomers))))
         return selection, memo if seen is before else seen.to_memo()
@@ -106,8 +112,8 @@ class Horus:
                 left, slow = less(left, {leaver}), False
         return gone, harm
 
-    def _waiting(self, view: Snapshot, judge: Judge) -> tuple[list[int], list[int]]:
-        """Who starves, longest first, and all others in the order of their turns; by number."""
+    def _waiting(self, view: Snapshot, judge: Judge) -> tuple[list[int], list[list[int]]]:
+        """Who starves, longest first, and all others in batches, in the order of their turns; by number."""
         jobs = view.jobs.waiters
         if not len(jobs):
             return [], []
@@ -115,7 +121,7 @@ class Horus:
         starving = jobs.number[hungry][np.lexsort((jobs.number[hungry], jobs.waiting_since_s[hungry]))].tolist()
         rest = jobs.only(~hungry)
         queue = clustered(_features(view, judge, rest.number), self.queues)
-        return starving, rest.number[list(in_turns(queue, rest.waited_s, rest.number, self.beta))].tolist()
+        return starving, [rest.number[batch].tolist() for batch in in_turns(queue, rest.waited_s, rest.number, self.beta)]
 
     def _holds(self, view: Snapshot, judge: Judge, groups: list[Group], newcomers: set[int]) -> float:
         """Until when the answer is the same if nothing happens: somebody begins to starve, a minimum run ends, or there is a

@@ -51,8 +51,8 @@ def _distances(points: Floats, centres: Floats) -> Floats:
     return apart
 
 
-def in_turns(queue: Ints, waited_s: Floats, number: Ints, beta: int) -> Iterator[int]:
-    """Positions of all that wait, `beta` at a time; before each batch the queues are weighed anew. Inside a queue who has
+def in_turns(queue: Ints, waited_s: Floats, number: Ints, beta: int) -> Iterator[list[int]]:
+    """Positions of all that wait, in batches of `beta`; before each batch the queues are weighed anew. Inside a queue who has
     waited longest goes first, and within a batch queue x has w_x of every Σw places."""
     lines = {int(x): np.flatnonzero(queue == x) for x in np.unique(queue)}
     lines = {x: line[np.lexsort((number[line], -waited_s[line]))] for x, line in lines.items()}
@@ -62,7 +62,7 @@ def in_turns(queue: Ints, waited_s: Floats, number: Ints, beta: int) -> Iterator
             weight = len(line) * max(1.0, float(np.median(waited_s[line])))
             batch += [((place + 1) / weight, x, at) for place, at in enumerate(line[:beta].tolist())]
         batch = sorted(batch)[:beta]
-        yield from (at for _, _, at in batch)
+        yield [at for _, _, at in batch]
         for x in {x for _, x, _ in batch}:
             lines[x] = lines[x][sum(1 for _, other, _ in batch if other == x) :]
         lines = {x: line for x, line in lines.items() if len(line)}
