@@ -36,6 +36,8 @@ def running_groups(view: Snapshot, looks: Mapping[int, Look]) -> list[Group]:
 
 def less(group: Group, gone: set[int]) -> Group | None:
     """A group without some; None where nobody is left."""
+    if gone.isdisjoint(group.members):
+        return group
     left = [(number, look) for number, look in zip(group.members, group.looks) if number not in gone]
     if not left:
         return None
@@ -70,8 +72,9 @@ def placed(floor: Floor, looks: Mapping[int, Look], newcomers: Iterable[int], *,
 
 
 def matched(floor: Floor, looks: Mapping[int, Look], batch: Sequence[int]) -> list[int]:
-    """The same for a batch in which order does not matter: while there are idle accelerators, in turn; then always the one whose
-    place is best compared with what company usually costs it, so that who gets on with anybody is left for who does not."""
+    """The same for a batch in which order does not matter: while there are idle accelerators, in turn; then always the one
+    whose place is best compared with what company usually costs it, so that who gets on with anybody is left for who does
+    not."""
     left, found, hopeless = list(batch), list[int](), set[Look]()
     while left:
         spots = {look: floor.best(look) for look in {looks[number] for number in left} - hopeless}

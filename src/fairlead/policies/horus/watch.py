@@ -3,6 +3,7 @@ What was seen is remembered by kind, so that the same two are not put together a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,8 @@ def _left_gb(view: Snapshot, judge: Judge, looks: Mapping[int, Look], place: int
 
 def too_slow(group: Group, view: Snapshot, judge: Judge) -> bool:
     """Whether somebody of a group is seen to be slower than it may be."""
+    if all(math.isinf(judge.limit(look)) for look in group.looks):
+        return False
     jobs, rates = view.jobs.of(np.array(group.members)), view.rates
     nodes = len({view.cluster.node_of_accelerator[place] for place in group.places})
     spread = nodes > -(-len(group.places) // int(view.cluster.largest_node_of_type[group.kind]))

@@ -24,11 +24,11 @@ SHARES = {"W-Large": (0.30, 0.15, 0.35, 0.20), "W-Small": (0.55, 0.20, 0.20, 0.0
 MONTH = "month"
 MEDIAN_S, MEAN_S = 300 * MINUTE, 500 * MINUTE
 LONGEST_S = 4 * MEAN_S
-GANGS = {1: 0.50, 2: 0.14, 4: 0.14, 8: 0.12, 16: 0.06, 32: 0.04}
+GANGS = {1: 0.50, 2: 0.10, 4: 0.10, 8: 0.12, 16: 0.10, 32: 0.05, 64: 0.03}
 
 
 def trace(name: str, count: int, trainings: Sequence[Measured], seed: int) -> Trace:
-    """So many jobs of W-Large, W-Small or the month, all there at second 0. Numbers of each class are exact, as far as can be."""
+    """So many jobs of W-Large, W-Small or the month, all there at second 0. Each class has its exact part, to a whole job."""
     return _month(count, trainings, seed) if name == MONTH else _classes(name, count, trainings, seed)
 
 

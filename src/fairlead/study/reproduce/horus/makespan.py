@@ -73,9 +73,10 @@ def read_makespan(scale: Scale, answers: Answers) -> Findings:
 
 
 _NOTE = (
-    "The packers here lose less than the paper's: nobody runs out of memory on 141 GB with these trainings, and two heavy ones that"
-    " take turns on an accelerator still do a little more together than one after the other. So Horus' order of cost matters where"
-    " there is a choice of places, which after the first minutes is rare; with matching, the choice is among the jobs of a batch."
+    "The packers here lose less than the paper's: nobody runs out of memory on 141 GB with these trainings, and two heavy ones"
+    " that take turns on an accelerator still do a little more together than one after the other. So Horus' order of cost"
+    " matters where there is a choice of places, which after the first minutes is rare; with matching, the choice is among the"
+    " jobs of a batch."
 )
 
 
@@ -113,8 +114,8 @@ def read_utilization(scale: Scale, answers: Answers) -> Findings:
         title = f"Utilization of the cluster, {workload}, seed {scale.seeds[0]}"
         pictures.append(Lines(f"fig9-{workload.lower()}", title, "minutes", "percent", lines))
     note = (
-        "A job keeps an accelerator busy for the same time in all, whoever is beside it: the mean utilization is that work over the"
-        " makespan, and gains are those of the makespan."
+        "A job keeps an accelerator busy for the same time in all, whoever is beside it: the mean utilization is that work over"
+        " the makespan, and gains are those of the makespan."
     )
     return Findings(rows, pictures, (note,))
 

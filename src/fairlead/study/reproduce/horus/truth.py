@@ -22,7 +22,7 @@ from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.shared_table import Measured, shared_table
 
 H200 = AcceleratorType("h200", 141.0)
-SIZES = (1, 2, 4, 8, 16, 32)
+SIZES = (1, 2, 4, 8, 16, 32, 64)
 SHARING = "time-slicing"
 OFF = 0.25
 """How far a prediction for a training that was not seen is off, as a standard deviation of its logarithm: what a predictor must
@@ -52,8 +52,8 @@ class MeasuredPairs(World):
         if self.pairs_are_measured:
             return f"rates: {count}, and all {len(self.trainings) * (len(self.trainings) + 1) // 2} pairs of them ({SHARING})"
         return (
-            f"rates: {count}; pairs have not been measured yet and are modelled: a polynomial of both utilizations, each pair off"
-            f" by {100 * MODELLED_OFF:.0f} %"
+            f"rates: {count}; pairs have not been measured yet and are modelled: a polynomial of both utilizations, each pair"
+            f" off by {100 * MODELLED_OFF:.0f} %"
         )
 
     @property
