@@ -122,7 +122,7 @@ class World:
             return NONE
         there = np.array([kind.memory_gb for kind in self.cluster.types])[self.cluster.type_of]
         holder, place = self.holdings.places(self.running)
-        left = there - np.bincount(place, needs[self.row[holder]], minlength=self.cluster.size)
+        left: Floats = there - np.bincount(place, needs[self.row[holder]], minlength=self.cluster.size)
         short: list[int] = []
         for number, begin, end in zip(launches.jobs.tolist(), launches.offsets.tolist(), launches.offsets[1:].tolist()):
             mine, need = launches.accelerators[begin:end], float(needs[self.row[number]])

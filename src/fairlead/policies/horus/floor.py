@@ -92,7 +92,7 @@ class Floor:
         """Let nobody else come to as many accelerators as this job needs, so that it will find room: on one node if one is
         large enough, and where the fewest are in use."""
         cluster, residents = self.view.cluster, self.view.holdings.occupancy
-        choices: list[list[int]] = []
+        choices = list[list[int]]()
         for kind in self._types(look):
             there = cluster.accelerators_of_type[kind]
             there = there[self.view.up[there]]
@@ -104,7 +104,7 @@ class Floor:
             if look.workers > self._largest[kind] and len(ranked) >= look.workers:
                 choices.append(ranked)
         kept = [places[: look.workers] for places in choices]
-        self.kept_for = set(min(kept, key=lambda places: (int(residents[places].sum()), places), default=[]))
+        self.kept_for = set(min(kept, key=lambda places: (sum(residents[places].tolist()), places), default=[]))
 
     # What the above are made of.
 
