@@ -107,6 +107,9 @@ def test_a_run_tells_what_was_shared_and_how_busy_it_was():
     assert packed["shared"] > 0
     work = packed["utilization"] * packed["makespan_s"]
     assert work == pytest.approx(alone["utilization"] * alone["makespan_s"], rel=1e-6), "whoever is beside it"
+    minutes, percent = packed["busy"]
+    assert np.mean(percent) / 100 == pytest.approx(packed["utilization"], rel=0.1)
+    assert minutes[0] == 0
 
 
 def test_the_command_knows_it():

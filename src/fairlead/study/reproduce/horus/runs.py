@@ -20,6 +20,7 @@ from fairlead.study.reproduce.horus.jobs import trace
 from fairlead.study.reproduce.horus.truth import H200, MeasuredPairs
 from fairlead.study.reproduce.world import World
 from fairlead.study.simulate import Simulation, simulate
+from fairlead.workloads.trace import Trace
 
 ROUND_S, RESTART_S = 60.0, 30.0
 SLO = 1.5
@@ -68,9 +69,17 @@ class Run:
             "shared": seen.shared_s / seen.held_s,
             "longest_beyond_s": seen.longest_beyond_s,
             "beyond": seen.beyond_s / seen.job_s,
-            "utilization": seen.busy_s / (machine.size * makespan),
+            "utilization": busy_s(jobs, world) / (machine.size * makespan),
             "busy": seen.line(makespan, machine.size),
         }
+
+
+def busy_s(jobs: Trace, world: MeasuredPairs) -> float:
+    """Accelerator time in which a kernel runs, in all: the same, whoever is beside whom."""
+    share = {one.kind: one.utilization / 100 for one in world.trainings}
+    table = world.table
+    alone = (float(table.alone[table.row(job.kind, job.workers), 0]) for job in jobs.jobs)
+    return sum(share[job.kind] * job.workers * job.steps / rate for job, rate in zip(jobs.jobs, alone))
 
 
 @dataclass
@@ -81,7 +90,6 @@ class Watch:
     world: MeasuredPairs
     held_s: float = 0.0  # accelerator time with somebody on it, and
     shared_s: float = 0.0  # with two
-    busy_s: float = 0.0  # in which a kernel runs
     job_s: float = 0.0
     beyond_s: float = 0.0
     longest_beyond_s: float = 0.0
@@ -119,7 +127,6 @@ class Watch:
                 self.beyond_s += seconds
         self._stretch = stretch
         self.longest_beyond_s = max(self.longest_beyond_s, *stretch.values(), 0.0)
-        self.busy_s += seconds * busy
         self._busy.append((begin, busy))
 
     def line(self, makespan: float, accelerators: int) -> list[list[float]]:
