@@ -48,6 +48,14 @@ def test_who_does_not_fit_or_is_unknown_has_no_company():
     assert found.usage.memory_gb[[row("a"), row("c")], 0].tolist() == [4.0, np.inf]
 
 
+def test_a_measured_set_can_be_what_is_known():
+    kind = "mobilenet_v1@32:16"
+    table = shared_table("gpu", [Measured(one, 10.0, 50.0, 1.0) for one in (kind, "a")], lambda one, other: 1.2)
+    known = Predicted(table, {"a": (30.0, 4.0)}, profiles="h200").rates(State(HERE).snapshot(0.0))
+    assert known.usage.utilization[table.row(kind, 1), 0] == pytest.approx(0.15)
+    assert known.paired[table.row(kind, 1), table.row("a", 1), 0] > 0
+
+
 def test_predictions_are_about_the_types_that_were_measured():
     assert not rates(types=("other",)).paired.any()
     assert np.isinf(rates(types=("other",)).usage.memory_gb).all()
@@ -71,6 +79,7 @@ def test_predicted_pairs_can_be_what_gavel_shares_by():
         ({"uses": {"a": (101.0, 1.0)}}, "uses"),
         ({"uses": {"a": (50.0, -1.0)}}, "uses"),
         ({"below": (1.0, 2.0)}, "below"),
+        ({"profiles": "h20"}, "profiles"),
         ({"above": (1.0,) * 5 + (np.inf,)}, "above"),
     ],
 )

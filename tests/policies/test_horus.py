@@ -199,9 +199,19 @@ def test_a_job_says_itself_how_much_it_bears():
     )
     patient.round()
     assert patient.round().suspended == set()
-    touchy = scene(on=machine(size=1)).submit(of("light", "l", most_slowdown=1.2), of("worse", "w"))
+    touchy = scene(on=machine(size=1)).submit(of("light", "l", seconds=100.0, most_slowdown=1.2), of("worse", "w"))
+    assert [touchy.round().running for _ in range(4)] == [{"l", "w"}, {"l"}, {"l"}, {"w"}]
+    touchy.submit(of("light", "l2"))
+    assert touchy.round().running == {"w", "l2"}, "what one does not bear, others may"
+    touchy.run()
+
+
+def test_the_last_to_come_leaves():
+    touchy = scene(on=machine(size=2)).submit(of("light", "l", most_slowdown=1.2), of("worse", "w"), of("worse", "w2"))
     touchy.round()
-    assert touchy.round().suspended == {"w"}
+    touchy.submit(of("light", "l2"))
+    assert touchy.round().suspended == {"w2"}
+    touchy.run()
 
 
 def test_who_must_be_left_alone_is_not_parted():

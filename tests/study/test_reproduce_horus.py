@@ -114,5 +114,5 @@ def test_a_run_tells_what_was_shared_and_how_busy_it_was():
 
 def test_the_command_knows_it():
     told = fairlead("reproduce", "horus", "--help")
-    assert "table6" in told.output
-    assert "128 × 8 H200, 398 jobs" in " ".join(told.output.split())
+    assert "table6" in told.stdout
+    assert "128 × 8 H200, 398 jobs" in " ".join(told.stdout.split())

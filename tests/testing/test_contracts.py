@@ -13,7 +13,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import Backend
+from fairlead.core.stages import Backend, Stages
 from fairlead.engine.journal import Journal, JsonlJournal, MemoryJournal
 from fairlead.estimation.fitted import Fitted
 from fairlead.estimation.online import Online
@@ -137,11 +137,15 @@ class TestHorus(PolicyContract):
     residents = 2
 
 
-class TestHorusWithLimits(PolicyContract):
-    """Company that costs a third is 1.5 times slower than alone: too slow for anybody, wherever it is not predicted."""
+class TestHorusParting(PolicyContract):
+    """Company makes everybody 1.5 times slower, which is more than is allowed and more than was predicted."""
 
-    make = staticmethod(lambda: Horus(queues=3, slo=1.4, starving_s=1000.0, local_from=2))
+    make = staticmethod(lambda: Horus(queues=3, slo=1.4, starving_s=1000.0, local_from=2, match=True))
     residents = 2
+
+    def stages(self, table: ThroughputTable, round_s: float = 300.0) -> Stages:
+        harmless = Predicted(table, dict.fromkeys(table.kinds, (10.0, 1.0)))
+        return replace(super().stages(table, round_s), estimation=harmless)
 
 
 class TestOpportunisticPacking(PolicyContract):

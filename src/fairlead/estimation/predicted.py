@@ -15,13 +15,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fairlead.core.cluster import Bools
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import model_of
 from fairlead.core.plan import Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.usage import Usage
 from fairlead.estimation.rows import RateTable, Rows
 from fairlead.prediction.interference import PLAIN, Slowdown
+from fairlead.prediction.profiles import profiles
+from fairlead.profiling.results import sets
 
 WHERE = "estimation predicted"
 
@@ -33,8 +35,8 @@ class Predicted:
     `uses` has, by kind or model, the utilization of an accelerator in percent and the memory in GB that one worker takes. What
     two who share it lose is a polynomial of their utilizations: `below` its coefficients (1, own, the other's) while both come
     to at most 100 percent, `above` (also own², own · other's, other's²) beyond; as fitted by `fairlead predict`. A kind without
-    a prediction is taken to fill its accelerator, and has no company. `types` are those that the predictions are about; on
-    others nobody has company. Empty: all.
+    a prediction is taken to fill its accelerator, and has no company. `profiles` names a measured set that ships, for kinds
+    that `uses` does not name. `types` are those that the predictions are about; on others nobody has company. Empty: all.
     """
 
     paper: ClassVar[str] = "Horus §3.2 and §4.1 (Yeung et al., TPDS'21)"
@@ -42,6 +44,7 @@ class Predicted:
     uses: dict[str, tuple[float, float]] = field(default_factory=dict)
     below: tuple[float, ...] = PLAIN.below
     above: tuple[float, ...] = PLAIN.above
+    profiles: str = ""
     types: tuple[str, ...] = ()
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -55,6 +58,8 @@ class Predicted:
             given = getattr(self, name)
             if len(given) != many or not all(map(math.isfinite, given)):
                 raise InputError(WHERE, f"{many} finite coefficients", field=name, value=given)
+        if self.profiles and self.profiles not in sets():
+            raise InputError(WHERE, near_or_all(self.profiles, sets()), field="profiles", value=self.profiles)
 
     def rates(self, view: Snapshot) -> Rates:
         if not self._kept:
@@ -64,7 +69,8 @@ class Predicted:
     def _predict(self, view: Snapshot) -> dict[str, Any]:
         """All that does not depend on who is there."""
         alone, kinds = self.table.alone, [kind for kind, _ in self.table.keys]
-        found = [self.uses.get(kind, self.uses.get(model_of(kind))) for kind in kinds]
+        uses = {**_measured(self.profiles), **self.uses}
+        found = [uses.get(kind, uses.get(model_of(kind))) for kind in kinds]
         busy, memory = np.array([(100.0, math.inf) if one is None else one for one in found]).T
         known: Bools = np.array([one is not None for one in found])
         about = np.array([not self.types or name in self.types for name in view.cluster.type_names])
@@ -80,3 +86,9 @@ class Predicted:
         plain = Rates(np.zeros(0, dtype=np.int64), alone, self.table.spread, paired)
         follows = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.wishes, "usage": usage}
         return {"alone": alone, "spread": self.table.spread, "paired": paired, **follows}
+
+
+def _measured(device: str) -> dict[str, tuple[float, float]]:
+    """Utilization and memory, by kind, of a measured set."""
+    known = profiles(device).alone if device else {}
+    return {name: (one.utilization, one.memory_mb / 1024) for name, one in known.items()}

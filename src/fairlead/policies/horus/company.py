@@ -3,7 +3,7 @@
     cost = ω₁ · (memory used and asked for) / (memory there)  +  ω₂ · (predicted slowdown)
 
 with the mean over those who would share. Slowdowns are the estimation's rates alone over its rates in company, so that whoever
-predicts them is not this module's business. It knows no accelerator by number."""
+predicts them is not this module's business; what was seen of two kinds takes their place. It knows no accelerator by number."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Judge:
     limits: Limits
     memory_weight: float
     slowdown_weight: float
-    apart: frozenset[tuple[str, str]]  # kinds that were seen to do each other harm
+    seen: Mapping[tuple[str, str, int], float]  # how many times slower a kind was beside another, on a type
     _known: dict[tuple[int, tuple[Look, ...]], float | None] = field(default_factory=dict)
 
     @cached_property
@@ -103,8 +103,6 @@ class Judge:
         paired = self.view.rates.paired
         for at, one in enumerate(looks):
             for two in looks[at + 1 :]:
-                if (one.kind, two.kind) in self.apart or (two.kind, one.kind) in self.apart:
-                    return False
                 if not (paired[one.row, two.row, kind] > 0 and paired[two.row, one.row, kind] > 0):
                     return False
         return True
@@ -117,15 +115,18 @@ class Judge:
         return look.most_slowdown if look.most_slowdown < math.inf else self.limits.slo
 
     def slowdowns(self, looks: tuple[Look, ...], kind: int) -> list[float]:
-        """Of each, predicted: every neighbour slows it in turn."""
+        """Of each: every neighbour slows it in turn, as it was seen to, or else as it is predicted to."""
+        return [
+            math.prod(self._slowdown(one, two, kind) for place, two in enumerate(looks) if place != at)
+            for at, one in enumerate(looks)
+        ]
+
+    def _slowdown(self, one: Look, two: Look, kind: int) -> float:
+        known = self.seen.get((one.kind, two.kind, kind))
+        if known is not None:
+            return known
         rates = self.view.rates
-        rows = [look.row for look in looks]
-        found = []
-        for at, row in enumerate(rows):
-            alone = float(rates.alone[row, kind])
-            others = (float(rates.paired[row, other, kind]) for place, other in enumerate(rows) if place != at)
-            found.append(math.prod(alone / other for other in others))
-        return found
+        return float(rates.alone[one.row, kind] / rates.paired[one.row, two.row, kind])
 
     def cost(self, looks: tuple[Look, ...], kind: int) -> float | None:
         """Of the last one's coming to the others, for each accelerator of this type; None where that is not allowed."""

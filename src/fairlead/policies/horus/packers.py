@@ -147,7 +147,7 @@ class _Given:
     @classmethod
     def of(cls, view: Snapshot, memo: Memo, most_jobs: int) -> _Given:
         before = Seen.from_memo(memo)
-        judge = Judge(view, Limits(jobs=most_jobs), 1.0, 0.0, frozenset())
+        judge = Judge(view, Limits(jobs=most_jobs), 1.0, 0.0, {})
         seen = before.after_failures(view, judge, looks_of(view, before.least_gb))
         looks = looks_of(view, seen.least_gb)
         return cls(view, before, seen, judge, looks, running_groups(view, looks))

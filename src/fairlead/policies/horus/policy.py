@@ -24,7 +24,7 @@ from fairlead.policies.horus.company import Judge, Limits, looks_of
 from fairlead.policies.horus.floor import Group
 from fairlead.policies.horus.placing import floor_of, less, matched, placed, running_groups, selected, stranded
 from fairlead.policies.horus.queues import clustered, in_turns
-from fairlead.policies.horus.watch import Seen, too_slow
+from fairlead.policies.horus.watch import Seen, harm_of, slowdowns_seen, too_slow
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class Horus:
             return Selection.nobody(), memo
         before = Seen.from_memo(memo)
         looks = looks_of(view, before.least_gb)
-        judge = Judge(view, self.limits, self.memory_weight, self.slowdown_weight, frozenset(before.apart))
+        judge = self._judge(view, before)
         seen = before.after_failures(view, judge, looks)
         if seen is not before:
             looks = looks_of(view, seen.least_gb)
         groups = running_groups(view, looks)
         parted, harm = self._parted(view, judge, groups)
-        seen = seen.but_apart(harm)
-        judge = Judge(view, self.limits, self.memory_weight, self.slowdown_weight, frozenset(seen.apart))
+        seen = seen.and_slower(harm)
+        judge = self._judge(view, seen)
         moving = sorted(parted | stranded(view, groups))
         floor = floor_of(view, judge, (less(group, set(moving)) for group in groups), self.local_from)
         starving, rest = self._waiting(view, judge)
@@ -91,25 +91,27 @@ class Horus:
         selection = selected(floor, min(again, self._holds(view, judge, floor.groups, set(newcomers))))
         return selection, memo if seen is before else seen.to_memo()
 
-    def _parted(self, view: Snapshot, judge: Judge, groups: list[Group]) -> tuple[set[int], set[tuple[str, str]]]:
-        """Who must leave its company, the last to come first; and which kinds were seen to do each other harm."""
+    def _judge(self, view: Snapshot, seen: Seen) -> Judge:
+        return Judge(view, self.limits, self.memory_weight, self.slowdown_weight, seen.slower)
+
+    def _parted(self, view: Snapshot, judge: Judge, groups: list[Group]) -> tuple[set[int], dict[tuple[str, str, int], float]]:
+        """Who must leave its company, the last to come first; and how much slower kinds were seen to be beside each other."""
         protected = view.protected
         bound = set() if protected is None else set(view.jobs.number[protected].tolist())
-        gone: set[int] = set()
-        harm: set[tuple[str, str]] = set()
+        gone, harm = set[int](), dict[tuple[str, str, int], float]()
         for group in groups:
             left: Group | None = group
-            slow = len(group.members) > 1 and too_slow(group, view, judge)
+            limited = len(group.members) > 1 and any(judge.limit(look) < math.inf for look in group.looks)
+            factors = slowdowns_seen(group, view) if limited else []
+            slow = too_slow(group, factors, judge)
             while left is not None and len(left.members) > 1 and (slow or not judge.fit(left.looks, left.kind)):
                 free = [number for number in left.members if number not in bound]
                 if not free:
                     break
-                leaver = free[-1]
                 if slow:
-                    mine = left.looks[left.members.index(leaver)]
-                    harm |= {_pair(mine.kind, look.kind) for n, look in zip(left.members, left.looks) if n != leaver}
-                gone.add(leaver)
-                left, slow = less(left, {leaver}), False
+                    harm |= harm_of(left, factors, free[-1])
+                gone.add(free[-1])
+                left, slow = less(left, {free[-1]}), False
         return gone, harm
 
     def _waiting(self, view: Snapshot, judge: Judge) -> tuple[list[int], list[list[int]]]:
@@ -135,10 +137,6 @@ class Horus:
                 until += [begins[number] for number in group.members if begins[number] > view.time]
                 until += [view.time for number in group.members if number in newcomers]
         return min(until)
-
-
-def _pair(one: str, two: str) -> tuple[str, str]:
-    return (one, two) if one <= two else (two, one)
 
 
 def _features(view: Snapshot, judge: Judge, numbers: Ints) -> Floats:

@@ -1,12 +1,10 @@
-"""What is seen of those who run together: who is slower than it may be, and which of them leaves; whose memory did not suffice.
-What was seen is remembered by kind, so that the same two are not put together again."""
+"""What is seen of those who run together: who is slower than it may be, and whose memory did not suffice. What was seen of two
+kinds is remembered and believed, so that the same mistake is not made again."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +22,7 @@ class Seen:
     """The memo. `least_gb` is what a job needs at least, by its number, since it ran out of memory; `failures` are those that
     have been reckoned with."""
 
-    apart: tuple[tuple[str, str], ...] = ()
+    slower: Mapping[tuple[str, str, int], float] = field(default_factory=dict)  # a kind beside another, on a type
     least_gb: Mapping[str, float] = field(default_factory=dict)
     failures: Mapping[str, int] = field(default_factory=dict)
 
@@ -32,16 +30,15 @@ class Seen:
     def from_memo(cls, memo: Memo) -> Seen:
         if memo is None:
             return cls()
-        apart = tuple((str(one), str(two)) for one, two in memo["apart"])
-        return cls(apart, memo["least_gb"], memo["failures"])
+        slower = {(str(one), str(two), int(kind)): float(factor) for one, two, kind, factor in memo["slower"]}
+        return cls(slower, memo["least_gb"], memo["failures"])
 
     def to_memo(self) -> Memo:
-        data: dict[str, Any] = {"apart": [list(pair) for pair in self.apart]}
-        return {**data, "least_gb": dict(self.least_gb), "failures": dict(self.failures)}
+        slower = [[*who, factor] for who, factor in sorted(self.slower.items())]
+        return {"slower": slower, "least_gb": dict(self.least_gb), "failures": dict(self.failures)}
 
-    def but_apart(self, kinds: set[tuple[str, str]]) -> Seen:
-        new = sorted(kinds - set(self.apart))
-        return Seen((*self.apart, *new), self.least_gb, self.failures) if new else self
+    def and_slower(self, found: Mapping[tuple[str, str, int], float]) -> Seen:
+        return replace(self, slower={**self.slower, **found}) if found else self
 
     def after_failures(self, view: Snapshot, judge: Judge, looks: Mapping[int, Look]) -> Seen:
         """Whoever failed since needs more than there was where it stood (Horus §4.2.3)."""
@@ -59,7 +56,7 @@ class Seen:
             place = int(view.holdings.last[number])
             if place >= 0 and not jobs.running[at]:
                 least[str(number)] = max(least.get(str(number), 0.0), _left_gb(view, judge, looks, place))
-        return Seen(self.apart, least, counts)
+        return replace(self, least_gb=least, failures=counts)
 
 
 def _left_gb(view: Snapshot, judge: Judge, looks: Mapping[int, Look], place: int) -> float:
@@ -70,15 +67,28 @@ def _left_gb(view: Snapshot, judge: Judge, looks: Mapping[int, Look], place: int
     return min(max(there - used, 0.0) * (1 + MORE) + MORE, there)
 
 
-def too_slow(group: Group, view: Snapshot, judge: Judge) -> bool:
-    """Whether somebody of a group is seen to be slower than it may be."""
-    if all(math.isinf(judge.limit(look)) for look in group.looks):
-        return False
+def slowdowns_seen(group: Group, view: Snapshot) -> list[float]:
+    """How many times slower than alone each of a group is; 0 for who has not begun to make steps."""
     jobs, rates = view.jobs.of(np.array(group.members)), view.rates
     nodes = len({view.cluster.node_of_accelerator[place] for place in group.places})
     spread = nodes > -(-len(group.places) // int(view.cluster.largest_node_of_type[group.kind]))
-    for look, rate, since in zip(group.looks, jobs.rate.tolist(), jobs.since_s.tolist()):
-        alone = float((rates.spread if spread else rates.alone)[look.row, group.kind])
-        if rate > 0 and since <= view.time and alone > rate * judge.limit(look) * (1 + ROUNDING):
-            return True
-    return False
+    alone = (rates.spread if spread else rates.alone)[[look.row for look in group.looks], group.kind]
+    steady = (jobs.rate > 0) & (jobs.since_s <= view.time)
+    return np.where(steady, alone / np.where(steady, jobs.rate, 1.0), 0.0).tolist()
+
+
+def too_slow(group: Group, seen: list[float], judge: Judge) -> bool:
+    """Whether somebody of a group is slower than it may be."""
+    return any(factor > judge.limit(look) * (1 + ROUNDING) for factor, look in zip(seen, group.looks))
+
+
+def harm_of(group: Group, seen: list[float], leaver: int) -> dict[tuple[str, str, int], float]:
+    """What a leaver did to the others of its group and they to it, by kind. Among more than two all is put down to it."""
+    at = group.members.index(leaver)
+    mine, found = group.looks[at], dict[tuple[str, str, int], float]()
+    for place, look in enumerate(group.looks):
+        if place != at:
+            for one, two, factor in ((look.kind, mine.kind, seen[place]), (mine.kind, look.kind, seen[at])):
+                if factor > 0:
+                    found[one, two, group.kind] = max(factor, found.get((one, two, group.kind), 1.0))
+    return found
