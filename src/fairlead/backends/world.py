@@ -126,7 +126,7 @@ class World:
         short: list[int] = []
         for number, begin, end in zip(launches.jobs.tolist(), launches.offsets.tolist(), launches.offsets[1:].tolist()):
             mine, need = launches.accelerators[begin:end], float(needs[self.row[number]])
-            if (left[mine] < need).any():
+            if (left[mine] < need * (1 - 1e-9)).any():
                 short.append(number)
             else:
                 left[mine] -= need

@@ -103,8 +103,9 @@ class Floor:
             choices += [places for places in by_node.values() if len(places) >= look.workers]
             if look.workers > self._largest[kind] and len(ranked) >= look.workers:
                 choices.append(ranked)
-        kept = [places[: look.workers] for places in choices]
-        self.kept_for = set(min(kept, key=lambda places: (sum(residents[places].tolist()), places), default=[]))
+        there_now = residents.tolist()
+        kept = [(sum(there_now[place] for place in places[: look.workers]), places[: look.workers]) for places in choices]
+        self.kept_for = set(min(kept, default=(0, []))[1])
 
     # What the above are made of.
 

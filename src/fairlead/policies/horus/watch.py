@@ -74,7 +74,8 @@ def slowdowns_seen(group: Group, view: Snapshot) -> list[float]:
     spread = nodes > -(-len(group.places) // int(view.cluster.largest_node_of_type[group.kind]))
     alone = (rates.spread if spread else rates.alone)[[look.row for look in group.looks], group.kind]
     steady = (jobs.rate > 0) & (jobs.since_s <= view.time)
-    return np.where(steady, alone / np.where(steady, jobs.rate, 1.0), 0.0).tolist()
+    factors: list[float] = np.where(steady, alone / np.where(steady, jobs.rate, 1.0), 0.0).tolist()
+    return factors
 
 
 def too_slow(group: Group, seen: list[float], judge: Judge) -> bool:

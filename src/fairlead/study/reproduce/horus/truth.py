@@ -42,7 +42,7 @@ class MeasuredPairs(World):
         return _table(self.device)
 
     @cached_property
-    def mark(self) -> str:  # type: ignore[override]
+    def mark(self) -> str:
         """Of what is true and of what is believed."""
         content = repr((self.trainings, self.uses, self.model)).encode() + self.table.paired.tobytes()
         return hashlib.sha256(content).hexdigest()[:16]
