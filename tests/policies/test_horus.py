@@ -141,6 +141,14 @@ def test_over_commitment_has_limits():
     assert scene(on=machine(size=1), slo=1.5).submit(*jobs).round().running == {"h1", "l"}
 
 
+def test_more_than_two_can_share_where_that_is_wanted():
+    config = SchedulerConfig(Part("horus", {"most_jobs": 3}), estimation=believed(), round_s=60.0)
+    harness = Harness(config, table=table(), residents=3).cluster(machine(size=1))
+    harness.submit(*(of("light", f"l{i}") for i in range(4)))
+    assert harness.round().running == {"l0", "l1", "l2"}
+    harness.run()
+
+
 def test_large_gangs_stand_on_few_nodes_before_cost_counts():
     """What is idle is on two nodes; on one there is a gang to share with."""
     cluster = Cluster(tuple(Node(f"n{size}", "gpu", size) for size in (8, 4, 5)), (AcceleratorType("gpu", 16.0),))
