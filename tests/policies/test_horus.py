@@ -196,8 +196,25 @@ def test_who_is_parted_moves_where_there_is_room():
     harness.round()
     assert {"l1", "w"} in together(harness)
     now = harness.round()
-    assert now.launched == now.suspended == {"w"}, "it goes to the middle one, which is a mistake too"
-    assert harness.round().waiting == {"w"}
+    assert now.suspended == {"w"}
+    assert not now.launched, "the other one might be as bad"
+    assert harness.round().launched == {"w"}
+    assert harness.round().suspended == {"w"}, "it was"
+    harness.run()
+    alone = scene(on=machine(size=2), slo=1.5).submit(of("light", "l1"), of("light", "l2", seconds=100.0), of("worse", "w"))
+    alone.round()
+    assert {"l1", "w"} in together(alone)
+    assert alone.round().suspended == {"w"}
+    assert alone.round().launched == {"w"}, "onto an idle one"
+    alone.run()
+
+
+def test_who_was_parted_has_no_other_company_at_once():
+    """Nobody is beyond its limit for a second round, whoever waits for its place."""
+    harness = scene(on=machine(size=1), slo=1.5, estimation=believed(heavy=(20.0, 2.0)))
+    harness.submit(of("heavy", "h1"), of("worse", "w"), of("heavy", "h2"))
+    running = [harness.round().running for _ in range(5)]
+    assert running == [{"h1", "w"}, {"h1"}, {"h1", "h2"}, {"h1"}, {"h1"}]
     harness.run()
 
 

@@ -55,6 +55,7 @@ class Floor:
         self._node_of = cluster.node_of_accelerator
         self._largest = cluster.largest_node_of_type.tolist()
         self.kept_for: set[int] = set()  # nobody new may come to these
+        self._resting: set[int] = set()  # likewise, but where they are idle
         self.company = True  # whether newcomers may join others
         self.enemies: frozenset[tuple[int, int]] = frozenset()  # by number, the lower one first: they do not meet
 
@@ -65,6 +66,10 @@ class Floor:
         for look in group.looks:
             self._use_host(look, group.places)
         self._offer(group)
+
+    def rest(self, places: Iterable[int]) -> None:
+        """Nobody joins who is there, for now."""
+        self._resting.update(places)
 
     def best(self, look: Look, number: int = -1) -> Spot | None:
         """The cheapest place that there is for a newcomer of this look; its number matters where it has enemies."""
@@ -131,7 +136,9 @@ class Floor:
                         break  # others of its look are no better
 
     def _may_join(self, look: Look, number: int, group: Group) -> bool:
-        if self.kept_for.intersection(group.places) or not self._hosts(look, group.places):
+        if not self.kept_for.isdisjoint(group.places) or not self._resting.isdisjoint(group.places):
+            return False
+        if not self._hosts(look, group.places):
             return False
         return not any((min(number, other), max(number, other)) in self.enemies for other in group.members)
 

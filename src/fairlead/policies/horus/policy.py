@@ -79,10 +79,15 @@ class Horus:
         parted, harm = self._parted(view, judge, groups)
         seen = seen.and_slower(harm)
         judge = self._judge(view, seen)
-        moving = sorted(parted | stranded(view, groups))
-        floor = floor_of(view, judge, (less(group, set(moving)) for group in groups), self.local_from)
+        homeless = stranded(view, groups) - parted
+        floor = floor_of(view, judge, (less(group, parted | homeless) for group in groups), self.local_from)
+        # Who was parted, and from whom, has no other company before the next look: it might be as bad.
+        floor.rest(place for group in groups if parted.intersection(group.members) for place in group.places)
+        floor.company = False
+        newcomers = placed(floor, looks, sorted(parted))
+        floor.company = True
         starving, rest = self._waiting(view, judge)
-        newcomers = placed(floor, looks, (*moving, *starving), starving=len(moving) + len(starving))
+        newcomers += placed(floor, looks, (*sorted(homeless), *starving), starving=len(homeless) + len(starving))
         if self.match:
             newcomers += [number for batch in rest for number in matched(floor, looks, batch)]
         else:
