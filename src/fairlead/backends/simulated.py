@@ -28,6 +28,9 @@ from fairlead.workloads.profiles import ThroughputTable
 Other: TypeAlias = ev.JobCancelled | ev.NodeDrained | ev.MetricsReported | ev.SchedulerSwitched
 """What comes from outside besides jobs and faults."""
 
+OUT_OF_MEMORY = "out of memory"
+"""Why a job failed that has once too often found less on its accelerators than it needs."""
+
 
 class Simulated:
     """Give it the cluster, the true rates, and what comes from outside: jobs by submission, and node faults. Jobs that `losses`
@@ -59,6 +62,7 @@ class Simulated:
         self._others = sorted(others, key=lambda event: event.time)
         self._next_other = 0
         self._untold: list[ev.Event] = []  # what is known before the first wait
+        self._failures: dict[int, int] = {}  # by job, of its own
         self.world.foresee(self._arrivals, first_number)
         self._losses = LossReports(losses) if losses else None
         if self._losses is not None:
@@ -106,6 +110,7 @@ class Simulated:
             c["ran"][columns.number] = columns.settled_run_s
             self.world.started[columns.number] = columns.starts > 0
             self.world.natures.said_before(columns.number, columns.metric(BATCH_SIZE))
+            self._failures.update(zip(columns.number.tolist(), columns.failures.tolist()))
         running = jobs.number[jobs.running]
         if len(running):
             offsets, places = ragged(view.holdings.of(number) for number in running.tolist())
@@ -161,11 +166,25 @@ class Simulated:
                     told.append(self._progress(lost_some, plan.time))
             if self.world.natural and len(over := self.world.natures.overrun(plan.suspended)):  # further than one would expect
                 told.append(self._progress(over, plan.time))
-        if len(plan.launches):
-            touched.append(self.world.launch(plan.launches, plan.time))
-            self._go_on(plan.launches.jobs, plan.time, told)
+        launches = plan.launches
+        if len(launches) and len(short := self.world.out_of_memory(launches)):
+            launches = launches.only(~np.isin(launches.jobs, short))
+            told.extend(self._out_of_memory(short, plan.time))
+        if len(launches):
+            touched.append(self.world.launch(launches, plan.time))
+            self._go_on(launches.jobs, plan.time, told)
         self._refresh(touched, plan.time, told)
         return told
+
+    def _out_of_memory(self, jobs: Ints, now: float) -> Iterator[ev.Event]:
+        """They fall over as they start: back to the line, or out of it where that was once too often."""
+        for number in jobs.tolist():
+            self._failures[number] = self._failures.get(number, 0) + 1
+        last = np.array([self._failures[n] > self.world.jobs[n].retry_limit for n in jobs.tolist()], dtype=np.bool_)
+        if len(again := jobs[~last]):
+            yield ev.JobsInterrupted(now, again, self.world.columns["base"][again], own_fault=True)
+        if len(over := jobs[last]):
+            yield ev.JobsFailed(now, over, np.full(len(over), now), OUT_OF_MEMORY)
 
     def add(self, job: Job) -> None:
         """One more job comes from outside, at its submission time, or now where that has passed."""

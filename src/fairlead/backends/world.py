@@ -114,6 +114,23 @@ class World:
         self._limited = self._limited or bool((self._block[mine, 1] < math.inf).any())
         self.natural = self.natures.arrive(enumerate(jobs, first), self.columns["steps"])
 
+    def out_of_memory(self, launches: Launches) -> Ints:
+        """Who of these, started in this order, finds less memory left on an accelerator than it needs."""
+        needs = self.table.memory_gb
+        if needs is None:
+            return NONE
+        there = np.array([kind.memory_gb for kind in self.cluster.types])[self.cluster.type_of]
+        holder, place = self.holdings.places(self.running)
+        left: Floats = there - np.bincount(place, needs[self.row[holder]], minlength=self.cluster.size)
+        short: list[int] = []
+        for number, begin, end in zip(launches.jobs.tolist(), launches.offsets.tolist(), launches.offsets[1:].tolist()):
+            mine, need = launches.accelerators[begin:end], float(needs[self.row[number]])
+            if (left[mine] < need * (1 - 1e-9)).any():
+                short.append(number)
+            else:
+                left[mine] -= need
+        return np.array(short, dtype=np.int64)
+
     def launch(self, launches: Launches, now: float) -> Ints:
         """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
         jobs, c = launches.jobs, self.columns

@@ -17,6 +17,7 @@ from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
 from fairlead.study.reproduce.blox.own_clusters import own_clusters
 from fairlead.study.reproduce.gavel import GAVEL
+from fairlead.study.reproduce.horus import HORUS, MeasuredPairs
 from fairlead.study.reproduce.page import shown_ours, shown_paper
 from fairlead.study.reproduce.reproduce import Outcome
 from fairlead.study.reproduce.shockwave import SHOCKWAVE, AdaptiveJobs
@@ -69,6 +70,12 @@ _SHOCKWAVE_HELP = _help(
     "Shockwave's evaluation (NSDI'23, sections 5 and 8)",
     "shockwave",
     "shockwave --scale medium --only fig7,fig9 --out out/shockwave-medium",
+)
+_HORUS_HELP = _help(
+    HORUS,
+    "Horus' evaluation (TPDS'21, section 6)",
+    "horus",
+    "horus --scale medium --only table7,queues --out out/horus-medium",
 )
 
 
@@ -137,6 +144,18 @@ def shockwave(
     world = AdaptiveJobs(data=_data(data, "Shockwave's traces"))
     _ = world.mark  # as above
     _run(Reproduction(SHOCKWAVE, size, world, folder, studies), processes, json)
+
+
+@reproduce_app.command("horus", help=_HORUS_HELP)
+def horus(
+    scale: ScaleOption = "small",
+    only: OnlyOption = "",
+    folder: FolderOption = Path("out/horus"),
+    processes: ProcessesOption = None,
+    json: JsonOption = False,
+) -> None:
+    studies, size = HORUS.chosen(_names(only)), HORUS.scale(scale)
+    _run(Reproduction(HORUS, size, MeasuredPairs(), folder, studies), processes, json)
 
 
 def _names(only: str) -> list[str]:

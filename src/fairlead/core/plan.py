@@ -14,6 +14,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE
 from fairlead.core.reasons import Reason
+from fairlead.core.usage import Usage
 
 T = TypeVar("T")
 
@@ -96,6 +97,7 @@ class Rates:
     ranked: Sequence[tuple[int, ...]] | None = None  # `wishes`, likewise
     other_sizes: OtherSizes | None = None  # None: there is nothing to know
     other_batches: OtherBatches | None = None  # likewise
+    usage: Usage | None = None  # likewise
 
     @property
     def of_jobs(self) -> Floats:

@@ -9,7 +9,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from fairlead.core.errors import FairleadError
-from fairlead.core.events import Event, FactsLearned, Memo, MemoChanged, MetricsReported, RoundPlanned, SchedulerSwitched
+from fairlead.core.events import (
+    Event,
+    FactsLearned,
+    JobsFailed,
+    JobsInterrupted,
+    Memo,
+    MemoChanged,
+    MetricsReported,
+    RoundPlanned,
+    SchedulerSwitched,
+)
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Reason
 from fairlead.core.rounds import boundary_after, boundary_at
@@ -206,7 +216,8 @@ class Loop:
             self.journal.commit()  # nothing acts on a plan that could be forgotten
             for event in self.backend.submit(plan):
                 self.record(event)
-                if isinstance(event, MetricsReported):  # what jobs say as they start is there to be seen at the next look
+                # What jobs say as they start, and who fell over at once, is there to be seen at the next look.
+                if isinstance(event, (MetricsReported, JobsInterrupted, JobsFailed)):
                     plan = replace(plan, holds_until=plan.time, revisit=plan.time)
         self.plan = plan
         if self.on_decision is not None:

@@ -112,6 +112,9 @@ class TaskSpec(BaseModel):
     group: Annotated[Label, Field(description="trials of one search, of which the worst may be ended early")] = ""
     group_order: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     after: Annotated[list[str | int], Field(max_length=MOST_AFTER, description="jobs that must have finished first")] = []
+    most_slowdown: Annotated[
+        float | None, Field(ge=1, lt=1e15, description="how many times slower than alone company may make it; 1: it wants none")
+    ] = None
     env: dict[str, Word] = {}
     directory: Annotated[str, AfterValidator(_absolute)] = ""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
@@ -200,6 +203,7 @@ class TaskSpec(BaseModel):
             mode=self.mode,
             command=self._command(words),
             after=tuple(after),
+            most_slowdown=math.inf if self.most_slowdown is None else self.most_slowdown,
         )
 
     def _command(self, words: list[str]) -> str:
