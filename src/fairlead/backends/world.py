@@ -120,7 +120,7 @@ class World:
         if needs is None:
             return NONE
         there = np.array([kind.memory_gb for kind in self.cluster.types])[self.cluster.type_of]
-        holder, place = self.holdings.places(self.running)
+        holder, place = self.where.holdings(self.running).places(self.running)
         left: Floats = there - np.bincount(place, needs[self.row[holder]], minlength=self.cluster.size)
         short: list[int] = []
         for number, begin, end in zip(launches.jobs.tolist(), launches.offsets.tolist(), launches.offsets[1:].tolist()):

@@ -137,8 +137,8 @@ def shockwave(
         ),
     ] = None,
     folder: FolderOption = Path("out/shockwave"),
-    processes: ProcessesOption = None,
-    json: JsonOption = False,
+    processes: opt.ProcessesOption = None,
+    json: opt.JsonOption = False,
 ) -> None:
     studies, size = SHOCKWAVE.chosen(_names(only)), SHOCKWAVE.scale(scale)
     world = AdaptiveJobs(data=_data(data, "Shockwave's traces"))
@@ -151,8 +151,8 @@ def horus(
     scale: ScaleOption = "small",
     only: OnlyOption = "",
     folder: FolderOption = Path("out/horus"),
-    processes: ProcessesOption = None,
-    json: JsonOption = False,
+    processes: opt.ProcessesOption = None,
+    json: opt.JsonOption = False,
 ) -> None:
     studies, size = HORUS.chosen(_names(only)), HORUS.scale(scale)
     _run(Reproduction(HORUS, size, MeasuredPairs(), folder, studies), processes, json)
