@@ -180,7 +180,7 @@ def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, ho
     if -1 in given:
         chosen = (types >= 0).nonzero()[0]
         order, types = order[chosen], types[chosen]
-    return Selection(jobs.numbers_at(order), types, jobs.workers[order], holds_until=holds_until, head=stopped)
+    return Selection.of(jobs.numbers_at(order), types, jobs.workers[order], holds_until, stopped)
 
 
 def _first_free(wishes: tuple[int, ...], mask: int, free: list[int], want: int) -> int:
