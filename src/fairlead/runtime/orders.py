@@ -113,8 +113,8 @@ class Wants:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """All workers of a job on this node have ended. `yielded` where they left because the lease was over, or were killed as they
-    did not; `code` is the exit status of the first that failed or was killed (negative: the signal), or 0."""
+    """All workers of a job on this node have ended. `yielded` where they left because the lease was over, or did not and were
+    killed; `code` is the exit status of the first that failed or was killed (negative: the signal), or 0."""
 
     job: int
     generation: int

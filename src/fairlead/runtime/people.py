@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from fairlead.runtime.reading import read_logs
 
 URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
 AWAY = 409  # what a log is whose node does not answer
+LATER = 503  # what cannot be answered now
+PATIENCE_S = 60.0
 OVERTAKEN = 409  # what a switch is where somebody else has switched since
 CONNECTION = Path(".fairlead") / "connection.json"
 """Where `fairlead up` writes how it is reached."""
@@ -92,20 +95,36 @@ class ControlPlane:
         self, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, follow: bool = False
     ) -> Iterator[dict[str, Any]]:
         """Pieces of what a worker printed, whole or its last lines; with `follow` until the job ends, launch after launch. A
-        node that is away is waited for then, until the job goes on elsewhere."""
+        node that is away is waited for then, until the job goes on elsewhere; a control plane that is, for a minute."""
+        job = str(self.job(name)["number"])  # the name may be another's when this one has ended
+        heard = time.monotonic()
 
         def piece(at: int, offset: int) -> dict[str, Any]:
+            nonlocal heard
             try:
-                return self.log_piece(name, launch=at, rank=rank, offset=offset)
-            except RefusedRequest as answer:
-                if not follow or answer.status != AWAY:
+                ask = self._log_piece_or_nothing if follow else self.log_piece
+                found = ask(job, launch=at, rank=rank, offset=offset)
+            except (Unreachable, RefusedRequest) as problem:
+                passes = isinstance(problem, Unreachable) or problem.status == LATER
+                if not follow or not passes or time.monotonic() > heard + PATIENCE_S:
                     raise
-                job = self.job(name)
-                ended = job["ended_s"] is not None
-                over = ended or job["starts"] > at
-                return {"launch": at, "launches": job["starts"], "over": over, "ended": ended, "text": "", "next": offset}
+                return _nothing(at, offset)
+            heard = time.monotonic()
+            return found
 
         return read_logs(piece, launch, tail=tail, follow=follow)
+
+    def _log_piece_or_nothing(self, job: str, *, launch: int, rank: int, offset: int) -> dict[str, Any]:
+        """The same as `log_piece`, but of a node that is away: nothing for now."""
+        try:
+            return self.log_piece(job, launch=launch, rank=rank, offset=offset)
+        except RefusedRequest as answer:
+            if answer.status != AWAY:
+                raise
+            told = self.job(job)
+            ended = told["ended_s"] is not None
+            over = ended or told["starts"] > launch
+            return {**_nothing(launch, offset), "launches": told["starts"], "over": over, "ended": ended}
 
     def nodes(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/nodes")["nodes"])
@@ -183,6 +202,11 @@ class ControlPlane:
             return ssl.create_default_context(cafile=self.authority)
         except (ssl.SSLError, OSError) as problem:
             raise Unreachable(f"{self.authority}: not a certificate authority's PEM file ({problem})") from None
+
+
+def _nothing(launch: int, offset: int) -> dict[str, Any]:
+    """A piece of a log in which nothing stands; there may be more."""
+    return {"launch": launch, "launches": launch, "over": False, "ended": False, "text": "", "next": offset}
 
 
 def _part(name: str) -> str:
