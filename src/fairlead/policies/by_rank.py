@@ -3,14 +3,16 @@
     max Σ_m weight_m · r_m    such that the demands r can be dealt out of the supply Y   (supply.py says when that is)
 
 Inside a class the optimum is plain: laid out from the fastest to none, the supply goes to its members from the heaviest to the
-lightest, a unit of time each. With their weights w_1 ≥ w_2 ≥ … ≥ w_n, and w_n+1 = 0, that is worth
+lightest, a unit of time each. With U(τ) = Σ_{w: T_w > τ} Y_w, the time at higher speeds than τ, and F(u) the weight of the u
+heaviest members, that is worth
 
-    V_g(Y) = Σ_k (w_k − w_k+1) · min_τ [ k·τ + Σ_w max(T_w − τ, 0)·Y_w ]
+    V_g(Y) = ∫ F(U(τ)) dτ
 
-where τ is best the speed at which the k-th unit ends. V is concave, and any choice of τ for each k is a linear bound on it. So
-the program has a column for each way and one for the worth of each class, however many jobs there are, and a row for those
-bounds alone that some solution has violated: the layout of that solution is the choice of τ. It ends in an optimum, not near
-one.
+F is concave, and so is V; a tangent of F at each τ is a linear bound on it. So the program has a column for each way and a few
+for the worth of each class, however many jobs there are, and a row for those bounds alone that some solution has violated: the
+layout of that solution says where the tangents touch. The speeds of a class are cut into blocks, each with a worth and bounds
+of its own: one bound for all of a class would be wrong as a whole as soon as it is wrong at one speed. It ends in an optimum,
+not near one.
 
 Bounds that held at the last moment's optimum are nearly right at the next. They are kept, as layouts, which saves time; the
 optimum does not depend on them."""
@@ -35,8 +37,8 @@ _ROUNDS = 500
 _GAP = 1e-11
 _EXACT = 1e-8  # what rounding may leave of the gap where no bound is violated any more
 _USED = 1e-10
-_BLOCKS = 6
-_PARTS = (0.0, 0.5)
+_BLOCKS = 6  # of a class's speeds, at most
+_PARTS = (0.0, 0.5)  # of a class's members at full speed: where the first tangents touch
 _DIGITS = 10  # of speeds: who is as fast as another is so whichever way the solver came to it
 _APART = 1e-7
 """By up to so much, of a fastest type's speed at full weight, time counts less on one way than on another that is as good."""
@@ -92,8 +94,7 @@ class Ranked:
     def worth(self, laid: Stretches) -> Floats:
         """By block."""
         many = np.minimum(laid.time, len(self.weights)).astype(np.int64)
-        full = laid.width * (self._sum[many] + (laid.time - many) * self._at[many])
-        return np.bincount(laid.block, full, minlength=self.blocks)
+        return self._by_block(laid, laid.width * (self._sum[many] + (laid.time - many) * self._at[many]))
 
     def bounds(self, laid: Stretches) -> tuple[Floats, Floats, Floats]:
         """What a unit of time at each speed adds at most to the worth of its own block, and in each block what a unit at a
@@ -102,8 +103,12 @@ class Ranked:
         slope = self._at[end]
         reached = np.minimum(np.maximum(self._speed[:, None] - laid.low, 0.0), laid.width)
         mine = (reached * (self.block[:, None] == laid.block)) @ slope
-        without = np.bincount(laid.block, laid.width * (self._sum[end] - end * slope), minlength=self.blocks)
-        return mine, np.bincount(laid.block, laid.width * slope, minlength=self.blocks), without
+        without = self._by_block(laid, laid.width * (self._sum[end] - end * slope))
+        return mine, self._by_block(laid, laid.width * slope), without
+
+    def _by_block(self, laid: Stretches, column: Floats) -> Floats:
+        total: Floats = np.bincount(laid.block, column, minlength=self.blocks).astype(np.float64, copy=False)
+        return total
 
     def dealt(self, layout: Layout) -> Floats:
         """The speed of each member."""
@@ -146,9 +151,7 @@ class _Bounded:
         follows = (block + 1 < self._first[sides.owner + 1]).nonzero()[0]  # sides that are above some block
         entries = (
             np.concatenate((resource, resources + sides.owner, higher, higher[later], higher[block[follows] + 1])),
-            np.concatenate(
-                (way, sides.way, self._above + np.arange(every), self._above + later - 1, sides.way[follows])
-            ),
+            np.concatenate((way, sides.way, self._above + np.arange(every), self._above + later - 1, sides.way[follows])),
             np.concatenate(
                 (ways.use[way, resource], sides.weight, np.ones(every), -np.ones(len(later)), -sides.weight[follows])
             ),

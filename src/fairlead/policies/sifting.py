@@ -14,8 +14,8 @@ _AT_A_TIME = 96
 
 
 class Sifted:
-    """As a `Program`. The solver is told of the columns `first` at once; all others are 0 or above. Whatever the rows, they must
-    admit a solution in these alone, or else all enter."""
+    """As a `Program`. The solver is told of the columns `first` at once; all others are 0 or above. Where the rows admit no
+    solution in those that it knows, all enter."""
 
     def __init__(
         self,

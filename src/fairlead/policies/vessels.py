@@ -1,5 +1,5 @@
-"""What water filling fills: a cluster on which jobs are alone on types, at will or in fixed mixes, or a supply in which they may
-also share accelerators or stand apart. A vessel remembers at which prices it was full."""
+"""What water filling fills: a cluster on which jobs are alone on types, at will or in fixed mixes, or a supply in which they
+may also share accelerators or stand apart. A vessel remembers at which prices it was full."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ class AtWill(_OfTypes):
         return lambda level: 1.0 + beyond(level * self._unit)[0]
 
     def _without(self, priced: Bools) -> Floats:
-        fastest = np.where(priced, 0.0, self._demands.classes.rates).max(axis=1)
-        return fastest[self._demands.of] / self._unit
+        fastest: Floats = np.where(priced, 0.0, self._demands.classes.rates).max(axis=1)
+        level: Floats = fastest[self._demands.of] / self._unit
+        return level
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,19 @@ class _Rise:
         # From behind and party by party: differences of sums would lose weights that are small beside others.
         parts = [np.cumsum(part[::-1])[::-1] for part in np.split(weight, first[1:])]
         speed = np.concatenate(parts) if parts else weight
-        return cls(parties, order, first, of, cap, weight, before, speed, start, np.maximum(end - start, 0.0), bool(parties.in_order.all()))
+        return cls(
+            parties,
+            order,
+            first,
+            of,
+            cap,
+            weight,
+            before,
+            speed,
+            start,
+            np.maximum(end - start, 0.0),
+            bool(parties.in_order.all()),
+        )
 
     @property
     def end(self) -> float:

@@ -177,8 +177,9 @@ class Turns:
         usable = (rates.alone[rates.row[at]] > 0) & (jobs.fits[at][:, None] >> np.arange(len(free)) & 1).astype(np.bool_)
         usable &= np.array(free) >= jobs.workers[at][:, None]
         at, usable = at[usable.any(axis=1)], usable[usable.any(axis=1)]
-        order = np.lexsort((at, -ledger.owed(view, received)[at]))
-        at, usable = at[order], usable[order]
+        if len(at) > 1:
+            order = np.lexsort((at, -ledger.owed(view, received)[at]))
+            at, usable = at[order], usable[order]
         wishes = (-rates.alone[rates.row[at]]).argsort(axis=1, kind="stable")
         rows: list[int] = []
         types: list[int] = []
