@@ -6,7 +6,8 @@ requests need, and training on what is left.
 A session is a job without an end: somebody cancels it. Where it is elastic it has as many workers as it needs, however many it
 was submitted with, each a replica; otherwise always those. R_s is what the job reported last as `request_rate`, or what
 `sessions` says. What routers have to know is in the memo, which is journaled when it changes: the batch of each session, and
-for how many requests a second it was planned.
+for how many requests a second it was planned. An elastic session's launch carries its batch too; where the batch alone
+changes, nobody is started again for that.
 
 Sessions have accelerators to themselves here; `pooling.py` packs closer, and a selection has no words for it: jobs that share
 accelerators share all of them."""
@@ -100,7 +101,7 @@ class Nexus:
         rest, _ = policy.select(trained.but(capacity=view.capacity - used), None)
         routing = _routing(view, sized)
         known = {} if memo is None else memo["routing"]
-        return _both(sized, reasons, rest), memo if routing == known else {"routing": routing}
+        return _both(view, sized, reasons, rest), memo if routing == known else {"routing": routing}
 
     def _ours(self, view: Snapshot) -> Bools:
         if not self.sessions:
@@ -182,16 +183,20 @@ def _as_asked(ways: Mapping[int, _Sized], free: Ints, now: int, workers: int) ->
     return None if best is None else replace(best, workers=workers)
 
 
-def _both(sized: list[_Sized], reasons: Mapping[int, Reason], rest: Selection) -> Selection:
+def _both(view: Snapshot, sized: list[_Sized], reasons: Mapping[int, Reason], rest: Selection) -> Selection:
     if not sized and not reasons:
         return rest
-    columns = ([getattr(one, name) for one in sized] for name in ("job", "type", "workers"))
-    jobs, types, workers = (np.array(column, dtype=np.int64) for column in columns)
+    columns = ([getattr(one, name) for one in sized] for name in ("job", "type", "workers", "batch"))
+    jobs, types, workers, batches = (np.array(column, dtype=np.int64) for column in columns)
+    at = view.jobs.position_of(jobs)
+    stays = (view.jobs.type[at] == types) & (view.jobs.held[at] == workers)
+    batches = np.where(view.elastic[at], np.where(stays, view.jobs.batch_size[at], batches), 0)
     return replace(
         rest,
         jobs=np.concatenate((jobs, rest.jobs)),
         types=np.concatenate((types, rest.types)),
         workers=np.concatenate((workers, rest.workers)),
+        batch_sizes=np.concatenate((batches, np.zeros(len(rest), dtype=np.int64))),
         reasons={**rest.reasons, **reasons},
     )
 

@@ -17,6 +17,7 @@ from fairlead.core.job import ELASTIC
 from fairlead.core.plan import TUNED, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
+from fairlead.policies.nexus import Asked, Nexus
 from fairlead.runtime.agent.environment import variables
 from fairlead.runtime.control.measures import MOST_NAMES, Measures
 from fairlead.runtime.orders import Ended, Launch, Metric, Progress, Revoke, Task
@@ -76,6 +77,26 @@ def test_after_a_restart_an_order_that_nobody_heard_is_said_again_as_it_was():
         again.loop.record(event)
     ((_, said),) = again.wire.new()
     assert replace(said, gang_token="") == replace(order, gang_token="")
+
+
+def test_a_session_is_started_with_the_replicas_and_the_batch_that_its_requests_need():
+    scene = Scene("v100:4")
+    photos = Asked(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40)}, rate=700)
+    scene.loop.stages = replace(scene.loop.stages, policy=Nexus({"photos": photos}))
+    scene.join()
+    scene.job("photos", steps=1e9, mode=ELASTIC)
+    ((_, first),) = scene.at(0.0)
+    assert isinstance(first, Launch)
+    assert (first.world_size, first.batch_size) == (2, 32)
+    for second, rate in ((1.0, 600.0), (3.0, 2000.0)):
+        scene.live.tell(0, [Metric(0, 1, "request_rate", rate)])
+        scene.at(second)
+    assert scene.at(10.0) == [(0, Revoke(0, 1))]
+    scene.live.tell(0, [Ended(0, 1, 0, True, 9, 9)])
+    ((_, second),) = scene.at(11.0)
+    assert isinstance(second, Launch)
+    assert (second.world_size, second.batch_size) == (3, 32)
+    scene.check()
 
 
 def test_a_worker_finds_its_size_in_its_environment(tmp_path):
