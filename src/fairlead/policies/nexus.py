@@ -24,7 +24,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
-from fairlead.core.inference import MOST_IN_A_BATCH, REPORTED, Session, latencies
+from fairlead.core.inference import MOST_IN_A_BATCH, MOST_REQUESTS_PER_S, REPORTED, Session, latencies
 from fairlead.core.plan import Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
@@ -143,13 +143,13 @@ class Nexus:
 
     def _ways(self, view: Snapshot, number: int, reported: float, fits: int) -> dict[int, _Sized]:
         """By type, what the session needs there."""
-        session = self.session(view.job_of[number].name, reported if reported > 0 else None)
+        session = self.session(view.job_of[number].name, min(reported, MOST_REQUESTS_PER_S) if reported > 0 else None)
         rate, ways = session.rate, {}
         for code, name in enumerate(view.cluster.type_names):
             batch = gathered_batch(session, name, self.wait) if fits >> code & 1 else 0
             if batch:
                 load = rate / float(session.throughput(name)[batch - 1])
-                needed = math.ceil(load * (1 + self.headroom / math.sqrt(rate * session.slo_s)) - 1e-9)
+                needed = max(1, math.ceil(load * (1 + self.headroom / math.sqrt(rate * session.slo_s)) - 1e-9))
                 ways[code] = _Sized(number, code, needed, needed, batch, rate)
         return ways
 
