@@ -80,6 +80,13 @@ def test_a_session_that_is_not_elastic_has_the_replicas_it_was_submitted_with():
     assert loop.state.memo["routing"]["photos"] == {"type": "v100", "replicas": 3, "needed": 5, "batch": 32, "rate": 3000.0}
 
 
+@pytest.mark.parametrize(("rate", "size"), [(1e-300, 2), (1e-20, 2), (1e300, 8), (np.inf, 8), (0.0, 2), (-5.0, 2)])
+def test_a_rate_that_cannot_be_is_no_mistake_of_the_policy(rate, size):
+    """It is the session's own word, and everybody's jobs depend on the decision."""
+    told = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([rate]))]
+    assert held(ran("8xv100:4", [session()], told, Nexus({"photos": PHOTOS}), 300.0)) == {"photos": size}
+
+
 def test_a_session_that_ends_leaves_its_accelerators_to_training():
     jobs = [session(), Job("wide", 10.0, steps=100.0, workers=4)]
     cancelled = [ev.JobCancelled(500.0, 0)]

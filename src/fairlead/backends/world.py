@@ -269,7 +269,7 @@ class World:
                 of_host = (launches.cpus, launches.host_memory_gb)
                 cpus, memory = (0.0 if column is None else float(column[index]) for column in of_host)
                 self.natures.give_of_host(number, cpus, memory)
-            elif wanted not in (0, TUNED, batch_size_of(kind)):
+            elif kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):
                 kind = kind_of(model_of(kind), wanted)
             self.row[number], self.part[number] = self._row_at(kind, self.jobs[number].workers, workers)
             self.asked[number] = workers

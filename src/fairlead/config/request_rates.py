@@ -8,8 +8,8 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from fairlead.config.sessions import MOST_REQUESTS_PER_S
 from fairlead.config.source import Value, read_yaml
+from fairlead.core.inference import MOST_REQUESTS_PER_S
 
 _SECOND, _RATE = "a second from 0 on", f"requests per second above 0, at most {MOST_REQUESTS_PER_S:,.0f}"
 

@@ -13,6 +13,8 @@ from fairlead.core.cluster import Floats
 
 MOST_IN_A_BATCH = 4096
 
+MOST_REQUESTS_PER_S = 1e6
+
 REPORTED = "request_rate"
 """The name under which a session reports how many requests a second it gets."""
 

@@ -6,7 +6,8 @@ requests need, and training on what is left.
 A session is a job without an end: somebody cancels it. Where it is elastic it has as many workers as it needs, however many it
 was submitted with, each a replica; otherwise always those. R_s is what the job reported last as `request_rate`, or what
 `sessions` says. What routers have to know is in the memo, which is journaled when it changes: the batch of each session, and
-for how many requests a second it was planned.
+for how many requests a second it was planned. An elastic session's launch carries its batch too; where the batch alone
+changes, nobody is started again for that.
 
 Sessions have accelerators to themselves here; `pooling.py` packs closer, and a selection has no words for it: jobs that share
 accelerators share all of them."""
@@ -23,7 +24,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
-from fairlead.core.inference import MOST_IN_A_BATCH, REPORTED, Session, latencies
+from fairlead.core.inference import MOST_IN_A_BATCH, MOST_REQUESTS_PER_S, REPORTED, Session, latencies
 from fairlead.core.plan import Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
@@ -100,7 +101,7 @@ class Nexus:
         rest, _ = policy.select(trained.but(capacity=view.capacity - used), None)
         routing = _routing(view, sized)
         known = {} if memo is None else memo["routing"]
-        return _both(sized, reasons, rest), memo if routing == known else {"routing": routing}
+        return _both(view, sized, reasons, rest), memo if routing == known else {"routing": routing}
 
     def _ours(self, view: Snapshot) -> Bools:
         if not self.sessions:
@@ -142,13 +143,13 @@ class Nexus:
 
     def _ways(self, view: Snapshot, number: int, reported: float, fits: int) -> dict[int, _Sized]:
         """By type, what the session needs there."""
-        session = self.session(view.job_of[number].name, reported if reported > 0 else None)
+        session = self.session(view.job_of[number].name, min(reported, MOST_REQUESTS_PER_S) if reported > 0 else None)
         rate, ways = session.rate, {}
         for code, name in enumerate(view.cluster.type_names):
             batch = gathered_batch(session, name, self.wait) if fits >> code & 1 else 0
             if batch:
                 load = rate / float(session.throughput(name)[batch - 1])
-                needed = math.ceil(load * (1 + self.headroom / math.sqrt(rate * session.slo_s)) - 1e-9)
+                needed = max(1, math.ceil(load * (1 + self.headroom / math.sqrt(rate * session.slo_s)) - 1e-9))
                 ways[code] = _Sized(number, code, needed, needed, batch, rate)
         return ways
 
@@ -182,16 +183,20 @@ def _as_asked(ways: Mapping[int, _Sized], free: Ints, now: int, workers: int) ->
     return None if best is None else replace(best, workers=workers)
 
 
-def _both(sized: list[_Sized], reasons: Mapping[int, Reason], rest: Selection) -> Selection:
+def _both(view: Snapshot, sized: list[_Sized], reasons: Mapping[int, Reason], rest: Selection) -> Selection:
     if not sized and not reasons:
         return rest
-    columns = ([getattr(one, name) for one in sized] for name in ("job", "type", "workers"))
-    jobs, types, workers = (np.array(column, dtype=np.int64) for column in columns)
+    columns = ([getattr(one, name) for one in sized] for name in ("job", "type", "workers", "batch"))
+    jobs, types, workers, batches = (np.array(column, dtype=np.int64) for column in columns)
+    at = view.jobs.position_of(jobs)
+    stays = (view.jobs.type[at] == types) & (view.jobs.held[at] == workers)
+    batches = np.where(view.elastic[at], np.where(stays, view.jobs.batch_size[at], batches), 0)
     return replace(
         rest,
         jobs=np.concatenate((jobs, rest.jobs)),
         types=np.concatenate((types, rest.types)),
         workers=np.concatenate((workers, rest.workers)),
+        batch_sizes=np.concatenate((batches, np.zeros(len(rest), dtype=np.int64))),
         reasons={**rest.reasons, **reasons},
     )
 

@@ -30,6 +30,15 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """What a plan gives a launch besides its accelerators."""
+
+    batch_size: int = 0  # of the whole gang; 0: the job's own, -1: it tunes it
+    cpus: float = 0.0  # for each worker; 0: nothing was said
+    host_memory_gb: float = 0.0  # likewise
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Start some workers of a job on this node."""
 
@@ -46,7 +55,7 @@ class Launch:
     gang_token: str = ""  # the secret by which they know each other
     checkpoints: str = ""  # the job's directory for checkpoints; it outlives a launch
     nodes: int = 1  # on which the whole gang stands
-    batch_size: int = 0  # of the whole gang; 0: the job's own, -1: it tunes it
+    given: Given = field(default_factory=Given)
 
 
 @dataclass(frozen=True, slots=True)

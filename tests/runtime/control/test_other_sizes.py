@@ -14,12 +14,15 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.goodput import REPORTED
 from fairlead.core.job import ELASTIC
-from fairlead.core.plan import TUNED, Selection
+from fairlead.core.plan import TUNED, Placed, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
+from fairlead.placement.consolidated import Consolidated
+from fairlead.policies.nexus import Asked, Nexus
 from fairlead.runtime.agent.environment import variables
 from fairlead.runtime.control.measures import MOST_NAMES, Measures
-from fairlead.runtime.orders import Ended, Launch, Metric, Progress, Revoke, Task
+from fairlead.runtime.messages import Orders, decode, encode
+from fairlead.runtime.orders import Ended, Given, Launch, Metric, Progress, Revoke, Task
 from fairlead.runtime.tasks import checked
 
 
@@ -46,12 +49,14 @@ def test_a_launch_says_how_many_nodes_and_which_batch_size():
     scene, policy = resized()
     ((_, first),) = scene.at(0.0)
     assert isinstance(first, Launch)
-    assert (first.world_size, first.nodes, first.batch_size) == (1, 1, 0)
+    assert (first.world_size, first.nodes, first.given.batch_size) == (1, 1, 0)
     policy.workers, policy.size = 3, 64
     assert scene.at(10.0) == [(0, Revoke(0, 1))]
     scene.live.tell(0, [Ended(0, 1, 0, True, 30, 30)])
     orders = [order for _, order in scene.at(11.0)]
-    assert [(order.world_size, order.nodes, order.batch_size, order.generation) for order in orders] == [(3, 2, 64, 2)] * 2
+    assert [(order.world_size, order.nodes, order.given.batch_size, order.generation) for order in orders] == [
+        (3, 2, 64, 2)
+    ] * 2
     assert sorted(rank for order in orders for rank in order.ranks) == [0, 1, 2]
     policy.size = TUNED
     assert scene.at(20.0) == [(0, Revoke(0, 2)), (1, Revoke(0, 2))], "another batch size is another launch"
@@ -78,16 +83,61 @@ def test_after_a_restart_an_order_that_nobody_heard_is_said_again_as_it_was():
     assert replace(said, gang_token="") == replace(order, gang_token="")
 
 
+def test_a_session_is_started_with_the_replicas_and_the_batch_that_its_requests_need():
+    scene = Scene("v100:4")
+    photos = Asked(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40)}, rate=700)
+    scene.loop.stages = replace(scene.loop.stages, policy=Nexus({"photos": photos}))
+    scene.join()
+    scene.job("photos", steps=1e9, mode=ELASTIC)
+    ((_, first),) = scene.at(0.0)
+    assert isinstance(first, Launch)
+    assert (first.world_size, first.given.batch_size) == (2, 32)
+    for second, rate in ((1.0, 600.0), (3.0, 2000.0)):
+        scene.live.tell(0, [Metric(0, 1, "request_rate", rate)])
+        scene.at(second)
+    assert scene.at(10.0) == [(0, Revoke(0, 1))]
+    scene.live.tell(0, [Ended(0, 1, 0, True, 9, 9)])
+    ((_, second),) = scene.at(11.0)
+    assert isinstance(second, Launch)
+    assert (second.world_size, second.given.batch_size) == (3, 32)
+    scene.check()
+
+
 def test_a_worker_finds_its_size_in_its_environment(tmp_path):
-    launch = Launch(7, 2, "a", Task(("true",)), (2, 3), (0, 1), 4, nodes=2, batch_size=64)
+    launch = Launch(7, 2, "a", Task(("true",)), (2, 3), (0, 1), 4, nodes=2, given=Given(64, 3.0, 20.5))
 
     def of(launch: Launch) -> dict[str, str]:
         return variables(launch, 1, device="1", page=tmp_path, reports=tmp_path, checkpoints=tmp_path, inherited={})
 
     found = of(launch)
     assert (found["WORLD_SIZE"], found["RANK"], found["FAIRLEAD_NODES"], found["FAIRLEAD_BATCH_SIZE"]) == ("4", "3", "2", "64")
-    assert of(replace(launch, batch_size=TUNED))["FAIRLEAD_BATCH_SIZE"] == "tuned"
-    assert "FAIRLEAD_BATCH_SIZE" not in of(replace(launch, batch_size=0))
+    assert (found["FAIRLEAD_CPUS"], found["FAIRLEAD_HOST_MEMORY_GB"]) == ("3", "20.5")
+    assert of(replace(launch, given=Given(TUNED)))["FAIRLEAD_BATCH_SIZE"] == "tuned"
+    assert not {"FAIRLEAD_BATCH_SIZE", "FAIRLEAD_CPUS", "FAIRLEAD_HOST_MEMORY_GB"} & set(of(replace(launch, given=Given())))
+
+
+def test_what_a_placement_gives_of_a_host_reaches_the_worker():
+    scene = Scene("v100:4")
+    scene.loop.stages = replace(scene.loop.stages, placement=Modest())
+    scene.join()
+    scene.job("a")
+    ((_, first),) = scene.at(0.0)
+    assert isinstance(first, Launch)
+    assert first.given == Given(0, 3.0, 20.0)
+    assert decode(encode(Orders((first,)))) == Orders((first,))
+    again = Scene("v100:4", state=State.replay(scene.journal), journal=scene.journal)
+    again.live.joined(0, ())
+    again.live.reconcile(again.loop.state.snapshot(1.0))
+    assert again.wire.new() == [(0, first)]
+
+
+class Modest:
+    """Everybody has three CPUs."""
+
+    def place(self, selection: Selection, view: Snapshot) -> Placed:
+        placed = Consolidated().place(selection, view)
+        three = np.full(len(placed.launches), 3.0)
+        return replace(placed, launches=replace(placed.launches, cpus=three, host_memory_gb=three + 17.0))
 
 
 def test_a_batch_size_on_the_lease_page_is_told_when_it_changes():

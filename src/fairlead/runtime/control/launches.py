@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Order, Revoke, Task, Wants
+from fairlead.runtime.orders import Ended, Extend, Given, Kill, Launch, Order, Revoke, Task, Wants
+
+NOTHING = Given()
 
 MOST_STEPS, LONGEST_S = 2**53, 1e9
 """Of a lease, however often it is renewed; which renewal it is, is the job's own word."""
@@ -67,7 +69,7 @@ class Running:
     ended: dict[int, Ended] = field(default_factory=dict)  # by node
     lost: set[int] = field(default_factory=set)  # nodes
     saved: int = 0
-    batch_size: int = 0
+    given: Given = field(default_factory=Given)
     gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
@@ -137,19 +139,19 @@ class Launches:
         return {run.job for run in self._all.values() if run.sent and node in self._nodes_left(run)}
 
     def start(
-        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, batch_size: int = 0
+        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, given: Given = NOTHING
     ) -> list[Addressed]:
         """`saved` is what it will find in its last checkpoint: it has that many steps even if it comes to nothing."""
-        run = Running(job, generation, name, task, tuple(seats), saved=saved, batch_size=batch_size)
+        run = Running(job, generation, name, task, tuple(seats), saved=saved, given=given)
         run.waits_for = self._before(run)
         self._all[run.key] = run
         return self._send(run)
 
     def adopt(
-        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, batch_size: int = 0
+        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, given: Given = NOTHING
     ) -> None:
         """A launch of a time before a restart. Whether its agents know of it is found out when they come back."""
-        run = Running(job, generation, name, task, tuple(seats), sent=True, saved=saved, batch_size=batch_size)
+        run = Running(job, generation, name, task, tuple(seats), sent=True, saved=saved, given=given)
         self._all[run.key] = run
 
     def compare(
@@ -307,7 +309,7 @@ class Launches:
                     gang_token=run.gang_token if gang else "",
                     checkpoints=f"{self._checkpoints}/{run.job}" if self._checkpoints else "",
                     nodes=len(run.seats),
-                    batch_size=run.batch_size,
+                    given=run.given,
                 ),
             )
             for seat in run.seats

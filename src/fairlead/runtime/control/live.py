@@ -20,6 +20,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Ints
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job, Phase
+from fairlead.core.plan import Launches as Starts
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
@@ -27,7 +28,7 @@ from fairlead.runtime.control.keepable import same
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
 from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.control.measures import Measures
-from fairlead.runtime.orders import Ended, Metric, Order, Task, Told, Wants
+from fairlead.runtime.orders import Ended, Given, Metric, Order, Task, Told, Wants
 
 RATE_TELLS = 0.05
 """A rate that differs by less from what is known is not worth an event."""
@@ -128,8 +129,7 @@ class Live:
             self._send(self.launches.revoke(job))
         starts = plan.launches
         bounds = starts.offsets.tolist()
-        sizes = [0] * len(starts) if starts.batch_sizes is None else starts.batch_sizes.tolist()
-        for number, begin, end, size in zip(starts.jobs.tolist(), bounds, bounds[1:], sizes):
+        for number, begin, end, given in zip(starts.jobs.tolist(), bounds, bounds[1:], _given(starts)):
             job, generation = self._job_of[number], self._generation.get(number, 0) + 1
             self._generation[number] = generation
             steps, _, _ = self._progress.get(number, (0.0, 0.0, 0.0))
@@ -137,7 +137,7 @@ class Live:
             self._limits.started(number, plan.time)
             seats = self._seats(starts.accelerators[begin:end])
             saved = self._saved.get(number, 0)
-            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved, size))
+            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved, given))
         return ()
 
     def reconcile(self, view: Snapshot, keep: Callable[[Sequence[ev.Event]], None] | None = None) -> Sequence[ev.Event]:
@@ -162,10 +162,12 @@ class Live:
         for number in view.jobs.runners.number.tolist():
             self._limits.started(number, view.time)
         seats = {number: self._seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
-        sizes = dict(zip(view.jobs.runners.number.tolist(), view.jobs.runners.batch_size.tolist()))
+        there = view.jobs.runners
+        columns = (there.batch_size, there.cpus_given, there.memory_given_gb)
+        given = dict(zip(there.number.tolist(), (Given(*each) for each in zip(*(column.tolist() for column in columns)))))
         for number, places in seats.items():
             job, saved = self._job_of[number], int(self._progress[number][0])
-            self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved, sizes[number])
+            self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved, given[number])
         self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist())
         # A job that waits, or moved, may still be leaving a node where by the state nothing runs.
         self._awaited = set(self._present) if bool((view.jobs.starts > 0).any()) else set()
@@ -469,3 +471,10 @@ class Live:
         than those of a second control plane on this machine."""
         first = FIRST_PORT + 2 * ((crc32(self.checkpoints.encode()) + 7919 * launch[0] + launch[1]) % (PORTS // 2))
         return first, first + 1
+
+
+def _given(starts: Starts) -> list[Given]:
+    """What a plan gives each of its launches besides accelerators."""
+    zeros = [0] * len(starts)
+    columns = (starts.batch_sizes, starts.cpus, starts.host_memory_gb)
+    return [Given(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns))]
