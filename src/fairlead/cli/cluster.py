@@ -25,6 +25,7 @@ from fairlead.config.scheduler import parse_part
 from fairlead.config.wall_time import compose, read_scheduler, scheduler_of
 from fairlead.core.errors import InputError
 from fairlead.runtime.agent.faults import RootTaken
+from fairlead.runtime.agent.files import write_whole
 from fairlead.runtime.control.keepable import check_keepable
 from fairlead.runtime.control.keeping import Retention
 from fairlead.runtime.logs import LogFormat, log_to_stderr
@@ -253,9 +254,7 @@ def up(
     connection = root / "connection.json"
 
     def begun(people: str, control: str) -> None:
-        token = (root / "admin.token").read_text()
-        with open(os.open(connection, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(orjson.dumps({"url": people, "token": token}))
+        write_whole(connection, orjson.dumps({"url": people, "token": (root / "admin.token").read_text()}))
         base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", control]
         base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
         for machine in machines.nodes:

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from fairlead.cli.options import JsonOption
-from fairlead.cli.output import out, print_json
+from fairlead.cli.output import note, out, print_json
 from fairlead.config.source import read_yaml
 from fairlead.core.errors import InputError
 from fairlead.core.job import ELASTIC
@@ -21,6 +21,9 @@ from fairlead.runtime.tasks import TaskSpec, checked
 
 if TYPE_CHECKING:
     from fairlead.runtime.people import ControlPlane
+
+MOST_LISTED = 1000
+"""Jobs that a control plane tells of at a time."""
 
 NameArgument = Annotated[str, typer.Argument(help="A job's name or number.")]
 
@@ -136,6 +139,8 @@ def queue(
         user = [job["user"]] if everybody else []
         table.add_row(str(job["number"]), job["name"], *user, job["phase"], done, rate, where)
     out.print(table)
+    if len(jobs) == MOST_LISTED:
+        note(f"of all jobs, those that run and the youngest are shown, {MOST_LISTED:,} in all")
 
 
 def where_of(job: Mapping[str, Any]) -> str:

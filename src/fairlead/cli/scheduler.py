@@ -14,6 +14,7 @@ from fairlead.cli.people import control_plane
 from fairlead.config.scheduler import SchedulerConfig, parse_part
 from fairlead.config.wall_time import read_scheduler, scheduler_of
 from fairlead.core.errors import InputError
+from fairlead.runtime.control.keepable import check_keepable
 
 scheduler_app = typer.Typer(
     help="Which scheduler decides on a running cluster; another one without a restart.", no_args_is_help=True
@@ -51,6 +52,7 @@ def set_(
         config = replace(config, policy=parse_part(policy), name="")
     if round_s is not None:
         config = config.with_rounds(round_s)
+    check_keepable(config.to_data())
     _tell(scheduler_of(plane.switch(config.to_data(), why, instead_of=present)), json)
 
 

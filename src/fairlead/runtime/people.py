@@ -59,9 +59,16 @@ class ControlPlane:
             return cls(url, os.environ.get(TOKEN, ""), authority=os.environ.get(AUTHORITY, ""))
         for folder in (Path.cwd(), *Path.cwd().parents):
             if (folder / CONNECTION).is_file():
-                told = orjson.loads((folder / CONNECTION).read_bytes())
-                return cls(told["url"], told["token"], authority=told.get("ca", ""))
+                return cls._in(folder / CONNECTION)
         raise Unreachable(f"no control plane is known: start one with 'fairlead up', or set {URL} and {TOKEN}")
+
+    @classmethod
+    def _in(cls, file: Path) -> ControlPlane:
+        try:
+            told = orjson.loads(file.read_bytes())
+            return cls(str(told["url"]), str(told["token"]), authority=str(told.get("ca", "")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise Unreachable(f"{file}: not what `fairlead up` writes; remove it, or set {URL} and {TOKEN}") from None
 
     def submit(self, jobs: Sequence[Mapping[str, Any]], *, dry_run: bool = False) -> list[dict[str, Any]]:
         return list(self._ask("POST", "/v1/jobs", {"jobs": list(jobs), "dry_run": dry_run})["jobs"])
@@ -189,8 +196,10 @@ class ControlPlane:
                 timeout=self.timeout_s,
                 verify=self._trust(),
             )
-        except httpx.HTTPError as problem:
+        except (httpx.HTTPError, httpx.InvalidURL) as problem:
             raise Unreachable(f"{self.url}: {problem}; is the control plane running?") from None
+        except (TypeError, ValueError) as problem:
+            raise RefusedRequest(422, f"it cannot be sent: {problem}") from None
         if answer.is_success:
             return answer
         raise RefusedRequest(answer.status_code, _why(answer))

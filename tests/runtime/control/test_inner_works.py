@@ -243,6 +243,21 @@ def test_people_are_answered_while_a_node_is_awaited_after_a_restart():
     again.play(meanwhile)
 
 
+def test_of_too_many_jobs_those_that_run_and_the_youngest_are_told():
+    scene = Scene()
+
+    async def story() -> None:
+        scene.plane.live.joined(0, ())
+        jobs = [{"name": f"n-{n}", "run": "x"} for n in range(6)]
+        assert (await scene.who("admin").post("/v1/jobs", json={"jobs": jobs})).status_code == 201
+        await scene.until("/v1/jobs/n-0", lambda job: job["phase"] == "running")
+        await scene.until("/v1/jobs/n-1", lambda job: job["phase"] == "running")
+        told = (await scene.who("admin").get("/v1/jobs?limit=3")).json()["jobs"]
+        assert [job["name"] for job in told] == ["n-0", "n-1", "n-5"]
+
+    scene.play(story)
+
+
 def test_a_name_is_taken_while_its_job_is_on_its_way_though_nobody_waits_for_it(monkeypatch):
     monkeypatch.setattr("fairlead.runtime.control.api.ANSWER_WITHIN_S", 0.1)
     scene, held = Scene(), []

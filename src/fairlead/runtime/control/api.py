@@ -169,6 +169,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
         everybody: bool = False,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     ) -> dict[str, Any]:
+        """In the order of their numbers. Of more than `limit`, those that run and the youngest."""
         known = {one.name.lower() for one in Phase}
         if phase is not None and not set(phase) <= known:
             raise HTTPException(422, f"phases are {', '.join(sorted(known))}")
@@ -179,7 +180,9 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
             phases = state.store.arrays["phase"]
             if phase is not None:
                 mine = [n for n in mine if Phase(int(phases[n])).name.lower() in phase]
-            return [views.job_record(plane.loop, number, now) for number in mine[-limit:]]
+            if len(mine) > limit:
+                mine = sorted(sorted(mine, key=lambda n: (phases[n] == Phase.RUNNING, n))[-limit:])
+            return [views.job_record(plane.loop, number, now) for number in mine]
 
         return {"jobs": await read(collect)}
 
