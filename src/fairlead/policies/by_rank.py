@@ -20,7 +20,7 @@ optimum does not depend on them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -37,7 +37,7 @@ _ROUNDS = 500
 _GAP = 1e-11
 _EXACT = 1e-8  # what rounding may leave of the gap where no bound is violated any more
 _USED = 1e-10
-_BLOCKS = 6  # of a class's speeds, at most
+_BLOCKS = 6  # of a class's speeds, at most, and each for at least as many members
 _PARTS = (0.0, 0.5)  # of a class's members at full speed: where the first tangents touch
 _DIGITS = 10  # of speeds: who is as fast as another is so whichever way the solver came to it
 _APART = 1e-7
@@ -52,8 +52,13 @@ class Layout:
     until: Floats
 
 
-Layouts = Mapping[Any, Sequence[Layout]]
-"""By the key of a class."""
+@dataclass(frozen=True)
+class Near:
+    """What proved an optimum: by the key of a class, layouts and the blocks on which their bounds held, and which ways were
+    used, by the keys of their classes and the type."""
+
+    bounds: Mapping[Any, Sequence[tuple[Layout, Ints]]] = field(default_factory=dict)
+    ways: frozenset[tuple[Any, Any, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -72,12 +77,12 @@ class Ranked:
 
     def __init__(self, weights: Floats, speed: Floats) -> None:
         self.weights, self._speed = weights, speed
-        self._at = np.append(weights, 0.0)
-        self._sum = np.concatenate(([0.0], np.cumsum(weights)))
+        self._at = np.concatenate((weights, [0.0]))
+        self._sum = np.concatenate(([0.0], weights.cumsum()))
         distinct = np.unique(speed)[::-1]
-        self.blocks = min(len(distinct), _BLOCKS)
-        first = np.linspace(0, len(distinct), self.blocks, endpoint=False).astype(np.int64)
-        self.ends: Floats = np.append(distinct[first], 0.0)
+        self.blocks = min(len(distinct), _BLOCKS, 1 + len(weights) // _BLOCKS)
+        first = np.arange(self.blocks) * len(distinct) // max(self.blocks, 1)
+        self.ends: Floats = np.concatenate((distinct[first], [0.0]))
         self._rising = self.ends[::-1].copy()
         self.block: Ints = self.blocks - self._rising[1:].searchsorted(speed) - 1  # of each speed
 
@@ -118,26 +123,26 @@ class Ranked:
         return each
 
 
-def most_by_weight(supply: Supply, weight: Floats, near: Layouts) -> tuple[Floats, Floats, Layouts]:
-    """`weight` is by job, above 0. The time on each way, the speed of each job as a part of its class's fastest, and the
-    layouts that prove the optimum; `near` are such of another moment."""
+def most_by_weight(supply: Supply, weight: Floats, near: Near) -> tuple[Floats, Floats, Near]:
+    """`weight` is by job, above 0. The time on each way, the speed of each job as a part of its class's fastest, and
+    what proves the optimum; `near` is such of another moment."""
     order = np.lexsort((-weight, supply.of))
     members = np.split(order, np.cumsum(supply.count.astype(np.int64))[:-1])
     speeds = np.split(supply.ways.sides.speed, supply.ways.sides.first[1:-1])
     ranked = [Ranked(weight[mine], speed) for mine, speed in zip(members, speeds)]
     program = _Bounded(supply.name, supply.ways, ranked, supply.classes.keys, near)
-    used, tight = program.solve()
+    used, proof = program.solve()
     speed = np.zeros(len(weight))
     for mine, rank, layout in zip(members, ranked, program.layouts(used)):
         speed[mine] = rank.dealt(layout).round(_DIGITS)
-    return used, speed, tight
+    return used, speed, proof
 
 
 class _Bounded:
     """The program: a column for each way, then for each block of each class its worth, then the time at higher speeds than its
     own. Rows for resources, for the time of each class, for the time above each block, then the bounds."""
 
-    def __init__(self, name: str, ways: Ways, ranked: Sequence[Ranked], keys: Sequence[Any], near: Layouts) -> None:
+    def __init__(self, name: str, ways: Ways, ranked: Sequence[Ranked], keys: Sequence[Any], near: Near) -> None:
         self.ways, self.ranked, self.keys = ways, ranked, keys
         sides, width, classes, resources = ways.sides, len(ways), len(ranked), len(ways.there_is)
         blocks = np.array([rank.blocks for rank in ranked])
@@ -157,8 +162,8 @@ class _Bounded:
             ),
         )
         named = [*keys, ()]
-        whose = zip(ways.one.tolist(), ways.two.tolist(), ways.types.tolist(), ways.speed.tolist())
-        place = lots((named[one], named[two], kind, speed) for one, two, kind, speed in whose)
+        whose = (ways.one.tolist(), ways.two.tolist(), ways.types.tolist())
+        place = lots((named[one], named[two], kind, speed) for one, two, kind, speed in zip(*whose, ways.speed.tolist()))
         self._cost: Floats = -_APART * place * ways.speed
         cost = np.concatenate((self._cost, np.ones(every), np.zeros(every)))
         most = [(rank.ends[:-1] - rank.ends[1:]) * rank.weights.sum() for rank in ranked]
@@ -166,16 +171,22 @@ class _Bounded:
         count = np.array([len(rank.weights) for rank in ranked], dtype=np.float64)
         room = np.concatenate((1.0 * ways.there_is, count, np.zeros(every)))
         self._base = len(room)
-        first = np.concatenate((ways.two < 0, np.ones(2 * every, dtype=np.bool_)))
+        self._whose = [(named[one], named[two], kind) for one, two, kind in zip(*whose)]
+        likely = np.array([way in near.ways for way in self._whose], dtype=np.bool_)
+        first = np.concatenate(((ways.two < 0) | likely, np.ones(2 * every, dtype=np.bool_)))
         bounds = (np.zeros(len(cost)), upper, np.full(len(room), -np.inf), room)
         self.program = Sifted(name, cost, *bounds, entries, first, tolerance=1e-10)
-        self._bounds: list[tuple[int, Layout]] = []  # by row
-        known = [[_even(rank, part) for part in _PARTS] + [*near.get(key, ())] for rank, key in zip(ranked, keys)]
-        laid = [(g, layout, ranked[g].stretches(layout)) for g, layouts in enumerate(known) for layout in layouts]
-        self._bind([(*one, np.arange(ranked[one[0]].blocks)) for one in laid])
+        laid: list[tuple[int, Layout, Stretches, Ints]] = []
+        self._bounds: list[tuple[int, Layout, int]] = []  # by row: a class, a layout, a block
+        for group, (rank, key) in enumerate(zip(ranked, keys)):
+            known = near.bounds.get(key, ())
+            some = [(_even(rank, part), np.arange(rank.blocks)) for part in (_PARTS[:1] if known else _PARTS)]
+            some += [(layout, blocks[blocks < rank.blocks]) for layout, blocks in known]
+            laid += [(group, layout, rank.stretches(layout), blocks) for layout, blocks in some]
+        self._bind(laid)
 
-    def solve(self) -> tuple[Floats, Layouts]:
-        """The time on each way, and the bounds that hold there."""
+    def solve(self) -> tuple[Floats, Near]:
+        """The time on each way, and what proves that it is the optimum."""
         best, used = -np.inf, np.zeros(len(self.ways))
         for _ in range(_ROUNDS):
             found = self.program.solve()
@@ -189,7 +200,7 @@ class _Bounded:
             gap = (found.objective - best) / max(found.objective, 1e-300)
             short = thought - worth > _USED * np.maximum(worth, 1.0)
             if gap <= _GAP or (not short.any() and gap <= _EXACT):
-                return used, self._tight(found.duals[self._base :] > _USED)
+                return used, self._proof(used, found.duals[self._base :] > _USED)
             if not short.any():
                 break
             parts = [short[begin:end] for begin, end in pairwise(self._first.tolist())]
@@ -226,17 +237,20 @@ class _Bounded:
             columns += [sides.way[side], self._worth + first, self._above + first]
             values += [-mine[some] * sides.weight[side], np.ones(many), -higher[blocks]]
             above.append(without[blocks])
-            self._bounds += [(group, layout)] * many
+            self._bounds += [(group, layout, block) for block in blocks.tolist()]
             made += many
         entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
         self.program.add_rows(np.full(made, -np.inf), np.concatenate(above), entries)
 
-    def _tight(self, holds: Bools) -> Layouts:
-        tight: dict[Any, dict[int, Layout]] = {}
+    def _proof(self, used: Floats, holds: Bools) -> Near:
+        held: dict[int, tuple[int, Layout, list[int]]] = {}
         for at in holds.nonzero()[0].tolist():
-            group, layout = self._bounds[at]
-            tight.setdefault(self.keys[group], {})[id(layout)] = layout
-        return {key: tuple(layouts.values()) for key, layouts in tight.items()}
+            group, layout, block = self._bounds[at]
+            held.setdefault(id(layout), (group, layout, []))[2].append(block)
+        bounds: dict[Any, list[tuple[Layout, Ints]]] = {}
+        for group, layout, blocks in held.values():
+            bounds.setdefault(self.keys[group], []).append((layout, np.array(blocks)))
+        return Near(bounds, frozenset(self._whose[way] for way in (used > _USED).nonzero()[0].tolist()))
 
 
 def _even(rank: Ranked, part: float) -> Layout:
