@@ -38,6 +38,7 @@ from fairlead.policies.nexus import Asked, Nexus
 from fairlead.policies.optimus import Optimus
 from fairlead.policies.pollux import Pollux
 from fairlead.policies.shockwave.policy import Shockwave
+from fairlead.policies.sia import Sia
 from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
 from fairlead.policies.tiresias import Gittins, Tiresias
 from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
@@ -123,6 +124,10 @@ class TestOptimus(PolicyContract):
 
 class TestPollux(PolicyContract):
     make = Pollux
+
+
+class TestSia(PolicyContract):
+    make = Sia
 
 
 class TestShockwave(PolicyContract):

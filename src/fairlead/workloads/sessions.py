@@ -18,16 +18,19 @@ from fairlead.workloads.trace import Trace
 
 @dataclass(frozen=True)
 class Serves(Nature):
-    """A second is a second, with any number of replicas."""
+    """A second is a second, with any number of replicas. A session of a kind that the table knows goes on as its kind does,
+    whatever batch its requests come in."""
+
+    timed: bool = True
 
     def speed(self, standing: Standing) -> Speed:
-        return Speed(1.0)
+        return Speed(1.0 if self.timed else standing.rate)
 
 
 def with_sessions(trace: Trace, names: Collection[str]) -> Trace:
-    """The same trace, in which the jobs of these names that are given in seconds serve."""
-    here = [job.name for job in trace.jobs if job.name in names and job.kind == TIMED]
-    return replace(trace, natures={**trace.natures, **dict.fromkeys(here, Serves())}) if here else trace
+    """The same trace, in which the jobs of these names serve."""
+    natures = {job.name: Serves(job.kind == TIMED) for job in trace.jobs if job.name in names}
+    return replace(trace, natures={**natures, **trace.natures}) if natures else trace
 
 
 def told_rates(trace: Trace, rates: Mapping[str, Sequence[tuple[float, float]]], source: object) -> list[MetricsReported]:

@@ -54,9 +54,7 @@ def test_a_launch_says_how_many_nodes_and_which_batch_size():
     assert scene.at(10.0) == [(0, Revoke(0, 1))]
     scene.live.tell(0, [Ended(0, 1, 0, True, 30, 30)])
     orders = [order for _, order in scene.at(11.0)]
-    assert [(order.world_size, order.nodes, order.given.batch_size, order.generation) for order in orders] == [
-        (3, 2, 64, 2)
-    ] * 2
+    assert [(one.world_size, one.nodes, one.given.batch_size, one.generation) for one in orders] == [(3, 2, 64, 2)] * 2
     assert sorted(rank for order in orders for rank in order.ranks) == [0, 1, 2]
     policy.size = TUNED
     assert scene.at(20.0) == [(0, Revoke(0, 2)), (1, Revoke(0, 2))], "another batch size is another launch"
