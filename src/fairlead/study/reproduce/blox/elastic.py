@@ -43,7 +43,8 @@ PUBLISHED = {(6,): 2446.13, POLLUX_WORKLOADS: 2751.0}
 BUSY, CROWDED = 15.0, 20.0
 """Jobs per hour below which the paper sees gains, and above which it sees none (§4.2)."""
 
-STREAM_LOAD = 25.0
+STREAM_LOAD = 60.0
+"""Jobs per hour at which a long stream of them is more than Pollux can keep up with."""
 
 FIFO = Arm("FIFO", "policy: fifo, rounds: 60")
 LAS = Arm("LAS", "policy: las, rounds: 60")
@@ -208,7 +209,7 @@ def read_jct(scale: Scale, answers: Answers) -> Findings:
         f"the paper's claims: Pollux has the shortest JCT under {BUSY:g} jobs/hr, and above {CROWDED:g} one similar to FIFO's",
         f"why not: no more jobs can end than {ACCELERATORS} an hour over the accelerator-hours of a job, and fewer where FIFO"
         " keeps accelerators idle for a gang; Pollux shrinks jobs until each has one, and then they need fewer hours of them",
-        f"nobody waits under Pollux before there are more than {ACCELERATORS} jobs at once: the stream is long enough for that",
+        f"nobody waits under Pollux before there are more than {ACCELERATORS} jobs at once, as there are in the long stream",
     ]
     shown = given.against_load(answers, "fig8", "Average JCT, Pollux' jobs", "average JCT, hours", average_jct)
     return Findings(rows, (shown,), notes)

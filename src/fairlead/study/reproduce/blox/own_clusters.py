@@ -61,9 +61,15 @@ class OwnClusters:
 
 _SIZES = {
     "tiny": OwnClusters((6,), (0,), (10.0, 40.0), (0, 6), (4, 12), (0,), "seconds", jobs=8),
-    "small": OwnClusters((6,), (0, 1, 2), (5.0, 10.0, 25.0, 40.0), (320, 480), (200, 400), (0, 1, 2), "6 minutes"),
+    "small": OwnClusters((6,), (0, 1, 2), (5.0, 10.0, 25.0, 40.0), (320, 480), (200, 400), (0, 1, 2), "4 minutes"),
     "medium": OwnClusters(
-        POLLUX_WORKLOADS, (0,), (5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (480, 640), (500, 1000), (0, 1, 2), "half an hour"
+        POLLUX_WORKLOADS,
+        (0,),
+        (5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0),
+        (480, 640),
+        (500, 1000),
+        (0, 1, 2),
+        "a quarter of an hour",
     ),
     "full": OwnClusters(
         POLLUX_WORKLOADS,
@@ -72,7 +78,7 @@ _SIZES = {
         (640, 800),
         (3000, 4000),
         (0, 1, 2),
-        "2 hours",
+        "an hour",
     ),
 }
 
