@@ -49,6 +49,11 @@ def test_a_long_stream_has_all_of_pollux_jobs_each_once(public_data):
     assert len({job.name for job in trace.jobs}) == len(trace.natures) == 8 * 160
 
 
+def test_the_most_jobs_at_once_are_counted_from_coming_to_leaving(public_data):
+    few, many = (Trained("policy: fifo, rounds: 60", 6, 5, load).run(PublicTraces(data=public_data)) for load in (0.1, 3600.0))
+    assert (few["at_once"], many["at_once"]) == (1, 5)
+
+
 def test_without_pollux_tables_the_mend_is_told():
     with pytest.raises(InputError, match=r"workload-6\.csv.*pass --data FOLDER"):
         Trained("policy: fifo", 6, 8).run(PublicTraces())

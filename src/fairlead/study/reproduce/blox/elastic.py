@@ -43,7 +43,8 @@ PUBLISHED = {(6,): 2446.13, POLLUX_WORKLOADS: 2751.0}
 BUSY, CROWDED = 15.0, 20.0
 """Jobs per hour below which the paper sees gains, and above which it sees none (§4.2)."""
 
-STREAM_LOAD = 25.0
+STREAM_LOAD = 60.0
+"""Jobs per hour at which a long stream of them is more than Pollux can keep up with."""
 
 FIFO = Arm("FIFO", "policy: fifo, rounds: 60")
 LAS = Arm("LAS", "policy: las, rounds: 60")
@@ -200,12 +201,15 @@ def read_jct(scale: Scale, answers: Answers) -> Findings:
     for load in given.loads:
         for arm in (FIFO, POLLUX):
             if load > CROWDED:
-                rows += _reasons(given, answers, arm, load)
+                rows += _reasons(f"{arm.label}: {load:g} jobs/hr", partial(given.answers, answers, arm.label, load))
+    for arm, case in streams(scale).items():
+        told = f"{arm.label}: {STREAM_LOAD:g} jobs/hr, in a long stream"
+        rows += _reasons(told, partial(_only, answers, case), own_clusters(scale).stream_size)
     notes = [
         f"the paper's claims: Pollux has the shortest JCT under {BUSY:g} jobs/hr, and above {CROWDED:g} one similar to FIFO's",
         f"why not: no more jobs can end than {ACCELERATORS} an hour over the accelerator-hours of a job, and fewer where FIFO"
         " keeps accelerators idle for a gang; Pollux shrinks jobs until each has one, and then they need fewer hours of them",
-        f"nobody waits under Pollux before there are more than {ACCELERATORS} jobs at once: the stream is long enough for that",
+        f"nobody waits under Pollux before there are more than {ACCELERATORS} jobs at once, as there are in the long stream",
     ]
     shown = given.against_load(answers, "fig8", "Average JCT, Pollux' jobs", "average JCT, hours", average_jct)
     return Findings(rows, (shown,), notes)
@@ -232,11 +236,11 @@ def read_responsiveness(scale: Scale, answers: Answers) -> Findings:
     return Findings(rows, (shown,), notes)
 
 
-def _reasons(given: Sweep[Arm], answers: Answers, arm: Arm, load: float) -> list[Row]:
+def _reasons(told: str, ask: Callable[[], list[Answer]], scale: str = "") -> list[Row]:
     """What each job takes of the cluster, and how much of it is used."""
 
     def figures(pick: Callable[[Answer], float]) -> list[float]:
-        return [pick(answer) for answer in given.answers(answers, arm.label, load)]
+        return [pick(answer) for answer in ask()]
 
     parts: tuple[tuple[str, str, Callable[[Answer], float]], ...] = (
         ("accelerator-hours of a job", "h", lambda answer: float(answer["accelerator_h"])),
@@ -244,16 +248,20 @@ def _reasons(given: Sweep[Arm], answers: Answers, arm: Arm, load: float) -> list
         ("most jobs at once", "jobs", lambda answer: float(answer["at_once"])),
         ("accelerators in use", "%", lambda answer: 100.0 * figure(answer, "utilization")),
     )
-    return [row(f"{what}, {arm.label}: {load:g} jobs/hr", None, partial(figures, pick), unit) for what, unit, pick in parts]
+    return [row(f"{what}, {told}", None, partial(figures, pick), unit, scale=scale) for what, unit, pick in parts]
 
 
-def streams(scale: Scale) -> list[Streamed]:
-    return [Streamed(arm.scheduler, STREAM_LOAD, own_clusters(scale).stream_measure) for arm in (POLLUX, FIFO)]
+def streams(scale: Scale) -> dict[Arm, Streamed]:
+    return {arm: Streamed(arm.scheduler, STREAM_LOAD, own_clusters(scale).stream_measure) for arm in (FIFO, POLLUX)}
+
+
+def _only(answers: Answers, case: Case) -> list[Answer]:
+    return [answers.of(case)]
 
 
 def _streamed(what: str, scale: Scale, answers: Answers, pick: Callable[[Answer], float]) -> Row:
     def ratio() -> float:
-        pollux, fifo = (pick(answers.of(case)) for case in streams(scale))
+        fifo, pollux = (pick(answers.of(case)) for case in streams(scale).values())
         return pollux / fifo
 
     size = own_clusters(scale).stream_size
@@ -261,7 +269,7 @@ def _streamed(what: str, scale: Scale, answers: Answers, pick: Callable[[Answer]
 
 
 def load_cases(scale: Scale) -> Iterable[Case]:
-    return (*sweep(scale).cases(), *streams(scale))
+    return (*sweep(scale).cases(), *streams(scale).values())
 
 
 INTERVAL = (

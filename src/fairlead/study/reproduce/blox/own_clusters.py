@@ -49,20 +49,27 @@ class OwnClusters:
     @property
     def description(self) -> str:
         loads = ", ".join(f"{load:g}" for load in self.loads)
-        return f"{self.arrivals_size}, {loads} jobs per hour; {self.hosts_size}; {self.takes} of one core"
+        sizes = (self.arrivals_size, f"{loads} jobs per hour", self.stream_size, self.hosts_size)
+        return f"{'; '.join(sizes)}; about {self.takes} of one core"
 
     @property
     def _workloads(self) -> str:
         if len(self.workloads) == 1:
             return f"Pollux' workload {self.workloads[0]}"
-        return f"{len(self.workloads)} of Pollux' workloads"
+        return f"each of {len(self.workloads)} of Pollux' workloads"
 
 
 _SIZES = {
     "tiny": OwnClusters((6,), (0,), (10.0, 40.0), (0, 6), (4, 12), (0,), "seconds", jobs=8),
-    "small": OwnClusters((6,), (0, 1, 2), (5.0, 10.0, 25.0, 40.0), (320, 480), (200, 400), (0, 1, 2), "minutes"),
+    "small": OwnClusters((6,), (0, 1, 2), (5.0, 10.0, 25.0, 40.0), (320, 480), (200, 400), (0, 1, 2), "4 minutes"),
     "medium": OwnClusters(
-        POLLUX_WORKLOADS, (0,), (5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0), (480, 640), (500, 1000), (0, 1, 2), "minutes"
+        POLLUX_WORKLOADS,
+        (0,),
+        (5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0),
+        (480, 640),
+        (500, 1000),
+        (0, 1, 2),
+        "a quarter of an hour",
     ),
     "full": OwnClusters(
         POLLUX_WORKLOADS,
@@ -71,7 +78,7 @@ _SIZES = {
         (640, 800),
         (3000, 4000),
         (0, 1, 2),
-        "hours",
+        "an hour",
     ),
 }
 

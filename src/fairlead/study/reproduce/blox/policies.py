@@ -65,7 +65,6 @@ def read_jct(scale: Scale, answers: Answers) -> Findings:
         for load in scale.points(durations):
             told = load_told(durations, load)
             rows.append(row(f"average JCT, Tiresias / FIFO: {told}", 1.0, partial(gains, load), wants=Wants.MORE))
-        rows += _optimus(given, durations, answers, scale)
         told = load_told(durations, HIGH)
         rows.append(
             row(
@@ -75,6 +74,7 @@ def read_jct(scale: Scale, answers: Answers) -> Findings:
                 wants=Wants.MORE,
             )
         )
+        rows += _optimus(given, durations, answers, scale)
     notes = [
         "the paper's claims: below 4 jobs/hr FIFO and Tiresias are alike, and Optimus has the shortest JCT; above 7 Tiresias"
         " has the longest",
