@@ -52,8 +52,8 @@ class Trajectories:
     @property
     def longest_s(self) -> Floats:
         """The same if nobody becomes faster than it is, which a mode lets happen and does not promise."""
-        left = self.ahead.sum(axis=1) * self.now_s
-        return np.maximum(left, self.left_s)
+        left: Floats = np.maximum(self.ahead.sum(axis=1) * self.now_s, self.left_s)
+        return left
 
 
 def trajectories(view: Snapshot, rule: Rule, pace_s: Floats, types: Ints, least_s: float) -> Trajectories:
