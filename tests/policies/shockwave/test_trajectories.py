@@ -76,7 +76,7 @@ def test_a_job_that_overran_is_scheduled_on_among_others() -> None:
     jobs = [of_mode("static"), *(Job(f"j{i}", steps=9000.0, kind="A (batch size 8)") for i in range(3))]
     state = state_of(Cluster.parse("1xv100:1"), jobs, {0: [0]}, done={0: 900.0})
     _, memo = Shockwave().select(view_of(state, 6000.0, TABLE), None)
-    assert memo["schedule"][0].any()
+    assert Shockwave().schedule(memo)[0].any()
 
 
 def test_a_change_that_is_foreseen_is_part_of_what_is_fair_and_nobody_counts_on_it_for_the_makespan() -> None:

@@ -36,8 +36,8 @@ class Deadlines:
 
 
 def projected(window: Window, left_s: Floats, here_s: Floats, contention: Floats) -> Floats:
-    """Jobs × (rounds + 1): seconds from submission to the end after n rounds, of jobs that have `left_s` to run. Who finishes in
-    the window does so as fast as its contention lets it; who does not goes on behind the window as slowly as that."""
+    """Jobs × (rounds + 1): seconds from submission to the end after n rounds, of jobs that have `left_s` to run. Who finishes
+    in the window does so as fast as its contention lets it; who does not goes on behind the window as slowly as that."""
     span = window.rounds * window.round_s
     left = after(left_s, window.rounds, window.round_s)
     inside = here_s + np.minimum(span, contention * left_s)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from fairlead.core.cluster import Floats, Ints
+from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
@@ -77,15 +77,20 @@ class Shockwave:
         if not len(view.jobs):
             return Selection.nobody(), memo
         kept = memo if memo and self._stands(view, memo) else self._planned(view, memo)
-        schedule, begun = kept["schedule"], float(kept["begun"])
+        schedule, begun = self.schedule(kept), float(kept["begun"])
         now = int((view.time - begun) / self.round_s + _EARLY)
-        runs = schedule[:, now] > 0
+        runs = schedule[:, now]
         last = np.flatnonzero((schedule[:, now:] != schedule[:, now : now + 1]).any(axis=0))
         turn = now + int(last[0]) if len(last) else self.rounds
         key = np.where(runs, kept["urgent"], kept["longest"] + len(runs))
         chosen = in_order(view, key, holds_until=begun + (turn - _EARLY) * self.round_s)
         waits = ~chosen.chosen(view.jobs.number) & ~runs
-        return chosen.because(self._reasons(kept, now, np.flatnonzero(waits))), kept
+        return chosen.because(self._reasons(kept, schedule[:, now:], begun + now * self.round_s, np.flatnonzero(waits))), kept
+
+    def schedule(self, memo: Mapping[str, Any]) -> Bools:
+        """Jobs × rounds: who runs in which round of a plan."""
+        unpacked: Bools = np.unpackbits(memo["schedule"], axis=1, count=self.rounds).astype(np.bool_)
+        return unpacked
 
     def _stands(self, view: Snapshot, memo: Mapping[str, Any]) -> bool:
         """Whether the plan is of these jobs on these accelerators, and not over; and of jobs as fast as they are now."""
@@ -95,13 +100,12 @@ class Shockwave:
             return False
         return not self.reactive or np.array_equal(memo["pace_s"], _fastest(view)[0])
 
-    def _reasons(self, kept: Mapping[str, Any], now: int, waits: Ints) -> dict[int, Reason]:
-        """Why the plan lets some wait."""
+    def _reasons(self, kept: Mapping[str, Any], ahead: Bools, now_s: float, waits: Ints) -> dict[int, Reason]:
+        """Why the plan lets some wait; `ahead` are its rounds from the one on that began at `now_s`."""
         number, ratio, cost = (kept[name][waits].tolist() for name in ("number", "rho", "cost"))
-        later = kept["schedule"][waits, now:]
-        rounds, first = later.sum(axis=1).tolist(), later.argmax(axis=1)
-        at = (float(kept["begun"]) + (now + first) * self.round_s).tolist()
-        told = zip(number, rounds, at, ratio, cost)
+        later = ahead[waits]
+        rounds, from_s = later.sum(axis=1).tolist(), (now_s + later.argmax(axis=1) * self.round_s).tolist()
+        told = zip(number, rounds, from_s, ratio, cost)
         return {n: Unplaced.planned_later(r, later.shape[1], from_s=s, rho=f, cost=c) for n, r, s, f, c in told}
 
     def _planned(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
@@ -158,7 +162,7 @@ class Shockwave:
             "number": view.jobs.number.copy(),
             "capacity": view.capacity.copy(),
             "pace_s": _fastest(view)[0],
-            "schedule": found.schedule.astype(np.int64),
+            "schedule": np.packbits(found.schedule, axis=1),  # a byte for eight rounds, as every plan is journaled
             "urgent": _rank(-urgency),
             "longest": _rank(-made.left_s[:, 0]),
             "demand_s": demand_s,

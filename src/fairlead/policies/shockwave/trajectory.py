@@ -52,8 +52,8 @@ class Trajectories:
     @property
     def longest_s(self) -> Floats:
         """The same if nobody becomes faster than it is, which a mode lets happen and does not promise."""
-        left = self.ahead.sum(axis=1) * self.now_s
-        return np.maximum(left, self.left_s)
+        left: Floats = np.maximum(self.ahead.sum(axis=1) * self.now_s, self.left_s)
+        return left
 
 
 def trajectories(view: Snapshot, rule: Rule, pace_s: Floats, types: Ints, least_s: float) -> Trajectories:
@@ -83,13 +83,13 @@ def _course(job: Job, past: Sequence[Regime], batches: OtherBatches | None, type
     too."""
     if not past and job.mode not in ADAPTIVE:
         return [0.0], [1.0]
-    own = batch_size_of(job.kind)
     starts = [0.0, *(regime.from_steps for regime in past[1:])]
-    sizes = [regime.batch_size for regime in past] or [own or 1]
+    sizes = [regime.batch_size for regime in past] or [batch_size_of(job.kind) or 0]
     rates = {} if batches is None else batches.of(job.kind, job.workers)
-    here = rates.get(sizes[-1])
-    if here is None or own is None:
+    speed = {size: float(rate[type_]) for size, rate in rates.items() if rate[type_] > 0}
+    now = speed.get(sizes[-1])
+    if now is None:
         return starts, [1.0] * len(starts)
     if job.mode in ADAPTIVE:
-        sizes += [size for size in to_come(job.mode, sizes[-1], max(rates)) if size in rates]
-    return starts, [float(here[type_] / rates[size][type_]) if size in rates else 1.0 for size in sizes]
+        sizes += [size for size in to_come(job.mode, sizes[-1], max(speed)) if size in speed]
+    return starts, [now / speed.get(size, now) for size in sizes]

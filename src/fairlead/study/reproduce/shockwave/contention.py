@@ -15,23 +15,22 @@ from fairlead.study.reproduce.shockwave.runs import FAIR, SHOCKWAVE, Arm, Run, m
 from fairlead.study.reproduce.shockwave.scale import Scale
 from fairlead.study.reproduce.study import Study
 
-ACCELERATORS = 14
 SHORTER = {3.0: 1.35, 2.0: 1.19, 1.5: 1.08}
 """By contention: how much longer the others' makespans are."""
 UNFAIR = 8.67
 
 
-def made(arm: Arm, contention: float, seed: int) -> Run:
-    return Run(arm.scheduler, Jobs(round(ACCELERATORS * contention)), ACCELERATORS, seed)
+def made(scale: Scale, arm: Arm, contention: float, seed: int) -> Run:
+    return Run(arm.scheduler, Jobs(round(scale.fewer * contention)), scale.fewer, seed)
 
 
 def cases(scale: Scale) -> Iterable[Case]:
-    return (made(arm, factor, seed) for factor in SHORTER for arm in (SHOCKWAVE, *FAIR) for seed in scale.seeds)
+    return (made(scale, arm, factor, seed) for factor in SHORTER for arm in (SHOCKWAVE, *FAIR) for seed in scale.seeds)
 
 
 def read(scale: Scale, answers: Answers) -> Findings:
     def of(arm: Arm, factor: float, pick: Callable[[Answer], float]) -> list[float]:
-        return [pick(answers.of(made(arm, factor, seed))) for seed in scale.seeds]
+        return [pick(answers.of(made(scale, arm, factor, seed))) for seed in scale.seeds]
 
     def gains(factor: float, pick: Callable[[Answer], float]) -> list[float]:
         others = np.mean([of(arm, factor, pick) for arm in FAIR], axis=0).tolist()
@@ -55,12 +54,8 @@ def read(scale: Scale, answers: Answers) -> Findings:
     return Findings(rows)
 
 
-STUDIES = (
-    Study(
-        "fig16",
-        "Figure 16: contention",
-        cases,
-        read,
-        lambda scale: f"generated jobs on {ACCELERATORS}, {len(scale.seeds)} seed(s)",
-    ),
-)
+def _told(scale: Scale) -> str:
+    return f"generated jobs on {scale.fewer} accelerators, {len(scale.seeds)} seeds"
+
+
+STUDIES = (Study("fig16", "Figure 16: contention", cases, read, _told),)

@@ -12,6 +12,7 @@ import numpy as np
 
 from fairlead.core.errors import InputError
 from fairlead.study.inputs import TraceFile
+from fairlead.study.reproduce.shockwave.scale import TRACES
 from fairlead.study.reproduce.world import World
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import LONGEST_H, SHORTEST_H, Generator
@@ -58,7 +59,7 @@ class AdaptiveJobs(World):
         return "rates: those published with Shockwave's traces"
 
     def jobs(self, asked: Jobs, seed: int) -> tuple[Trace, ThroughputTable]:
-        if asked.public and self.data is not None:
+        if asked.public and self.data is not None and asked.count in TRACES:
             return self._public(asked.count)
         table = self.table
         static, adapts = 1.0 - asked.dynamic, asked.dynamic / 2

@@ -12,6 +12,11 @@ CONTENTION = 3.75
 """Jobs for each accelerator, of the trace of 120."""
 
 
+def accelerators_for(jobs: int) -> int:
+    """Those of the trace, or as many as give the same contention."""
+    return TRACES.get(jobs) or round(jobs / CONTENTION)
+
+
 @dataclass(frozen=True)
 class Scale:
     name: str
@@ -21,6 +26,7 @@ class Scale:
     seeds: tuple[int, ...]
     noises: tuple[float, ...]  # of forecasts, in Figure 13
     foreseen: int  # jobs whose regimes are forecast, in Figure 5
+    fewer: int = 14  # accelerators, in Figures 8 and 16
 
     @property
     def jobs(self) -> int:
@@ -33,15 +39,15 @@ class Scale:
 
     @property
     def description(self) -> str:
-        large = ", ".join(f"{jobs} on {TRACES[jobs]}" for jobs in self.large)
-        return f"{self.name}: traces of {self.physical} jobs on {TRACES[self.physical]} accelerators and {large}; {self.size}"
+        small, *large = (f"{jobs} on {accelerators_for(jobs)}" for jobs in (self.physical, *self.large))
+        return f"{self.name}: traces of {small} accelerators and {', '.join(large)}; {self.size}"
 
 
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("tiny", 120, (120,), 4, (0,), (0.0, 1.0), 20),
-        Scale("small", 120, (220,), 16, (0, 1), (0.0, 0.4, 1.0), 200),
+        Scale("tiny", 15, (15,), 4, (0,), (0.0, 1.0), 20, 3),
+        Scale("small", 120, (220,), 16, (0, 1, 2), (0.0, 0.4, 1.0), 200),
         Scale("medium", 120, (220, 460), 32, (0, 1, 2), (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 200),
         Scale("full", 120, (220, 460, 900), 64, (0, 1, 2, 3, 4), (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 200),
     )

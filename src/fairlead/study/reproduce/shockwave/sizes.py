@@ -25,7 +25,7 @@ from fairlead.study.reproduce.shockwave.runs import (
     unfair,
     worst_rho,
 )
-from fairlead.study.reproduce.shockwave.scale import TRACES, Scale
+from fairlead.study.reproduce.shockwave.scale import Scale, accelerators_for
 from fairlead.study.reproduce.study import Study
 
 PHYSICAL = (SHOCKWAVE, OSSP, *FAIR, MST)
@@ -39,7 +39,7 @@ METRICS: tuple[tuple[str, str, Callable[[Answer], float]], ...] = (
 
 
 def made(arm: Arm, jobs: int) -> Run:
-    return Run(arm.scheduler, Jobs(jobs, public=True), TRACES[jobs], 0)
+    return Run(arm.scheduler, Jobs(jobs, public=True), accelerators_for(jobs), 0)
 
 
 def cases_small(scale: Scale) -> Iterable[Case]:
@@ -52,6 +52,7 @@ def cases_large(scale: Scale) -> Iterable[Case]:
 
 def read_small(scale: Scale, answers: Answers) -> Findings:
     jobs = scale.physical
+    one = 100.0 / jobs  # unfair job, in percent
 
     def of(arm: Arm, pick: Callable[[Answer], float]) -> float:
         return pick(answers.of(made(arm, jobs)))
@@ -68,10 +69,12 @@ def read_small(scale: Scale, answers: Answers) -> Findings:
         row("makespan, OSSP / Shockwave", 1.0, partial(over, makespan, OSSP), wants=Wants.NEAR),
         row("worst ρ of Shockwave", 1.82, partial(of, SHOCKWAVE, worst_rho), "ρ", Wants.MOST),
         row("worst ρ, mean of Themis, Gavel and AlloX / Shockwave", 2.0, partial(over, worst_rho)),
-        row("unfair jobs, mean of Themis, Gavel and AlloX / Shockwave", 2.7, partial(over, unfair)),
-        row("average JCT, Gavel / Shockwave", 1.0, partial(over, average_jct, GAVEL), wants=Wants.NEAR),
+        row("unfair jobs, mean of Themis, Gavel and AlloX / Shockwave", 2.7,
+            lambda: mean(unfair) / max(of(SHOCKWAVE, unfair), one), note="Shockwave's are taken as one at least"),
+        row("average JCT, Gavel / Shockwave", 1.0, partial(over, average_jct, GAVEL), wants=Wants.LEAST,
+            note="as long as each other in the paper's words; of the published runs 1.13"),
         row("average JCT, OSSP / Shockwave", None, partial(over, average_jct, OSSP)),
-    ]
+    ]  # fmt: skip
     return Findings(rows, _pictures(answers, "fig7", PHYSICAL, (jobs,)))
 
 
@@ -79,7 +82,7 @@ def read_large(scale: Scale, answers: Answers) -> Findings:
     rows: list[Row] = []
     claims = ((THEMIS, 1.26, 2.5), (GAVEL, 1.3, 2.4), (ALLOX, 1.35, 3.1), (GANDIVA_FAIR, 1.21, 3.9))
     for jobs in scale.large:
-        told = f"{jobs} jobs on {TRACES[jobs]}"
+        told = f"{jobs} jobs on {accelerators_for(jobs)}"
 
         def gain(arm: Arm, pick: Callable[[Answer], float], jobs: int = jobs) -> float:
             return pick(answers.of(made(arm, jobs))) / pick(answers.of(made(SHOCKWAVE, jobs)))
@@ -116,14 +119,14 @@ def _pictures(answers: Answers, name: str, arms: tuple[Arm, ...], sizes: tuple[i
                     continue
             if points:
                 x, y = zip(*points)
-                lines.append(Line(f"{jobs} jobs on {TRACES[jobs]}", x, y))
+                lines.append(Line(f"{jobs} jobs on {accelerators_for(jobs)}", x, y))
         ticks = [arm.label for arm in arms]
         pictures.append(Lines(f"{name}-{metric}", told, "scheduler", told, lines, ticks=ticks))
     return tuple(pictures)
 
 
 def _told(scale: Scale) -> str:
-    return f"{scale.physical} jobs on {TRACES[scale.physical]}"
+    return f"{scale.physical} jobs on {accelerators_for(scale.physical)}"
 
 
 STUDIES = (
