@@ -81,10 +81,10 @@ def _speeds(view: Snapshot) -> tuple[Ints, Ints, Ints, Floats]:
     found: list[tuple[Ints, int, int, Floats]] = []
     known = np.zeros(len(jobs), dtype=np.bool_)  # whose speeds at several sizes are
     for kind, capacity in enumerate(view.capacity.tolist()):
-        sizes = set(sizes_on(int(view.cluster.largest_node_of_type[kind]), capacity)) if capacity else set()
-        sizes |= set(jobs.held[jobs.running & (jobs.type == kind)].tolist())
-        for size in sorted(sizes) if rates.other_sizes is not None else ():
-            speed = rates.other_sizes.at(size)[rates.row, kind]  # type: ignore[union-attr]
+        usual = sizes_on(int(view.cluster.largest_node_of_type[kind]), capacity) if capacity else ()
+        sizes = sorted({*usual, *jobs.held[jobs.running & (jobs.type == kind)].tolist()})
+        for size, speeds in () if rates.other_sizes is None else zip(sizes, rates.other_sizes.at(sizes)):
+            speed = speeds[rates.row, kind]
             mine = view.elastic & ((jobs.fits >> kind) & 1 == 1) & (speed > 0) & (size <= capacity)
             known |= mine
             rows = mine.nonzero()[0]
