@@ -83,7 +83,7 @@ def _speeds(view: Snapshot) -> tuple[Ints, Ints, Ints, Floats]:
     for kind, capacity in enumerate(view.capacity.tolist()):
         usual = sizes_on(int(view.cluster.largest_node_of_type[kind]), capacity) if capacity else ()
         sizes = sorted({*usual, *jobs.held[jobs.running & (jobs.type == kind)].tolist()})
-        for size, speeds in () if rates.other_sizes is None else zip(sizes, rates.other_sizes.at(sizes)):
+        for size, speeds in zip(sizes, rates.other_sizes.at(sizes)) if rates.other_sizes is not None and sizes else ():
             speed = speeds[rates.row, kind]
             mine = view.elastic & ((jobs.fits >> kind) & 1 == 1) & (speed > 0) & (size <= capacity)
             known |= mine
