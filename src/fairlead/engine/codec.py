@@ -89,7 +89,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str) or key.startswith("$"):
-                raise JournalError(f"keys are strings that do not begin with '$'; this one is {key!r}")
+                raise JournalError(f"a memo's keys are strings that do not begin with '$'; this one is {key!r}")
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
         return {"$float": str(value)}
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
-    raise JournalError(f"there is room for numbers, strings, lists, mappings and arrays; this is {type(value).__name__}")
+    raise JournalError(f"a memo is made of numbers, strings, lists, mappings and arrays; this is {type(value).__name__}")
 
 
 def _from_plain(value: Any) -> Any:

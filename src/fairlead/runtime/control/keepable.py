@@ -20,8 +20,8 @@ def check_keepable(scheduler: Mapping[str, Any]) -> None:
         try:
             spelled = encode(SchedulerSwitched(0.0, {field: value}, ""))
             json.dumps(value, allow_nan=False)
-        except (JournalError, TypeError, ValueError, RecursionError) as problem:
-            wanted = f"what a journal can keep and people can be told ({problem})"
+        except (JournalError, TypeError, ValueError, RecursionError):
+            wanted = "what a journal can keep: finite numbers of 64 bits, words, lists, and names with one of these each"
             raise InputError("scheduler", wanted, field=str(field), value=value) from None
         if len(spelled) > LARGEST_SCHEDULER:
             raise InputError("scheduler", f"at most {LARGEST_SCHEDULER:,} bytes", field=str(field))
