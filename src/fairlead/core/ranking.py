@@ -23,11 +23,12 @@ def in_order(
     backfill: bool = True,
     preempt: bool = True,
     holds_until: float | None = None,
+    prefer: Ints | None = None,
 ) -> Selection:
     """Select by ascending `key`, ties by submission (None: by submission alone).
 
     With `backfill` a job that does not fit is passed over; without it, nobody behind it starts either. Without `preempt`,
-    whoever runs goes first.
+    whoever runs goes first. `prefer` is a type for each job that it gets where there is room, wherever it is now; -1: none.
     """
     if not len(view.jobs):
         return Selection.nobody()
@@ -38,7 +39,8 @@ def in_order(
         first = protected if preempt else jobs.running
         if first is not None:
             key = np.where(first, -math.inf, 0.0 if key is None else key)
-        return _several_types(view, key, backfill, holds_until)
+            prefer = None if prefer is None else np.where(first, -1, prefer)
+        return _several_types(view, key, backfill, holds_until, prefer)
     capacity = int(view.capacity[0])
     if not preempt:
         key = None if key is None else key[~jobs.running]
@@ -140,13 +142,18 @@ def _small_enough(workers: Ints, at: int, free: int) -> list[int]:
     return found
 
 
-def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None) -> Selection:
+def _several_types(
+    view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None, prefer: Ints | None
+) -> Selection:
     jobs, rates = view.jobs, view.rates
     order = np.arange(len(jobs)) if key is None else key.argsort(kind="stable")
     wishes = rates.wishes
     free = view.capacity.tolist()
     rows, fits, workers = rates.row[order].tolist(), jobs.fits[order].tolist(), jobs.workers[order].tolist()
-    present = np.where(jobs.running, jobs.type, -1)[order].tolist()
+    present = np.where(jobs.running, jobs.type, -1)
+    if prefer is not None:
+        present = np.where((prefer >= 0) & (view.capacity[prefer] >= jobs.workers), prefer, present)
+    present = present[order].tolist()
     protected = view.protected
     bound = set() if protected is None else set(protected[order].nonzero()[0].tolist())
     given = [-1] * len(rows)  # by position in the order: a type

@@ -6,13 +6,12 @@ the window is over, or when a job's speed is another (Zheng et al., NSDI'23, §6
 over the rounds n_j of each job in the window (`window.py`; k is `power`, λ is `makespan`). What n rounds are worth follows from
 the regimes through which they are expected to lead (`trajectory.py`). The plan is the memo: who runs in which round, from when
 on. A round's selection is the plan's column, in its order; where somebody does not fit after all, others take the room, longest
-first. Jobs are planned at their speed on the fastest type that they may use; accelerators of all types count alike in the
-plan."""
+first. Where there are several types, each job is planned on one of them (`by_type.py`); what is fair is by its fastest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -25,11 +24,12 @@ from fairlead.core.ranking import in_order
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
+from fairlead.policies.shockwave.by_type import TypedPlan, on_types
 from fairlead.policies.shockwave.fairness import contention, deadlines, rho
 from fairlead.policies.shockwave.forecast import RULES, noised
-from fairlead.policies.shockwave.planner import NODES, Plan, plan
+from fairlead.policies.shockwave.planner import NODES
 from fairlead.policies.shockwave.published import published
-from fairlead.policies.shockwave.trajectory import trajectories
+from fairlead.policies.shockwave.trajectory import Trajectories, trajectories
 from fairlead.policies.shockwave.window import EPSILON, Window, progress, window
 
 _EARLY = 1e-9  # of a round: a second so near to the next round belongs to it
@@ -83,7 +83,8 @@ class Shockwave:
         last = np.flatnonzero((schedule[:, now:] != schedule[:, now : now + 1]).any(axis=0))
         turn = now + int(last[0]) if len(last) else self.rounds
         key = np.where(runs, kept["urgent"], kept["longest"] + len(runs))
-        chosen = in_order(view, key, holds_until=begun + (turn - _EARLY) * self.round_s)
+        prefer = np.where(runs, kept["type"], -1)
+        chosen = in_order(view, key, holds_until=begun + (turn - _EARLY) * self.round_s, prefer=prefer)
         waits = ~chosen.chosen(view.jobs.number) & ~runs
         return chosen.because(self._reasons(kept, schedule[:, now:], begun + now * self.round_s, np.flatnonzero(waits))), kept
 
@@ -116,34 +117,61 @@ class Shockwave:
         made, unfair = self._window(view, accelerators, here_s, met)
         # Whoever runs stays for a little more than its place in line: each start costs.
         urgency = unfair * np.where(view.jobs.running, 1.0 + self.stay, 1.0)
-        found = plan(made, urgency, nodes=self.nodes)
+        home = np.where(view.jobs.running, view.jobs.type, -1)
+        found = on_types(made, self._by_type(view, made), urgency, home, self.stay, self.nodes)
         return self._kept(view, found, unfair, urgency, made, demand_s, since_s)
 
     def _window(self, view: Snapshot, accelerators: int, here_s: Floats, met: Floats) -> tuple[Window, Floats]:
-        """The program of the next rounds, and how unfair each job's end will be."""
+        """The program of the next rounds, each job on its fastest type, and how unfair its end will be."""
         jobs = view.jobs
-        course = trajectories(view, RULES[self.forecast], *_fastest(view), least_s=self.round_s)
-        off = self._off(jobs.number)
+        course, off = self._course(view, *_fastest(view))
         past_s, left_s = course.past_s, course.left_s * off
         total_s = past_s + left_s
         unfair = rho(past_s, here_s - past_s, left_s, met)
         text = self.program == "text"
-        made = window(
-            progress(course.done, course.ahead, course.pace_s * off[:, None], course.steps, self.rounds, self.round_s),
-            course.longest_s * off,  # a bound of the makespan that counts on nobody's becoming faster
-            jobs.workers,
-            jobs.weight * unfair**self.power if text else jobs.weight,
-            accelerators,
-            round_s=self.round_s,
-            makespan=self.makespan,
-            scale_s=max(float(total_s.sum()), self.round_s),
-            epsilon=self.epsilon,
-            loads=text,
-        )
+        weight = jobs.weight * unfair**self.power if text else jobs.weight
+        made = self._made(course, off, jobs.workers, weight, accelerators, max(float(total_s.sum()), self.round_s))
         if text:
             return made, unfair
         ends = deadlines(made, left_s, here_s, total_s, met, self.rho_max)
         return published(made, ends, self.rho_max, self.power), ends.ratio
+
+    def _by_type(self, view: Snapshot, fastest: Window) -> dict[int, Window]:
+        """The same program with all jobs on each of several types, where they can run there."""
+        if len(view.capacity) == 1:
+            return {0: fastest}
+        windows = {}
+        rates = _rates(view)
+        for type_ in np.flatnonzero(view.capacity).tolist():
+            able = rates[:, type_] > 0
+            pace_s = 1.0 / np.where(able, rates[:, type_], 1.0)
+            course, off = self._course(view, pace_s, np.full(len(able), type_))
+            there = int(view.capacity[type_])
+            made = self._made(course, off, view.jobs.workers, fastest.weight, there, 1.0)
+            penalty = fastest.penalty * there / fastest.accelerators
+            windows[type_] = replace(made, most=np.where(able, made.most, 0), penalty=penalty)
+        return windows
+
+    def _course(self, view: Snapshot, pace_s: Floats, types: Ints) -> tuple[Trajectories, Floats]:
+        """What jobs are expected to be on some types, and by how much that is wrong on purpose."""
+        course = trajectories(view, RULES[self.forecast], pace_s, types, least_s=self.round_s)
+        return course, self._off(view.jobs.number)
+
+    def _made(
+        self, course: Trajectories, off: Floats, workers: Ints, weight: Floats, accelerators: int, scale_s: float
+    ) -> Window:
+        return window(
+            progress(course.done, course.ahead, course.pace_s * off[:, None], course.steps, self.rounds, self.round_s),
+            course.longest_s * off,  # a bound of the makespan that counts on nobody's becoming faster
+            workers,
+            weight,
+            accelerators,
+            round_s=self.round_s,
+            makespan=self.makespan,
+            scale_s=scale_s,
+            epsilon=self.epsilon,
+            loads=self.program == "text",
+        )
 
     def _off(self, numbers: Ints) -> Floats:
         """By how much what is expected of each job is wrong on purpose (§8.10)."""
@@ -154,15 +182,16 @@ class Shockwave:
         return off
 
     def _kept(
-        self, view: Snapshot, found: Plan, unfair: Floats, urgency: Floats, made: Window, demand_s: float, since_s: Floats
+        self, view: Snapshot, found: TypedPlan, unfair: Floats, urgency: Floats, made: Window, demand_s: float, since_s: Floats
     ) -> dict[str, Any]:
-        """The memo. ρ̂, price, what a round costs each job of its budget, and the gap are there for people to read."""
+        """The memo. ρ̂, prices, what a round costs each job of its budget, and the gap are there for people to read."""
         return {
             "begun": view.time,
             "number": view.jobs.number.copy(),
             "capacity": view.capacity.copy(),
             "pace_s": _fastest(view)[0],
             "schedule": np.packbits(found.schedule, axis=1),  # a byte for eight rounds, as every plan is journaled
+            "type": found.types,
             "urgent": _rank(-urgency),
             "longest": _rank(-made.left_s[:, 0]),
             "demand_s": demand_s,
@@ -187,12 +216,17 @@ def _demand(view: Snapshot, memo: Memo) -> tuple[float, Floats]:
     return total, since
 
 
-def _fastest(view: Snapshot) -> tuple[Floats, Ints]:
-    """Seconds a step on the fastest type that each job may use, of those that are up where there is one; and that type."""
+def _rates(view: Snapshot) -> Floats:
+    """Jobs × types: steps per second where a job may run and something is up, of those that have such a type."""
     allowed = (view.jobs.fits[:, None] >> np.arange(len(view.capacity))) & 1
-    rates = view.rates.of_jobs * allowed
+    rates: Floats = view.rates.of_jobs * allowed
     up = rates * (view.capacity > 0)
-    rates = np.where(up.max(axis=1, keepdims=True) > 0, up, rates)
+    return np.where(up.max(axis=1, keepdims=True) > 0, up, rates)
+
+
+def _fastest(view: Snapshot) -> tuple[Floats, Ints]:
+    """Seconds a step on the fastest type of each job, and that type."""
+    rates = _rates(view)
     return 1.0 / np.maximum(rates.max(axis=1), np.finfo(float).tiny), rates.argmax(axis=1)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlead.core.cluster import Floats, Ints
+from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 
 EPSILON = 1e-6
@@ -61,6 +61,11 @@ class Window:
         """What so many rounds for each job are worth."""
         span = max(self.longest_s(rounds), self.load_s(rounds) if self.loads else 0.0)
         return float(self.worth[np.arange(len(self)), rounds].sum()) - self.penalty * span
+
+    def only(self, chosen: Bools) -> Window:
+        """Some of the jobs."""
+        columns = ("worth", "left_s", "workers", "weight", "least", "most")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
     def at_least(self, least: Ints) -> Window:
         return replace(self, least=np.minimum(np.maximum(self.least, least), self.most))
