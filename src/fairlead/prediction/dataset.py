@@ -23,6 +23,7 @@ class Dataset:
     columns: tuple[Column, ...]
     utilization: Floats
     tensors_mb: Floats
+    reserved_mb: Floats
     device_mb: Floats
 
     def __len__(self) -> int:
@@ -35,11 +36,14 @@ class Dataset:
             tuple(self.columns[row] for row in rows),
             self.utilization[rows],
             self.tensors_mb[rows],
+            self.reserved_mb[rows],
             self.device_mb[rows],
         )
 
 
-def dataset(measured: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]], source: object = "features") -> Dataset:
+def dataset(
+    measured: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]], source: object = "features"
+) -> Dataset:
     """Of all that were measured and have features; those with a problem are left out."""
     known = {row["name"]: row for row in features if "problem" not in row}
     rows = [row for row in measured if "problem" not in row and row["name"] in known and "utilization" in row]
@@ -51,6 +55,7 @@ def dataset(measured: Sequence[Mapping[str, Any]], features: Sequence[Mapping[st
         tuple(_column(known[row["name"]], source) for row in rows),
         np.array([row["utilization"] for row in rows]),
         np.array([row["allocated_mb"] for row in rows]),
+        np.array([row["reserved_mb"] for row in rows]),
         np.array([row["device_memory_mb"] for row in rows]),
     )
 

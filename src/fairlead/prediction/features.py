@@ -23,15 +23,22 @@ BYTES = 4  # single precision
 
 @dataclass(frozen=True)
 class Machine:
-    """What a device does at best in small training steps, as orders of magnitude: the learners make up for the rest."""
+    """What a device and its host do in small training steps, as orders of magnitude; the learners make up for the rest. For the
+    H200 a few numbers, rounded, with which the steps measured there take about as long as they took."""
 
-    convolution_flops_per_s: float = 150e12
-    product_flops_per_s: float = 40e12
-    bytes_per_s: float = 2.5e12
-    kernel_s: float = 3e-6  # no kernel is shorter
-    recurrence_s: float = 25e-6  # one step of a recurrent cell
+    convolution_flops_per_s: float = 140e12
+    product_flops_per_s: float = 60e12
+    bytes_per_s: float = 2e12
+    thin: float = 5.0  # by how much convolutions that do little for each element are slower than their bytes
+    loss: float = 120.0  # how often the outputs are read or written for the loss, strided as they are
+    kernel_s: float = 9e-6  # an operator takes no less
+    recurrence_s: float = 15e-6  # one step of a recurrent cell
     host_s: float = 35e-6  # to prepare and launch an operator, once
     update_s: float = 3e-6  # to update a parameter tensor
+    step_s: float = 400e-6  # the loss, the optimizer
+
+
+THIN = 128.0  # operations for each element written, below which a convolution is thin
 
 
 H200 = Machine()
@@ -79,7 +86,7 @@ def features(graph: Graph, batch_size: int | None = None, machine: Machine = H20
     scaled = [_at(one, scale) for one in graph.operators]
     device_s = sum(_device_s(one, machine) for one in scaled)
     device_s += _loss_s(graph, scale, machine) + _update_s(graph, machine)
-    host_s = (1 + BACK) * machine.host_s * len(scaled) + machine.update_s * graph.parameter_tensors
+    host_s = machine.step_s + (1 + BACK) * machine.host_s * len(scaled) + machine.update_s * graph.parameter_tensors
     return Features(
         flops=sum(one.flops for one in scaled),
         convolution_flops=sum(one.flops for one in scaled if one.kind in CONVOLUTIONS),
@@ -116,12 +123,13 @@ def _device_s(one: Operator, machine: Machine) -> float:
         return (1 + BACK) * max(computed, moved, machine.recurrence_s * one.length)
     speed = machine.convolution_flops_per_s if one.kind in CONVOLUTIONS else machine.product_flops_per_s
     computed = one.flops / speed if one.kind in CONVOLUTIONS | PRODUCTS else 0.0
-    return max((1 + BACK) * max(computed, moved), (1 + BACK) * machine.kernel_s)
+    if one.kind in CONVOLUTIONS and one.flops < THIN * one.written:
+        moved *= machine.thin
+    return (1 + BACK) * max(computed, moved, machine.kernel_s)
 
 
 def _loss_s(graph: Graph, scale: float, machine: Machine) -> float:
-    """Of the classes at each position, read and written a few times."""
-    return 6 * BYTES * scale * graph.outputs / machine.bytes_per_s + 10 * machine.kernel_s
+    return machine.loss * BYTES * scale * graph.outputs / machine.bytes_per_s + 10 * machine.kernel_s
 
 
 def _update_s(graph: Graph, machine: Machine) -> float:

@@ -74,6 +74,9 @@ class _Walk:
         self._find_attention()
         for node in self.graph.node:
             counts[node.op_type] += 1
+            if node.input and all(name in self.constants for name in node.input if name):
+                self.constants.update(node.output)  # made of weights alone: done once, or only another look at them
+                continue
             if node.op_type in VIEWS:
                 if node.input and node.output:
                     self.root[node.output[0]] = self._root(node.input[0])

@@ -1,5 +1,5 @@
-"""What learners leave behind, as plain numbers: a line or a forest, which predict with numpy alone and are kept as JSON. Nothing
-that is read from a file is ever run."""
+"""What learners leave behind, as plain numbers: a line or a forest, which predict with numpy alone and are kept as JSON.
+Nothing that is read from a file is ever run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Line:
         return found
 
     def importance(self) -> Floats:
-        return np.abs(np.array(self.weights) * np.array(self.scale))
+        found: Floats = np.abs(np.array(self.weights) * np.array(self.scale))
+        return found
 
     def kept(self) -> dict[str, Any]:
         return {"kind": "line", "base": self.base, "weights": list(self.weights), "scale": list(self.scale)}

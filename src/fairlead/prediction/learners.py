@@ -45,8 +45,16 @@ def random_forest(rows: Floats, wanted: Floats) -> Learned:
 def xgboost(rows: Floats, wanted: Floats) -> Learned:
     library: Any = _library("xgboost", "xgboost")
     settings = {
-        "max_depth": 4, "eta": 0.05, "subsample": 0.8, "colsample_bytree": 0.5, "min_child_weight": 2.0, "lambda": 1.0,
-        "seed": 0, "nthread": 1, "base_score": 0.0, "verbosity": 0,
+        "max_depth": 4,
+        "eta": 0.05,
+        "subsample": 0.8,
+        "colsample_bytree": 0.5,
+        "min_child_weight": 2.0,
+        "lambda": 1.0,
+        "seed": 0,
+        "nthread": 1,
+        "base_score": 0.0,
+        "verbosity": 0,
     }
     middle = float(wanted.mean())
     made = library.train(settings, library.DMatrix(rows, label=wanted - middle), num_boost_round=300)
@@ -58,9 +66,20 @@ def xgboost(rows: Floats, wanted: Floats) -> Learned:
 def lightgbm(rows: Floats, wanted: Floats) -> Learned:
     library: Any = _library("lightgbm", "lightgbm")
     settings = {
-        "objective": "regression", "num_leaves": 12, "learning_rate": 0.05, "min_data_in_leaf": 4, "feature_fraction": 0.5,
-        "bagging_fraction": 0.8, "bagging_freq": 1, "lambda_l2": 1.0, "seed": 0, "num_threads": 1, "verbosity": -1,
-        "deterministic": True, "force_col_wise": True, "boost_from_average": False,
+        "objective": "regression",
+        "num_leaves": 12,
+        "learning_rate": 0.05,
+        "min_data_in_leaf": 4,
+        "feature_fraction": 0.5,
+        "bagging_fraction": 0.8,
+        "bagging_freq": 1,
+        "lambda_l2": 1.0,
+        "seed": 0,
+        "num_threads": 1,
+        "verbosity": -1,
+        "deterministic": True,
+        "force_col_wise": True,
+        "boost_from_average": False,
     }
     middle = float(wanted.mean())
     made = library.train(settings, library.Dataset(rows, label=wanted - middle), num_boost_round=300)

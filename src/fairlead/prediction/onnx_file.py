@@ -4,11 +4,14 @@ sizes are bounded before anything is made of them. What comes out is the graph w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from fairlead.core.cluster import Ints
 from fairlead.core.errors import FairleadError, InputError
 
 MOST_BYTES = 2**31  # protobuf's own limit
@@ -16,6 +19,8 @@ MOST_NODES = 100_000
 MOST_ELEMENTS = 2**44  # of a tensor: 70 TB in single precision
 DEEPEST = 20  # subgraphs inside subgraphs
 _REAL = (1, 10, 11, 16)  # single, half, double precision, bfloat16, as ONNX numbers them
+MOST_PASSES = 50
+FEW = 64  # elements of a tensor that is arithmetic on shapes
 KEPT_ELEMENTS = 4096  # a constant of more is weights, whose values say nothing about shapes
 
 
@@ -33,11 +38,7 @@ def read(path: Path) -> tuple[Any, frozenset[str]]:
     _close(path, model.graph)
     weights = frozenset(tensor.name for tensor in model.graph.initializer if tensor.data_type in _REAL)
     _without_weights(onnx, model.graph)
-    _without_remainders(onnx, model.graph)
-    try:
-        told = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
-    except Exception as problem:  # inference raises errors of several kinds, none of them documented
-        raise _bad(path, f"a graph whose shapes can be told: {' '.join(str(problem).split())[:200]}") from None
+    told = _inferred(path, onnx, model)
     for value in (*told.graph.output, *told.graph.value_info):
         _dims(path, value.name, [dim.dim_value for dim in value.type.tensor_type.shape.dim])
     return told.graph, weights
@@ -137,36 +138,89 @@ def _without_weights(onnx: Any, graph: Any) -> None:
     graph.initializer.extend(small)
 
 
-def _without_remainders(onnx: Any, graph: Any) -> None:
-    """Inference follows whole numbers through most arithmetic, but not through the few operators with which PyTorch says where an
-    axis is split: single numbers there become constants."""
-    known: dict[str, int] = {}
+def _inferred(path: Path, onnx: Any, model: Any) -> Any:
+    """With shapes. Where an axis is split PyTorch says with a little arithmetic on shapes, which inference does not follow
+    everywhere; what is known of it becomes constants, and inference goes on from there."""
+    _fold(onnx, model.graph, {})
+    for _ in range(MOST_PASSES):
+        try:
+            model = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+        except Exception as problem:  # inference raises errors of several kinds, none of them documented
+            raise _bad(path, f"a graph whose shapes can be told: {' '.join(str(problem).split())[:200]}") from None
+        shapes = {
+            value.name: _known_dims(value) for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
+        }
+        made = [name for node in model.graph.node for name in node.output if name]
+        if all(shapes.get(name) is not None for name in made) or not _fold(onnx, model.graph, shapes):
+            break
+    return model
+
+
+def _known_dims(value: Any) -> list[int] | None:
+    kind = value.type.tensor_type
+    dims = kind.shape.dim
+    return [dim.dim_value for dim in dims] if kind.HasField("shape") and all(dim.dim_value > 0 for dim in dims) else None
+
+
+def _fold(onnx: Any, graph: Any, shapes: Mapping[str, list[int] | None]) -> int:
+    """How many nodes have become constants: arithmetic on a few whole numbers that are known."""
+    known: dict[str, Ints] = {}
+    folded = 0
     for node in graph.node:
         if node.op_type == "Constant":
             tensor = next((each.t for each in node.attribute if each.name == "value"), None)
-            if tensor is not None and tensor.data_type == onnx.TensorProto.INT64 and math.prod(tensor.dims) == 1:
-                held = tensor.int64_data or (int.from_bytes(tensor.raw_data[:8], "little", signed=True),)
-                known[node.output[0]] = held[0]
+            if tensor is not None and tensor.data_type == onnx.TensorProto.INT64 and math.prod(tensor.dims) <= FEW:
+                held = tensor.int64_data or np.frombuffer(tensor.raw_data[: len(tensor.raw_data) // 8 * 8], dtype="<i8")
+                if len(held) == math.prod(tensor.dims):
+                    known[node.output[0]] = np.array(held, dtype=np.int64).reshape(tuple(tensor.dims))
             continue
-        given = [known[name] for name in node.input if name in known]
-        number = _single(node.op_type, given) if len(given) == len(node.input) == 2 else None
-        if number is not None and abs(number) < 2**62:
-            known[node.output[0]] = number
-            node.CopyFrom(_constant(onnx, node.output[0], number, [1] if node.op_type == "Reshape" else []))
+        if node.op_type == "Shape" and not node.attribute and node.input and shapes.get(node.input[0]) is not None:
+            made = np.array(shapes[node.input[0]], dtype=np.int64)
+        elif node.op_type in _FOLDED and node.input and all(name in known for name in node.input):
+            try:
+                made = np.asarray(_FOLDED[node.op_type](*(known[name] for name in node.input)), dtype=np.int64)
+            except (ArithmeticError, IndexError, TypeError, ValueError):
+                continue  # inference will say what is wrong with it
+        else:
+            continue
+        if made.size <= FEW and (np.abs(made) < 2**31).all():
+            name = node.output[0]
+            known[name] = made
+            tensor = onnx.helper.make_tensor(name, onnx.TensorProto.INT64, made.shape, made.flatten().tolist())
+            node.CopyFrom(onnx.helper.make_node("Constant", [], [name], value=tensor))
+            folded += 1
+    return folded
 
 
-def _single(kind: str, given: list[int]) -> int | None:
-    one, other = given
-    if kind == "Add":
-        return one + other
-    if kind == "Mod" and other:
-        return one % other
-    return one if kind == "Reshape" and other in (1, -1) else None
+def _remainder(one: Ints, other: Ints) -> Ints:
+    if not np.asarray(other).all():
+        raise ZeroDivisionError
+    return np.mod(one, other)
 
 
-def _constant(onnx: Any, name: str, number: int, dims: list[int]) -> Any:
-    tensor = onnx.helper.make_tensor(name, onnx.TensorProto.INT64, dims, [number])
-    return onnx.helper.make_node("Constant", [], [name], value=tensor)
+def _quotient(one: Ints, other: Ints) -> Ints:
+    if not np.asarray(other).all() or (np.asarray(one) < 0).any():
+        raise ZeroDivisionError
+    return np.floor_divide(one, other)
+
+
+_FOLDED: dict[str, Callable[..., Any]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Mod": _remainder,
+    "Div": _quotient,
+    "Gather": lambda one, places: np.take(one, places) if one.ndim == 1 else _unfit(),
+    "Identity": lambda one: one,
+    "Reshape": lambda one, shape: one.reshape(tuple(shape.tolist())),
+    "Unsqueeze": lambda one, axes: np.expand_dims(one, tuple(axes.tolist())),
+    "Squeeze": lambda one, axes: np.squeeze(one, tuple(axes.tolist())),
+    "Concat": lambda *ones: np.concatenate(ones) if all(one.ndim == 1 for one in ones) else _unfit(),
+}
+
+
+def _unfit() -> Ints:
+    raise ValueError
 
 
 def _bad(path: Path, expected: str, value: object = None) -> InputError:

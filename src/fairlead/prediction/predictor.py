@@ -1,5 +1,5 @@
-"""All that is predicted for one device, in one file: JSON with the fingerprint of the measurements it was learned from, and with the
-device, driver and framework they were taken on. For another device it predicts nothing."""
+"""All that is predicted for one device, in one file: JSON with the fingerprint of the measurements it was learned from, and
+with the device, driver and framework they were taken on. For another device it predicts nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ class Predictor:
         """Refused for a device that was never measured."""
         if device is not None and _plain(device) not in (_plain(self.device), _plain(self.device.split()[-1])):
             raise InputError(
-                "predictor", f"{self.device}, on which it was measured; measure there and train anew", field="device", value=device
+                "predictor",
+                f"{self.device}, on which it was measured; measure there and train anew",
+                field="device",
+                value=device,
             )
         column = [features.column()]
         return Prediction(
@@ -61,7 +64,9 @@ class Predictor:
         """Of jobs on one accelerator, by how busy each would keep it alone."""
         if sharing not in self.slowdown:
             known = near_or_all(sharing, self.slowdown)
-            raise InputError(f"predictor for {self.device}", f"a way of sharing that was measured; {known}", field="sharing", value=sharing)
+            raise InputError(
+                f"predictor for {self.device}", f"a way of sharing that was measured; {known}", field="sharing", value=sharing
+            )
         return self.slowdown[sharing].slowdowns(np.asarray(utilization, dtype=float))
 
     def save(self, path: Path) -> None:
@@ -91,7 +96,9 @@ def load(path: Path) -> Predictor:
         utilization, memory = data["utilization"], data["memory"]
         _ = about["device"], about["fingerprint"]
     except (KeyError, AttributeError, TypeError):
-        raise InputError(path, "about (with device and fingerprint), utilization, memory and slowdown", field="predictor") from None
+        raise InputError(
+            path, "about (with device and fingerprint), utilization, memory and slowdown", field="predictor"
+        ) from None
     return Predictor(about, Utilization.restored(utilization, path), Memory.restored(memory, path), slowdown)
 
 
@@ -100,7 +107,9 @@ def trained(device: str = "h200") -> Predictor:
     """The one that ships for a device."""
     known = {path.stem: path for path in TRAINED.glob("*.json")}
     if device not in known:
-        raise InputError("predictors", f"a device that was measured; {near_or_all(device, known)}", field="device", value=device)
+        raise InputError(
+            "predictors", f"a device that was measured; {near_or_all(device, known)}", field="device", value=device
+        )
     return load(known[device])
 
 

@@ -1,5 +1,5 @@
-"""How busy a training will keep an accelerator alone, in percent, from its features (Horus §4.1.1). Learned on the logarithm, since the
-error that counts is the root mean squared logarithmic one: a job of 10 % taken for 20 % is as wrong as one of 40 % taken for 80 %."""
+"""How busy a training will keep an accelerator alone, in percent, from its features (Horus §4.1.1). Learned on the logarithm,
+since the error that counts is the root mean squared logarithmic one: 10 % taken for 20 % is as wrong as 40 % taken for 80 %."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def fit(name: str, learner: Learner, columns: Sequence[Column], percent: Floats)
 def inputs(columns: Sequence[Column], names: Sequence[str]) -> Floats:
     """Orders of magnitude: counts, sizes and microseconds by their logarithm."""
     raw = np.array([[column[name] * (1e6 if name.endswith("_s") else 1.0) for name in names] for column in columns])
-    return np.log1p(np.maximum(raw, 0.0))
+    found: Floats = np.log1p(np.maximum(raw, 0.0))
+    return found
 
 
 def rmsle(predicted: Floats, measured: Floats) -> float:

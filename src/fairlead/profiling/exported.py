@@ -1,5 +1,5 @@
-"""PyTorch modules as ONNX files of shapes: no weights are written, so that a file is small. Who reads graphs finds in it all that is
-wanted; who wants to run it does not."""
+"""PyTorch modules as ONNX files of shapes: no weights are written, so that a file is small. Who reads graphs finds in it all
+that is wanted; who wants to run it does not."""
 
 from __future__ import annotations
 
