@@ -21,6 +21,7 @@ COMMANDS = {
     "resimulate": "fairlead.cli.resimulate:resimulate",
     "synthesize": "fairlead.cli.synthesize:synthesize",
     "profile": "fairlead.cli.profile:profile_app",
+    "predict": "fairlead.cli.predict:predict_app",
     "inference": "fairlead.cli.inference:inference_app",
     "trace": "fairlead.cli.trace:trace_app",
     "report": "fairlead.cli.report:report",

@@ -6,9 +6,13 @@ import fnmatch
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +20,8 @@ import typer
 from fairlead.cli.options import JsonOption
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.core.errors import FairleadError, InputError
+from fairlead.prediction.features import features as of_graph
+from fairlead.prediction.graph import load
 from fairlead.profiling.configurations import Configuration, configuration, configurations
 from fairlead.profiling.results import Results, measured
 from fairlead.profiling.sharing import Sharing, shared
@@ -102,6 +108,38 @@ def pairs(
                 done += 1
                 bar.advance()
     _tell(results, done, len(meet) + len(by_itself) - done, json)
+
+
+@profile_app.command()
+def features(
+    to: Annotated[Path, typer.Option("--out", help="Where features are kept; what is there is not computed again.")],
+    only: Annotated[str, typer.Option("--only", help="Names to look at, as in 'resnet*@224:*'.")] = "*",
+    json: JsonOption = False,
+) -> None:
+    """What is known of each configuration before it runs: its model is exported to ONNX and its graph read, on the CPU.
+
+    This is what predictions of utilization and memory learn from: fairlead profile features --out features.jsonl
+    """
+    about = {**_about("cpu"), "onnx": version("onnx")}
+    exporting: Any = import_module("fairlead.profiling.exported")
+    results = Results(to, about)
+    left = [one for one in _chosen(only) if one.name not in results.known]
+    with progress(len(left), "exporting", quiet=json) as bar, TemporaryDirectory() as folder:
+        for _, alike in groupby(sorted(left), key=lambda one: (one.family, one.model, one.input)):
+            same = list(alike)
+            path = Path(folder) / "model.onnx"
+            try:
+                exporting.export(same[0], path)
+                graph = load(path)
+            except FairleadError as problem:
+                rows = [{"name": one.name, "family": one.family, "problem": str(problem)} for one in same]
+            else:
+                rows = [{"name": one.name, "family": one.family, **asdict(of_graph(graph, one.batch_size))} for one in same]
+            path.unlink(missing_ok=True)
+            for row in rows:
+                results.add(row)
+                bar.advance()
+    _tell(results, len(left), 0, json)
 
 
 def _tell(results: Results, done: int, left: int, json: bool) -> None:

@@ -6,29 +6,33 @@ the one who suffers more is told from the one who suffers less, which a function
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fairlead.core.cluster import Floats
+from fairlead.core.errors import InputError
 
 FULL = 100.0  # percent: beyond it an accelerator is over-committed
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Coefficients over `terms`: `below` of degree 1, `above` of degree 2."""
+    """Coefficients over `terms`, `below` of degree 1, `above` of degree 2, and the standard deviations of what they missed."""
 
     below: tuple[float, ...]
     above: tuple[float, ...]
+    spread_below: float = 0.0
+    spread_above: float = 0.0
 
     def slowdowns(self, utilization: Floats) -> Floats:
         """Of each of the jobs on one accelerator, whose utilizations alone are given in percent. At least 1; one job has 1."""
         own = np.asarray(utilization, dtype=float)
         if len(own) < 2:
             return np.ones(len(own))
-        others = own.sum() - own
-        return self.of(own, others)
+        return self.of(own, own.sum() - own)
 
     def of(self, own: Floats, others: Floats) -> Floats:
         """The same by columns, for many accelerators at once. What was fitted to pairs knows of one full neighbour at most;
@@ -38,6 +42,40 @@ class Slowdown:
         fitted = np.where(total <= FULL, terms(own, beside, 1) @ self.below, terms(own, beside, 2) @ self.above)
         crowded: Floats = np.maximum(fitted, 1.0) * (own + others) / np.maximum(total, 1e-9)
         return crowded
+
+    def spread(self, own: Floats, others: Floats) -> Floats:
+        """How far off `of` is to be expected, as a standard deviation."""
+        return np.where(np.asarray(own) + np.asarray(others) <= FULL, self.spread_below, self.spread_above)
+
+    def kept(self) -> dict[str, Any]:
+        return {"below": list(self.below), "above": list(self.above), "spread": [self.spread_below, self.spread_above]}
+
+    @classmethod
+    def restored(cls, data: Mapping[str, Any], source: object) -> Slowdown:
+        try:
+            below, above = (tuple(float(each) for each in data[part]) for part in ("below", "above"))
+            spread_below, spread_above = (float(each) for each in data["spread"])
+        except (KeyError, TypeError, ValueError):
+            raise InputError(source, "below, above and spread, as lists of numbers", field="slowdown") from None
+        if (len(below), len(above)) != (3, 6) or not np.isfinite((*below, *above, spread_below, spread_above)).all():
+            raise InputError(source, "3 finite coefficients below 100 % and 6 above", field="slowdown")
+        return cls(below, above, spread_below, spread_above)
+
+
+def fit(own: Floats, others: Floats, slowdown: Floats) -> Slowdown:
+    """Least squares, each piece by itself."""
+    parts: list[tuple[tuple[float, ...], float]] = []
+    for inside, degree in ((own + others <= FULL, 1), (own + others > FULL, 2)):
+        columns = terms(own[inside], others[inside], degree)
+        if len(columns) <= columns.shape[1]:
+            raise InputError(
+                "pairs", f"more than {columns.shape[1]} below and above 100 % each", field="pairs", value=len(columns)
+            )
+        found = np.linalg.lstsq(columns, slowdown[inside], rcond=None)[0]
+        missed = slowdown[inside] - columns @ found
+        parts.append((tuple(found.tolist()), float(missed.std(ddof=columns.shape[1]))))
+    (below, spread_below), (above, spread_above) = parts
+    return Slowdown(below, above, spread_below, spread_above)
 
 
 def terms(own: Floats, others: Floats, degree: int) -> Floats:

@@ -1,0 +1,147 @@
+"""How good predictions are on what they have not seen: families left out, rows left out, pairs left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.rng import stream
+from fairlead.prediction import interference, memory, utilization
+from fairlead.prediction.dataset import Dataset
+from fairlead.prediction.interference import FULL, terms
+from fairlead.prediction.learners import Learner
+from fairlead.prediction.utilization import rmsle
+
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of predictions for rows that were not learned from."""
+
+    predicted: Floats
+    measured: Floats
+    families: tuple[str, ...]
+
+    @property
+    def rmsle(self) -> float:
+        return rmsle(self.predicted, self.measured)
+
+    def of_families(self) -> dict[str, float]:
+        names = np.array(self.families)
+        return {
+            name: rmsle(self.predicted[names == name], self.measured[names == name]) for name in dict.fromkeys(self.families)
+        }
+
+
+def by_family(data: Dataset, learner: Learner) -> Errors:
+    """Each family predicted from all the others."""
+    families = np.array(data.families)
+    return _held_out(data, learner, [np.flatnonzero(families == name) for name in dict.fromkeys(data.families)])
+
+
+def at_random(data: Dataset, learner: Learner, seed: int = 0) -> Errors:
+    """A fifth of the rows predicted from the rest, five times over."""
+    return _held_out(data, learner, _folds(len(data), seed))
+
+
+def _held_out(data: Dataset, learner: Learner, folds: list[Ints]) -> Errors:
+    predicted = np.zeros(len(data))
+    for fold in folds:
+        rest = np.setdiff1d(np.arange(len(data)), fold)
+        seen = data.only(rest)
+        model = utilization.fit("", learner, seen.columns, seen.utilization)
+        predicted[fold] = model.percent([data.columns[row] for row in fold])
+    return Errors(predicted, data.utilization, data.families)
+
+
+def _folds(rows: int, seed: int) -> list[Ints]:
+    order = stream(seed, "folds").permutation(rows)
+    return [np.sort(part) for part in np.array_split(order, FOLDS)]
+
+
+@dataclass(frozen=True)
+class MemoryErrors:
+    """Of configurations of families that were not fitted to. Shares are predicted over measured."""
+
+    with_overhead: Floats
+    without_overhead: Floats
+
+    @staticmethod
+    def enough(shares: Floats) -> float:
+        return float((shares >= memory.TOO_LITTLE).mean())
+
+    @staticmethod
+    def median_error(shares: Floats) -> float:
+        return float(np.median(np.abs(shares - 1.0)))
+
+
+def of_memory(data: Dataset) -> MemoryErrors:
+    families = np.array(data.families)
+    whole, tensors = np.zeros(len(data)), np.zeros(len(data))
+    for name in dict.fromkeys(data.families):
+        fold, rest = np.flatnonzero(families == name), np.flatnonzero(families != name)
+        seen, left = data.only(rest), data.only(fold)
+        found = memory.fit(seen.columns, seen.tensors_mb, seen.device_mb, seen.reserved_mb)
+        whole[fold] = found.mb(left.columns) / left.device_mb
+        tensors[fold] = found.tensors_mb(left.columns) / left.reserved_mb
+    return MemoryErrors(whole, tensors)
+
+
+@dataclass(frozen=True)
+class SlowdownErrors:
+    """R² on pairs that were not fitted to: 1 is perfect, 0 is the mean of those that were."""
+
+    piecewise: float
+    of_sum: float  # piecewise in the sum of utilizations, as in the paper
+    linear: float
+    constant: float
+    spread: float  # standard deviation of what the piecewise one missed
+    predicted: Floats
+    measured: Floats
+
+
+def of_slowdown(
+    pairs: Mapping[tuple[str, str], tuple[float, float]],
+    busy: Mapping[str, float],
+    believed: Mapping[str, float],
+    seed: int = 0,
+) -> SlowdownErrors:
+    """Both orders of a pair are left out together. Fitted to measured utilizations, predicted from `believed` ones."""
+    which = sorted({(min(pair), max(pair)) for pair in pairs})
+    rows = [
+        (place, order) for place, pair in enumerate(which) for order in ((pair, pair[::-1]) if pair[0] != pair[1] else (pair,))
+    ]
+    place = np.array([row[0] for row in rows])
+    own, others = (np.array([busy[order[side]] for _, order in rows]) for side in (0, 1))
+    believed_own, believed_others = (np.array([believed[order[side]] for _, order in rows]) for side in (0, 1))
+    wanted = np.array([pairs[order][0] for _, order in rows])
+    found = {name: np.zeros(len(rows)) for name in ("piecewise", "of_sum", "linear", "constant")}
+    for fold in _folds(len(which), seed):
+        left = np.isin(place, fold)
+        seen = own[~left], others[~left], wanted[~left]
+        asked = believed_own[left], believed_others[left]
+        found["piecewise"][left] = interference.fit(*seen).of(*asked)
+        found["of_sum"][left] = _of_sum(*seen, *asked)
+        line = np.linalg.lstsq(terms(seen[0] + seen[1], np.zeros(len(seen[0])), 1)[:, :2], seen[2], rcond=None)[0]
+        found["linear"][left] = terms(asked[0] + asked[1], np.zeros(len(asked[0])), 1)[:, :2] @ line
+        found["constant"][left] = seen[2].mean()
+    scores = {name: r_squared(predicted, wanted) for name, predicted in found.items()}
+    return SlowdownErrors(
+        **scores, spread=float((found["piecewise"] - wanted).std()), predicted=found["piecewise"], measured=wanted
+    )
+
+
+def _of_sum(own: Floats, others: Floats, wanted: Floats, asked_own: Floats, asked_others: Floats) -> Floats:
+    total, asked = (own + others) / FULL, (asked_own + asked_others) / FULL
+    made = np.zeros(len(asked))
+    for inside, of_asked, degree in ((total <= 1, asked <= 1, 1), (total > 1, asked > 1, 2)):
+        made[of_asked] = np.polyval(np.polyfit(total[inside], wanted[inside], degree), asked[of_asked])
+    return made
+
+
+def r_squared(predicted: Floats, measured: Floats) -> float:
+    return float(1 - ((predicted - measured) ** 2).sum() / ((measured - measured.mean()) ** 2).sum())

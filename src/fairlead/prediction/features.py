@@ -1,0 +1,137 @@
+"""What is known of a training before it has run, as numbers: Horus' Table 3 (operations, parameters, activations, batch size,
+counts of operators), and what a step asks of the device and of the host that feeds it, by a roofline over the operators.
+
+The roofline says what a count cannot: a thousand small kernels leave a large device idle while the host prepares the next one,
+and the share of time in which a kernel runs is what NVML calls utilization."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from fairlead.prediction.graph import Graph, Operator, load
+from fairlead.prediction.operators import CELLS, CONVOLUTIONS, PRODUCTS
+
+TABLE_3 = (
+    *("Exp", "Split", "Constant", "GlobalAveragePool", "ReduceMean", "MaxPool", "GRU", "Reshape", "LSTM", "Concat", "Gather"),
+    *("Squeeze", "Pad", "BatchNormalization", "AveragePool", "Conv", "Slice", "Transpose", "Flatten", "Relu", "Gemm"),
+)
+COUNTED = (*TABLE_3, "MatMul", "Softmax", "LayerNormalization", "Add", "Mul", "Clip", "Sigmoid", "ConvTranspose", "Dropout")
+BYTES = 4  # single precision
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a device and its host do in small training steps, as orders of magnitude; the learners make up for the rest. For the
+    H200 a few numbers, rounded, with which the steps measured there take about as long as they took."""
+
+    convolution_flops_per_s: float = 140e12
+    product_flops_per_s: float = 60e12
+    bytes_per_s: float = 2e12
+    thin: float = 5.0  # by how much convolutions that do little for each element are slower than their bytes
+    loss: float = 120.0  # how often the outputs are read or written for the loss, strided as they are
+    kernel_s: float = 9e-6  # an operator takes no less
+    recurrence_s: float = 15e-6  # one step of a recurrent cell
+    host_s: float = 35e-6  # to prepare and launch an operator, once
+    update_s: float = 3e-6  # to update a parameter tensor
+    step_s: float = 400e-6  # the loss, the optimizer
+
+
+THIN = 128.0  # operations for each element written, below which a convolution is thin
+
+
+H200 = Machine()
+BACK = 2.0  # the way back does twice the work of the way there
+
+
+@dataclass(frozen=True)
+class Features:
+    flops: float
+    convolution_flops: float
+    product_flops: float
+    parameters: float
+    parameter_tensors: float
+    activations: float
+    batch_size: float
+    launches: float
+    recurrence: float
+    inputs: float
+    outputs: float
+    positions: float
+    kept: float
+    largest: float
+    device_s: float
+    host_s: float
+    busy: float
+    counts: Mapping[str, int]
+    unknown: Mapping[str, int]
+
+    def column(self) -> dict[str, float]:
+        """By name, as learners take them; operators by how many there are of each."""
+        plain = {one.name: float(getattr(self, one.name)) for one in fields(self) if one.name not in ("counts", "unknown")}
+        counted = {kind: float(self.counts.get(kind, 0)) for kind in COUNTED}
+        rest = float(sum(count for kind, count in self.counts.items() if kind not in COUNTED))
+        return {**plain, **counted, "others": rest}
+
+
+def features_of(path: Path, batch_size: int | None = None, machine: Machine = H200) -> Features:
+    """Of an ONNX file, trained with that batch size; else with its own."""
+    return features(load(path), batch_size, machine)
+
+
+def features(graph: Graph, batch_size: int | None = None, machine: Machine = H200) -> Features:
+    batch = batch_size or graph.batch_size
+    scale = batch / graph.batch_size
+    scaled = [_at(one, scale) for one in graph.operators]
+    device_s = sum(_device_s(one, machine) for one in scaled)
+    device_s += _loss_s(graph, scale, machine) + _update_s(graph, machine)
+    host_s = machine.step_s + (1 + BACK) * machine.host_s * len(scaled) + machine.update_s * graph.parameter_tensors
+    return Features(
+        flops=sum(one.flops for one in scaled),
+        convolution_flops=sum(one.flops for one in scaled if one.kind in CONVOLUTIONS),
+        product_flops=sum(one.flops for one in scaled if one.kind in PRODUCTS),
+        parameters=float(graph.parameters),
+        parameter_tensors=float(graph.parameter_tensors),
+        activations=sum(one.written for one in scaled),
+        batch_size=float(batch),
+        launches=float(sum(one.length for one in scaled)),
+        recurrence=float(sum(one.length for one in scaled if one.kind in CELLS)),
+        inputs=scale * graph.inputs,
+        outputs=scale * graph.outputs,
+        positions=scale * graph.positions,
+        kept=scale * graph.kept,
+        largest=scale * graph.largest,
+        device_s=device_s,
+        host_s=host_s,
+        busy=min(1.0, device_s / host_s) if host_s else 1.0,
+        counts=graph.counts,
+        unknown=graph.unknown,
+    )
+
+
+def _at(one: Operator, scale: float) -> Operator:
+    """With another batch size: weights stay, the rest grows in proportion."""
+    return Operator(one.kind, scale * one.flops, scale * one.read, scale * one.written, one.weights, one.length)
+
+
+def _device_s(one: Operator, machine: Machine) -> float:
+    """There and back."""
+    moved = BYTES * (one.read + one.written + one.weights) / machine.bytes_per_s
+    if one.kind in CELLS:
+        computed = one.flops / machine.product_flops_per_s
+        return (1 + BACK) * max(computed, moved, machine.recurrence_s * one.length)
+    speed = machine.convolution_flops_per_s if one.kind in CONVOLUTIONS else machine.product_flops_per_s
+    computed = one.flops / speed if one.kind in CONVOLUTIONS | PRODUCTS else 0.0
+    if one.kind in CONVOLUTIONS and one.flops < THIN * one.written:
+        moved *= machine.thin
+    return (1 + BACK) * max(computed, moved, machine.kernel_s)
+
+
+def _loss_s(graph: Graph, scale: float, machine: Machine) -> float:
+    return machine.loss * BYTES * scale * graph.outputs / machine.bytes_per_s + 10 * machine.kernel_s
+
+
+def _update_s(graph: Graph, machine: Machine) -> float:
+    """Weight, gradient and momentum, read and written."""
+    return 5 * BYTES * graph.parameters / machine.bytes_per_s

@@ -1,0 +1,224 @@
+"""A model's graph as work: for each operator how much it computes, reads, writes and leaves behind for the way back. Numbers
+are those of one forward pass, for the batch size of the file; they know nothing of any device."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.core.errors import InputError
+from fairlead.prediction.onnx_file import read
+from fairlead.prediction.operators import CELLS, GATES, KNOWN, NEEDS_INPUTS, NEEDS_OUTPUT, PER_ELEMENT, VIEWS
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """`length` is how many times it must wait for itself: the steps of a recurrent cell, else 1."""
+
+    kind: str
+    flops: float
+    read: float  # elements
+    written: float  # elements
+    weights: float = 0.0  # elements
+    length: int = 1
+
+
+@dataclass(frozen=True)
+class Graph:
+    batch_size: int
+    operators: tuple[Operator, ...]  # those that are work
+    counts: Mapping[str, int]  # of all kinds, views too
+    unknown: Mapping[str, int]  # kinds whose work is taken for one operation per element
+    parameters: int
+    parameter_tensors: int
+    inputs: float  # elements
+    outputs: float  # elements
+    positions: float  # places that have a loss of their own: one a sample, a token or a pixel
+    kept: float  # elements that the way back needs
+    largest: float  # elements of the largest tensor
+    shapeless: int  # tensors whose shape could not be told; they count as nothing
+
+
+def load(path: Path) -> Graph:
+    """From an ONNX file; nothing of it is run."""
+    graph, weights = read(path)
+    try:
+        return _Walk(path, graph, weights).walked()
+    except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as problem:  # attributes that make no sense
+        raise InputError(path, f"operators that make sense: {type(problem).__name__}: {problem}"[:300], field="model") from None
+
+
+class _Walk:
+    """One pass over the nodes, in their order."""
+
+    def __init__(self, path: Path, graph: Any, weights: frozenset[str]) -> None:
+        self.path, self.graph, self.weights = path, graph, weights
+        values = (*graph.input, *graph.output, *graph.value_info)
+        self.shapes: dict[str, Shape | None] = {value.name: _shape(value) for value in values}
+        self.shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        self.whole = {value.name for value in values if value.type.tensor_type.elem_type in (6, 7, 9)}  # int32, int64, bool
+        self.constants = {tensor.name for tensor in graph.initializer} | weights
+        self.root: dict[str, str] = {}
+        self.kept: dict[str, float] = {}
+        self.fused: set[str] = set()
+
+    def walked(self) -> Graph:
+        operators: list[Operator] = []
+        counts: Counter[str] = Counter()
+        self._find_attention()
+        for node in self.graph.node:
+            counts[node.op_type] += 1
+            if node.input and all(name in self.constants for name in node.input if name):
+                self.constants.update(node.output)  # made of weights alone: done once, or only another look at them
+                continue
+            if node.op_type in VIEWS:
+                if node.input and node.output:
+                    self.root[node.output[0]] = self._root(node.input[0])
+                continue
+            if node.output and self._is_arithmetic_of_shapes(node):
+                continue
+            operators.append(self._operator(node))
+            self._keep(node)
+        given = [v.name for v in self.graph.input if v.name not in self.constants]
+        if not given:
+            raise InputError(self.path, "a model with an input that is no weight", field="model")
+        first = self.shapes[given[0]] or (1,)
+        asked = [node for node in self.graph.node for name in node.input[3:5] if node.op_type == "BatchNormalization" and name]
+        running = {name for node in asked for name in node.input[3:5]}  # statistics are no parameters
+        learned = [name for name in self.weights if name not in running]
+        made = [self.shapes.get(name) for node in self.graph.node for name in node.output if name]
+        outputs = [self.shapes.get(value.name) or () for value in self.graph.output]
+        return Graph(
+            batch_size=max(first[0] if first else 1, 1),
+            operators=tuple(operators),
+            counts=dict(counts),
+            unknown={kind: count for kind, count in counts.items() if kind not in KNOWN},
+            parameters=sum(_elements(self.shapes[name]) for name in learned),
+            parameter_tensors=len(learned),
+            inputs=float(sum(_elements(self.shapes[name]) for name in given)),
+            outputs=float(sum(map(_elements, outputs))),
+            positions=float(_positions(outputs[0])) if outputs else 0.0,
+            kept=float(sum(self.kept.values())),
+            largest=float(max((_elements(shape) for shape in made), default=0)),
+            shapeless=sum(shape is None for shape in made),
+        )
+
+    def _operator(self, node: Any) -> Operator:
+        out = _elements(self.shapes.get(node.output[0])) if node.output else 0
+        read = float(sum(_elements(self.shapes.get(name)) for name in node.input if name and name not in self.constants))
+        held = float(sum(_elements(self.shapes.get(name)) for name in node.input if name in self.constants))
+        work = _WORK.get(node.op_type)
+        inputs = [self.shapes.get(name) or () for name in node.input]
+        flops = work(node, inputs, out) if work else PER_ELEMENT.get(node.op_type, 1.0) * max(out, read)
+        length = inputs[0][0] if node.op_type in CELLS and inputs[0] else 1
+        return Operator(node.op_type, float(flops), read, float(out), held, max(length, 1))
+
+    def _is_arithmetic_of_shapes(self, node: Any) -> bool:
+        """A few whole numbers: the host does that."""
+        name = node.output[0]
+        few = _elements(self.shapes.get(name)) <= 64
+        return few and (name in self.whole or all(each in self.constants for each in node.input))
+
+    def _keep(self, node: Any) -> None:
+        needed = list(node.input) if node.op_type in NEEDS_INPUTS else []
+        needed += list(node.output[:1]) if node.op_type in NEEDS_OUTPUT else []
+        for name in needed:
+            root = self._root(name)
+            if root and root not in self.constants and root not in self.whole and root not in self.fused:
+                self.kept[root] = float(_elements(self.shapes.get(root)))
+        if node.op_type == "MaxPool":  # where each maximum was, as 64-bit numbers
+            self.kept[f"{node.output[0]} places"] = 2.0 * _elements(self.shapes.get(node.output[0]))
+        if node.op_type in CELLS:  # every gate at every step
+            inside = GATES[node.op_type] * _elements(self.shapes.get(node.output[0]))
+            self.kept[f"{node.output[0]} gates"] = float(inside)
+
+    def _find_attention(self) -> None:
+        """Softmax between two products is computed in one kernel, which leaves none of it behind."""
+        makers = {name: node for node in self.graph.node for name in node.output}
+        readers: dict[str, list[Any]] = {}
+        for node in self.graph.node:
+            for name in node.input:
+                readers.setdefault(name, []).append(node)
+        for node in self.graph.node:
+            if node.op_type != "Softmax":
+                continue
+            before, chain = makers.get(node.input[0]), [node.input[0], node.output[0]]
+            while before is not None and before.op_type in ("Add", "Mul", "Div", "Where", "Cast"):
+                chain.append(before.input[0])
+                before = makers.get(before.input[0])
+            after = node.output[0]
+            while (then := readers.get(after, [])) and then[0].op_type in ("Dropout", "Cast", "Mul"):
+                after = then[0].output[0]
+                chain.append(after)
+            if (
+                before is not None
+                and before.op_type == "MatMul"
+                and any(one.op_type == "MatMul" for one in readers.get(after, []))
+            ):
+                self.fused.update(chain)
+
+    def _root(self, name: str) -> str:
+        return self.root.get(name, name)
+
+
+def _shape(value: Any) -> Shape | None:
+    kind = value.type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    dims = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim)
+    return None if any(dim < 0 for dim in dims) else dims
+
+
+def _elements(shape: Shape | None) -> int:
+    return 0 if shape is None else math.prod(shape)
+
+
+def _positions(shape: Shape) -> int:
+    """A batch of classes, or of classes and places."""
+    return math.prod((*shape[:1], *shape[2:])) if shape else 0
+
+
+def _attribute(node: Any, name: str, otherwise: int) -> int:
+    return next((int(each.i) for each in node.attribute if each.name == name), otherwise)
+
+
+def _of_convolution(node: Any, inputs: list[Shape], out: int) -> float:
+    return 2.0 * out * math.prod(inputs[1][1:])
+
+
+def _of_transposed_convolution(node: Any, inputs: list[Shape], out: int) -> float:
+    return 2.0 * math.prod(inputs[0]) * math.prod(inputs[1][1:])
+
+
+def _of_product(node: Any, inputs: list[Shape], out: int) -> float:
+    depth = inputs[0][0 if _attribute(node, "transA", 0) else -1] if inputs[0] else 0
+    return 2.0 * out * depth
+
+
+def _of_cells(node: Any, inputs: list[Shape], out: int) -> float:
+    length, batch, features = inputs[0]
+    hidden = _attribute(node, "hidden_size", 0)
+    directions = inputs[1][0]
+    return 2.0 * length * batch * directions * GATES[node.op_type] * hidden * (features + hidden)
+
+
+def _of_window(node: Any, inputs: list[Shape], out: int) -> float:
+    window = next((list(each.ints) for each in node.attribute if each.name == "kernel_shape"), [1])
+    return float(out) * math.prod(window)
+
+
+_WORK: dict[str, Callable[[Any, list[Shape], int], float]] = {
+    "Conv": _of_convolution,
+    "ConvTranspose": _of_transposed_convolution,
+    "Gemm": _of_product,
+    "MatMul": _of_product,
+    "MaxPool": _of_window,
+    "AveragePool": _of_window,
+    **dict.fromkeys(CELLS, _of_cells),
+}

@@ -1,0 +1,236 @@
+"""An ONNX file, read so that nothing in it is run, followed or believed: no weights are unpacked, no other file is opened,
+sizes are bounded before anything is made of them. What comes out is the graph with shapes; what is wrong is an InputError."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlead.core.cluster import Ints
+from fairlead.core.errors import FairleadError, InputError
+
+MOST_BYTES = 2**31  # protobuf's own limit
+MOST_NODES = 100_000
+MOST_ELEMENTS = 2**44  # of a tensor: 70 TB in single precision
+DEEPEST = 20  # subgraphs inside subgraphs
+_REAL = (1, 10, 11, 16)  # single, half, double precision, bfloat16, as ONNX numbers them
+MOST_PASSES = 50
+FEW = 64  # elements of a tensor that is arithmetic on shapes
+KEPT_ELEMENTS = 4096  # a constant of more is weights, whose values say nothing about shapes
+
+
+def read(path: Path) -> tuple[Any, frozenset[str]]:
+    """The graph with every shape that can be told, and the names of its weights. A batch size that the file leaves open is
+    1."""
+    onnx = _onnx()
+    data = _bytes(path)
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as problem:  # the parser's own exceptions have no common root
+        raise _bad(path, f"an ONNX model; its bytes cannot be read as one ({type(problem).__name__})") from None
+    del data
+    _believable(path, model)
+    _close(path, model.graph)
+    weights = frozenset(tensor.name for tensor in model.graph.initializer if tensor.data_type in _REAL)
+    _without_weights(onnx, model.graph)
+    told = _inferred(path, onnx, model)
+    for value in (*told.graph.output, *told.graph.value_info):
+        _dims(path, value.name, [dim.dim_value for dim in value.type.tensor_type.shape.dim])
+    return told.graph, weights
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise _bad(path, f"a file of at most {MOST_BYTES:,} bytes; weights may lie beside it, they are not needed", size)
+        data = path.read_bytes() if path.is_file() else b""
+    except OSError as problem:
+        raise _bad(path, f"a file that can be read: {problem.strerror}") from None
+    if not data:
+        raise _bad(path, "a file with an ONNX model; it is empty or no file")
+    return data
+
+
+def _believable(path: Path, model: Any) -> None:
+    """Bounds that must hold before any code of others looks at it."""
+    if not model.HasField("graph") or not model.graph.node:
+        raise _bad(path, "an ONNX model with a graph; it has none, or one without nodes")
+    if not model.opset_import:
+        raise _bad(path, "an ONNX model that says which operators it uses (opset_import)")
+    if model.functions:
+        raise _bad(path, "a graph of operators; it has functions of its own, inline them (onnx.inliner)", len(model.functions))
+    nodes = 0
+    for depth, graph in _graphs(model.graph):
+        nodes += len(graph.node)
+        if depth > DEEPEST:
+            raise _bad(path, f"subgraphs at most {DEEPEST} deep")
+        if nodes > MOST_NODES:
+            raise _bad(path, f"at most {MOST_NODES:,} nodes")
+        _in_order(path, graph, depth)
+        for tensor in graph.initializer:
+            _dims(path, tensor.name, tensor.dims)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            _dims(path, value.name, [dim.dim_value for dim in value.type.tensor_type.shape.dim])
+
+
+def _graphs(graph: Any) -> Iterator[tuple[int, Any]]:
+    """It and its subgraphs, with their depths."""
+    left = [(0, graph)]
+    while left:
+        depth, one = left.pop()
+        yield depth, one
+        for node in one.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    left.append((depth + 1, attribute.g))
+                left += [(depth + 1, inner) for inner in attribute.graphs]
+
+
+def _in_order(path: Path, graph: Any, depth: int) -> None:
+    """Whatever a node reads was made before: so there is no cycle. Subgraphs may read what surrounds them."""
+    made = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | {""}
+    made |= {tensor.values.name for tensor in graph.sparse_initializer}
+    for node in graph.node:
+        for name in node.input:
+            if depth == 0 and name not in made:
+                raise _bad(path, f"nodes in order, each reading what was made before; {node.op_type} is not", name)
+        made.update(node.output)
+
+
+def _dims(path: Path, name: str, dims: Any) -> None:
+    if any(dim < 0 for dim in dims) or math.prod(max(dim, 1) for dim in dims) > MOST_ELEMENTS:
+        raise _bad(
+            path, f"tensors of sizes above 0 and at most {MOST_ELEMENTS:,} elements; '{name[:60]}' is not", list(dims)[:8]
+        )
+
+
+def _close(path: Path, graph: Any) -> None:
+    """Give what the file leaves open a number: the first of the sizes of an input is the batch; others must be there."""
+    given = {tensor.name for tensor in graph.initializer}
+    for value in graph.input:
+        if value.name in given:
+            continue
+        for place, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_value > 0:
+                continue
+            if place:
+                raise _bad(path, f"inputs whose sizes are known, but for the batch; '{value.name[:60]}' has an open one")
+            dim.dim_value = 1
+
+
+def _without_weights(onnx: Any, graph: Any) -> None:
+    """Weights become inputs of their shape: nothing is unpacked, and files that hold them are never opened."""
+    inputs = {value.name for value in graph.input}
+    kept = []
+    for tensor in graph.initializer:
+        if math.prod(tensor.dims) <= KEPT_ELEMENTS and not tensor.external_data and tensor.data_location == 0:
+            kept.append(tensor)
+        elif tensor.name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    small = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
+    del graph.initializer[:]
+    graph.initializer.extend(small)
+
+
+def _inferred(path: Path, onnx: Any, model: Any) -> Any:
+    """With shapes. Where an axis is split PyTorch says with a little arithmetic on shapes, which inference does not follow
+    everywhere; what is known of it becomes constants, and inference goes on from there."""
+    _fold(onnx, model.graph, {})
+    for _ in range(MOST_PASSES):
+        try:
+            model = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+        except Exception as problem:  # inference raises errors of several kinds, none of them documented
+            raise _bad(path, f"a graph whose shapes can be told: {' '.join(str(problem).split())[:200]}") from None
+        shapes = {
+            value.name: _known_dims(value) for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
+        }
+        made = [name for node in model.graph.node for name in node.output if name]
+        if all(shapes.get(name) is not None for name in made) or not _fold(onnx, model.graph, shapes):
+            break
+    return model
+
+
+def _known_dims(value: Any) -> list[int] | None:
+    kind = value.type.tensor_type
+    dims = kind.shape.dim
+    return [dim.dim_value for dim in dims] if kind.HasField("shape") and all(dim.dim_value > 0 for dim in dims) else None
+
+
+def _fold(onnx: Any, graph: Any, shapes: Mapping[str, list[int] | None]) -> int:
+    """How many nodes have become constants: arithmetic on a few whole numbers that are known."""
+    known: dict[str, Ints] = {}
+    folded = 0
+    for node in graph.node:
+        if node.op_type == "Constant":
+            tensor = next((each.t for each in node.attribute if each.name == "value"), None)
+            if tensor is not None and tensor.data_type == onnx.TensorProto.INT64 and math.prod(tensor.dims) <= FEW:
+                held = tensor.int64_data or np.frombuffer(tensor.raw_data[: len(tensor.raw_data) // 8 * 8], dtype="<i8")
+                if len(held) == math.prod(tensor.dims):
+                    known[node.output[0]] = np.array(held, dtype=np.int64).reshape(tuple(tensor.dims))
+            continue
+        if node.op_type == "Shape" and not node.attribute and node.input and shapes.get(node.input[0]) is not None:
+            made = np.array(shapes[node.input[0]], dtype=np.int64)
+        elif node.op_type in _FOLDED and node.input and all(name in known for name in node.input):
+            try:
+                made = np.asarray(_FOLDED[node.op_type](*(known[name] for name in node.input)), dtype=np.int64)
+            except (ArithmeticError, IndexError, TypeError, ValueError):
+                continue  # inference will say what is wrong with it
+        else:
+            continue
+        if made.size <= FEW and (np.abs(made) < 2**31).all():
+            name = node.output[0]
+            known[name] = made
+            tensor = onnx.helper.make_tensor(name, onnx.TensorProto.INT64, made.shape, made.flatten().tolist())
+            node.CopyFrom(onnx.helper.make_node("Constant", [], [name], value=tensor))
+            folded += 1
+    return folded
+
+
+def _remainder(one: Ints, other: Ints) -> Ints:
+    if not np.asarray(other).all():
+        raise ZeroDivisionError
+    return np.mod(one, other)
+
+
+def _quotient(one: Ints, other: Ints) -> Ints:
+    if not np.asarray(other).all() or (np.asarray(one) < 0).any():
+        raise ZeroDivisionError
+    return np.floor_divide(one, other)
+
+
+_FOLDED: dict[str, Callable[..., Any]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Mod": _remainder,
+    "Div": _quotient,
+    "Gather": lambda one, places: np.take(one, places) if one.ndim == 1 else _unfit(),
+    "Identity": lambda one: one,
+    "Reshape": lambda one, shape: one.reshape(tuple(shape.tolist())),
+    "Unsqueeze": lambda one, axes: np.expand_dims(one, tuple(axes.tolist())),
+    "Squeeze": lambda one, axes: np.squeeze(one, tuple(axes.tolist())),
+    "Concat": lambda *ones: np.concatenate(ones) if all(one.ndim == 1 for one in ones) else _unfit(),
+}
+
+
+def _unfit() -> Ints:
+    raise ValueError
+
+
+def _bad(path: Path, expected: str, value: object = None) -> InputError:
+    return InputError(path, expected, field="model", value=value)
+
+
+def _onnx() -> Any:
+    try:
+        onnx = import_module("onnx")
+        import_module("onnx.shape_inference")
+    except ImportError:
+        raise FairleadError("reading a model's graph needs onnx: pip install 'fairlead[predict]'") from None
+    return onnx

@@ -1,0 +1,49 @@
+"""A predictor from measurements: the best of the learners for utilization, the fit of memory, and slowdowns by sharing mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairlead.core.cluster import Floats
+from fairlead.prediction import interference, memory, utilization
+from fairlead.prediction.dataset import Dataset
+from fairlead.prediction.evaluation import by_family
+from fairlead.prediction.interference import Slowdown
+from fairlead.prediction.learners import Learner
+from fairlead.prediction.predictor import Predictor
+
+Pairs = Mapping[tuple[str, str], tuple[float, float]]
+
+
+def train(
+    data: Dataset,
+    busy: Mapping[str, float],
+    pairs: Mapping[str, Pairs],
+    learners: Mapping[str, Learner],
+    about: Mapping[str, str],
+) -> Predictor:
+    """The learner kept is the one that errs least on families it has not seen. `busy` is the measured utilization by name."""
+    errors = {name: by_family(data, learner).rmsle for name, learner in learners.items()}
+    best = min(errors, key=lambda name: (errors[name], name))
+    return Predictor(
+        {**about, "rmsle_by_family": f"{errors[best]:.3f}"},
+        utilization.fit(best, learners[best], data.columns, data.utilization),
+        memory.fit(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb),
+        {mode: slowdown(found, busy) for mode, found in pairs.items() if found},
+    )
+
+
+def slowdown(pairs: Pairs, busy: Mapping[str, float]) -> Slowdown:
+    return interference.fit(*columns_of_pairs(list(pairs), pairs, busy))
+
+
+def columns_of_pairs(
+    which: Sequence[tuple[str, str]], pairs: Pairs, busy: Mapping[str, float]
+) -> tuple[Floats, Floats, Floats]:
+    """Own utilization, the other's, and the slowdown, of the first of each."""
+    own: Any = np.array([busy[one] for one, _ in which])
+    others: Any = np.array([busy[other] for _, other in which])
+    return own, others, np.array([pairs[each][0] for each in which])

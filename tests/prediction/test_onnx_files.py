@@ -1,0 +1,209 @@
+"""What is read off an ONNX file, and that no file can do harm."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.core.errors import InputError
+from fairlead.prediction.features import features, features_of
+from fairlead.prediction.graph import load
+
+onnx = pytest.importorskip("onnx", reason="the extra `predict` is not installed")
+helper, TensorProto = onnx.helper, onnx.TensorProto
+
+
+def weights(name: str, *dims: int, filled: bool = True) -> Any:
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=dims)
+    if filled:
+        count = 1
+        for dim in dims:
+            count *= dim
+        tensor.raw_data = struct.pack("<f", 0.5) * count
+    return tensor
+
+
+def value(name: str, *dims: int | str) -> Any:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+
+
+def convolutional(batch: int | str = 2, **changed: Any) -> Any:
+    """Convolution, normalization, ReLU, a pool over all, classes: 8 pixels, 3 to 16 channels, 10 classes."""
+    nodes = [
+        helper.make_node("Conv", ["x", "kernel"], ["a"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["a", "scale", "shift", "mean", "variance"], ["b"]),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node("GlobalAveragePool", ["c"], ["d"]),
+        helper.make_node("Flatten", ["d"], ["e"]),
+        helper.make_node("Gemm", ["e", "classes", "bias"], ["y"], transB=1),
+    ]
+    held = [weights("kernel", 16, 3, 3, 3), *(weights(name, 16) for name in ("scale", "shift", "mean", "variance"))]
+    held += [weights("classes", 10, 16), weights("bias", 10)]
+    given = {"nodes": nodes, "inputs": [value("x", batch, 3, 8, 8)], "outputs": [value("y", batch, 10)], "initializer": held}
+    return model(**{**given, **changed})
+
+
+def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], **more: Any) -> Any:
+    graph = helper.make_graph(nodes, "g", inputs, outputs, **more)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[[Any], Path]:
+    def save(what: Any) -> Path:
+        path = tmp_path / "model.onnx"
+        path.write_bytes(what if isinstance(what, bytes) else what.SerializeToString())
+        return path
+
+    return save
+
+
+def test_work_is_counted_from_shapes(saved):
+    graph = load(saved(convolutional()))
+    by_kind = {one.kind: one for one in graph.operators}
+    assert by_kind["Conv"].flops == 2 * (2 * 16 * 8 * 8) * (3 * 3 * 3)
+    assert by_kind["Gemm"].flops == 2 * (2 * 10) * 16
+    assert graph.parameters == 16 * 27 + 32 + 170  # running statistics are no parameters
+    assert (graph.parameter_tensors, graph.batch_size, graph.inputs, graph.outputs) == (5, 2, 2 * 192, 20)
+    assert "Flatten" in graph.counts
+    assert "Flatten" not in by_kind
+    assert graph.kept == 2 * (192 + 16 * 64 + 16 * 64 + 16)  # what the convolution, the norm, ReLU and the last layer need
+    assert not graph.unknown
+    assert not graph.shapeless
+
+
+def test_a_batch_that_is_open_or_another_is_a_matter_of_scale(saved):
+    two = features_of(saved(convolutional(2)), 64)
+    open_ = features_of(saved(convolutional("N")), 64)
+    own = features_of(saved(convolutional(64)))
+    assert two.column() == pytest.approx(own.column())
+    assert open_.column() == pytest.approx(own.column())
+    assert own.batch_size == 64
+
+
+def test_more_work_keeps_the_device_busier(saved):
+    graph = load(saved(convolutional()))
+    busy = [features(graph, batch).busy for batch in (1, 1_000, 1_000_000)]
+    assert busy == sorted(busy)
+    assert busy[0] < 0.2
+    assert busy[-1] == 1.0
+
+
+def test_recurrent_cells_wait_for_themselves(saved):
+    cell = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4)
+    held = [weights("w", 1, 16, 8), weights("r", 1, 16, 4)]
+    graph = load(saved(model([cell], [value("x", 20, 2, 8)], [value("y", 20, 1, 2, 4)], initializer=held)))
+    assert graph.operators[0].length == 20
+    assert graph.operators[0].flops == 2 * 20 * 2 * 16 * (8 + 4)
+
+
+def test_softmax_between_products_leaves_nothing_behind(saved):
+    nodes = [
+        helper.make_node("MatMul", ["q", "k"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["shares"]),
+        helper.make_node("MatMul", ["shares", "v"], ["y"]),
+    ]
+    shapes = [value("q", 2, 50, 8), value("k", 2, 8, 50), value("v", 2, 50, 8)]
+    assert load(saved(model(nodes, shapes, [value("y", 2, 50, 8)]))).kept == 3 * 2 * 50 * 8
+
+
+def test_operators_that_nobody_knows_are_counted_and_named(saved):
+    strange = helper.make_node("Frobnicate", ["x"], ["y"], domain="elsewhere")
+    made = model([strange], [value("x", 2, 3)], [value("y", 2, 3)])
+    made.opset_import.append(helper.make_opsetid("elsewhere", 1))
+    graph = load(saved(made))
+    assert graph.unknown == {"Frobnicate": 1}
+    assert graph.operators[0].flops == 6
+
+
+def _nested(depth: int) -> Any:
+    graph = plain = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [], [value("y", 1)])
+    for _ in range(depth):
+        node = helper.make_node("If", ["c"], ["y"], then_branch=graph, else_branch=plain)
+        graph = helper.make_graph([node], "g", [], [value("y", 1)])
+    return model(list(graph.node), [value("x", 1), helper.make_tensor_value_info("c", TensorProto.BOOL, [])], [value("y", 1)])
+
+
+def _calling_itself() -> Any:
+    made = convolutional()
+    loop = helper.make_function(
+        "own", "Again", ["x"], ["y"], [helper.make_node("Again", ["x"], ["y"], domain="own")], made.opset_import
+    )
+    made.functions.append(loop)
+    return made
+
+
+def _without_opset() -> Any:
+    made = convolutional()
+    del made.opset_import[:]
+    return made
+
+
+def _beside(location: str) -> Any:
+    tensor = weights("kernel", 16, 3, 3, 3, filled=False)
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+RELU = helper.make_node("Relu", ["x"], ["y"])
+HOSTILE: dict[str, Callable[[], Any]] = {
+    "empty": lambda: b"",
+    "no ONNX": lambda: b"<html><body>404</body></html>" * 100,
+    "a pickle": lambda: pickle.dumps({"state_dict": list(range(100))}),
+    "cut off": lambda: convolutional().SerializeToString()[:-400],
+    "zeros": lambda: bytes(10_000),
+    "no graph": lambda: onnx.ModelProto(ir_version=8),
+    "no nodes": lambda: model([], [value("x", 1)], [value("x", 1)]),
+    "no operators named": _without_opset,
+    "a cycle": lambda: model(
+        [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])], [value("x", 1)], [value("b", 1)]
+    ),
+    "reads what nobody makes": lambda: model([helper.make_node("Relu", ["nobody"], ["y"])], [value("x", 1)], [value("y", 1)]),
+    "a size below zero": lambda: model([RELU], [value("x", 1, -5)], [value("y", 1)]),
+    "a size beyond memory": lambda: model([RELU], [value("x", 1, 2**62)], [value("y", 1)]),
+    "sizes that overflow together": lambda: model([RELU], [value("x", 1, 2**31, 2**31, 2**31)], [value("y", 1)]),
+    "weights it does not have": lambda: convolutional(
+        initializer=[weights("kernel", 2**40, 2**20, filled=False), *convolutional().graph.initializer[1:]]
+    ),
+    "grows without end": lambda: model(
+        [helper.make_node("Concat", ["x"] * 1000, ["a0"], axis=0)]
+        + [helper.make_node("Concat", [f"a{n}"] * 1000, [f"a{n + 1}"], axis=0) for n in range(8)],
+        [value("x", 8, 8)],
+        [value("a8", 1, 1)],
+    ),
+    "too deep": lambda: _nested(30),
+    "calls itself": _calling_itself,
+    "open sizes": lambda: model([RELU], [value("x", "N", "H", "W")], [value("y", "N", "H", "W")]),
+    "attributes that make no sense": lambda: model(
+        [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=-3)],
+        [value("x", 5)],
+        [value("y", 5)],
+        initializer=[weights("w", 1), weights("r", 1)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_file_is_refused_in_one_line(saved, kind: str):
+    with pytest.raises(InputError, match=r"model\.onnx") as refused:
+        features_of(saved(HOSTILE[kind]()))
+    assert len(str(refused.value)) < 600
+
+
+def test_a_folder_and_a_file_that_is_not_there_are_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "nothing.onnx"):
+        with pytest.raises(InputError):
+            load(path)
+
+
+def test_files_beside_it_are_never_opened(saved, tmp_path):
+    held = convolutional().graph.initializer[1:]
+    for location in ("nothing.bin", "/etc/hostname", "../../etc/hostname"):
+        graph = load(saved(convolutional(initializer=[_beside(location), *held])))
+        assert graph.parameters == 16 * 27 + 32 + 170

@@ -1,0 +1,189 @@
+"""What is learned, how it is kept, and that the shipped predictor is as good as its page says."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.core.errors import InputError
+from fairlead.prediction import evaluation, interference, learners, memory, utilization
+from fairlead.prediction.dataset import dataset
+from fairlead.prediction.features import Features
+from fairlead.prediction.learned import Forest, Line, Tree, restored
+from fairlead.prediction.predictor import Predictor, fingerprint, load, trained
+from fairlead.prediction.profiles import profiles
+from fairlead.profiling.results import measured
+
+
+@pytest.fixture(scope="module")
+def data():
+    return dataset(measured()[1], measured("h200_features")[1])
+
+
+def rows(seed: int = 0, many: int = 80) -> tuple[np.ndarray, np.ndarray]:
+    inputs = np.random.default_rng(seed).normal(size=(many, 5))
+    return inputs, np.sin(inputs[:, 0]) + (inputs[:, 1] > 0.3) * inputs[:, 2]
+
+
+@pytest.mark.parametrize("name", learners.LEARNERS)
+def test_what_a_learner_learned_is_kept_as_numbers_and_says_the_same(name: str):
+    if name not in learners.there():
+        pytest.skip(f"{name} is not installed")
+    inputs, wanted = rows()
+    learned = learners.LEARNERS[name](inputs, wanted)
+    again = restored(json.loads(json.dumps(learned.kept())), 5, "test")
+    other, _ = rows(1)
+    assert again.predict(other) == pytest.approx(learned.predict(other))
+    assert len(learned.importance()) == 5
+    error = np.abs(learned.predict(inputs) - wanted).mean()
+    assert error < np.abs(wanted - wanted.mean()).mean()
+
+
+def test_forests_say_what_the_libraries_say():
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    inputs, wanted = rows()
+    theirs = ensemble.RandomForestRegressor(120, min_samples_leaf=2, max_features=0.4, random_state=0).fit(inputs, wanted)
+    assert learners.random_forest(inputs, wanted).predict(inputs) == pytest.approx(theirs.predict(inputs))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "pickle"},
+        {"kind": "line", "base": 0, "weights": [1], "scale": [1]},
+        {"kind": "line", "base": 0, "weights": [1, float("nan")], "scale": [1, 1]},
+        {"kind": "forest", "base": 0, "gains": [0, 0], "trees": []},
+        {"kind": "forest", "base": 0, "gains": [0, 0], "trees": [[[0], [0.0], [0], [0], [0.0]]]},  # round for ever
+        {"kind": "forest", "base": 0, "gains": [0, 0], "trees": [[[7, -1, -1], [0, 0, 0], [1, 0, 0], [2, 0, 0], [0, 1, 2]]]},
+        {"kind": "forest", "base": 0, "gains": [0, 0], "trees": [[[0, -1], [0], [1], [1], [0]]]},
+    ],
+)
+def test_a_model_that_makes_no_sense_is_refused(wrong: dict):
+    with pytest.raises(InputError):
+        restored(wrong, 2, "test")
+
+
+def test_a_tree_asks_its_questions():
+    tree = Tree((0, -1, -1), (0.5, 0, 0), (1, -1, -1), (2, -1, -1), (0, 10.0, 20.0))
+    assert Forest(1.0, (tree, tree), (1.0,)).predict(np.array([[0.5], [0.6]])).tolist() == [21.0, 41.0]
+
+
+def test_slowdowns_are_found_again_and_are_at_least_one():
+    own, others = np.random.default_rng(0).uniform(5, 100, (2, 400))
+    true = interference.Slowdown((1.0, 0.0, 0.1), (0.6, 0.2, 0.3, 0.1, 0.5, 0.2))
+    found = interference.fit(own, others, true.of(own, others))
+    assert found.of(own, others) == pytest.approx(true.of(own, others), abs=0.03)
+    assert interference.Slowdown.restored(found.kept(), "test") == found
+    assert true.slowdowns(np.array([50.0])).tolist() == [1.0]
+    assert true.slowdowns(np.array([])).tolist() == []
+    three = true.slowdowns(np.array([90.0, 90.0, 90.0]))
+    assert (three > true.slowdowns(np.array([90.0, 90.0])).max()).all()
+    with pytest.raises(InputError, match="below and above"):
+        interference.fit(own[:3], others[:3], own[:3])
+
+
+def test_the_measured_pairs_are_what_their_page_says():
+    known = profiles()
+    assert len(known.paired()) == 34
+    by_turns, at_once = known.pairs["time-slicing"], known.pairs["mps"]
+    assert len({frozenset(pair) for pair in by_turns}) == 595
+    assert len({frozenset(pair) for pair in at_once}) == 570
+    assert known.slowdowns("bert-base@128:4", "encoder-512x6@128:8")[0] > 1.5
+    for (one, other), slower in by_turns.items():
+        assert by_turns[other, one] == slower[::-1] or one == other
+    with pytest.raises(InputError, match="measured together"):
+        known.slowdowns("bert-base@128:4", "nobody")
+
+
+def test_slowdown_on_pairs_left_out():
+    known = profiles()
+    busy = {name: one.utilization for name, one in known.alone.items()}
+    found = evaluation.of_slowdown(known.pairs["time-slicing"], busy, busy)
+    assert found.piecewise >= 0.75 > found.of_sum > found.linear > found.constant
+
+
+def test_memory_of_families_left_out(data):
+    found = evaluation.of_memory(data)
+    assert found.enough(found.with_overhead) >= 0.95
+    assert found.median_error(found.with_overhead) <= 0.15
+
+
+def test_memory_is_found_again_and_wrong_numbers_are_refused(data):
+    fitted = memory.fit(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb)
+    assert memory.Memory.restored(fitted.kept(), "test") == fitted
+    assert (fitted.mb(data.columns) > fitted.tensors_mb(data.columns)).all()
+    for wrong in ({"activations": 1}, {**fitted.kept(), "loss": "much"}, {**fitted.kept(), "loss": float("inf")}):
+        with pytest.raises(InputError):
+            memory.Memory.restored(wrong, "test")
+
+
+def test_utilization_by_the_line_on_rows_left_out(data):
+    assert len(data) >= 290
+    assert evaluation.at_random(data, learners.line).rmsle < 0.25
+
+
+def test_a_set_without_features_is_refused():
+    with pytest.raises(InputError, match="same configurations"):
+        dataset(measured()[1], [])
+    row = measured()[1][0]
+    with pytest.raises(InputError, match="profile features"):
+        dataset(measured()[1][:2], [{"name": row["name"], "flops": 1}, {"name": measured()[1][1]["name"]}])
+
+
+def test_the_shipped_predictor_is_of_the_shipped_measurements():
+    predictor = trained()
+    pairs = [measured(name)[1] for name in ("h200_pairs", "h200_pairs_mps")]
+    assert predictor.about["fingerprint"] == fingerprint(measured()[1], measured("h200_features")[1], *pairs)
+    assert predictor.device == "NVIDIA H200"
+    assert set(predictor.slowdown) == {"time-slicing", "mps"}
+
+
+def test_another_device_is_refused_and_a_known_one_is_not(data):
+    row = next(row for row in measured("h200_features")[1] if row["name"] == "resnet50@224:64")
+    of_it = Features(**{name: row[name] for name in Features.__dataclass_fields__})
+    for device in (None, "h200", "NVIDIA H200"):
+        assert trained().predict(of_it, device).utilization > 80
+    with pytest.raises(InputError, match="measure there"):
+        trained().predict(of_it, "v100")
+    with pytest.raises(InputError, match="time-slicing"):
+        trained().slowdowns(np.array([10.0, 20.0]), "mig")
+
+
+def test_predictors_are_kept_and_files_of_something_else_are_refused(tmp_path):
+    path = tmp_path / "p.json"
+    trained().save(path)
+    again: Predictor = load(path)
+    busy = np.array([80.0, 90.0])
+    assert again.slowdowns(busy) == pytest.approx(trained().slowdowns(busy))
+    for wrong in (
+        "",
+        "[]",
+        '{"format": "x"}',
+        '{"format": "fairlead predictor 1"}',
+        '{"format": "fairlead predictor 1", "about": 3}',
+    ):
+        path.write_text(wrong)
+        with pytest.raises(InputError):
+            load(path)
+    with pytest.raises(InputError, match="can be read"):
+        load(tmp_path / "nothing")
+
+
+def test_errors_are_logarithmic():
+    assert utilization.rmsle(np.array([9.0, 99.0]), np.array([9.0, 99.0])) == 0.0
+    assert utilization.rmsle(np.array([9.0]), np.array([99.0])) == pytest.approx(np.log(10))
+    assert Line(1.0, (2.0,), (3.0,)).importance().tolist() == [6.0]
+
+
+def test_the_command_predicts_and_shows():
+    told = json.loads(CliRunner().invoke(app, ["predict", "pair", "26", "36", "--json"], catch_exceptions=False).stdout)
+    assert all(1 <= slower < 1.15 for slower in told["slowdowns"])
+    told = json.loads(CliRunner().invoke(app, ["predict", "pair", "89", "99", "--json"], catch_exceptions=False).stdout)
+    assert all(1.5 < slower < 2.6 for slower in told["slowdowns"])
+    shown = CliRunner().invoke(app, ["predict", "show"], catch_exceptions=False).stdout
+    assert "fingerprint" in shown
+    assert CliRunner().invoke(app, ["predict", "pair", "126", "36"]).exit_code != 0
