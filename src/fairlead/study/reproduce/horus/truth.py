@@ -12,7 +12,7 @@ import numpy as np
 
 from fairlead.core.cluster import AcceleratorType
 from fairlead.core.rng import stream
-from fairlead.prediction.interference import FULL, Slowdown, terms
+from fairlead.prediction.interference import Slowdown, fit
 from fairlead.prediction.profiles import Profiles, profiles
 from fairlead.study.reproduce.world import World
 from fairlead.workloads.profiles import ThroughputTable
@@ -87,15 +87,9 @@ class MeasuredPairs(World):
 
 
 def fitted(trainings: list[Measured], known: Profiles) -> Slowdown:
-    """Least squares over all pairs of these, below and above full utilization."""
+    """The model of all pairs of these."""
     pairs = [(a.utilization, b.utilization, known.slowdowns(a.kind, b.kind, SHARING)[0]) for a in trainings for b in trainings]
-    own, other, slower = np.array(pairs).T
-    over = own + other > FULL
-    below, above = (
-        tuple(np.linalg.lstsq(terms(own[there], other[there], degree), slower[there], rcond=None)[0].tolist())
-        for degree, there in ((1, ~over), (2, over))
-    )
-    return Slowdown(below, above)
+    return fit(*np.array(pairs).T)
 
 
 @lru_cache(maxsize=2)
