@@ -170,8 +170,6 @@ def test_for_the_starving_accelerators_are_kept():
 def test_in_a_batch_who_gets_on_with_anybody_is_left_for_who_does_not():
     jobs = (of("light", "l1"), of("heavy", "h1"), of("light", "l2"), of("heavy", "h2"))
     cluster = machine(size=2)
-    plain = scene(on=cluster, slowdown_weight=0.0, memory_weight=1.0).submit(*jobs)
-    plain.round()
     matching = scene(on=cluster, match=True).submit(*jobs)
     matching.round()
     assert together(matching) == {frozenset({"h1", "l2"}), frozenset({"l1", "h2"})}
@@ -207,6 +205,25 @@ def test_who_is_parted_moves_where_there_is_room():
     assert alone.round().suspended == {"w"}
     assert alone.round().launched == {"w"}, "onto an idle one"
     alone.run()
+
+
+def test_once_nobody_waits_bad_company_makes_use_of_idle_accelerators():
+    jobs = (of("heavy", "h1"), of("light", "l", seconds=100.0), of("heavy", "h2", seconds=7200.0), of("light", "l2"))
+    packed = scene(unpack=1.2).submit(*jobs)
+    packed.round()
+    assert together(packed) == {frozenset({"h1", "l2"}), frozenset({"l", "h2"})}
+    packed = scene(on=machine(size=2), unpack=1.2).submit(
+        of("heavy", "h1"), of("middle", "m", seconds=100.0), of("heavy", "h2")
+    )
+    packed.submit(of("heavy", "h3", seconds=50.0)).run()
+    plain = scene(on=machine(size=2)).submit(of("heavy", "h1"), of("middle", "m", seconds=100.0), of("heavy", "h2"))
+    plain.submit(of("heavy", "h3", seconds=50.0)).run()
+    ends = [max(one.ended_s(name) for name in ("h1", "h2")) for one in (packed, plain)]
+    assert ends[0] <= ends[1]
+    assert (
+        scene(on=machine(size=2), unpack=1.2).submit(of("light", "l1"), of("light", "l2")).run().state.everybody().moves.sum()
+        == 0
+    )
 
 
 def test_who_was_parted_has_no_other_company_at_once():
@@ -305,6 +322,7 @@ def test_costs_of_starting_do_not_count_as_slowness():
         (lambda: Horus(most_utilization=0), "most_utilization"),
         (lambda: Horus(most_memory=0), "most_memory"),
         (lambda: Horus(slo=0.9), "slo"),
+        (lambda: Horus(unpack=0.9), "unpack"),
         (lambda: Horus(starving_s=0), "starving_s"),
         (lambda: OpportunisticPacking(most_jobs=0), "most_jobs"),
         (lambda: PerformanceAwarePacking(drop=1.0), "drop"),

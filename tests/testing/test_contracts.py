@@ -146,12 +146,17 @@ class TestHorus(PolicyContract):
 class TestHorusParting(PolicyContract):
     """Company makes everybody 1.5 times slower, which is more than is allowed and more than was predicted."""
 
-    make = staticmethod(lambda: Horus(queues=3, slo=1.4, starving_s=1000.0, local_from=2, match=True))
+    make = staticmethod(lambda: Horus(queues=3, slo=1.4, starving_s=1000.0, local_from=2))
     residents = 2
 
     def stages(self, table: ThroughputTable, round_s: float = 300.0) -> Stages:
         harmless = Predicted(table, dict.fromkeys(table.kinds, (10.0, 1.0)))
         return replace(super().stages(table, round_s), estimation=harmless)
+
+
+class TestHorusMatchingAndUnpacking(PolicyContract):
+    make = staticmethod(lambda: Horus(match=True, unpack=1.2))
+    residents = 2
 
 
 class TestOpportunisticPacking(PolicyContract):

@@ -142,11 +142,14 @@ class Judge:
             return None
         needs, there = sum(self.need_gb(look, kind) for look in looks), self.there_gb[kind]
         memory = 0.0 if math.isinf(there) else min(needs / there, 1.0)
-        return self.memory_weight * memory + self.slowdown_weight * (float(np.mean(slower)) - 1)
+        return self.memory_weight * memory + self.slowdown_weight * (sum(slower) / len(slower) - 1)
+
+    def mean_slowdown(self, looks: tuple[Look, ...], kind: int) -> float:
+        return sum(self.slowdowns(looks, kind)) / len(looks)
 
     @cached_property
     def _usual(self) -> Floats:
-        """Classes × types: what company costs each in the mean over all who are here and could share with it."""
+        """Classes × types: how slow company is, both together, in the mean over all who are here and could share with it."""
         rates = self.view.rates
         rows, count = np.unique(rates.row, return_counts=True)
         alone, paired = rates.alone[rows], rates.paired[np.ix_(rows, rows)]
@@ -156,11 +159,11 @@ class Judge:
         there = np.isfinite(both) * count[None, :, None]
         usual = np.zeros_like(rates.alone)
         mean = np.where(there > 0, both, 0.0) * there
-        usual[rows] = mean.sum(axis=1) / np.maximum(there.sum(axis=1), 1)
+        usual[rows] = 1 + mean.sum(axis=1) / np.maximum(there.sum(axis=1), 1)
         return usual
 
     def usual(self, look: Look, kind: int) -> float:
-        return self.slowdown_weight * float(self._usual[look.row, kind])
+        return float(self._usual[look.row, kind])
 
     def elsewhere(self, look: Look, kind: int, spread: bool) -> float | None:
         """What the newcomer loses, alone, to being on this type and, where it is a gang, on so many nodes; None: all."""

@@ -77,8 +77,10 @@ class Floor:
         return min(spots, key=lambda spot: spot[:4], default=None)
 
     def bargain(self, look: Look, spot: Spot) -> float:
-        """The cost of a place less what company usually costs who would take it; idle accelerators are better than any."""
-        return -math.inf if spot.group is None else spot.cost - self.judge.usual(look, spot.kind)
+        """By how much more company slows down at a place than it usually does who would take it; idle ones are best."""
+        if spot.group is None:
+            return -math.inf
+        return self.judge.mean_slowdown((*spot.group.looks, look), spot.kind) - self.judge.usual(look, spot.kind)
 
     def put(self, number: int, look: Look, spot: Spot) -> None:
         self._use_host(look, spot.places)

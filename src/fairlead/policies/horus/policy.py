@@ -21,7 +21,7 @@ from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.horus.company import Judge, Limits, looks_of
-from fairlead.policies.horus.floor import Group
+from fairlead.policies.horus.floor import Floor, Group
 from fairlead.policies.horus.placing import floor_of, less, matched, placed, running_groups, selected, stranded
 from fairlead.policies.horus.queues import clustered, in_turns
 from fairlead.policies.horus.watch import Seen, harm_of, slowdowns_seen, too_slow
@@ -36,7 +36,8 @@ class Horus:
     at most a part `most_memory` of its memory. `slo`: nobody may be slower than so many times alone, unless it says itself how
     much it bears. Gangs from `local_from` workers on stand on few nodes before cost counts. For who has waited `starving_s`,
     as many accelerators as it needs are kept free from newcomers. With `match` the jobs of a batch take places not in their
-    order, but as each gets on with who is there (Equation 3 over the batch).
+    order, but as each gets on with who is there (Equation 3 over the batch). Once nobody waits, company in which somebody is
+    seen to be `unpack` times slower than alone is parted while accelerators are idle.
     """
 
     paper: ClassVar[str] = "Horus (Yeung et al., TPDS'21)"
@@ -51,6 +52,7 @@ class Horus:
     local_from: int = 8
     starving_s: float = 7200.0
     match: bool = False
+    unpack: float = math.inf
 
     def __post_init__(self) -> None:
         for name in ("queues", "beta", "most_jobs", "local_from"):
@@ -59,7 +61,8 @@ class Horus:
             _check(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "a weight from 0 on")
         _check(self.most_utilization > 0, "most_utilization", self.most_utilization, "percent above 0")
         _check(0 < self.most_memory < math.inf, "most_memory", self.most_memory, "a part above 0 of an accelerator's memory")
-        _check(self.slo >= 1, "slo", self.slo, "times the run time alone, from 1 on")
+        for name in ("slo", "unpack"):
+            _check(getattr(self, name) >= 1, name, getattr(self, name), "times the run time alone, from 1 on")
         _check(self.starving_s > 0, "starving_s", self.starving_s, "seconds above 0")
 
     @property
@@ -92,7 +95,10 @@ class Horus:
             newcomers += [number for batch in rest for number in matched(floor, looks, batch)]
         else:
             newcomers += placed(floor, looks, (number for batch in rest for number in batch))
-        again = view.time if parted else math.inf  # how those they left do is there to be seen next time
+        if not len(view.jobs.waiters) and not parted and self.unpack < math.inf:
+            newcomers += self._unpacked(view, floor)
+        # How those do whom somebody left, and whether anybody still waits, is there to be seen next time.
+        again = view.time if parted or (newcomers and self.unpack < math.inf) else math.inf
         selection = selected(floor, min(again, self._holds(view, judge, floor.groups, set(newcomers))))
         return selection, memo if seen is before else seen.to_memo()
 
@@ -119,6 +125,19 @@ class Horus:
                 left, slow = less(left, {free[-1]}), False
         return gone, harm
 
+    def _unpacked(self, view: Snapshot, floor: Floor) -> list[int]:
+        """Who leaves its company for idle accelerators: the last to come, of the slowest company first."""
+        bound = set() if view.protected is None else set(view.jobs.number[view.protected].tolist())
+        crowds = [(max(slowdowns_seen(group, view)), group) for group in floor.groups if len(group.members) > 1]
+        floor.company, moved = False, list[int]()
+        for slower, group in sorted(crowds, key=lambda one: (-one[0], one[1].places)):
+            mover, look = group.members[-1], group.looks[-1]
+            if slower > self.unpack and mover not in bound and (spot := floor.best(look)) is not None:
+                group.members, group.looks = group.members[:-1], group.looks[:-1]
+                floor.put(mover, look, spot)
+                moved.append(mover)
+        return moved
+
     def _waiting(self, view: Snapshot, judge: Judge) -> tuple[list[int], list[list[int]]]:
         """Who starves, longest first, and all others in batches, in the order of their turns; by number."""
         jobs = view.jobs.waiters
@@ -138,7 +157,8 @@ class Horus:
         until = [float(ends[ends > view.time].min(initial=math.inf)), view.protection_ends]
         begins = dict(zip(view.jobs.number.tolist(), view.jobs.since_s.tolist()))
         for group in groups:
-            if len(group.members) > 1 and any(judge.limit(look) < math.inf for look in group.looks):
+            watched = self.unpack < math.inf or any(judge.limit(look) < math.inf for look in group.looks)
+            if len(group.members) > 1 and watched:
                 until += [begins[number] for number in group.members if begins[number] > view.time]
                 until += [view.time for number in group.members if number in newcomers]
         return min(until)

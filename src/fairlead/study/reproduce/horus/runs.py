@@ -38,7 +38,8 @@ class Arm:
 FIFO, OBP, PAB = Arm("FIFO", "fifo"), Arm("OBP", "opportunistic-packing"), Arm("PAB", "performance-aware-packing")
 HORUS = Arm("Horus", "horus")
 MATCHING = Arm("Horus, matching", "{name: horus, match: true}")
-TESTBED = (FIFO, PAB, OBP, HORUS, MATCHING)
+UNPACKING = Arm("Horus, matching and unpacking", "{name: horus, match: true, unpack: 1.2}")
+TESTBED = (FIFO, PAB, OBP, HORUS, MATCHING, UNPACKING)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fairlead.study.reproduce.horus.scale import Scale
 from fairlead.study.reproduce.study import Study
 
 KEPT = Arm(f"Horus, SLO {SLO:g}", f"{{name: horus, slo: {SLO}}}")
-KEPT_MATCHING = Arm(f"Horus, matching, SLO {SLO:g}", f"{{name: horus, match: true, slo: {SLO}}}")
+KEPT_MATCHING = Arm(f"Horus, matching and unpacking, SLO {SLO:g}", f"{{name: horus, match: true, unpack: 1.2, slo: {SLO}}}")
 ROUNDS, SHARED = 2.0, 30.0
 """Nobody beyond it for more rounds; so many percent of accelerator time in company at least."""
 

@@ -4,8 +4,7 @@ measured to be; the scheduler knows a model of that, and predictions of how busy
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -13,10 +12,8 @@ import numpy as np
 
 from fairlead.core.cluster import AcceleratorType
 from fairlead.core.rng import stream
-from fairlead.prediction.interference import PLAIN, Slowdown, terms
+from fairlead.prediction.interference import Slowdown, fit
 from fairlead.prediction.profiles import Profiles, profiles
-from fairlead.profiling.results import measured
-from fairlead.profiling.spanning import MANY, spanning
 from fairlead.study.reproduce.world import World
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.shared_table import Measured, shared_table
@@ -27,8 +24,6 @@ SHARING = "time-slicing"
 OFF = 0.25
 """How far a prediction for a training that was not seen is off, as a standard deviation of its logarithm: what a predictor must
 keep to where a family was left out."""
-MODELLED_OFF = 0.1
-"""Likewise, how far modelled pairs are off the model."""
 
 
 @dataclass(frozen=True)
@@ -49,30 +44,21 @@ class MeasuredPairs(World):
 
     @property
     def rates_are(self) -> str:
-        count = f"{len(self.trainings)} trainings measured alone on {_profiles(self.device).device}"
-        if self.pairs_are_measured:
-            return f"rates: {count}, and all {len(self.trainings) * (len(self.trainings) + 1) // 2} pairs of them ({SHARING})"
-        return (
-            f"rates: {count}; pairs have not been measured yet and are modelled: a polynomial of both utilizations, each pair"
-            f" off by {100 * MODELLED_OFF:.0f} %"
-        )
+        many = len(self.trainings)
+        pairs = f"all {many * (many + 1) // 2} pairs of them, {SHARING}"
+        return f"rates: {many} trainings on {_profiles(self.device).device}, and {pairs}"
 
     @property
     def beliefs_are(self) -> str:
-        fitted = "fitted to the pairs of trainings that were seen" if self.pairs_are_measured else "the same polynomial"
         return (
             f"utilization and memory of every second training as measured, of the others off by {100 * OFF:.0f} % (log-normal);"
-            f" slowdowns by a model, {fitted}"
+            " slowdowns by a model that was fitted to the pairs of those"
         )
 
     @property
     def trainings(self) -> tuple[Measured, ...]:
         """In order of utilization."""
         return _trainings(self.device)
-
-    @property
-    def pairs_are_measured(self) -> bool:
-        return _all_measured(self.device)
 
     @cached_property
     def seen(self) -> frozenset[str]:
@@ -92,8 +78,6 @@ class MeasuredPairs(World):
 
     @cached_property
     def model(self) -> Slowdown:
-        if not self.pairs_are_measured:
-            return PLAIN
         return fitted([one for one in self.trainings if one.kind in self.seen], _profiles(self.device))
 
     def believed(self) -> dict[str, Any]:
@@ -103,20 +87,9 @@ class MeasuredPairs(World):
 
 
 def fitted(trainings: list[Measured], known: Profiles) -> Slowdown:
-    """Least squares over all pairs of these, below and above full utilization."""
-    own, other, slower = (
-        np.array(column)
-        for column in zip(
-            *((a.utilization, b.utilization, known.slowdowns(a.kind, b.kind, SHARING)[0]) for a in trainings for b in trainings)
-        )
-    )
-    over = own + other > 100.0
-    parts: list[tuple[float, ...]] = []
-    for degree, there, plain in ((1, ~over, PLAIN.below), (2, over, PLAIN.above)):
-        looks = terms(own[there], other[there], degree)
-        enough = len(looks) > looks.shape[1]
-        parts.append(tuple(np.linalg.lstsq(looks, slower[there], rcond=None)[0].tolist()) if enough else plain)
-    return Slowdown(*parts)
+    """The model of all pairs of these."""
+    pairs = [(a.utilization, b.utilization, known.slowdowns(a.kind, b.kind, SHARING)[0]) for a in trainings for b in trainings]
+    return fit(*np.array(pairs).T)
 
 
 @lru_cache(maxsize=2)
@@ -127,32 +100,14 @@ def _profiles(device: str) -> Profiles:
 @lru_cache(maxsize=2)
 def _trainings(device: str) -> tuple[Measured, ...]:
     known = _profiles(device)
-    names = known.paired(SHARING) if _all_measured(device) else spanning(measured(device)[1])
-    found = [known.alone[name] for name in names]
-    made = [Measured(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024) for one in found]
-    return tuple(sorted(made, key=lambda one: (one.utilization, one.kind)))
-
-
-@lru_cache(maxsize=2)
-def _all_measured(device: str) -> bool:
-    """Whether every two of enough configurations met."""
-    known = _profiles(device)
-    names = known.paired(SHARING)
-    pairs: Mapping[tuple[str, str], tuple[float, float]] = known.pairs.get(SHARING, {})
-    return len(names) >= MANY and all((one, other) in pairs for one in names for other in names)
+    found = [known.alone[name] for name in known.paired(SHARING)]
+    return tuple(Measured(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024) for one in found)
 
 
 @lru_cache(maxsize=2)
 def _table(device: str) -> ThroughputTable:
-    trainings = _trainings(device)
-    if _all_measured(device):
-        known = _profiles(device)
-        # What was faster beside another than alone was noise: nobody gains by company.
-        return shared_table(H200.name, trainings, lambda a, b: max(1.0, known.slowdowns(a, b, SHARING)[0]), SIZES, device)
-    busy = {one.kind: one.utilization for one in trainings}
-
-    def modelled(one: str, other: str) -> float:
-        off = np.exp(MODELLED_OFF * stream(0, "horus", "pair", one, other).standard_normal())
-        return max(1.0, float(PLAIN.slowdowns(np.array([busy[one], busy[other]]))[0] * off))
-
-    return replace(shared_table(H200.name, trainings, modelled, SIZES), source=f"{device}, pairs modelled")
+    """What was faster beside another than alone was noise: nobody gains by company."""
+    known = _profiles(device)
+    return shared_table(
+        H200.name, _trainings(device), lambda a, b: max(1.0, known.slowdowns(a, b, SHARING)[0]), SIZES, f"{device}, {SHARING}"
+    )
