@@ -39,13 +39,18 @@ def _help(paper: Paper[S], what: str, *examples: str, scales_too: Sequence[str] 
             f"Run {what} again: tables and figures, the paper's claims beside ours.",
             "Finished cases are kept in the output folder, and a second run reuses them.",
             "Scales:",
-            *(f"{paper.scales[name].description}." for name in PUBLIC),
+            *(_told(paper, name) for name in PUBLIC),
             *scales_too,
             f"Studies: {', '.join(study.name for study in paper.studies)}.",
             "Examples:",
             *(f"  fairlead reproduce {example}" for example in examples),
         ]
     )
+
+
+def _told(paper: Paper[S], scale: str) -> str:
+    takes = f"; takes {paper.takes[scale]}" if scale in paper.takes else ""
+    return f"{paper.scales[scale].description}{takes}."
 
 
 _GAVEL_HELP = _help(
