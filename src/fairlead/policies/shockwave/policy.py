@@ -114,15 +114,15 @@ class Shockwave:
         demand_s, since_s = _demand(view, memo)
         here_s = view.time - view.jobs.submitted_s
         met = contention(demand_s - since_s, here_s, accelerators)
-        made, unfair = self._window(view, accelerators, here_s, met)
+        made, unfair, urgency = self._window(view, accelerators, here_s, met)
         # Whoever runs stays for a little more than its place in line: each start costs.
-        urgency = unfair * np.where(view.jobs.running, 1.0 + self.stay, 1.0)
+        urgency = urgency * np.where(view.jobs.running, 1.0 + self.stay, 1.0)
         home = np.where(view.jobs.running, view.jobs.type, -1)
         found = on_types(made, self._by_type(view, made), urgency, home, self.stay, self.nodes)
         return self._kept(view, found, unfair, urgency, made, demand_s, since_s)
 
-    def _window(self, view: Snapshot, accelerators: int, here_s: Floats, met: Floats) -> tuple[Window, Floats]:
-        """The program of the next rounds, each job on its fastest type, and how unfair its end will be."""
+    def _window(self, view: Snapshot, accelerators: int, here_s: Floats, met: Floats) -> tuple[Window, Floats, Floats]:
+        """The program of the next rounds, each job on its fastest type; how unfair its end will be; and how urgent it is."""
         jobs = view.jobs
         course, off = self._course(view, *_fastest(view))
         past_s, left_s = course.past_s, course.left_s * off
@@ -132,9 +132,9 @@ class Shockwave:
         weight = jobs.weight * unfair**self.power if text else jobs.weight
         made = self._made(course, off, jobs.workers, weight, accelerators, max(float(total_s.sum()), self.round_s))
         if text:
-            return made, unfair
+            return made, unfair, unfair
         ends = deadlines(made, left_s, here_s, total_s, met, self.rho_max)
-        return published(made, ends, self.rho_max, self.power), ends.ratio
+        return published(made, ends, self.rho_max, self.power), unfair, ends.ratio
 
     def _by_type(self, view: Snapshot, fastest: Window) -> dict[int, Window]:
         """The same program with all jobs on each of several types, where they can run there."""
