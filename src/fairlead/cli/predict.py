@@ -73,7 +73,7 @@ def train(
     set_: SetOption = "h200",
     json: JsonOption = False,
 ) -> None:
-    """Learn from a measured set and its pairs; the learner that errs least on families it has not seen is kept."""
+    """Learn from a measured set and its pairs; the learner that errs least on what it has not seen is kept."""
     data, known, about = _data(set_)
     busy = {name: one.utilization for name, one in known.alone.items()}
     made = training.train(data, busy, known.pairs, learners.there(), about)

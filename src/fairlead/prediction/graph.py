@@ -74,7 +74,7 @@ class _Walk:
         self._find_attention()
         for node in self.graph.node:
             counts[node.op_type] += 1
-            if node.input and all(name in self.constants for name in node.input if name):
+            if all(name in self.constants for name in node.input if name):
                 self.constants.update(node.output)  # made of weights alone: done once, or only another look at them
                 continue
             if node.op_type in VIEWS:

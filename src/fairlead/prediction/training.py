@@ -10,7 +10,7 @@ import numpy as np
 from fairlead.core.cluster import Floats
 from fairlead.prediction import interference, memory, utilization
 from fairlead.prediction.dataset import Dataset
-from fairlead.prediction.evaluation import by_family
+from fairlead.prediction.evaluation import at_random, by_family
 from fairlead.prediction.interference import Slowdown
 from fairlead.prediction.learners import Learner
 from fairlead.prediction.predictor import Predictor
@@ -25,11 +25,12 @@ def train(
     learners: Mapping[str, Learner],
     about: Mapping[str, str],
 ) -> Predictor:
-    """The learner kept is the one that errs least on families it has not seen. `busy` is the measured utilization by name."""
-    errors = {name: by_family(data, learner).rmsle for name, learner in learners.items()}
+    """The learner kept is the one that errs least, on families and on rows that it has not seen, which count alike. `busy` is
+    the measured utilization by name."""
+    errors = {name: (by_family(data, one).rmsle + at_random(data, one).rmsle) / 2 for name, one in learners.items()}
     best = min(errors, key=lambda name: (errors[name], name))
     return Predictor(
-        {**about, "rmsle_by_family": f"{errors[best]:.3f}"},
+        {**about, "rmsle": f"{errors[best]:.3f}"},
         utilization.fit(best, learners[best], data.columns, data.utilization),
         memory.fit(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb),
         {mode: slowdown(found, busy) for mode, found in pairs.items() if found},

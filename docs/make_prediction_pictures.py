@@ -1,0 +1,57 @@
+"""The pictures of profiles.md and prediction.md, from the sets that ship: `python docs/make_prediction_pictures.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from fairlead.prediction import evaluation, learners
+from fairlead.prediction.dataset import dataset
+from fairlead.prediction.predictor import trained
+from fairlead.prediction.profiles import profiles
+from fairlead.profiling.results import measured
+
+TO = Path(__file__).parent / "img"
+
+
+def pairs() -> None:
+    """Slowdown of each job of a pair over what both would use alone, and what was fitted, for pairs of equals."""
+    known = profiles()
+    figure, panels = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True)
+    for panel, (mode, found) in zip(panels, sorted(known.pairs.items(), reverse=True)):
+        total = [known.alone[one].utilization + known.alone[other].utilization for one, other in found]
+        own = [known.alone[one].utilization for one, _ in found]
+        dots = panel.scatter(total, [slower for slower, _ in found.values()], c=own, s=6, cmap="viridis")
+        half = np.linspace(5, 99, 100)
+        panel.plot(2 * half, trained().slowdown[mode].of(half, half), color="black", linewidth=1, label="fit, pairs of equals")
+        panel.set(title=mode, xlabel="utilization of both alone, percent", ylim=(0.7, 2.6))
+        panel.axvline(100, color="grey", linewidth=0.5)
+        panel.legend(loc="upper left", frameon=False)
+    panels[0].set_ylabel("slowdown")
+    figure.colorbar(dots, ax=panels, label="own utilization, percent")
+    figure.savefig(TO / "pairs.png", dpi=110, bbox_inches="tight")
+
+
+def predicted() -> None:
+    """Utilization and memory of configurations of families that were left out."""
+    data = dataset(measured()[1], measured("h200_features")[1])
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.8))
+    left = evaluation.by_family(data, learners.LEARNERS[trained().utilization.learner])
+    panels[0].scatter(left.measured, left.predicted, s=8)
+    panels[0].plot([0, 100], [0, 100], color="grey", linewidth=0.5)
+    panels[0].set(title="utilization, family left out", xlabel="measured, percent", ylabel="predicted, percent")
+    share = evaluation.of_memory(data).with_overhead
+    panels[1].scatter(data.device_mb / 1024, share * data.device_mb / 1024, s=8)
+    panels[1].plot([1, 130], [1, 130], color="grey", linewidth=0.5)
+    panels[1].set(title="memory, family left out", xlabel="measured, GB", ylabel="predicted, GB", xscale="log", yscale="log")
+    figure.savefig(TO / "prediction.png", dpi=110, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    pairs()
+    predicted()
