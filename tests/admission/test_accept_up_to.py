@@ -48,6 +48,12 @@ def test_a_job_larger_than_the_limit_enters_when_nobody_else_is_inside():
     assert AcceptUpTo(0.5).admit(view_with([1], [6, 1])).jobs.tolist() == []
 
 
+def test_a_limit_that_is_a_whole_number_is_reached():
+    cluster, jobs = Cluster.parse("45xv100:5"), [Job(f"j{i}") for i in range(70)]
+    assert 1.4 * 45 < 63
+    assert len(AcceptUpTo(1.4).admit(view_of(state_of(cluster, jobs, waiting=[]))).jobs) == 63
+
+
 def test_nobody_overtakes_the_first_in_line_however_small():
     assert AcceptUpTo(1.0).admit(view_with([4], [6, 1, 1])).jobs.tolist() == []
 
@@ -55,6 +61,7 @@ def test_nobody_overtakes_the_first_in_line_however_small():
 def test_who_is_not_let_in_is_told_the_demand_and_the_limit():
     admitted = AcceptUpTo(1.5).admit(view_with([8, 2], [4]))
     assert admitted.others == Unplaced.not_admitted("the admitted jobs' demand for accelerators", demand=10, limit=12.0)
+    assert AcceptUpTo(1.5).admit(view_with([8], [2, 4])).others == admitted.others, "with those who enter now"
     assert str(admitted.others) == "admission: not admitted: the admitted jobs' demand for accelerators (10 of at most 12)"
 
 

@@ -30,8 +30,12 @@ def plain_rate(world: World, number: int) -> float:
 
 
 def plain_mates(world: World, number: int) -> list[int]:
-    mine = set(world.holdings.of(number).tolist())
-    return [n for n in sorted(world.running.tolist()) if n != number and mine & set(world.holdings.of(n).tolist())]
+    mine = set(world.where.holdings(world.running).of(number).tolist())
+    return [
+        n
+        for n in sorted(world.running.tolist())
+        if n != number and mine & set(world.where.holdings(world.running).of(n).tolist())
+    ]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -57,7 +61,7 @@ def test_rates_and_neighbours_are_those_of_a_plain_count(seed):
         world.refresh(touched, now)
         leaving = np.sort(rng.choice(world.running, min(len(world.running), 6), replace=False))
         left = {mate for n in leaving.tolist() for mate in plain_mates(world, n)} - set(leaving.tolist())
-        assert world.stop(leaving, now, saved=True).tolist() == (sorted(left) if world.shares or left else [])
+        assert world.stop(leaving, now, saved=True).tolist() == (sorted(left) if world.where.shared or left else [])
         world.refresh(np.array(sorted(left), dtype=np.int64), now)
         waiting += leaving.tolist()
         running = np.sort(world.running).tolist()

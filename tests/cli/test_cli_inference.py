@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
+from fairlead.config.request_rates import read_request_rates
 from fairlead.core.errors import FairleadError
 
 SESSIONS = str(Path(__file__).resolve().parents[2] / "examples" / "sessions.yaml")
@@ -63,7 +64,9 @@ def test_what_is_wrong_is_told():
 
 def test_the_example_of_sessions_beside_training_runs_and_is_served(tmp_path):
     trace, events = tmp_path / "jobs.csv", tmp_path / "run.jsonl"
-    trace.write_text("name,submitted_s,duration_s,workers\nphotos,0,900,1\ntraining,0,600,2\nsearch,300,600,1\n")
+    trace.write_text(
+        "name,submitted_s,duration_s,workers,mode\nphotos,0,900,1,elastic\ntraining,0,600,2,\nsearch,300,600,1,elastic\n"
+    )
     how = ["--config", SESSIONS.replace("sessions", "inference"), "--trace", str(trace), "--cluster", "6xv100:6", "--json"]
     done = CliRunner().invoke(app, ["simulate", *how, "--launch-cost", "20", "--events", str(events)])
     assert done.exit_code == 0, (done.output, done.exception)
@@ -71,3 +74,39 @@ def test_the_example_of_sessions_beside_training_runs_and_is_served(tmp_path):
     photos, search = told["results"]
     assert photos["attainment"] > 0.99
     assert search["attainment"] == pytest.approx(0.5, abs=0.05)  # it starts until second 320
+
+
+def test_a_simulation_tells_which_part_of_the_requests_was_in_time(tmp_path):
+    trace, rates = tmp_path / "jobs.csv", tmp_path / "rates.yaml"
+    trace.write_text("name,submitted_s,duration_s,workers,mode\nphotos,100,900,1,elastic\ntraining,0,300,2,\n")
+    rates.write_text("photos: [[0, 300], [400, 1500]]\n")
+    how = ["simulate", "--config", SESSIONS.replace("sessions", "inference"), "--trace", str(trace), "--cluster", "6xv100:6"]
+    how += ["--launch-cost", "90", "--restart-cost", "90"]
+    done = CliRunner().invoke(app, [*how, "--request-rates", str(rates), "--json"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    told = json.loads(done.stdout)
+    # From 100 to 1180 with a start each at 120 and 420; when it grows, nobody answers 1,500 requests a second for 90 seconds.
+    requests = 300 * 300 + 1500 * 780
+    assert told["sessions"]["photos"] == pytest.approx(1 - (300 * 110 + 1500 * 90) / requests, abs=0.02)
+    assert told["requests_in_time"] == told["sessions"]["photos"]
+    assert "requests in time" in CliRunner().invoke(app, how).stdout
+    rates.write_text("photo: [[0, 300]]\n")
+    wrong = CliRunner().invoke(app, [*how, "--request-rates", str(rates)]).exception
+    assert "field 'photo': expected the name of a job of the trace" in str(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("photos: [[0]]", "a second and a rate"),
+        ("photos: [[10, 5], [10, 6]]", "seconds in ascending order"),
+        ("photos: [[0, 0]]", "requests per second above 0"),
+        ("photos: [[0, 1e9]]", "requests per second above 0, at most 1,000,000"),
+        ("photos: [[-1, 5]]", "a second from 0 on"),
+    ],
+)
+def test_wrong_request_rates_are_told(tmp_path, text, why):
+    path = tmp_path / "rates.yaml"
+    path.write_text(text)
+    with pytest.raises(FairleadError, match=why):
+        read_request_rates(path)

@@ -132,9 +132,9 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("e.jsonl:1", "version 99"),
     ),
     "an event log that cannot be written": (
-        {},
+        {"no": "a file"},
         (*SIMULATE, "--jobs", "2", "--events", "no/e.jsonl"),
-        ("no/e.jsonl", "cannot write"),
+        ("no/e.jsonl", "a place to write to"),
     ),
     # Options.
     "a round of no length": ({}, (*SIMULATE, "--round", "0"), ("--round", "0.0", "seconds")),

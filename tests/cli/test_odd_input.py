@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from command import environment
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
@@ -31,24 +37,6 @@ def test_a_number_beyond_all_numbers_is_no_number():
 def test_half_a_character_is_told_with_its_line():
     with pytest.raises(InputError, match="x:2"):
         parse_yaml('policy: las\nname: "\\ud800"', "x")
-
-
-@pytest.mark.parametrize(
-    ("sweep", "said"),
-    [
-        ("policies: [las]\nover: {load: [1]}\nseeds: 1000000000000", "seeds"),
-        ("schedulers: [{policy: las}]\nseeds: 1000000000000", "at most 100,000 seeds"),
-        (f"schedulers: [{{policy: las}}]\nseeds: [{'9' * 32}]", "none above"),
-        (
-            "schedulers: [{policy: las}]\nover:\n"
-            + "".join(f"  {name}: [{', '.join(map(str, range(1, 61)))}]\n" for name in ("load", "rounds", "costs.restart_s")),
-            "at most 100,000 runs, and these are 216,000",
-        ),
-    ],
-)
-def test_sweeps_that_would_never_end_are_not_begun(tmp_path: Path, sweep: str, said: str):
-    (tmp_path / "sweep.yaml").write_text(sweep)
-    assert said in refused("compare", "--sweep", str(tmp_path / "sweep.yaml"))
 
 
 def test_too_many_seeds_are_refused():
@@ -81,3 +69,58 @@ def test_a_variant_of_a_preset_does_not_go_by_its_name():
     varied = override(SchedulerConfig.preset("las"), 60.0, False, "accept-up-to:factor=1.2", "spread", False)
     assert varied.label == "las(placement=spread, admission=accept-up-to(factor=1.2), rounds=60)"
     assert override(SchedulerConfig.preset("las"), None, False, None, None, False).label == "las"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("reproduce", "blox", "--only", "table3", "--out"),
+        ("compare", "--sweep", "sweep.yaml", "--out"),
+        ("simulate", "--policy", "las", "--jobs", "3", "--png"),
+        ("compare", "--policies", "las", "--jobs", "3", "--png"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.yaml").write_text("schedulers: [las]\njobs: 3\n")
+    (tmp_path / "file").write_text("mine")
+    for place in ("file", "file/below"):
+        assert f"is '{place}': expected a place to write to; " in refused(*words, place)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "sweep.yaml"]
+
+
+@pytest.mark.parametrize("option", ["--events", "--report"])
+def test_a_file_below_a_file_is_told_before_the_work(tmp_path: Path, option: str):
+    (tmp_path / "file").write_text("mine")
+    assert "a place to write to" in refused("synthesize", "--jobs", "3", option, str(tmp_path / "file" / "x"))
+
+
+def test_an_event_log_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    log = tmp_path / "new" / "log.jsonl"
+    asked = ["simulate", "--policy", "las", "--jobs", "5", "--events", str(log)]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    before = log.read_bytes()
+
+    def fail(*_: object, **__: object) -> None:
+        raise FairleadError("half-way")
+
+    monkeypatch.setattr("fairlead.cli.simulate.run_simulation", fail)
+    assert refused(*asked) == "half-way"
+    assert log.read_bytes() == before
+    assert [path.name for path in log.parent.iterdir()] == ["log.jsonl"]
+
+
+def test_an_interrupted_synthesis_says_nothing_of_its_workers_and_leaves_no_half_a_log(tmp_path: Path):
+    asked = ("synthesize", "--load", "40", "--jobs", "2000", "--cluster", "16xv100:4", "--processes", "2", "--no-alone")
+    command = [sys.executable, "-m", "fairlead.cli.main", *asked, "--events", "log.jsonl"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while len(children.read_text().split()) < 3:  # one looks after what they share
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does, while they are still starting
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, b"Traceback" in said) == (130, False), said
+    assert not list(tmp_path.iterdir())

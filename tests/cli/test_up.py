@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from fairlead.runtime.people import ControlPlane, RefusedRequest, Unreachable
 
 PATIENCE_S = 90.0
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
@@ -91,14 +94,45 @@ def test_jobs_from_the_command_line_run_end_and_are_told_of(tmp_path):
         assert fairlead(tmp_path, "cancel", "long").returncode == 0
         assert fairlead(tmp_path, "info", "nobody").returncode == 2
         assert {node["name"]: node["up"] for node in answer(tmp_path, "nodes")["nodes"]} == {"v100-0": True, "k80-1": True}
+        run = f"name: goes-on\nrun: [{sys.executable}, job.py, '9999', more.steps]\nenv: {{PYTHONPATH: {SOURCE}}}\n"
+        (tmp_path / "task.yaml").write_text(run)
+        answer(tmp_path, "submit", "task.yaml")
+        until((tmp_path / "more.steps").exists, tmp_path)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) in (0, 130)
     told = (tmp_path / "up.log").read_text()
     assert told.startswith("people: http://")
     assert "no control plane" not in told.partition("node joined")[0]
-    assert "goes on with them" in " ".join(told.split())
+    steps = len((tmp_path / "more.steps").read_text().split())
+    assert f"goes-on has left with {steps:,} steps saved" in told
+    assert "goes on with them" in told
     gone = fairlead(tmp_path, "queue")
     assert (gone.returncode, "fairlead up" in gone.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "written", "said"),
+    [
+        ("http://exämple .com", "", "is the control plane running?"),
+        ("http://127.0.0.1:1", "", "is the control plane running?"),
+        ("", "{", "not what `fairlead up` writes"),
+        ("", '{"token": "x"}', "not what `fairlead up` writes"),
+        ("", "[]", "not what `fairlead up` writes"),
+    ],
+)
+def test_a_control_plane_that_cannot_be_found_is_told(tmp_path, monkeypatch, url, written, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FAIRLEAD_URL", url)
+    monkeypatch.setenv("FAIRLEAD_TOKEN", "fl_x")
+    (tmp_path / ".fairlead").mkdir()
+    (tmp_path / ".fairlead" / "connection.json").write_text(written)
+    with pytest.raises(Unreachable, match=said):
+        ControlPlane.found().jobs()
+
+
+def test_what_cannot_be_sent_is_refused():
+    with pytest.raises(RefusedRequest, match="cannot be sent"):
+        ControlPlane("http://127.0.0.1:1", "fl_x").switch({"policy": {"name": "las", "x": math.inf}})
 
 
 @pytest.mark.parametrize(

@@ -52,3 +52,15 @@ def test_a_simulation_believes_it_and_synergy_makes_use_of_it(tmp_path: Path) ->
     assert slowed == pytest.approx(plain), "3 CPUs go with an accelerator: there the table's rate holds"
     tuned = simulated(tmp_path, *hosts, "--placement", "synergy:cpus={ResNet-50: 3@1|9@2.4, LM: 1@1}")
     assert tuned < slowed
+
+
+def test_a_comparison_believes_it_too(tmp_path: Path) -> None:
+    synergy = ("--placement", "synergy:cpus={ResNet-50: 3@1|9@2.4, LM: 1@1}")
+    tuned = simulated(tmp_path, "--hosts", str(tmp_path / "hosts.yaml"), *synergy)
+    files = [f"--{name}={tmp_path / file}" for name, file in (("trace", "jobs.csv"), ("cluster", "cluster.yaml"))]
+    done = CliRunner().invoke(
+        app, ["compare", *files, f"--hosts={tmp_path / 'hosts.yaml'}", "--policies", "fifo", "--json", *synergy]
+    )
+    assert done.exit_code == 0, done.output
+    (case,) = json.loads(done.stdout)["cases"]
+    assert case["makespan_s"] == tuned

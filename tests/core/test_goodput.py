@@ -31,12 +31,12 @@ def test_a_model_foretells_what_it_has_not_seen():
         split = 256 / workers
         step = times(nodes, workers, np.ceil(split))[0]
         gain = (1 + 8) / (8 / 8 + 1)
-        assert jobs.at_batch(np.array([256.0]), workers, 4)[0] == pytest.approx(gain / step, rel=0.03)
+        assert jobs.at_batch(np.array([256.0]), [workers], 4)[0, 0] == pytest.approx(gain / step, rel=0.03)
 
 
 def test_a_model_that_has_seen_little_hopes():
     alone = goodputs(seen((1, 1, 32)))
-    rate = [alone.at_batch(np.array([128.0]), workers, 4)[0] for workers in (1, 2, 4)]
+    rate = [alone.at_batch(np.array([128.0]), [workers], 4)[0, 0] for workers in (1, 2, 4)]
     assert rate[0] < rate[1] < rate[2]
     beside = goodputs(seen((1, 1, 32), (1, 2, 32)))
     near, far = beside.best([4, 4], [False, True])[0]
@@ -65,9 +65,9 @@ def test_the_best_batch_is_no_worse_than_any():
         best = jobs.best([workers], [across])[0, 0]
         for size in rng.integers(32, 513, 40).tolist():
             if size >= 8 * workers:
-                assert jobs.at_batch(np.array([float(size)]), workers, 4)[0] <= 1.04 * best
+                assert jobs.at_batch(np.array([float(size)]), [workers], 4)[0, 0] <= 1.04 * best
     assert jobs.best([65], [True])[0, 0] == 0, "not everybody has a part of the largest batch"
-    assert jobs.here(np.array([0]), np.array([False]))[0] == 0
+    assert jobs.here(np.array([[0]]), np.array([[False]]))[0, 0] == 0
 
 
 def test_noise_makes_large_batches_pay():

@@ -53,6 +53,10 @@ class Slowly:
     takes_s: float
     lead_s: float = 0.0
     begun: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)  # that began meanwhile
+
+    def late(self) -> None:
+        self.rounds.append(self.tape.now)
 
     def begin(self, decision: Callable[[], Decision]) -> Callable[[], Decision | None]:
         self.begun.append(self.tape.now)
@@ -99,13 +103,14 @@ def test_who_comes_while_a_decision_is_made_is_in_the_next():
 
 
 def test_what_happens_is_recorded_while_a_decision_takes_rounds_and_these_are_counted():
-    loop, _ = played(submitted(3.0, 0), submitted(20.0, 1), ev.JobCancelled(21.0, 0), takes_s=25.0)
+    loop, aside = played(submitted(3.0, 0), submitted(20.0, 1), ev.JobCancelled(21.0, 0), takes_s=25.0)
     recorded = [(type(event).__name__, event.time) for event in loop.journal]
     assert ("JobSubmitted", 20.0) in recorded
     assert ("JobCancelled", 21.0) in recorded
     assert 0 not in started(loop), "it was cancelled before its plan was there"
     assert 1 in started(loop)
     assert loop.missed >= 2
+    assert aside.rounds[:2] == [10.0, 20.0], "people are told while it lasts"
 
 
 def test_a_launch_on_a_node_that_has_gone_is_left_out_and_made_elsewhere():

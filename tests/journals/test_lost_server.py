@@ -122,3 +122,25 @@ def test_who_lost_the_journal_to_another_writer_can_write_no_more(
     assert first.last == 50
     with pytest.raises(JournalError):
         first.close()
+
+
+def test_who_lost_the_journal_to_its_own_dead_line_gets_it_back(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.journals.postgres.LOCK_WAIT_MS", 10)
+    url = postgres.database()
+    journal = PostgresJournal(url)
+    appended(journal, 0, 50)
+    journal.commit()
+    database = journal._database
+    ours = database._connection  # the server does not notice that nobody is at the other end any more
+    database._connection = psycopg.connect(url)
+    database._connection.close()
+    with pytest.raises(JournalError, match="another process writes this journal"):
+        PostgresJournal(url)
+    monkeypatch.setattr("fairlead.journals.postgres.LOCK_WAIT_MS", 500)
+    appended(journal, 50, 60)
+    journal.commit()
+    check_continued(journal)
+    journal.close()
+    ours.close()

@@ -115,5 +115,7 @@ def test_parameters_out_of_range_are_told():
         Tiresias(threshold=1.5)
     with pytest.raises(InputError, match=r"field 'skews.LM' is -1: expected a number from 0 to 1"):
         Tiresias(skews={"LM": -1})
+    with pytest.raises(InputError, match=r"field 'skews.threshold' is 7"):  # a model of that name
+        Tiresias(skews={"threshold": 7})
     with pytest.raises(InputError, match=r"placement tiresias-plus: field 'threshold' is nan: expected a number from 0 on"):
         TiresiasPlus(threshold=math.nan)

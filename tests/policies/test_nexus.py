@@ -10,12 +10,13 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.core.job import Job, Phase
+from fairlead.core.inference import REPORTED
+from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.stages import Stages
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.policies.nexus import REPORTED, Asked, Nexus
+from fairlead.policies.nexus import Asked, Nexus
 from fairlead.testing.invariants import check_events
 from fairlead.workloads.profiles import ThroughputTable
 
@@ -46,7 +47,7 @@ def held(loop: Loop) -> dict[str, int]:
 
 
 def session(name: str = "photos", submitted_s: float = 0.0) -> Job:
-    return Job(name, submitted_s, steps=ENDLESS)
+    return Job(name, submitted_s, steps=ENDLESS, mode=ELASTIC)
 
 
 def test_a_session_has_what_its_requests_need_and_training_the_rest():
@@ -67,6 +68,23 @@ def test_a_session_grows_and_shrinks_with_the_rate_it_reports():
     assert sizes(3000.0) == 5
     assert sizes(3000.0, 2500.0) == 5  # one more than needed is not worth a restart
     assert sizes(3000.0, 500.0) == 1
+
+
+def test_a_session_that_is_not_elastic_has_the_replicas_it_was_submitted_with():
+    told = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([3000.0]))]
+    rigid = Job("photos", steps=ENDLESS, workers=3)
+    jobs = [rigid, Job("wide", 10.0, steps=1000.0, workers=6)]
+    loop = ran("8xv100:4", jobs, told, Nexus({"photos": PHOTOS}), 200.0)
+    assert held(loop) == {"photos": 3}
+    assert loop.state.everybody().starts.tolist() == [1, 0]
+    assert loop.state.memo["routing"]["photos"] == {"type": "v100", "replicas": 3, "needed": 5, "batch": 32, "rate": 3000.0}
+
+
+@pytest.mark.parametrize(("rate", "size"), [(1e-300, 2), (1e-20, 2), (1e300, 8), (np.inf, 8), (0.0, 2), (-5.0, 2)])
+def test_a_rate_that_cannot_be_is_no_mistake_of_the_policy(rate, size):
+    """It is the session's own word, and everybody's jobs depend on the decision."""
+    told = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([rate]))]
+    assert held(ran("8xv100:4", [session()], told, Nexus({"photos": PHOTOS}), 300.0)) == {"photos": size}
 
 
 def test_a_session_that_ends_leaves_its_accelerators_to_training():

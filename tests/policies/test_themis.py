@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.config import SchedulerConfig
 from fairlead.core.errors import InputError
-from fairlead.core.job import Job
+from fairlead.core.job import ELASTIC, Job
 from fairlead.policies.themis import Themis, ThemisRanking
 from fairlead.testing import Harness, PolicyContract, job
 from fairlead.workloads.profiles import ThroughputTable
@@ -22,10 +22,6 @@ class TestThemis(PolicyContract):
 
 class TestThemisVisibleToAll(PolicyContract):
     make = staticmethod(lambda: Themis(visible=1.0, lease_s=700.0, payments=False))
-
-
-class TestThemisElastic(PolicyContract):
-    make = staticmethod(lambda: Themis(visible=0.5, lease_s=900.0, elastic=True))
 
 
 class TestThemisRanking(PolicyContract):
@@ -52,8 +48,8 @@ def three_jobs(visible: float) -> tuple[dict[str, int], list[str]]:
     """In which round each job ends, and who had the four accelerators in each round, with a fraction visible."""
     config = SchedulerConfig(round_s=ROUND_S)
     harness = Harness(config, table=linear_table()).cluster("v100:4")
-    harness.policy(Themis(visible=visible, lease_s=ROUND_S, elastic=True))
-    harness.submit(*(Job(name, steps=SERIAL[name], workers=ASKED[name], kind="iteration") for name in SERIAL))
+    harness.policy(Themis(visible=visible, lease_s=ROUND_S))
+    harness.submit(*(Job(name, steps=SERIAL[name], workers=ASKED[name], kind="iteration", mode=ELASTIC) for name in SERIAL))
     rounds = []
     while not rounds or rounds[-1]:
         harness.round()
@@ -117,8 +113,8 @@ def test_only_the_worst_off_bid_and_what_they_leave_goes_to_the_others():
 
 
 def test_an_elastic_job_grows_into_what_others_leave():
-    harness = Harness().cluster("v100:4").policy(Themis(visible=1.0, lease_s=6000.0, elastic=True))
-    harness.submit(job("short").workers(2).lasting(300), job("wide").workers(4).lasting(3000))
+    harness = Harness().cluster("v100:4").policy(Themis(visible=1.0, lease_s=6000.0))
+    harness.submit(job("short").workers(2).lasting(300), job("wide").workers(4).lasting(3000).with_(mode=ELASTIC))
     first = harness.round()
     assert dict(zip(first.plan.launches.jobs.tolist(), first.plan.launches.workers.tolist())) == {0: 2, 1: 2}
     harness.round()

@@ -8,10 +8,10 @@ import pytest
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.classes import classes_of
+from fairlead.policies.classes import Classes, classes_of
+from fairlead.policies.demands import Demands
 from fairlead.policies.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
-from fairlead.policies.room import Room
-from fairlead.policies.vessels import InRoom
+from fairlead.policies.vessels import AtWill
 from fairlead.policies.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf, Parties, fill
 from fairlead.rounds.turns import Turns
 from fairlead.testing.contracts import PolicyContract
@@ -112,17 +112,17 @@ def test_identical_jobs_fare_alike_and_jobs_of_any_weights_are_dealt_with():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_room_takes_the_least_time_there_is(seed):
+def test_levels_take_the_least_time_there_is(seed):
     """θ against a program with a variable for every job and type."""
     optimize = pytest.importorskip("scipy.optimize")
     view = random_view(seed, jobs=9)
     classes = classes_of(view, by_weight=False)
     gain = normalised(classes, view.capacity)
-    room = Room.at_will("test", gain, classes.workers, view.capacity)
-    here = classes.of >= 0
-    kind, workers = classes.of[here], view.jobs.workers[here].astype(float)
-    level = room.top[kind] * np.random.default_rng(seed).uniform(0.0, 1.0, len(kind))
-    fit = room.fit(room.demand(kind, level))
+    demands = Demands("test", classes, view.capacity)
+    kind, workers = demands.of, view.jobs.workers[demands.there].astype(float)
+    vessel = AtWill(demands, gain.max(axis=1)[kind])
+    level = vessel.top * np.random.default_rng(seed).uniform(0.0, 1.0, len(kind))
+    fit = vessel.fit(level)
     m, j = len(kind), len(view.capacity)
     reach = np.zeros((m, m * j + 1))
     for i in range(m):
@@ -133,9 +133,9 @@ def test_room_takes_the_least_time_there_is(seed):
     limits = np.concatenate((-level, np.ones(m), view.capacity))
     found = optimize.linprog(np.append(np.zeros(m * j), 1.0), np.vstack((reach, once, load)), limits, bounds=bounds)
     assert fit.excess == pytest.approx(found.fun, abs=1e-8)
-    time = room.time(fit, kind, level, view.jobs.workers[here])
-    assert (time * gain[kind]).sum(axis=1) * max(1.0, 1.0 + fit.excess) == pytest.approx(level)
-    assert float((room.demand(kind, level) * room.hull(fit.prices)).sum()) == pytest.approx(1.0 + fit.excess)
+    time = demands.shares(vessel.asked(level), fit.used)[demands.there]
+    assert (time * gain[kind]).sum(axis=1) == pytest.approx(level)
+    assert vessel.cost(fit)(level) == pytest.approx(1.0 + fit.excess)
 
 
 @pytest.mark.parametrize("seed", [0, 20, 67, 237, 307, 672, 877, 1117])
@@ -146,9 +146,12 @@ def test_gains_and_weights_of_many_orders_of_magnitude(seed):
     kind, weight = rng.integers(0, 30, 600), np.exp(rng.normal(0.0, 2.0, 600))
     parties = Parties(rng.integers(0, 6, 600), rng.uniform(0.5, 3.0, 6), rng.random(6) < 0.5)
     capacity = rng.integers(5, 100, 5)
-    room = Room.at_will("test", gain, workers, capacity)
-    level, fit = fill(InRoom(room, kind), weight, parties)
-    time = room.time(fit, kind, level, workers[kind])
+    each = np.arange(30)
+    classes = Classes(kind, np.bincount(kind, minlength=30), each, workers, np.ones(30), each, gain, [(i,) for i in range(30)])
+    demands = Demands("test", classes, capacity)
+    vessel = AtWill(demands, gain.max(axis=1)[kind])
+    reached = fill(vessel, weight, parties)
+    level, time = reached.level, demands.shares(vessel.asked(reached.level), reached.fit.used)
     assert (time * gain[kind]).sum(axis=1) == pytest.approx(level)
     assert (time.sum(axis=1) <= 1 + 1e-9).all()
     used = workers[kind] @ time

@@ -77,14 +77,17 @@ class ClusterAtWork:
         term_s: float = 20.0,
         grace_s: float = 10.0,
         embedded: bool = False,
+        journal: str = "",
     ) -> None:
         """`embedded`: all of it by `fairlead up`; there are no agents to kill one by one then."""
         self.root, self.cluster, self._machines = root, Cluster.parse(machines), machines
         self._command = ["up" if embedded else "serve", "--policy", policy, "--round", str(round_s)]
         self._command += [] if embedded else ["--term", str(term_s), "--grace", str(grace_s)]
+        self._command += ["--journal", journal] if journal else []
         self._embedded = embedded
         self.http, self.port = free_port(), free_port()
         self.journal = root / "plane" / "journal.sqlite"
+        self._journal = journal or str(self.journal)
         self.plane = 0
         self.agents: dict[str, int] = {}
         self.expected: dict[str, str] = {}  # of acknowledged jobs: the phase each must end in
@@ -234,7 +237,7 @@ class ClusterAtWork:
         said = self.ask("GET", "/v1/digest")["digest"]
         os.kill(self.plane, signal.SIGTERM)
         assert self.plane_ended() == 0, self._logs()
-        events = list(read_journal(str(self.journal)))
+        events = list(read_journal(self._journal))
         assert check_events(events, real=True).digest() == State.replay(events).digest() == said
 
     def _check_steps(self, name: str, by_rank: list[list[int]]) -> None:

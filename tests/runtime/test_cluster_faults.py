@@ -41,6 +41,7 @@ def test_a_job_that_is_sent_to_an_agent_that_has_just_died_starts_when_it_is_bac
 
 def test_jobs_of_an_agent_that_stays_away_end_by_themselves_before_they_start_elsewhere(tmp_path: Path) -> None:
     with ClusterAtWork(tmp_path, "2xv100:2,2xk80:2", "fifo", term_s=1.5, grace_s=2.0) as cluster:
+        wait_for(lambda: all(node["up"] for node in cluster.nodes().values()), "nobody moves because a node comes")
         cluster.submit(cluster.job("saves", steps=300), cluster.job("deaf", steps=300, save_every=5, cooperative=False))
         cluster.until("they run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
         cluster.harmed.add("deaf")

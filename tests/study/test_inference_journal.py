@@ -16,12 +16,12 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
+from fairlead.core.inference import REPORTED
 from fairlead.core.job import Job
 from fairlead.engine.journal import JsonlJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.policies.nexus import REPORTED
-from fairlead.study.inference_journal import read_history
+from fairlead.study.inference_journal import _in_force, read_history
 from fairlead.workloads.profiles import ThroughputTable
 
 PHOTOS = {"slo_ms": 100, "rate": 200, "batches": [1, 32], "latency_ms": {"v100": [9, 40]}}
@@ -35,7 +35,7 @@ def journal(tmp_path: Path) -> Path:
     machine = Cluster.parse("4xv100:4")
     table = ThroughputTable.timed(machine.type_names)
     others = [ev.MetricsReported(50.0, REPORTED, np.array([0]), np.array([1500.0])), ev.JobCancelled(90.0, 0)]
-    jobs = [Job("photos", 20.0, steps=1e9), Job("training", 25.0, steps=500.0, workers=2)]
+    jobs = [Job("photos", 20.0, steps=1e9, mode="elastic"), Job("training", 25.0, steps=500.0, workers=2)]
     backend = Simulated(machine, table, jobs, costs=Costs(1.0, 1.0), others=others)
     log = JsonlJournal(path, fresh=True)
     loop = Loop(State(machine), backend, SCHEDULER.build(table), log)
@@ -68,6 +68,20 @@ def test_a_run_can_be_asked_on_the_command_line(journal):
     assert told["attainment"] == 1.0
     assert told["results"][0]["requests"] == pytest.approx(3000, rel=0.1)
     assert "in time" in CliRunner().invoke(app, ["inference", "replay", str(journal)]).stdout
+
+
+def test_a_sample_of_requests_tells_what_all_of_them_do(journal):
+    history = read_history(journal)
+    (whole,), (part,) = history.served().sessions, history.sampled(20_000).sessions
+    assert part.requests == pytest.approx(20_000, rel=0.1)
+    assert part.attainment == pytest.approx(whole.attainment, abs=0.01)
+    assert history.sampled(100_000).sessions == history.served().sessions
+
+
+def test_batches_are_those_that_were_planned_at_the_time():
+    assert _in_force([], 5.0, 9.0) == [(5.0, 9.0, 1)]
+    planned = [(0.0, 8), (6.0, 8), (7.0, 16), (9.0, 4)]
+    assert _in_force(planned, 5.0, 9.0) == [(5.0, 7.0, 8), (7.0, 9.0, 16)]
 
 
 def test_a_journal_without_sessions_says_so(tmp_path):

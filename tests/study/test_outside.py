@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import JournalError
-from fairlead.core.job import TIMED, Job, Phase
+from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.journal import MemoryJournal
 from fairlead.report.metrics import summarize
@@ -22,6 +23,7 @@ from fairlead.study.outside import Outside, outside
 from fairlead.study.simulate import Faults, Run, Simulation, simulate
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import Generator
+from fairlead.workloads.trace import Trace
 
 CLUSTER = Cluster.parse("8xv100:4,8xk80:4")
 
@@ -149,3 +151,20 @@ def test_steps_that_a_failure_cost_are_work_too_and_who_never_ends_leaves_with_t
 def test_a_journal_without_its_beginning_is_refused() -> None:
     with pytest.raises(JournalError, match="beginning"):
         outside(real_run(jobs=[])[1:], "x.sqlite")
+
+
+def test_an_elastic_job_is_simulated_at_the_size_it_asked_for_though_it_never_had_it() -> None:
+    """A real journal has no rates but those that were seen; two jobs that ask for all of it shared it all along."""
+    kind = "ResNet-50 (batch size 64)"
+    jobs = [Job(f"job-{n}", kind=kind, steps=20_000.0, workers=4, mode=ELASTIC) for n in range(2)]
+    scheduler = SchedulerConfig(Part("optimus"), estimation=Part("fitted"), round_s=600.0)
+    _, (opened, *events) = run_of(trace=Trace.of(jobs), scheduler=scheduler, cluster=Cluster.parse("4xv100:4"))
+    assert isinstance(opened, ev.Opened)
+    early = [event for event in events if event.time < 1_000.0]
+    world, _ = outside([replace(opened, rates=None), *early])
+    assert [(job.kind, job.steps, job.mode) for job in world.trace.jobs] == [(kind, 20_000.0, ELASTIC)] * 2
+    assert world.guessed == (f"4 × {kind} on v100",)
+    sizes = sorted(workers for _, workers in world.table.row_of if workers != 4)
+    nearest, row = world.table.row(kind, sizes[-1]), world.table.row(kind, 4)
+    assert world.table.alone[row, 0] == pytest.approx(world.table.alone[nearest, 0] * 4 / sizes[-1])
+    assert (again(world, SchedulerConfig(Part("las"))).record.jobs.phase == int(Phase.FINISHED)).all()

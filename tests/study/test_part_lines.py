@@ -51,5 +51,8 @@ def test_a_preset_is_what_it_adds_to_fifo():
     assert found["las"].modules == ("fairlead.policies.las",)
     assert set(found["las-accept-1.2x"].modules) == {"fairlead.policies.las", "fairlead.admission.accept_up_to"}
     assert "fairlead.rounds.turns" in found["gavel"].modules
+    for name, module in (("optimus", "core.goodput"), ("pollux", "workloads.training"), ("synergy", "core.sensitivity")):
+        assert f"fairlead.{module}" in found[name].modules, "what serves a scheduler alone counts wherever it stands"
+    assert "fairlead.workloads.training" not in found["optimus"].modules
     assert (found["las"].blox, found["srtf"].blox) == (BLOX["las"], None)
     assert all(5 <= preset.yaml <= 12 for preset in found.values())

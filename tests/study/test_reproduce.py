@@ -172,7 +172,15 @@ def test_the_published_traces_come_out_as_the_paper_says(public_data, tmp_path):
 def test_the_command_tells_its_sizes_and_its_studies(tmp_path):
     told = fairlead("reproduce", "gavel", "--help")
     assert told.returncode == 0
-    for word in ("36 of each type", "12 of each type", "3 seeds", "fig15b", "--throughputs", "--processes"):
+    for word in (
+        "36 of each type",
+        "12 of each type",
+        "3 seeds",
+        "takes about an hour",
+        "fig15b",
+        "--throughputs",
+        "--processes",
+    ):
         assert word in " ".join(told.stdout.split())
     wrong = fairlead("reproduce", "gavel", "--only", "fig99", "--out", tmp_path)
     assert wrong.returncode == 2

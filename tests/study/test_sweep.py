@@ -13,6 +13,7 @@ from fairlead.cli.main import app
 from fairlead.cli.output import out
 from fairlead.core.errors import FairleadError
 from fairlead.study.sweep import Sweep, read_sweep, run_sweep
+from fairlead.study.sweep.case import SweepRun
 from fairlead.study.sweep.page import page, pictures
 
 WHOLE = """\
@@ -118,13 +119,26 @@ def test_the_report_has_a_line_for_every_setting_and_nothing_from_elsewhere(fini
     assert "±" in told
 
 
-def test_a_point_that_fails_is_told_and_the_others_stand(tmp_path):
-    rows = "name,submitted_s,duration_s,kind,steps\n" + "a,0,,no-such-kind,10\n"
-    (tmp_path / "jobs.csv").write_text(rows)
-    swept = run_sweep(read(tmp_path, "schedulers: [fifo]\ncluster: 2xv100:2\ntrace: jobs.csv\n"), tmp_path / "out", processes=1)
-    assert "no-such-kind" in swept.results[0].failed
-    assert "failed: InputError" in page(swept)
-    assert not list((tmp_path / "out").glob("cases/*.json"))
+def test_a_point_that_fails_is_told_and_the_others_stand(tmp_path, monkeypatch):
+    run = SweepRun.run
+
+    def fails(self, world):
+        if "srtf" in self.scheduler:
+            raise FairleadError("no idea")
+        return run(self, world)
+
+    monkeypatch.setattr(SweepRun, "run", fails)
+    text = "schedulers: [fifo, srtf]\ncluster: 2xv100:2\njobs: 3\nworkers: single\n"
+    swept = run_sweep(read(tmp_path, text), tmp_path / "out", processes=1)
+    assert [result.failed for result in swept.results] == ["", "FairleadError: no idea"]
+    assert "failed: FairleadError: no idea" in page(swept)
+    assert len(list((tmp_path / "out").glob("cases/*.json"))) == 1
+
+
+def test_jobs_without_rates_are_told_before_anything_runs(tmp_path):
+    (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s,kind,steps\na,0,,no-such-kind,10\n")
+    with pytest.raises(FairleadError, match="field 'kind' is 'no-such-kind': expected a kind that the throughput table has"):
+        read(tmp_path, "schedulers: [fifo]\ntrace: jobs.csv\n")
 
 
 WRONG = {
@@ -191,7 +205,22 @@ WRONG = {
         "schedulers: [las]\nover: {load: [1]}\nagainst: loads\n",
         "sweep.yaml:3: field 'against' is 'loads': expected one of the axes",
     ),
-    "too many runs": ("schedulers: [las]\nseeds: 100001\n", "field 'seeds' is 100001: expected at most 100,000 seeds"),
+    "too many seeds": ("schedulers: [las]\nseeds: 1000000000000\n", "is 1000000000000: expected at most 100,000 seeds"),
+    "a seed too large": (f"schedulers: [las]\nseeds: [{'9' * 32}]\n", "expected at least one seed, each once, none above"),
+    "too many runs": (
+        "schedulers: [las]\nover:\n"
+        + "".join(f"  {name}: {list(range(1, 61))}\n" for name in ("load", "rounds", "costs.restart_s")),
+        "expected at most 100,000 runs, and these are 216,000",
+    ),
+    "a cluster without rates": (
+        "schedulers: [las]\nover: {cluster: [8xv100,\n  4xfoo:2]}\n",
+        "sweep.yaml:3: field 'cluster[1]' is '4xfoo:2': expected types that have rates (known: a100",
+    ),
+    "a measure of nobody": (
+        "schedulers: [las]\nover: {jobs: [100, 20]}\nmeasure: '20:30'\n",
+        "sweep.yaml:3: field 'measure' is '20:30': expected a range within the 20 jobs that there are",
+    ),
+    "a measure backwards": ("schedulers: [las]\nmeasure: '9:3'\n", "field 'measure' is '9:3': expected first:last"),
     "a measure of one": ("schedulers: [las]\nmeasure: '5'\n", "sweep.yaml:2: field 'measure' is '5': expected first:last"),
 }
 

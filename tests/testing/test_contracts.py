@@ -13,11 +13,12 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import Backend
+from fairlead.core.stages import Backend, Stages
 from fairlead.engine.journal import Journal, JsonlJournal, MemoryJournal
 from fairlead.estimation.fitted import Fitted
 from fairlead.estimation.online import Online
 from fairlead.estimation.oracle import Oracle
+from fairlead.estimation.predicted import Predicted
 from fairlead.estimation.profiled import Profiled
 from fairlead.journals.postgres import PostgresJournal
 from fairlead.journals.sqlite import SqliteJournal
@@ -30,11 +31,14 @@ from fairlead.placement.spread import Spread
 from fairlead.placement.tiresias import Tiresias as TiresiasPlacement
 from fairlead.placement.tiresias_plus import TiresiasPlus
 from fairlead.policies.fifo import Fifo, FifoPriority
+from fairlead.policies.horus.packers import OpportunisticPacking, PerformanceAwarePacking
+from fairlead.policies.horus.policy import Horus
 from fairlead.policies.las import LeastAttainedService
 from fairlead.policies.nexus import Asked, Nexus
 from fairlead.policies.optimus import Optimus
 from fairlead.policies.pollux import Pollux
 from fairlead.policies.shockwave.policy import Shockwave
+from fairlead.policies.sia import Sia
 from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
 from fairlead.policies.tiresias import Gittins, Tiresias
 from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
@@ -115,10 +119,15 @@ class TestTiresiasBySubmission(PolicyContract):
 
 class TestOptimus(PolicyContract):
     make = staticmethod(lambda: Optimus(everybody=True))
+    everybody = True
 
 
 class TestPollux(PolicyContract):
     make = Pollux
+
+
+class TestSia(PolicyContract):
+    make = Sia
 
 
 class TestShockwave(PolicyContract):
@@ -127,6 +136,37 @@ class TestShockwave(PolicyContract):
 
 class TestShockwaveAsPublished(PolicyContract):
     make = staticmethod(lambda: Shockwave(rounds=5, round_s=200.0, program="published", makespan=10.0, nodes=0, reactive=False))
+
+
+class TestHorus(PolicyContract):
+    make = Horus
+    residents = 2
+
+
+class TestHorusParting(PolicyContract):
+    """Company makes everybody 1.5 times slower, which is more than is allowed and more than was predicted."""
+
+    make = staticmethod(lambda: Horus(queues=3, slo=1.4, starving_s=1000.0, local_from=2))
+    residents = 2
+
+    def stages(self, table: ThroughputTable, round_s: float = 300.0) -> Stages:
+        harmless = Predicted(table, dict.fromkeys(table.kinds, (10.0, 1.0)))
+        return replace(super().stages(table, round_s), estimation=harmless)
+
+
+class TestHorusMatchingAndUnpacking(PolicyContract):
+    make = staticmethod(lambda: Horus(match=True, unpack=1.2))
+    residents = 2
+
+
+class TestOpportunisticPacking(PolicyContract):
+    make = OpportunisticPacking
+    residents = 2
+
+
+class TestPerformanceAwarePacking(PolicyContract):
+    make = staticmethod(lambda: PerformanceAwarePacking(drop=0.3, warm_up_s=400.0))
+    residents = 2
 
 
 class TestFirstFree(PlacementContract):
@@ -195,6 +235,12 @@ class TestProfiledAlone(EstimationContract):
         lambda table: Profiled(
             table, alone="profiled", leave_out=True, share=0.4, noise=0.05, measurements=2, profile_s=500.0, references=0.7
         )
+    )
+
+
+class TestPredicted(EstimationContract):
+    make = staticmethod(
+        lambda table: Predicted(table, {"kind-0": (20, 3), "kind-1": (70, 5), "kind-2": (95, 9), "kind-3": (40, 1)})
     )
 
 

@@ -12,6 +12,9 @@ from fairlead.core.plan import Admitted
 from fairlead.core.reasons import Unplaced
 from fairlead.core.snapshot import Snapshot
 
+ROUNDING = 1e-6
+"""1.4 × 45 is 63, whatever a computer makes of it."""
+
 
 @dataclass(frozen=True)
 class AcceptUpTo:
@@ -33,8 +36,9 @@ class AcceptUpTo:
         inside = int(view.jobs.workers.sum())
         limit = self.factor * int(view.capacity.sum())
         demand = inside + np.cumsum(queued.workers)
-        entering = int(np.searchsorted(demand, limit, side="right"))
+        entering = int(np.searchsorted(demand, limit + ROUNDING, side="right"))
         if entering == 0 and inside == 0:
             entering = 1
-        others = Unplaced.not_admitted("the admitted jobs' demand for accelerators", demand=inside, limit=limit)
+        then = int(demand[entering - 1]) if entering else inside
+        others = Unplaced.not_admitted("the admitted jobs' demand for accelerators", demand=then, limit=limit)
         return Admitted(queued.number[:entering], others=others)

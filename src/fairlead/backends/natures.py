@@ -38,9 +38,6 @@ class Natures:
     def __contains__(self, number: int) -> bool:
         return number in self._of
 
-    def __bool__(self) -> bool:
-        return bool(self._of)
-
     @property
     def next_turn(self) -> float:
         """The first second at which somebody's speed changes by its nature."""
@@ -49,12 +46,14 @@ class Natures:
     def turning_by(self, when: float) -> Ints:
         return np.array(sorted(number for number, second in self._turn_s.items() if second <= when), dtype=np.int64)
 
-    def arrive(self, jobs: Iterable[tuple[int, Job]], steps: Floats) -> None:
-        """Who of these jobs has a nature has the steps that it really does, in this column."""
+    def arrive(self, jobs: Iterable[tuple[int, Job]], steps: Floats) -> bool:
+        """Who of these jobs has a nature has the steps that it really does, in this column. Tells whether anybody so far has
+        one."""
         for number, job in jobs if self._named else ():
             if (nature := self._named.get(job.name)) is not None:
                 self._of[number], self._declared[number] = nature, job.steps
                 steps[number] = nature.work(job.steps)
+        return bool(self._of)
 
     def said_before(self, numbers: Ints, sizes: Floats) -> None:
         """The batch sizes that were told before this world began; NaN for none."""

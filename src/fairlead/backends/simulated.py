@@ -28,6 +28,9 @@ from fairlead.workloads.profiles import ThroughputTable
 Other: TypeAlias = ev.JobCancelled | ev.NodeDrained | ev.MetricsReported | ev.SchedulerSwitched
 """What comes from outside besides jobs and faults."""
 
+OUT_OF_MEMORY = "out of memory"
+"""Why a job failed that has once too often found less on its accelerators than it needs."""
+
 
 class Simulated:
     """Give it the cluster, the true rates, and what comes from outside: jobs by submission, and node faults. Jobs that `losses`
@@ -59,6 +62,7 @@ class Simulated:
         self._others = sorted(others, key=lambda event: event.time)
         self._next_other = 0
         self._untold: list[ev.Event] = []  # what is known before the first wait
+        self._failures: dict[int, int] = {}  # by job, of its own
         self.world.foresee(self._arrivals, first_number)
         self._losses = LossReports(losses) if losses else None
         if self._losses is not None:
@@ -103,20 +107,20 @@ class Simulated:
         for columns in (jobs, view.queued):
             done = np.maximum(columns.steps_done, columns.base_steps)  # who overran has done more than it declared
             c["base"][columns.number] = np.minimum(done, c["steps"][columns.number])
-            c["ran"][columns.number] = columns.run_s
+            c["ran"][columns.number] = columns.settled_run_s
             self.world.started[columns.number] = columns.starts > 0
             self.world.natures.said_before(columns.number, columns.metric(BATCH_SIZE))
+            self._failures.update(zip(columns.number.tolist(), columns.failures.tolist()))
         running = jobs.number[jobs.running]
         if len(running):
             offsets, places = ragged(view.holdings.of(number) for number in running.tolist())
             now_running = jobs.only(jobs.running)
             sizes, of_host = now_running.batch_size, (now_running.cpus_given, now_running.memory_given_gb)
             launches = Launches(running, now_running.type, offsets, places, sizes if sizes.any() else None, *of_host)
-            self.world.launch(launches, view.time)
-            c["since"][running] = np.maximum(view.time, now_running.since_s)  # who is loading goes on loading
-            self.world.last_saved(running, now_running.base_steps, now_running.since_s, now_running.rate, view.time)
-            self.world.refresh(running, view.time)
-            self._go_on(running, view.time, self._untold)
+            changed = self.world.resume(launches, now_running, view.time)
+            if len(changed):
+                self._untold.append(self._progress(changed, view.time))
+            self._untold.extend(self.world.natures.tell(running, view.time))
         return self
 
     @property
@@ -130,7 +134,7 @@ class Simulated:
         limit, awaited = until, True
         while True:
             reports = math.inf if self._losses is None else self._losses.next_s(self.world, self.now, grain)
-            turn = self.world.natures.next_turn
+            turn = self.world.natures.next_turn if self.world.natural else math.inf
             outside = min(self._fault_time(), self._other_time(), reports, turn)
             when = min(self.world.next_end(), self._next_arrival(), outside)
             if when > limit or when == math.inf:
@@ -138,7 +142,7 @@ class Simulated:
             if awaited:  # the first event fixes where this wait ends
                 limit, awaited = min(until, boundary_at(when, grain)), False
             # Where no job's end touches another's speed, all up to the next fault can be told at once.
-            stretch = when if self.world.shares else max(when, min(limit, outside))
+            stretch = when if self.world.where.shared else max(when, min(limit, outside))
             self._happen(stretch, happened)
             if stretch >= turn:
                 self._refresh([self.world.natures.turning_by(stretch)], stretch, happened)
@@ -160,13 +164,27 @@ class Simulated:
                 lost_some = plan.suspended[self.world.columns["save"][plan.suspended] > 0]
                 if len(lost_some):
                     told.append(self._progress(lost_some, plan.time))
-            if len(over := self.world.natures.overrun(plan.suspended)):  # further than anybody would expect
+            if self.world.natural and len(over := self.world.natures.overrun(plan.suspended)):  # further than one would expect
                 told.append(self._progress(over, plan.time))
-        if len(plan.launches):
-            touched.append(self.world.launch(plan.launches, plan.time))
-            self._go_on(plan.launches.jobs, plan.time, told)
+        launches = plan.launches
+        if len(launches) and len(short := self.world.out_of_memory(launches)):
+            launches = launches.only(~np.isin(launches.jobs, short))
+            told.extend(self._out_of_memory(short, plan.time))
+        if len(launches):
+            touched.append(self.world.launch(launches, plan.time))
+            self._go_on(launches.jobs, plan.time, told)
         self._refresh(touched, plan.time, told)
         return told
+
+    def _out_of_memory(self, jobs: Ints, now: float) -> Iterator[ev.Event]:
+        """They fall over as they start: back to the line, or out of it where that was once too often."""
+        for number in jobs.tolist():
+            self._failures[number] = self._failures.get(number, 0) + 1
+        last = np.array([self._failures[n] > self.world.jobs[n].retry_limit for n in jobs.tolist()], dtype=np.bool_)
+        if len(again := jobs[~last]):
+            yield ev.JobsInterrupted(now, again, self.world.columns["base"][again], own_fault=True)
+        if len(over := jobs[last]):
+            yield ev.JobsFailed(now, over, np.full(len(over), now), OUT_OF_MEMORY)
 
     def add(self, job: Job) -> None:
         """One more job comes from outside, at its submission time, or now where that has passed."""
@@ -188,7 +206,7 @@ class Simulated:
             self._arrive(float(at[-1]), happened, before=True)
             late = self.world.over_limit(ending)
             told = float(at[-1])
-            if len(over := self.world.natures.overrun(ending)):  # what they really did, before they are gone
+            if self.world.natural and len(over := self.world.natures.overrun(ending)):  # what they did, before they are gone
                 self._reach(over, happened, told)
             touched = self.world.end(ending)
             if late is not None and late.any():
@@ -256,7 +274,8 @@ class Simulated:
     def _go_on(self, jobs: Ints, now: float, told: list[ev.Event]) -> None:
         """They say how fast they are from now on, and a batch size that is new."""
         told.append(self._progress(jobs, now))
-        told.extend(self.world.natures.tell(jobs, now))
+        if self.world.natural:
+            told.extend(self.world.natures.tell(jobs, now))
 
     def _progress(self, jobs: Ints, now: float) -> ev.ProgressReported:
         c = self.world.columns

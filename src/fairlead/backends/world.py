@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fairlead.backends.natures import Natures
+from fairlead.backends.whereabouts import Whereabouts
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
+from fairlead.core.columns import JobColumns
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.holdings import NONE, Holdings
+from fairlead.core.holdings import NONE
 from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
 from fairlead.core.plan import TUNED, Launches
 from fairlead.workloads.nature import Nature, Standing
@@ -41,7 +43,8 @@ class Costs:
 
 
 _GIVEN = ("steps", "limit", "launch", "restart", "save", "save_every")  # known when a job arrives
-_CHANGING = ("base", "rate", "since", "run_started", "ran", "kept", "kept_at")  # kept: steps at the last save, and when
+_CHANGING = ("base", "rate", "since", "began", "run_started", "ran", "kept", "kept_at")
+"""`began`: when a job that runs had loaded and went on. `kept`: its steps at the last save, and when that was."""
 
 
 class World:
@@ -58,7 +61,7 @@ class World:
         self.cluster, self.costs = cluster, costs
         self.table = table.for_types(cluster.type_names)
         self._spread_tells = not np.array_equal(self.table.spread, self.table.alone)
-        self.holdings = Holdings(cluster.size, capacity)
+        self.where = Whereabouts(cluster.size, capacity)
         self._block: Floats = np.zeros((capacity, len(_GIVEN) + len(_CHANGING)))  # a row for each job
         self.columns: dict[str, Floats] = dict(zip((*_GIVEN, *_CHANGING), self._block.T))
         self.ends: Floats = np.full(capacity, np.inf)
@@ -71,14 +74,10 @@ class World:
         self.jobs: dict[int, Job] = {}
         self.running: Ints = NONE
         self.natures = Natures(natures or {})
-        # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit.
+        # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit, a nature.
+        self.natural = False
         self.costly, self._saving, self._limited, self._in_part = False, False, False, False
         self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
-
-    @property
-    def shares(self) -> bool:
-        """Whether any accelerator has more than one job on it."""
-        return self.holdings.shared
 
     def arrive(self, number: int, job: Job) -> None:
         self._reserve(number + 1)
@@ -91,7 +90,7 @@ class World:
         self.costly = self.costly or cost.launch_s > 0 or cost.restart_s > 0 or cost.checkpoint_s > 0
         self._saving = self._saving or cost.checkpoint_every_s < math.inf
         self._limited = self._limited or job.time_limit_s < math.inf
-        self.natures.arrive([(number, job)], self.columns["steps"])
+        self.natural = self.natures.arrive([(number, job)], self.columns["steps"])
 
     def foresee(self, jobs: Sequence[Job], first: int) -> None:
         """The same for many at once, with numbers from `first` on; they come into being when somebody launches them."""
@@ -113,30 +112,74 @@ class World:
         self.costly = self.costly or bool((each[:, :3] > 0).any())
         self._saving = self._saving or bool((each[:, 3] < math.inf).any())
         self._limited = self._limited or bool((self._block[mine, 1] < math.inf).any())
-        self.natures.arrive(enumerate(jobs, first), self.columns["steps"])
+        self.natural = self.natures.arrive(enumerate(jobs, first), self.columns["steps"])
+
+    def out_of_memory(self, launches: Launches) -> Ints:
+        """Who of these, started in this order, finds less memory left on an accelerator than it needs."""
+        needs = self.table.memory_gb
+        if needs is None:
+            return NONE
+        there = np.array([kind.memory_gb for kind in self.cluster.types])[self.cluster.type_of]
+        holder, place = self.where.holdings(self.running).places(self.running)
+        left: Floats = there - np.bincount(place, needs[self.row[holder]], minlength=self.cluster.size)
+        short: list[int] = []
+        for number, begin, end in zip(launches.jobs.tolist(), launches.offsets.tolist(), launches.offsets[1:].tolist()):
+            mine, need = launches.accelerators[begin:end], float(needs[self.row[number]])
+            if (left[mine] < need * (1 - 1e-9)).any():
+                short.append(number)
+            else:
+                left[mine] -= need
+        return np.array(short, dtype=np.int64)
 
     def launch(self, launches: Launches, now: float) -> Ints:
         """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
         jobs, c = launches.jobs, self.columns
-        self.holdings.take(jobs, launches.offsets, launches.accelerators)
+        self.where.take(launches, self.running)
         self.type[jobs] = launches.types
         since: float | Floats = now
         if self.costly:
             since = now + np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
         if self._limited:
             c["run_started"][jobs] = now
-        c["since"][jobs] = c["kept_at"][jobs] = since
+        c["since"][jobs] = c["began"][jobs] = c["kept_at"][jobs] = since
         c["kept"][jobs] = c["base"][jobs]
         self.started[jobs] = True
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
         return self._set_rates(jobs, now)
 
+    def resume(self, launches: Launches, told: JobColumns, now: float) -> Ints:
+        """Jobs that were started before this world began, with what is known of them, in the same order. Who ran as fast as it
+        does here goes on by the very same line, so that it ends at the same second; returned are the others, whose progress
+        changes. Of who shares its accelerators, how much was saved before its company changed is not known: all of it."""
+        jobs, c = launches.jobs, self.columns
+        self.launch(launches, now)
+        c["run_started"][jobs], c["ran"][jobs] = told.run_started_s, told.settled_run_s
+        loaded = told.run_started_s + np.where(told.starts > 1, c["restart"][jobs], c["launch"][jobs])
+        c["since"][jobs] = np.where(told.rate > 0, told.since_s, loaded)
+        c["began"][jobs] = np.minimum(loaded, c["since"][jobs])
+        c["base"][jobs] = c["kept"][jobs] = np.minimum(told.base_steps, c["steps"][jobs])
+        c["kept_at"][jobs] = c["began"][jobs]
+        c["kept_at"][jobs] += self._up_to_last_save(jobs, c["since"][jobs] - c["began"][jobs])
+        self._set_rates(jobs, now)
+        changing: Ints = jobs[c["rate"][jobs] != told.rate]
+        if len(changing):
+            c["rate"][jobs] = told.rate  # up to now
+            self.refresh(changing, now)
+        self.ends[jobs] = np.maximum(self.ends[jobs], now)  # of a real cluster's jobs one may be through that has not said so
+        return changing
+
     def stop(self, jobs: Ints, now: float, *, saved: bool) -> Ints:
         """Suspend jobs; progress stays as of the last save. Returns the neighbours whose speed changes thereby."""
         c = self.columns
-        until = now - c["save"][jobs] if self.costly else now
-        c["base"][jobs] = self.steps_at(jobs, until) if saved else self.saved_steps(jobs, now)
+        if not saved:
+            c["base"][jobs] = self.saved_steps(jobs, now)
+        elif not self.costly:
+            c["base"][jobs] = self.steps_at(jobs, now)
+        else:  # the last seconds went into saving, at the speed of now, whenever that last changed
+            until = np.maximum(now - c["save"][jobs], c["began"][jobs])
+            done = c["base"][jobs] + c["rate"][jobs] * (until - c["since"][jobs])
+            c["base"][jobs] = np.clip(done, c["kept"][jobs], c["steps"][jobs])
         if self._limited:
             c["ran"][jobs] += now - c["run_started"][jobs]
         return self._leave(jobs)
@@ -154,11 +197,6 @@ class World:
         c = self.columns
         whole = self._up_to_last_save(jobs, now - c["kept_at"][jobs])
         return np.where(whole > 0, self.steps_at(jobs, c["kept_at"][jobs] + whole), c["kept"][jobs])
-
-    def last_saved(self, jobs: Ints, steps: Floats, since: Floats, rate: Floats, now: float) -> None:
-        """Tell when running jobs began to make progress, and from where: their regular saves are counted from there."""
-        whole = self._up_to_last_save(jobs, now - since)
-        self.columns["kept"][jobs], self.columns["kept_at"][jobs] = steps + rate * whole, since + whole
 
     def _up_to_last_save(self, jobs: Ints, passed: Floats) -> Floats:
         """Of so many seconds of progress, those up to the last regular save."""
@@ -184,7 +222,9 @@ class World:
 
     def on_node(self, node: int) -> Ints:
         there = self.cluster.node_of == node
-        return np.array([n for n in np.sort(self.running).tolist() if there[self.holdings.of(n)].any()], dtype=np.int64)
+        return np.array(
+            [n for n in np.sort(self.running).tolist() if there[self.where.holdings(self.running).of(n)].any()], dtype=np.int64
+        )
 
     # What the above are made of.
 
@@ -193,16 +233,16 @@ class World:
         self.columns["rate"][jobs] = 0.0
         self.ends[jobs] = np.inf
         self._next_end = None
-        if self.natures:
+        if self.natural:
             self.natures.leave(jobs)
-        self.holdings.release(jobs)
+        self.where.release(jobs)
         self.running = self.running[self.ends[self.running] < np.inf]
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
     def _size_up(self, launches: Launches) -> None:
         """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
         sizes = launches.workers
-        if self.natures or launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
+        if self.natural or launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
             self._resize(launches)
         if not self._spread_tells:
             return
@@ -229,7 +269,7 @@ class World:
                 of_host = (launches.cpus, launches.host_memory_gb)
                 cpus, memory = (0.0 if column is None else float(column[index]) for column in of_host)
                 self.natures.give_of_host(number, cpus, memory)
-            elif wanted not in (0, TUNED, batch_size_of(kind)):
+            elif kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):
                 kind = kind_of(model_of(kind), wanted)
             self.row[number], self.part[number] = self._row_at(kind, self.jobs[number].workers, workers)
             self.asked[number] = workers
@@ -248,7 +288,7 @@ class World:
             c["kept"][jobs] = self.saved_steps(jobs, now)
             c["kept_at"][jobs] += self._up_to_last_save(jobs, now - c["kept_at"][jobs])
         done = self.steps_at(jobs, now)
-        c["base"][jobs] = self.natures.reached(jobs, done, now) if self.natures else done
+        c["base"][jobs] = self.natures.reached(jobs, done, now) if self.natural else done
         c["since"][jobs] = np.maximum(c["since"][jobs], now)
         return self._set_rates(jobs, now)
 
@@ -259,10 +299,10 @@ class World:
             alone[spread] = self.table.spread[row[spread], type_[spread]]
         if self._in_part:
             alone *= self.part[jobs]
-        if self.natures:
+        if self.natural:
             self._by_nature(jobs, alone)
         neighbours = NONE
-        if self.shares:
+        if self.where.shared:
             neighbours = self._slow_each_other(jobs, alone)
         if len(alone) and alone.item(alone.argmin()) <= 0:
             bad = int(jobs[int(alone.argmin())])
@@ -275,7 +315,7 @@ class World:
             ends = np.minimum(ends, c["run_started"][jobs] + (c["limit"][jobs] - c["ran"][jobs]))
         self.ends[jobs] = ends
         self._next_end = None
-        if self.natures:
+        if self.natural:
             self.natures.foresee(jobs, c["base"][jobs], c["since"][jobs], rate, c["steps"][jobs])
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
@@ -287,7 +327,7 @@ class World:
 
     def _standing(self, number: int, rate: float) -> Standing:
         job, type_, spread = self.jobs[number], int(self.type[number]), bool(self.spread[number])
-        places = self.holdings.of(number)
+        places = self.where.holdings(self.running).of(number)
         nodes, per_node = np.unique(self.cluster.node_of[places], return_counts=True)
         cpus, memory = self.natures.given_of_host(number)
 
@@ -334,10 +374,10 @@ class World:
 
     def _company(self, jobs: Ints) -> tuple[Ints, Ints]:
         """Who runs beside whom: positions in `jobs`, ascending, and the number of a mate for each, ascending for one job."""
-        holder, place = self.holdings.places(self.running)
+        holder, place = self.where.holdings(self.running).places(self.running)
         order = place.argsort(kind="stable")
         holder, count = holder[order], np.bincount(place, minlength=self.cluster.size)
-        number, theirs = self.holdings.places(jobs)
+        number, theirs = self.where.holdings(self.running).places(jobs)
         position = np.empty(len(self.row), dtype=np.int64)
         position[jobs] = np.arange(len(jobs))
         owner = position[number]
@@ -354,7 +394,7 @@ class World:
 
     def _sharing(self, jobs: Ints) -> Ints:
         """Who runs on an accelerator that one of these jobs holds, they themselves included; nobody where none is shared."""
-        if not self.shares:
+        if not self.where.shared:
             return NONE
         of, mate = self._company(jobs)
         return np.unique(np.concatenate((jobs[of], mate)))
@@ -364,7 +404,7 @@ class World:
         if size <= old:
             return
         extra = max(size, 2 * old) - old
-        self.holdings.reserve(old + extra)
+        self.where.reserve(old + extra)
         self._block = np.concatenate((self._block, np.zeros((extra, self._block.shape[1]))))
         self.columns = dict(zip((*_GIVEN, *_CHANGING), self._block.T))
         self.ends = np.concatenate((self.ends, np.full(extra, np.inf)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +14,8 @@ from fairlead.cli.output import note, out, print_json
 from fairlead.cli.people import control_plane
 from fairlead.config.wall_time import scheduler_of
 from fairlead.core.errors import InputError
-from fairlead.runtime.people import Unreachable
+from fairlead.runtime.people import OVERTAKEN, ControlPlane, RefusedRequest, Unreachable
 from fairlead.study.inputs import read_table
-from fairlead.study.synthesizer import Advisor, combinations
 from fairlead.study.synthesizer.live import advise as look_at
 from fairlead.study.synthesizer.live import rates_of, state_of
 
@@ -25,25 +24,29 @@ def advise(
     policies: syn.PoliciesOption = syn.POLICIES,
     admissions: syn.AdmissionsOption = syn.ADMISSIONS,
     placements: syn.PlacementsOption = "",
-    every: syn.EveryOption = 10,
-    metric: syn.MetricOption = "jct",
-    forecast: syn.ForecastOption = "nobody",
-    window: syn.WindowOption = 6.0,
-    margin: syn.MarginOption = 0.01,
+    every: syn.EveryOption = syn.EVERY,
+    metric: syn.MetricOption = syn.METRIC,
+    forecast: syn.ForecastOption = syn.FORECAST,
+    window: syn.WindowOption = syn.WINDOW_H,
+    margin: syn.MarginOption = syn.MARGIN,
     throughputs: opt.ThroughputsOption = None,
+    launch_cost: opt.LaunchCostOption = 0.0,
+    restart_cost: opt.RestartCostOption = 0.0,
+    checkpoint_cost: opt.CheckpointCostOption = 0.0,
+    checkpoint_every: opt.CheckpointEveryOption = None,
+    costs: opt.CostsOption = None,
     looks: Annotated[int, typer.Option("--looks", help="End after so many looks. [default: none, until Ctrl-C]", min=0)] = 0,
     switch: Annotated[
         bool, typer.Option("--switch/--dry-run", help="Switch the cluster's scheduler, or only say what would be better.")
     ] = False,
-    processes: Annotated[
-        int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
-    ] = None,
+    processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
     """Look ahead from a running cluster's state every few rounds, say which combination would do best, and let it decide where
     --switch is given. It needs an admin's token.
 
     Rates are what the cluster has measured, or --throughputs; a kind that nobody has measured yet is taken to run for an hour.
+    Starts and saves are taken to cost nothing where no cost is given.
     With --json, a line of JSON for every look. `fairlead scheduler show` tells who decides; the journal says why.
 
     Examples:
@@ -52,10 +55,13 @@ def advise(
 
       fairlead advise --policies las,srtf,tiresias --admissions accept-all --switch --every 5
     """
+    asked = syn.Asked(policies, admissions, placements, metric, forecast, window, margin, processes)
+    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
     plane, known, made = control_plane(), read_table(throughputs), 0
     while True:
         try:
             state = state_of(plane)
+            measured = None if known is not None else plane.rates()
         except Unreachable as problem:  # it may come back; whoever decided last goes on deciding
             if made == 0:
                 raise
@@ -65,27 +71,31 @@ def advise(
         running = scheduler_of(state.scheduler)
         if running.round_s == 0:
             raise InputError("advise", "a cluster with rounds", field="rounds", value="event-driven")
-        table = known.for_types(state.cluster.type_names) if known is not None else rates_of(plane.rates(), state)
-        advisor = Advisor(
-            combinations(running, syn.parts(policies), syn.parts(admissions), syn.parts(placements)),
-            table,
-            wanted=syn.wanted_of(metric),
-            forecast=syn.forecast_of(forecast, window),
-            margin=margin,
-            processes=processes or os.cpu_count() or 1,
-        )
-        with advisor:
+        table = known.for_types(state.cluster.type_names) if known is not None else rates_of(measured or {}, state)
+        with asked.advisor(asked.candidates(running), table, spent) as advisor:
             advice = look_at(state, advisor)
         if json:
             print_json(syn.advice_data(advice))
         else:
             out.print(syn.outlook_table(advice))
         if advice.switch and switch:
-            plane.switch(advice.chosen.to_data(), advice.why)
-            note(f"switched: {advice.why}")
+            note(_switched(plane, advice.chosen.to_data(), advice.why, state.scheduler))
         elif advice.switch:
             note(f"better: {advice.why}")
         made += 1
         if made == looks:
             return
         time.sleep(every * running.round_s)
+
+
+def _switched(plane: ControlPlane, chosen: Mapping[str, Any], why: str, instead_of: Mapping[str, Any]) -> str:
+    """A look takes a while. Whoever has switched meanwhile meant it: what was found is about another scheduler by now."""
+    try:
+        plane.switch(chosen, why, instead_of=instead_of)
+    except RefusedRequest as answer:
+        if answer.status != OVERTAKEN:
+            raise
+        return f"not switched, somebody else has switched the scheduler during this look; it would have been: {why}"
+    except Unreachable as problem:
+        return f"not known whether it is switched: {problem}"
+    return f"switched: {why}"

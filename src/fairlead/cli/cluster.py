@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,21 +18,22 @@ import typer
 
 from fairlead.cli.options import AdmissionOption, PlacementOption, PresetOption, override
 from fairlead.cli.output import note
-from fairlead.cli.reloading import follow
+from fairlead.cli.plane import Housekeeping, Places, serve_plane
 from fairlead.config import SchedulerConfig
 from fairlead.config.cluster import read_cluster
 from fairlead.config.scheduler import parse_part
 from fairlead.config.wall_time import compose, read_scheduler, scheduler_of
-from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.registry import Registry
+from fairlead.runtime.agent.faults import RootTaken
+from fairlead.runtime.agent.files import write_whole
+from fairlead.runtime.control.keepable import check_keepable
 from fairlead.runtime.control.keeping import Retention
 from fairlead.runtime.logs import LogFormat, log_to_stderr
+from fairlead.runtime.orders import Ended
 from fairlead.workloads.catalogue import accelerator_types
 
 if TYPE_CHECKING:
-    from fairlead.runtime.control.tokens import Tokens
-    from fairlead.runtime.tls import Certificate
+    from fairlead.runtime.agent.supervisor import Supervisor
 
 ClusterOption = Annotated[str, typer.Option("--cluster", help="Accelerators × type : per node, or a YAML file.")]
 PolicyOption = Annotated[str | None, typer.Option("--policy", help="See `fairlead policies`. [default: las]")]
@@ -47,20 +47,10 @@ MetricsOption = Annotated[bool, typer.Option("--metrics-open", help="Let everybo
 LogOption = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or JSON for machines.")]
 RootOption = Annotated[Path, typer.Option("--root", help="Where journal, tokens, checkpoints and logs are kept.")]
 
+JournalOption = Annotated[str, typer.Option("--journal", help="x.sqlite or postgresql://…  [default: in --root]")]
+HttpOption = Annotated[str, typer.Option("--http", help="Address for people; port 0 is one that is free.")]
+AgentsOption = Annotated[str, typer.Option("--agents", help="Address for agents.")]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="Go beyond this machine in the clear, tokens and all.")]
-
-
-@dataclass(frozen=True)
-class Housekeeping:
-    """What a control plane does besides deciding."""
-
-    config: Path | None = None  # the scheduler file that it follows
-    metrics_open: bool = False
-    retention: Retention = field(default_factory=Retention)
-    keep_ended_s: float = 7 * 86400.0  # checkpoints of jobs that have ended
-    certificate: Certificate | None = None
-    term_s: float = 15.0  # of an agent's lease
-    grace_s: float = 35.0  # in which jobs save and end when it is over
 
 
 @dataclass(frozen=True)
@@ -78,14 +68,16 @@ class Asked:
         for name in ("preset", "admission", "placement"):
             if self.config is not None and getattr(self, name) is not None:
                 raise InputError("command line", f"either --config FILE or --{name}", field=name, value=getattr(self, name))
-        if self.config is not None:
-            return read_scheduler(self.config)
+        asked = read_scheduler(self.config) if self.config is not None else self._spelled(usual_round_s)
+        compose(asked.to_data())  # names and parameters are checked before any process is started
+        check_keepable(asked.to_data())
+        return asked
+
+    def _spelled(self, usual_round_s: float) -> SchedulerConfig:
         base = scheduler_of({"preset": self.preset} if self.preset else {"policy": "las", "rounds": usual_round_s}, "--preset")
         if self.policy is not None:
             base = replace(base, policy=parse_part(self.policy), name="")
-        asked = override(base, self.round_s, False, self.admission, self.placement, False)
-        compose(asked.to_data())  # names and parameters are checked before any process is started
-        return asked
+        return override(base, self.round_s, False, self.admission, self.placement, False)
 
 
 def serve(
@@ -97,9 +89,9 @@ def serve(
     admission: AdmissionOption = None,
     placement: PlacementOption = None,
     root: RootOption = Path(".fairlead"),
-    journal: Annotated[str, typer.Option("--journal", help="x.sqlite or postgresql://…  [default: in --root]")] = "",
-    http: Annotated[str, typer.Option("--http", help="Address for people.")] = "127.0.0.1:7420",
-    agents: Annotated[str, typer.Option("--agents", help="Address for agents.")] = "127.0.0.1:7421",
+    journal: JournalOption = "",
+    http: HttpOption = "127.0.0.1:7420",
+    agents: AgentsOption = "127.0.0.1:7421",
     term: Annotated[float, typer.Option("--term", help="Seconds of an agent's lease.", min=1.0)] = 15.0,
     grace: Annotated[float, typer.Option("--grace", help="Seconds after it in which jobs save and end.", min=1.0)] = 35.0,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="The server's certificate (PEM), for both.")] = None,
@@ -139,93 +131,7 @@ def serve(
     machines = read_cluster(cluster, accelerator_types())
     rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
     keeping = Housekeeping(config, metrics_open, rules, keep_ended, certificate, term, grace)
-    asyncio.run(_serve(machines, scheduler, root, journal, http, agents, keeping))
-
-
-async def _serve(
-    machines: Cluster,
-    scheduler: SchedulerConfig,
-    root: Path,
-    where: str,
-    http: str,
-    agents: str,
-    keeping: Housekeeping,
-    listening: Callable[[], None] = lambda: None,
-) -> None:
-    import uvicorn  # with what it brings, a second; only this command needs it
-
-    from fairlead.journals.opening import open_journal
-    from fairlead.journals.recovery import is_new, recover
-    from fairlead.runtime.control.api import create_app
-    from fairlead.runtime.control.clock import origin_of
-    from fairlead.runtime.control.code import CodeStore
-    from fairlead.runtime.control.plane import Plane
-    from fairlead.runtime.control.tokens import Role
-    from fairlead.runtime.tls import host_of
-
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    tokens = _tokens(root)
-    journal = open_journal(where or str(root / "journal.sqlite"))
-    state = None if is_new(journal) else recover(journal)[0]
-    if state is not None and state.cluster != machines:
-        raise InputError("--cluster", "the cluster that the journal is about; another one needs a journal of its own")
-    registry = Registry.installed()
-    plane = Plane(
-        machines,
-        scheduler.to_data(),
-        lambda data: compose(data, registry),
-        journal,
-        state,
-        term_s=keeping.term_s,
-        grace_s=keeping.grace_s,
-        checkpoints=str((root / "checkpoints").absolute()),
-        code=CodeStore(root / "code"),
-        keep_ended_s=keeping.keep_ended_s,
-        may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
-        origin=origin_of(root / "origin"),
-        retention=keeping.retention,
-    )
-    certificate = keeping.certificate
-    port = await plane.start(agents, certificate.for_agents() if certificate else None)
-    follow(plane, keeping.config)
-    app = create_app(plane, tokens, metrics_open=keeping.metrics_open)
-    at = int(http.rpartition(":")[2])
-    settings = uvicorn.Config(app, host_of(http), at, log_config=None, log_level="warning", lifespan="off")
-    if certificate is not None:
-        settings.ssl_certfile, settings.ssl_keyfile = str(certificate.certificate), str(certificate.key)
-    server = uvicorn.Server(settings)
-    people, machine = f"{'https' if certificate else 'http'}://{http}/docs", agents.rpartition(":")[0]
-    note(f"people: {people}   agents: {machine}:{port}   journal: {where or root / 'journal.sqlite'}")
-    listening()
-    if state is not None and keeping.config is None:
-        note(f"scheduler: {scheduler_of(plane.scheduled).label}, as in the journal")
-    # Left to itself, it would let the process die of a signal before the loop has ended.
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
-    serving = asyncio.create_task(server.serve())
-    ended = asyncio.create_task(plane.ended())
-    try:
-        await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
-        await serving
-    finally:
-        if not ended.done():
-            await plane.stop()
-    await ended
-
-
-def _tokens(root: Path) -> Tokens:
-    from fairlead.runtime.control.tokens import Role, Tokens
-
-    tokens = Tokens(root / "tokens.json")
-    for role in (Role.ADMIN, Role.AGENT):
-        path = root / f"{role}.token"
-        if not path.exists():
-            token = tokens.issue(role, str(role))
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(token)
-    return tokens
+    serve_plane(machines, scheduler, Places(root, journal, http, agents), keeping)
 
 
 def agent(
@@ -245,6 +151,9 @@ def agent(
     keep_logs: Annotated[
         float, typer.Option("--keep-logs", help="Seconds for which logs are kept after a launch has ended.", min=0.0)
     ] = 7 * 86400.0,
+    leashed: Annotated[
+        bool, typer.Option("--leashed", hidden=True, help="End when standard input does; wait where another is ending.")
+    ] = False,
 ) -> None:
     """Run the agent of this node: it starts and stops jobs as the control plane says, and by itself when it is cut off.
 
@@ -260,20 +169,59 @@ def agent(
     log_to_stderr(log_format, logging.WARNING)
     has = Accelerators.spelled(accelerators) if accelerators else Accelerators.found()
     token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
-    supervisor = Supervisor(root, has, Settings(user=User.named(user) if user else None, keep_s=keep_logs))
-    one = Agent(supervisor, node, control, token, address, trusting(tls_ca))
+    settings, stopping = Settings(user=User.named(user) if user else None, keep_s=keep_logs), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: one.stopping.set())
+        signal.signal(number, lambda *_: stopping.set())
+    if leashed:
+        threading.Thread(target=_follow_leash, args=(stopping,), daemon=True).start()
+    supervisor = _on_the_root(lambda: Supervisor(root, has, settings), stopping if leashed else None)
+    if supervisor is None:
+        return
     try:
-        one.run()
+        Agent(supervisor, node, control, token, address, trusting(tls_ca), stopping=stopping).run()
         if end_jobs:
-            supervisor.stop_all()
-            while supervisor.running():
-                supervisor.wait(0.2)
-                supervisor.poll()
-            supervisor.stop_sharing()
+            _end_jobs(supervisor)
     finally:
         supervisor.close()
+
+
+def _follow_leash(stopping: threading.Event) -> None:
+    while os.read(0, 1 << 10):
+        pass
+    stopping.set()
+
+
+def _on_the_root(make: Callable[[], Supervisor], stopping: threading.Event | None) -> Supervisor | None:
+    """The supervisor. With `stopping`, an agent that is on its way out is waited for: whoever started it was killed, and its
+    jobs save. None where it is stopped meanwhile."""
+    while True:
+        try:
+            return make()
+        except RootTaken:
+            if stopping is None:
+                raise
+            if stopping.wait(0.2):
+                return None
+
+
+def _end_jobs(supervisor: Supervisor) -> None:
+    """Returns when all have left; people are told what each has saved."""
+    names = {(one.job, one.generation): one.name for one in supervisor.running()}
+    supervisor.stop_all()
+    while supervisor.running():
+        supervisor.wait(0.2)
+        for word in supervisor.poll():
+            if isinstance(word, Ended):
+                note(f"{names.get((word.job, word.generation), word.job)} {_how_it_left(word)}")
+    supervisor.stop_sharing()
+
+
+def _how_it_left(word: Ended) -> str:
+    if word.yielded and word.code:
+        return f"did not leave and was {word.why}"
+    if word.yielded:
+        return f"has left with {word.saved:,} steps saved" if word.saved else "has left"
+    return f"has failed: {word.why}" if word.code else "has finished"
 
 
 def up(
@@ -285,8 +233,9 @@ def up(
     admission: AdmissionOption = None,
     placement: PlacementOption = None,
     root: RootOption = Path(".fairlead"),
-    http: Annotated[str, typer.Option("--http", help="Address for people.")] = "127.0.0.1:7420",
-    agents: Annotated[str, typer.Option("--agents", help="Address for agents.")] = "127.0.0.1:7421",
+    journal: JournalOption = "",
+    http: HttpOption = "127.0.0.1:7420",
+    agents: AgentsOption = "127.0.0.1:7421",
     metrics_open: MetricsOption = False,
     log_format: LogOption = "text",
 ) -> None:
@@ -301,28 +250,24 @@ def up(
     scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(10.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _tokens(root)
-    connection = {"url": f"http://{http}", "token": (root / "admin.token").read_text()}
-    path = root / "connection.json"
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(orjson.dumps(connection))
     started: list[subprocess.Popen[bytes]] = []
-    base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--control", agents]
-    base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
+    connection = root / "connection.json"
 
-    def start_agents() -> None:
+    def begun(people: str, control: str) -> None:
+        write_whole(connection, orjson.dumps({"url": people, "token": (root / "admin.token").read_text()}))
+        base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", control]
+        base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
         for machine in machines.nodes:
             spelled = f"{machine.type}:{machine.accelerators}"
-            where = str(root / "agents" / machine.name)
-            started.append(subprocess.Popen([*base, "--node", machine.name, "--accelerators", spelled, "--root", where]))
+            words = ["--node", machine.name, "--accelerators", spelled, "--root", str(root / "agents" / machine.name)]
+            started.append(subprocess.Popen([*base, *words], stdin=subprocess.PIPE))
 
     try:
-        keeping = Housekeeping(config, metrics_open)
-        asyncio.run(_serve(machines, scheduler, root, "", http, agents, keeping, start_agents))
+        serve_plane(machines, scheduler, Places(root, journal, http, agents), Housekeeping(config, metrics_open), begun)
         note("letting jobs save and ending them …")
     finally:
-        path.unlink(missing_ok=True)
+        if started:  # before that, what stands there is another cluster's
+            connection.unlink(missing_ok=True)
         for process in started:
             process.terminate()
         for process in started:

@@ -13,6 +13,7 @@ from fairlead.cli import options as opt
 from fairlead.cli.fitting import fitted
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.config import SchedulerConfig
+from fairlead.config.hosts import read_hosts
 from fairlead.config.scheduler import LARGEST_SEED, parse_part
 from fairlead.core.errors import InputError
 from fairlead.report.columns import COLUMNS, Column, shown
@@ -51,6 +52,7 @@ def compare(
     trace: opt.TraceOption = None,
     format: opt.FormatOption = None,
     regimes: opt.RegimesOption = None,
+    hosts: opt.HostsOption = None,
     applications: opt.ApplicationsOption = None,
     skip_bad: opt.SkipBadOption = False,
     throughputs: opt.ThroughputsOption = None,
@@ -79,13 +81,11 @@ def compare(
     jct_from: opt.JctFromOption = "submission",
     contention: opt.ContentionOption = "average",
     unfair_above: opt.UnfairAboveOption = 1.05,
-    processes: Annotated[
-        int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
-    ] = None,
+    processes: opt.ProcessesOption = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write an HTML report of the first seed to this file.")
     ] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")] = None,
+    png: opt.PngOption = None,
     sweep: Annotated[
         Path | None,
         typer.Option(
@@ -119,7 +119,7 @@ def compare(
         return sweep_over(sweep, folder, context, processes=processes, json=json)
     if folder is not None:
         raise InputError("--out", "--sweep FILE to go with it", field="out", value=str(folder))
-    opt.distinct([trace, throughputs, costs, *(config or ())], [report])
+    opt.distinct([trace, throughputs, costs, regimes, hosts, *(config or ())], [report], [png])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
     named = policies if policies is not None else "" if preset else POLICIES
@@ -137,8 +137,9 @@ def compare(
     table = read_table(throughputs)
     rates = _numbers("--loads", loads) if loads else [None if trace is not None else 6.0]
     generator = opt.generator_of(jobs, 6.0, workers)
+    known = {} if hosts is None else read_hosts(hosts)
     given = Comparison(
-        Workload(opt.trace_file(trace, format, skip_bad, regimes, applications) or generator, table),
+        Workload(opt.trace_file(trace, format, skip_bad, regimes, applications) or generator, table, known),
         machine,
         schedulers,
         rates,

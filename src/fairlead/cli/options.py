@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,12 +138,21 @@ UnfairAboveOption: TypeAlias = Annotated[
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 SeedOption: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of all that is random.", min=0)]
 JobsOption: TypeAlias = Annotated[int, typer.Option("--jobs", help="How many jobs to generate.", min=1)]
+ProcessesOption: TypeAlias = Annotated[
+    int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
+]
+LoadOption: TypeAlias = Annotated[float | None, typer.Option("--load", help="Jobs per hour of a generated workload.")]
+EventsOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--events", help="Write the event log (JSON lines) to this file.")
+]
+ReportOption: TypeAlias = Annotated[Path | None, typer.Option("--report", help="Write an HTML report to this file.")]
+PngOption: TypeAlias = Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")]
 WorkersOption: TypeAlias = Annotated[
     str, typer.Option("--workers", help="Generated gangs: 'single', or 'multiple' (70 % 1, 10 % 2, 15 % 4, 5 % 8).")
 ]
 
 
-def distinct(inputs: Sequence[Path | None], outputs: Sequence[Path | None]) -> None:
+def distinct(inputs: Sequence[Path | None], outputs: Sequence[Path | None], folders: Sequence[Path | None] = ()) -> None:
     """No output takes the place of an input or of another output, and each can be written: told before the work, not after."""
     seen = {path.resolve() for path in inputs if path is not None}
     for path in outputs:
@@ -153,6 +163,20 @@ def distinct(inputs: Sequence[Path | None], outputs: Sequence[Path | None]) -> N
         if path.resolve() in seen:
             raise InputError("command line", "a file that is not read or written already", field="output", value=str(path))
         seen.add(path.resolve())
+        if path.is_file() or not path.exists():  # a pipe or a device is where it is
+            _writable(path, path.resolve().parent)
+    for folder in folders:
+        if folder is not None:
+            _writable(folder, folder.resolve())
+
+
+def _writable(said: Path, folder: Path) -> None:
+    """A folder, or what would have to be made to have it there."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir():
+        raise InputError("command line", f"a place to write to; {there} is a file", field="output", value=str(said))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError("command line", f"a place to write to; {there} may not be written", field="output", value=str(said))
 
 
 def cluster_of(text: str) -> Cluster:

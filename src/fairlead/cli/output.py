@@ -34,7 +34,7 @@ def print_json(data: Mapping[str, Any]) -> None:
 
 def note(text: str) -> None:
     """A remark for people; never on standard output, which may be JSON."""
-    err.print(text, style="dim", highlight=False, markup=False)
+    err.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

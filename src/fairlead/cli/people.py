@@ -11,15 +11,19 @@ from rich import box
 from rich.table import Table
 
 from fairlead.cli.options import JsonOption
-from fairlead.cli.output import out, print_json
+from fairlead.cli.output import note, out, print_json
 from fairlead.config.source import read_yaml
 from fairlead.core.errors import InputError
+from fairlead.core.job import ELASTIC
 from fairlead.report.columns import duration
 from fairlead.runtime.packing import digest_of, pack
 from fairlead.runtime.tasks import TaskSpec, checked
 
 if TYPE_CHECKING:
     from fairlead.runtime.people import ControlPlane
+
+MOST_LISTED = 1000
+"""Jobs that a control plane tells of at a time."""
 
 NameArgument = Annotated[str, typer.Argument(help="A job's name or number.")]
 
@@ -30,6 +34,9 @@ def submit(
     ] = None,
     name: Annotated[str, typer.Option("--name", help="[default: job-NUMBER]")] = "",
     workers: Annotated[int, typer.Option("--workers", help="The gang's size.", min=1)] = 1,
+    mode: Annotated[
+        str, typer.Option("--mode", help="elastic: it may be given another number of workers. Also: static, accordion, gns.")
+    ] = "",
     types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
     steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
     array: Annotated[int, typer.Option("--array", help="So many of it; each finds its number in JOB_INDEX.", min=1)] = 1,
@@ -55,6 +62,7 @@ def submit(
     given = {
         "name": name,
         "workers": workers if workers > 1 else None,
+        "mode": mode,
         "types": types.split(",") if types else None,
         "steps": steps,
         "after": after,
@@ -126,11 +134,21 @@ def queue(
     table.add_column("where, or why not", min_width=24)
     for job in jobs:
         done = f"{100 * job['steps_done'] / job['steps']:.0f} %"
-        where = ", ".join(job["nodes"]) or job.get("reason", {}).get("text", "")
+        where = where_of(job)
         rate = f"{job['rate']:.3g}" if job["rate"] else ""
         user = [job["user"]] if everybody else []
         table.add_row(str(job["number"]), job["name"], *user, job["phase"], done, rate, where)
     out.print(table)
+    if len(jobs) == MOST_LISTED:
+        note(f"of all jobs, those that run and the youngest are shown, {MOST_LISTED:,} in all")
+
+
+def where_of(job: Mapping[str, Any]) -> str:
+    """Where a job runs, an elastic one also with how many workers; or why it does not."""
+    nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
+    if nodes and job.get("mode") == ELASTIC:
+        return f"{nodes}, {many} {'worker' if many == 1 else 'workers'}"
+    return nodes or str(job.get("reason", {}).get("text", ""))
 
 
 def info(name: NameArgument, json: JsonOption = False) -> None:
@@ -141,10 +159,15 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
         return
     for key, value in job.items():
         if value not in (None, "", []):
-            shown = duration(value) if key.endswith("_s") and isinstance(value, float) else value
-            if key == "reason":
-                shown = value["text"]
-            out.print(f"{key:>16}  {shown}", highlight=False)
+            out.print(f"{key:>16}  {_shown(key, value)}", highlight=False)
+
+
+def _shown(key: str, value: Any) -> str:
+    if key == "reason":
+        return str(value["text"])
+    if isinstance(value, float):
+        return duration(value) if key.endswith("_s") else f"{value:,.6g}"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def why(name: NameArgument, json: JsonOption = False) -> None:

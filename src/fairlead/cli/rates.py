@@ -46,7 +46,7 @@ def export(
     ]
     draft = drafted(rates, told["types"] if all_types else (), to)
     write_throughputs(draft.finish(), to)
-    note(f"{to}: {len(draft.alone)} rates of {len(draft.sources)} kinds and gang sizes")
+    note(f"{to}: rates: {len(draft.alone)}, of kinds and gang sizes: {len(draft.sources)}")
     pairs = [(kind, workers, name) for kind, workers in draft.sources for name in told["types"]]
     unseen = [f"{kind} on {name}" for kind, workers, name in pairs if ((kind, workers), name) not in draft.alone]
     if unseen:

@@ -34,7 +34,7 @@ def report(
 
       fairlead simulate --policy las --events las.jsonl && fairlead report las.jsonl -o las.html
     """
-    opt.distinct(journals, [output])
+    opt.distinct(journals, [output], [png])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     records = [record_from_journal(path) for path in journals]
     summaries = [(record.scheduler, summarize(record, metrics)) for record in records]

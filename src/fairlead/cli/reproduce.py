@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,13 +10,17 @@ import typer
 from rich import box
 from rich.table import Table
 
+from fairlead.cli import options as opt
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
+from fairlead.study.reproduce.blox.own_clusters import own_clusters
 from fairlead.study.reproduce.gavel import GAVEL
+from fairlead.study.reproduce.horus import HORUS, MeasuredPairs
 from fairlead.study.reproduce.page import shown_ours, shown_paper
 from fairlead.study.reproduce.reproduce import Outcome
+from fairlead.study.reproduce.shockwave import SHOCKWAVE, AdaptiveJobs
 from fairlead.study.reproduce.study import S
 
 SHARED = Path(__file__).resolve().parents[3] / ".." / "shared" / "data"
@@ -26,22 +31,26 @@ reproduce_app = typer.Typer(help="Run a paper's evaluation again, and put it bes
 ScaleOption = Annotated[str, typer.Option("--scale", help=f"How large: {', '.join(PUBLIC)}.")]
 OnlyOption = Annotated[str, typer.Option("--only", help="Studies, separated by commas. [default: all]")]
 FolderOption = Annotated[Path, typer.Option("--out", help="The folder for the report and the finished cases.")]
-ProcessesOption = Annotated[int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
-def _help(paper: Paper[S], what: str, *examples: str) -> str:
+def _help(paper: Paper[S], what: str, *examples: str, scales_too: Sequence[str] = ()) -> str:
     return "\n\n".join(
         [
             f"Run {what} again: tables and figures, the paper's claims beside ours.",
             "Finished cases are kept in the output folder, and a second run reuses them.",
             "Scales:",
-            *(f"{paper.scales[name].description}." for name in PUBLIC),
+            *(_told(paper, name) for name in PUBLIC),
+            *scales_too,
             f"Studies: {', '.join(study.name for study in paper.studies)}.",
             "Examples:",
             *(f"  fairlead reproduce {example}" for example in examples),
         ]
     )
+
+
+def _told(paper: Paper[S], scale: str) -> str:
+    takes = f"; takes {paper.takes[scale]}" if scale in paper.takes else ""
+    return f"{paper.scales[scale].description}{takes}."
 
 
 _GAVEL_HELP = _help(
@@ -55,6 +64,23 @@ _BLOX_HELP = _help(
     "Blox' evaluation (EuroSys'24, sections 4 and 5)",
     "blox",
     "blox --scale full --processes 16 --out out/blox-full",
+    scales_too=[
+        "On clusters of their own, fig3, fig5, fig8 and fig9:",
+        *(f"{name}: {own_clusters(BLOX.scale(name)).description}." for name in PUBLIC),
+    ],
+)
+
+_SHOCKWAVE_HELP = _help(
+    SHOCKWAVE,
+    "Shockwave's evaluation (NSDI'23, sections 5 and 8)",
+    "shockwave",
+    "shockwave --scale medium --only fig7,fig9 --out out/shockwave-medium",
+)
+_HORUS_HELP = _help(
+    HORUS,
+    "Horus' evaluation (TPDS'21, section 6)",
+    "horus",
+    "horus --scale medium --only table7,queues --out out/horus-medium",
 )
 
 
@@ -75,8 +101,8 @@ def gavel(
         ),
     ] = None,
     folder: FolderOption = Path("out/gavel"),
-    processes: ProcessesOption = None,
-    json: JsonOption = False,
+    processes: opt.ProcessesOption = None,
+    json: opt.JsonOption = False,
 ) -> None:
     studies, size = GAVEL.chosen(_names(only)), GAVEL.scale(scale)
     world = World(_table(throughputs))
@@ -92,17 +118,49 @@ def blox(
         Path | None,
         typer.Option(
             "--data",
-            help="A folder with philly/philly.csv and tiresias/60_job.csv. [default: none, generated durations alone]",
+            help="A folder with philly/philly.csv, tiresias/60_job.csv and pollux/. [default: none, generated durations alone]",
         ),
     ] = None,
     folder: FolderOption = Path("out/blox"),
-    processes: ProcessesOption = None,
-    json: JsonOption = False,
+    processes: opt.ProcessesOption = None,
+    json: opt.JsonOption = False,
 ) -> None:
     studies, size = BLOX.chosen(_names(only)), BLOX.scale(scale)
-    world = PublicTraces(data=_data(data))
+    world = PublicTraces(data=_data(data, "Philly's durations"))
     _ = world.mark  # as above
     _run(Reproduction(BLOX, size, world, folder, studies), processes, json)
+
+
+@reproduce_app.command("shockwave", help=_SHOCKWAVE_HELP)
+def shockwave(
+    scale: ScaleOption = "small",
+    only: OnlyOption = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", help="A folder with shockwave/*.trace and what lies beside. [default: none, generated jobs alone]"
+        ),
+    ] = None,
+    folder: FolderOption = Path("out/shockwave"),
+    processes: opt.ProcessesOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    studies, size = SHOCKWAVE.chosen(_names(only)), SHOCKWAVE.scale(scale)
+    world = AdaptiveJobs(data=_data(data, "Shockwave's traces"))
+    _ = world.mark  # as above
+    _run(Reproduction(SHOCKWAVE, size, world, folder, studies), processes, json)
+
+
+@reproduce_app.command("horus", help=_HORUS_HELP)
+def horus(
+    scale: ScaleOption = "small",
+    only: OnlyOption = "",
+    folder: FolderOption = Path("out/horus"),
+    processes: opt.ProcessesOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    studies, size = HORUS.chosen(_names(only)), HORUS.scale(scale)
+    _run(Reproduction(HORUS, size, MeasuredPairs(), folder, studies), processes, json)
 
 
 def _names(only: str) -> list[str]:
@@ -110,6 +168,7 @@ def _names(only: str) -> list[str]:
 
 
 def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
+    opt.distinct([], [], [given.folder])
     with progress(len(given.cases()), "running", quiet=json) as bar:
         outcome = run_reproduction(given, processes=processes, on_done=lambda _: bar.advance())
     if json:
@@ -145,12 +204,12 @@ def _table(given: Path | None) -> Path | None:
     return None
 
 
-def _data(given: Path | None) -> Path | None:
+def _data(given: Path | None, what: str) -> Path | None:
     if given is not None:
         return given
     if SHARED.is_dir():
         return SHARED.resolve()
-    note("going on with generated durations alone; for Philly's, pass the folder of public traces as --data")
+    note(f"going on with generated jobs alone; for {what}, pass the folder of public traces as --data")
     return None
 
 

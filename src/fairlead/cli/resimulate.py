@@ -31,11 +31,9 @@ def resimulate(
     jct_from: opt.JctFromOption = "submission",
     contention: opt.ContentionOption = "average",
     unfair_above: opt.UnfairAboveOption = 1.05,
-    processes: Annotated[
-        int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
-    ] = None,
+    processes: opt.ProcessesOption = None,
     report: Annotated[Path | None, typer.Option("--report", help="Write an HTML report of all of them to this file.")] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")] = None,
+    png: opt.PngOption = None,
     json: opt.JsonOption = False,
 ) -> None:
     """Simulate what came from outside in a recorded run under other policies: the same jobs at the same seconds with the work
@@ -51,7 +49,7 @@ def resimulate(
       fairlead resimulate out/demo.jsonl --policies srtf,las,tiresias --report whatif.html
     """
     metrics = opt.metrics_of(None, makespan_from, jct_from, contention, unfair_above)
-    opt.distinct([Path(journal), *(config or ())], [report])
+    opt.distinct([Path(journal), *(config or ())], [report], [png])
     run = Recorded.read(journal)
     schedulers = [run.under(parse_part(name)) for name in opt.split(policies)]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]

@@ -14,6 +14,7 @@ from fairlead.cli.people import control_plane
 from fairlead.config.scheduler import SchedulerConfig, parse_part
 from fairlead.config.wall_time import read_scheduler, scheduler_of
 from fairlead.core.errors import InputError
+from fairlead.runtime.control.keepable import check_keepable
 
 scheduler_app = typer.Typer(
     help="Which scheduler decides on a running cluster; another one without a restart.", no_args_is_help=True
@@ -45,12 +46,14 @@ def set_(
     if file is None and not policy and round_s is None:
         raise InputError("scheduler set", "a scheduler file, --policy or --round")
     plane = control_plane()
-    config = read_scheduler(file) if file is not None else scheduler_of(plane.scheduler())
+    present = plane.scheduler() if file is None else None  # of which the rest stays; a file says all of it
+    config = read_scheduler(file) if file is not None else scheduler_of(present or {})
     if policy:
         config = replace(config, policy=parse_part(policy), name="")
     if round_s is not None:
         config = config.with_rounds(round_s)
-    _tell(scheduler_of(plane.switch(config.to_data(), why)), json)
+    check_keepable(config.to_data())
+    _tell(scheduler_of(plane.switch(config.to_data(), why, instead_of=present)), json)
 
 
 def _tell(config: SchedulerConfig, json: bool, trouble: str = "") -> None:

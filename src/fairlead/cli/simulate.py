@@ -8,17 +8,21 @@ from typing import Annotated
 import typer
 
 from fairlead.cli import options as opt
+from fairlead.cli.event_log import event_log
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.config.hosts import read_hosts
-from fairlead.engine.journal import JsonlJournal
+from fairlead.config.request_rates import read_request_rates
+from fairlead.engine.journal import MemoryJournal
 from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
 from fairlead.report.metrics import summarize
 from fairlead.report.tables import summary_table
+from fairlead.study.inference_journal import sessions_of
 from fairlead.study.inputs import read_table
 from fairlead.study.simulate import Simulation
 from fairlead.study.simulate import simulate as run_simulation
 from fairlead.workloads.hosts import bound_to_hosts
+from fairlead.workloads.sessions import told_rates
 
 
 def simulate(
@@ -38,6 +42,10 @@ def simulate(
     format: opt.FormatOption = None,
     regimes: opt.RegimesOption = None,
     hosts: opt.HostsOption = None,
+    request_rates: Annotated[
+        Path | None,
+        typer.Option("--request-rates", help="How many requests a second sessions get, and from when on: a YAML file."),
+    ] = None,
     applications: opt.ApplicationsOption = None,
     skip_bad: opt.SkipBadOption = False,
     throughputs: opt.ThroughputsOption = None,
@@ -60,7 +68,7 @@ def simulate(
     mtbf: opt.MtbfOption = 0.0,
     mttr: opt.MttrOption = 3600.0,
     jobs: opt.JobsOption = 200,
-    load: Annotated[float | None, typer.Option("--load", help="Jobs per hour of a generated workload.")] = 6.0,
+    load: opt.LoadOption = 6.0,
     workers: opt.WorkersOption = "multiple",
     seed: opt.SeedOption = 0,
     measure: opt.MeasureOption = None,
@@ -68,9 +76,9 @@ def simulate(
     jct_from: opt.JctFromOption = "submission",
     contention: opt.ContentionOption = "average",
     unfair_above: opt.UnfairAboveOption = 1.05,
-    events: Annotated[Path | None, typer.Option("--events", help="Write the event log (JSON lines) to this file.")] = None,
-    report: Annotated[Path | None, typer.Option("--report", help="Write an HTML report to this file.")] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")] = None,
+    events: opt.EventsOption = None,
+    report: opt.ReportOption = None,
+    png: opt.PngOption = None,
     skip_quiet_rounds: Annotated[
         bool,
         typer.Option(
@@ -95,7 +103,7 @@ def simulate(
     scheduler = opt.override(
         scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination
     )
-    opt.distinct([trace, config, throughputs, costs, regimes, hosts], [events, report])
+    opt.distinct([trace, config, throughputs, costs, regimes, hosts, request_rates], [events, report], [png])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
     spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
@@ -108,11 +116,16 @@ def simulate(
         source = bound_to_hosts(source, read_hosts(hosts))
     opt.tell_skipped(source, quiet=json)
     opt.check_measure(metrics, len(source))
-    given = Simulation(source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds)
+    told = [] if request_rates is None else told_rates(source, read_request_rates(request_rates), request_rates)
+    given = Simulation(
+        source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds, told
+    )
     pictures = report is not None or png is not None
-    journal = None if events is None else JsonlJournal(events, fresh=True)
-    with progress(None, f"{scheduler.label} on {source.name}", quiet=json) as bar:
+    serves = scheduler.policy.name == "nexus"
+    with event_log(events) as log, progress(None, f"{scheduler.label} on {source.name}", quiet=json) as bar:
+        journal = log if log is not None or not serves else MemoryJournal()
         run = run_simulation(given, journal=journal, gantt=pictures, on_progress=bar.show)
+        serving = sessions_of(run, seed=seed) if serves else None
     summary = summarize(run.record, metrics)
     refused = [{"name": run.state.job_of[n].name, "reason": str(why)} for n, why in sorted(run.state.refusals.items())]
     flagged = [{"name": run.state.job_of[n].name, "flags": list(flags)} for n, flags in run.state.flags().items()]
@@ -122,11 +135,17 @@ def simulate(
             skipped["refused_jobs"] = refused[:100]
         if flagged:
             skipped["flagged_jobs"] = flagged[:100]
+        if serving is not None:
+            skipped["sessions"] = {one.session: one.attainment for one in serving.sessions}
+            skipped["requests_in_time"] = serving.attainment
         print_json(
             {"scheduler": scheduler.label, "trace": source.name, "cluster": str(machine), **summary.to_dict(), **skipped}
         )
     else:
         out.print(summary_table(f"{scheduler.label} on {source.name}, {machine}", summary))
+        if serving is not None:
+            each_of = ", ".join(f"{one.session} {one.attainment:.2%}" for one in serving.sessions)
+            out.print(f"requests in time: {serving.attainment:.2%} ({each_of})", highlight=False)
         for each in refused[:5]:
             note(f"refused: {each['name']}: {each['reason']}")
         if len(refused) > 5:

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 from rich.table import Table
 
+from fairlead.cli import options as opt
 from fairlead.cli.fitting import fitted
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.core.errors import InputError
@@ -24,6 +25,7 @@ def sweep_over(path: Path, folder: Path | None, context: typer.Context, *, proce
             raise InputError(f"--{(option.name or '').replace('_', '-')}", f"this in {path}, where the rest of the sweep is")
     given = read_sweep(path)
     place = folder or Path("out") / path.stem
+    opt.distinct([path], [], [place])
     with progress(len(given.points()) * len(given.seeds), "simulating", quiet=json) as bar:
         swept = run_sweep(given, place, processes=processes, on_done=lambda _: bar.advance())
     report = write_page(swept, place)

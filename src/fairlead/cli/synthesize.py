@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fairlead.cli import options as opt
 from fairlead.cli import synthesizing as syn
+from fairlead.cli.event_log import event_log
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.config import SchedulerConfig
-from fairlead.engine.journal import JsonlJournal
 from fairlead.report.html import write_report
 from fairlead.report.metrics import summarize
 from fairlead.report.tables import comparison_table
@@ -21,7 +18,6 @@ from fairlead.study.compare import Comparison, Workload
 from fairlead.study.compare import compare as run_comparison
 from fairlead.study.inputs import TraceFile, read_table, table_for
 from fairlead.study.simulate import Simulation
-from fairlead.study.synthesizer import Advisor, combinations
 from fairlead.study.synthesizer.run import synthesize as run_synthesis
 
 
@@ -29,11 +25,11 @@ def synthesize(
     policies: syn.PoliciesOption = syn.POLICIES,
     admissions: syn.AdmissionsOption = syn.ADMISSIONS,
     placements: syn.PlacementsOption = "",
-    every: syn.EveryOption = 10,
-    metric: syn.MetricOption = "jct",
-    forecast: syn.ForecastOption = "nobody",
-    window: syn.WindowOption = 6.0,
-    margin: syn.MarginOption = 0.01,
+    every: syn.EveryOption = syn.EVERY,
+    metric: syn.MetricOption = syn.METRIC,
+    forecast: syn.ForecastOption = syn.FORECAST,
+    window: syn.WindowOption = syn.WINDOW_H,
+    margin: syn.MarginOption = syn.MARGIN,
     alone: Annotated[
         bool, typer.Option("--alone/--no-alone", help="Run every combination by itself too, to compare with.")
     ] = True,
@@ -44,17 +40,19 @@ def synthesize(
     fill_workers: opt.FillWorkersOption = False,
     cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
     round: opt.RoundOption = None,
+    launch_cost: opt.LaunchCostOption = 0.0,
     restart_cost: opt.RestartCostOption = 0.0,
+    checkpoint_cost: opt.CheckpointCostOption = 0.0,
+    checkpoint_every: opt.CheckpointEveryOption = None,
+    costs: opt.CostsOption = None,
     jobs: opt.JobsOption = 200,
-    load: Annotated[float | None, typer.Option("--load", help="Jobs per hour of a generated workload.")] = 6.0,
+    load: opt.LoadOption = 6.0,
     workers: opt.WorkersOption = "multiple",
     seed: opt.SeedOption = 0,
     measure: opt.MeasureOption = None,
-    processes: Annotated[
-        int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
-    ] = None,
-    events: Annotated[Path | None, typer.Option("--events", help="Write the event log (JSON lines) to this file.")] = None,
-    report: Annotated[Path | None, typer.Option("--report", help="Write an HTML report to this file.")] = None,
+    processes: opt.ProcessesOption = None,
+    events: opt.EventsOption = None,
+    report: opt.ReportOption = None,
     json: opt.JsonOption = False,
 ) -> None:
     """Choose the scheduler anew every few rounds: simulate every combination forward from where things stand, take the best.
@@ -70,11 +68,13 @@ def synthesize(
 
       fairlead synthesize --policies las,tiresias,max-min-fairness-perf --admissions accept-all --forecast recent
     """
-    opt.distinct([trace, throughputs], [events, report])
+    asked = syn.Asked(policies, admissions, placements, metric, forecast, window, margin, processes)
+    opt.distinct([trace, throughputs, costs], [events, report])
     metrics = opt.metrics_of(measure, "first-submission", "submission", "average", 1.05)
     machine = opt.cluster_of(cluster)
-    base = opt.override(SchedulerConfig(), round, False, None, None, False, None, None)
-    candidates = combinations(base, syn.parts(policies), syn.parts(admissions), syn.parts(placements))
+    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
+    base = opt.override(SchedulerConfig(), round, False, None, None, False)
+    candidates = asked.candidates(base)
     for candidate in candidates:
         candidate.build(None)
     known = read_table(throughputs)
@@ -83,23 +83,11 @@ def synthesize(
     )
     opt.tell_skipped(source, quiet=json)
     opt.check_measure(metrics, len(source))
-    spent = opt.costs_of(0.0, restart_cost, 0.0, None, None)
     table = table_for(source, machine, known, fill=fill_workers)
     given = Simulation(source, machine, candidates[0], table, spent, seed=seed, measure=metrics.measure)
-    advisor = Advisor(
-        candidates,
-        table,
-        wanted=syn.wanted_of(metric),
-        forecast=syn.forecast_of(forecast, window, seed),
-        costs=spent,
-        margin=margin,
-        processes=processes or os.cpu_count() or 1,
-    )
-    journal = None if events is None else JsonlJournal(events, fresh=True)
-    with advisor, progress(None, f"synthesizing on {source.name}", quiet=json) as bar:
-        found = run_synthesis(
-            given, advisor, every=every, journal=journal, gantt=report is not None and journal is None, on_progress=bar.show
-        )
+    advisor = asked.advisor(candidates, table, spent, seed)
+    with event_log(events) as journal, advisor, progress(None, f"synthesizing on {source.name}", quiet=json) as bar:
+        found = run_synthesis(given, advisor, every=every, journal=journal, gantt=report is not None, on_progress=bar.show)
     rows = [("synthesized", summarize(found.run.record, metrics))]
     if alone:
         static = Comparison(Workload(source, table), machine, candidates, costs=spent, measure=metrics.measure, metrics=metrics)
@@ -123,8 +111,7 @@ def synthesize(
         out.print(comparison_table(rows, title=f"{source.name} on {machine}", width=out.width))
         decided = ", ".join(f"{label} {share:.0%}" for label, share in shares.items())
         note(f"{len(found.advice)} looks ahead, {len(switches)} switches; who decided: {decided}")
-        most = Counter(one.chosen.label for one in switches).most_common(1)
-        if most:
+        if switches:
             note(f"the last switch: {switches[-1].why.removeprefix('synthesizer: ')}")
     if report is not None:
         note(f"report: {write_report([found.run.record], report, metrics, title=f'synthesized on {source.name}')}")

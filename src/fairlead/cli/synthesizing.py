@@ -1,18 +1,24 @@
-"""The options that `fairlead synthesize` and `fairlead advise` share: what to choose from, by what, and how often to look."""
+"""What `fairlead synthesize` and `fairlead advise` share: the options that say what to choose from, by what, and how often to
+look, and how what was seen is shown."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 import typer
 from rich import box
 from rich.table import Table
 
+from fairlead.backends.world import Costs
 from fairlead.cli import options as opt
-from fairlead.config import Part
+from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import parse_part
 from fairlead.core.errors import InputError
-from fairlead.study.synthesizer import Advice, Forecast, Wanted
+from fairlead.study.synthesizer import Advice, Advisor, Forecast, Wanted, combinations
+from fairlead.workloads.profiles import ThroughputTable
 
 PoliciesOption: TypeAlias = Annotated[str, typer.Option("--policies", help="Policies to choose from, separated by commas.")]
 AdmissionsOption: TypeAlias = Annotated[
@@ -38,11 +44,50 @@ MarginOption: TypeAlias = Annotated[
 ]
 
 POLICIES, ADMISSIONS = "fifo,srtf,las", "accept-all,accept-up-to:factor=1.2,accept-up-to:factor=1.4"
-"""The nine combinations of Blox §5.2."""
+EVERY = 10
+"""The nine combinations of Blox §5.2, and how often it looks."""
+
+METRIC, FORECAST, WINDOW_H, MARGIN = "jct", "nobody", 6.0, 0.01
 
 
-def parts(text: str) -> list[Part]:
-    return [parse_part(name) for name in opt.split(text)]
+@dataclass(frozen=True)
+class Asked:
+    """What a person wants an advisor to be."""
+
+    policies: str
+    admissions: str
+    placements: str
+    metric: str
+    forecast: str
+    window_h: float
+    margin: float
+    processes: int | None
+
+    def __post_init__(self) -> None:
+        _ = wanted_of(self.metric), self._forecast(0)  # what is wrong with them is told before a long trace is read
+
+    def candidates(self, base: SchedulerConfig) -> tuple[SchedulerConfig, ...]:
+        return combinations(base, *([parse_part(name) for name in opt.split(text)] for text in self._parts))
+
+    def advisor(
+        self, candidates: Sequence[SchedulerConfig], table: ThroughputTable, costs: Costs | None = None, seed: int = 0
+    ) -> Advisor:
+        return Advisor(
+            candidates,
+            table,
+            wanted=wanted_of(self.metric),
+            forecast=self._forecast(seed),
+            costs=costs,
+            margin=self.margin,
+            processes=self.processes or os.cpu_count() or 1,
+        )
+
+    def _forecast(self, seed: int) -> Forecast:
+        return Forecast(self.forecast, 3600.0 * self.window_h, seed)  # type: ignore[arg-type]  # it says what is wrong
+
+    @property
+    def _parts(self) -> tuple[str, str, str]:
+        return self.policies, self.admissions, self.placements
 
 
 def wanted_of(metric: str) -> Wanted:
@@ -54,10 +99,6 @@ def wanted_of(metric: str) -> Wanted:
         except ValueError:
             raise InputError("--metric", "jct, responsiveness, or name=weight", field="metric", value=one) from None
     return Wanted(weights)
-
-
-def forecast_of(arrivals: str, window_h: float, seed: int = 0) -> Forecast:
-    return Forecast(arrivals, 3600.0 * window_h, seed)  # type: ignore[arg-type]  # it says what is wrong
 
 
 def outlook_table(advice: Advice) -> Table:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fairlead.cli.options import JsonOption
 from fairlead.cli.output import out, print_json
-from fairlead.cli.people import control_plane
+from fairlead.cli.people import control_plane, where_of
 from fairlead.report.columns import duration
 
 WIDE = 110
@@ -78,7 +78,7 @@ def _jobs(jobs: list[dict[str, Any]], wide: bool) -> Table:
     for job in jobs:
         left, rate = job["left_s"], f"{job['rate']:.3g}" if job["rate"] else ""
         done = f"{job['steps_done']:,.0f}" if not job["steps_known"] else f"{100 * job['steps_done'] / job['steps']:.0f} %"
-        where = ", ".join(job["nodes"]) or job.get("reason", {}).get("text", "")
+        where = where_of(job)
         left_text = "" if left is None else duration(left)
         user, workers = ([job["user"]], [str(job["workers"])]) if wide else ([], [])
         table.add_row(job["name"], *user, job["phase"], *workers, done, rate, left_text, Text(where))

@@ -3,6 +3,7 @@ beyond the standard library, and outside Fairlead a script with it runs as it wo
 
 from fairlead.client.gang import GangBroken, Patience
 from fairlead.client.loop import Lease, lease
+from fairlead.client.part import Elastic, elastic
 from fairlead.client.reports import report
 
-__all__ = ["GangBroken", "Lease", "Patience", "lease", "report"]
+__all__ = ["Elastic", "GangBroken", "Lease", "Patience", "elastic", "lease", "report"]

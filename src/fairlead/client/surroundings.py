@@ -16,6 +16,9 @@ GANG_PORT = "FAIRLEAD_GANG_PORT"
 GANG_TOKEN = "FAIRLEAD_GANG_TOKEN"
 GENERATION = "FAIRLEAD_GENERATION"
 RENEWAL = "FAIRLEAD_RENEWAL"
+NODES = "FAIRLEAD_NODES"
+BATCH_SIZE = "FAIRLEAD_BATCH_SIZE"
+TUNED = "tuned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,9 @@ class Surroundings:
     gang_token: str = ""
     generation: str = ""
     central: bool = False  # at its bounds it waits for an answer, instead of leaving
+    nodes: int = 1  # on which the gang stands
+    batch_size: int = 0  # that it is to run with; 0: its own
+    tuned: bool = False  # the batch size is left to the job
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Surroundings:
@@ -42,6 +48,9 @@ class Surroundings:
             gang_token=environment.get(GANG_TOKEN, ""),
             generation=environment.get(GENERATION, ""),
             central=environment.get(RENEWAL) == "central",
+            nodes=_number(environment, NODES, 1),
+            batch_size=0 if environment.get(BATCH_SIZE) == TUNED else _number(environment, BATCH_SIZE, 0),
+            tuned=environment.get(BATCH_SIZE) == TUNED,
         )
 
     @property

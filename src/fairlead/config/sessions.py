@@ -17,11 +17,10 @@ from pathlib import Path
 from fairlead.config.source import Value, read_yaml
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.core.inference import MOST_IN_A_BATCH, Session, latencies
+from fairlead.core.inference import MOST_IN_A_BATCH, MOST_REQUESTS_PER_S, Session, latencies
 
 _MODEL_FIELDS = ("batches", "latency_ms")
 _SESSION_FIELDS = ("name", "model", "rate", "slo_ms")
-MOST_REQUESTS_PER_S = 1e6
 
 
 def read_sessions(path: Path | str) -> tuple[Session, ...]:

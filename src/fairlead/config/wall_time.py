@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.config.scheduler import Part, SchedulerConfig, fields_of
+from fairlead.config.scheduler import Part, SchedulerConfig
 from fairlead.config.source import Value, read_yaml
 from fairlead.core.errors import InputError
 from fairlead.core.stages import Stages
@@ -42,6 +42,6 @@ def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages
 
 def _config(value: Value) -> SchedulerConfig:
     config = SchedulerConfig.from_value(value)
-    if "estimation" not in fields_of(value):
+    if "estimation" not in value.mapping():  # a preset's is for simulations
         config = replace(config, estimation=MEASURED)
     return config if config.first_step_s is not None else replace(config, first_step_s=FIRST_STEP_S)

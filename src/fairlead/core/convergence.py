@@ -21,6 +21,8 @@ MORE, LESS = 0.1, 0.01
 """So many more steps lower the loss by so little: converged."""
 LEAST_POINTS = 5
 """Before so many reports a curve is a guess."""
+LOWEST, HIGHEST = 1e-20, 1e20
+"""Losses beyond these are nobody's; no curve is fitted to them."""
 _FLOORS = 40
 
 
@@ -45,7 +47,7 @@ def fitted(points: Sequence[Sequence[float]]) -> tuple[float, float, float] | No
         x, y = steps - np.average(steps, weights=weight**2), 1 / over
         slope = float(np.sum(weight**2 * x * y) / np.sum(weight**2 * x * x)) if np.any(x) else 0.0
         start = float(np.average(y, weights=weight**2)) - slope * float(np.average(steps, weights=weight**2))
-        if slope <= 0 or start <= 0:
+        if not (slope > 0 and start > 0):
             continue
         error = float(((1 / (slope * steps + start) + floor - losses) ** 2).sum())
         found.append((error, (slope, start, floor)))

@@ -71,6 +71,10 @@ class JournalError(FairleadError):
     """A journal is damaged, of another version, or not a journal."""
 
 
+class JournalAway(JournalError):
+    """A journal's server does not answer. It may come back; nothing is known to be lost."""
+
+
 def near_or_all(name: str, known: Iterable[str]) -> str:
     """The mend of an unknown name: the near ones, or, where none is near, all there are."""
     names = list(known)

@@ -28,10 +28,14 @@ SQR, VAR = "grad_sqr", "grad_var"
 """Under these, how noisy its gradients are."""
 SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL = "batch.smallest", "batch.largest", "batch.least_local", "batch.most_local"
 """Under these, the batch sizes it can run with, in all and on each worker."""
+REPORTED = (NODES, WORKERS, LOCAL, COMPUTE, STEP, SQR, VAR, SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)
 
 _TINY = 1e-8
 _OVERLAPS: Floats = np.array([1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0])
 _SIZES = 24  # batch sizes that are tried for each number of workers
+
+_SHORTEST_S, _LONGEST_S, _MOST_WORKERS, _MOST_SAMPLES, _MOST_NOISE = 1e-9, 1e6, 1e6, 1e12, 1e30
+"""What a job tells is its own word; beyond these it is nonsense, and no model is made of it."""
 
 Seen = Sequence[Sequence[float]]
 """Of each configuration: nodes, workers, local batch, T_grad, T_step."""
@@ -40,6 +44,20 @@ Seen = Sequence[Sequence[float]]
 def fact_of(number: int) -> str:
     """The name of the fact that holds what was seen of a job's steps, and the model."""
     return f"steps of {number}"
+
+
+def believable_steps(told: Floats) -> Bools:
+    """Which rows of (nodes, workers, local batch, T_grad, T_step) can be true."""
+    nodes, workers, local, compute, step = told.T
+    fine = (nodes >= 1) & (nodes <= workers) & (workers <= _MOST_WORKERS) & (local >= 1) & (local <= _MOST_SAMPLES)
+    return np.asarray(fine & (compute >= _SHORTEST_S) & (compute <= step) & (step <= _LONGEST_S))
+
+
+def believable_limits(told: Floats) -> Bools:
+    """Which rows of (smallest, largest, least local, most local) can be true."""
+    smallest, largest, least, most = told.T
+    fine = (smallest >= 1) & (smallest <= largest) & (largest <= _MOST_SAMPLES)
+    return np.asarray(fine & (least >= 1) & (least <= most) & (most <= _MOST_SAMPLES))
 
 
 @dataclass(frozen=True)
@@ -130,10 +148,10 @@ class Goodputs:
 
     @classmethod
     def of(cls, jobs: JobColumns, facts: Facts) -> tuple[Bools, Goodputs]:
-        """Of those that told enough; and which of the jobs they are."""
-        noise = np.stack([jobs.metric(name) for name in (SQR, VAR)], axis=1)
+        """Of those that told enough; and which of the jobs they are. An estimate of noise may fall below 0, and counts as 0."""
+        noise = np.maximum(np.stack([jobs.metric(name) for name in (SQR, VAR)], axis=1), 0.0)
         limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
-        whole: Bools = np.asarray(np.isfinite(np.concatenate((noise, limits), axis=1)).all(axis=1))
+        whole = believable_limits(limits) & (noise <= _MOST_NOISE).all(axis=1)
         known = [facts.get(fact_of(number)) if tells else None for number, tells in zip(jobs.number.tolist(), whole.tolist())]
         told: Bools = np.array([fact is not None for fact in known], dtype=np.bool_)
         models = np.array([fact["model"] for fact in known if fact is not None], dtype=np.float64).reshape(-1, 7)
@@ -153,35 +171,37 @@ class Goodputs:
         return self._best(np.array(workers, dtype=np.float64)[None, :, None], np.array(across, dtype=np.bool_)[None, :, None])
 
     def here(self, workers: Ints, across: Bools) -> Floats:
-        """The same for one configuration of each job; 0 where it has no workers."""
-        count = np.maximum(workers, 1).astype(np.float64)[:, None, None]
-        return np.where(workers > 0, self._best(count, across[:, None, None])[:, 0], 0.0)
+        """The same where each job has configurations of its own, a column for each; 0 where it has no workers."""
+        count = np.maximum(workers, 1).astype(np.float64)[:, :, None]
+        return np.where(workers > 0, self._best(count, across[:, :, None]), 0.0)
 
     def _best(self, w: Floats, across: Bools) -> Floats:
         smallest, largest, least, most = (column[:, None, None] for column in self.limits.T)
         lowest = np.maximum(smallest, least * w)
         share = np.linspace(0.0, 1.0, _SIZES)[None, None, :]
-        batch = lowest * np.maximum(largest / lowest, 1.0) ** share
-        passes = np.maximum(np.ceil(batch / w / most - _TINY), 1.0)
-        passes = np.where((w == 1) & (batch > smallest + _TINY), np.maximum(passes, 2.0), passes)
-        local = np.ceil(batch / w / passes - _TINY)
-        batch = local * passes * w
+        wanted = lowest * np.maximum(largest / lowest, 1.0) ** share
+        local, passes = self._split(wanted, w)
         fits = (lowest <= largest) & (local >= least) & (local <= most)
+        batch = np.minimum(local * passes * w, largest)
         good = self._gain(batch / smallest) / self._time(local, passes, w, across)
         return np.asarray(np.where(fits, good, 0.0).max(axis=2, initial=0.0))
 
-    def at_batch(self, batch_sizes: Floats, workers: int, on_a_node: int) -> Floats:
-        """Steps a second of each job at its own batch size, on as few nodes as can be; 0 where not everybody has a part."""
-        most, least = self.limits[:, 3], self.limits[:, 2]
-        passes = np.maximum(np.ceil(batch_sizes / workers / most - _TINY), 1.0)
-        if workers == 1:
-            passes = np.where(batch_sizes > self.limits[:, 0], np.maximum(passes, 2.0), passes)
-        local = np.ceil(batch_sizes / workers / passes - _TINY)
-        shape = (slice(None), None, None)
-        across = np.array([workers > on_a_node])[None, :, None]
-        time = self._time(local[shape], passes[shape], np.array([float(workers)])[None, :, None], across)
-        gain = self._gain((batch_sizes / self.limits[:, 0])[shape])
-        return np.where(batch_sizes >= workers * least, (gain / time)[:, 0, 0], 0.0)
+    def at_batch(self, batch_sizes: Floats, workers: Sequence[int] | Ints, on_a_node: int) -> Floats:
+        """jobs × numbers of workers: steps a second of each at its own batch size, on as few nodes as can be; 0 where not
+        everybody has a part of it."""
+        batch = batch_sizes[:, None, None]
+        w = np.array(workers, dtype=np.float64)[None, :, None]
+        local, passes = self._split(batch, w)
+        good = self._gain(batch / self.limits[:, 0, None, None]) / self._time(local, passes, w, w > on_a_node)
+        return np.asarray(np.where(batch >= w * self.limits[:, 2, None, None], good, 0.0)[:, :, 0])
+
+    def _split(self, batch: Floats, workers: Floats) -> tuple[Floats, Floats]:
+        """What a worker does at once, and in how many passes. One that is alone with more than the smallest batch takes two at
+        least: the noise of gradients cannot be told from a single one."""
+        smallest, _, _, most = (column[:, None, None] for column in self.limits.T)
+        passes = np.maximum(np.ceil(batch / workers / most - _TINY), 1.0)
+        passes = np.where((workers == 1) & (batch > smallest + _TINY), np.maximum(passes, 2.0), passes)
+        return np.ceil(batch / workers / passes - _TINY), passes
 
     def _gain(self, scale: Floats) -> Floats:
         sqr, var = (column[:, None, None] for column in self.noise.T)

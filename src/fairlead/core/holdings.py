@@ -20,6 +20,7 @@ class Holdings:
         self.last: Ints = np.full(capacity, -1, dtype=np.int64)  # by job number: the first of those it has, or had last; or -1
         self._layers: list[Ints] = [np.full(accelerators, -1, dtype=np.int64)]  # by accelerator: a job, or -1
         self._marks: Bools = np.zeros(capacity + 1, dtype=np.bool_)  # for `held_by`; the last stands for nobody
+        self.shared = False  # whether any accelerator has more than one job on it
 
     def reserve(self, size: int) -> None:
         old = len(self.last)
@@ -27,11 +28,6 @@ class Holdings:
             grown = max(size, 2 * old) - old
             self.last = np.concatenate((self.last, np.full(grown, -1, dtype=np.int64)))
             self._marks = np.zeros(old + grown + 1, dtype=np.bool_)
-
-    @property
-    def shared(self) -> bool:
-        """Whether any accelerator has more than one job on it."""
-        return len(self._layers) > 1
 
     @property
     def occupancy(self) -> Ints:
@@ -53,6 +49,14 @@ class Holdings:
         marks[numbers] = False
         return held
 
+    def others(self, numbers: Ints, than: Ints) -> Ints:
+        """These numbers without some of them, in their order."""
+        marks = self._marks
+        marks[than] = True
+        left = numbers[~marks[numbers]]
+        marks[than] = False
+        return left
+
     def on(self, accelerators: Bools) -> Ints:
         """Who holds one of these accelerators, by number."""
         held = np.unique(np.concatenate([layer[accelerators] for layer in self._layers]))
@@ -73,8 +77,8 @@ class Holdings:
         order = np.lexsort((places, owners))
         return owners[order], places[order]
 
-    def take(self, jobs: Ints, offsets: Ints, accelerators: Ints) -> None:
-        """Job i takes `accelerators[offsets[i]:offsets[i+1]]`."""
+    def take(self, jobs: Ints, offsets: Ints, accelerators: Ints, *, exclusive: bool = False) -> None:
+        """Job i takes `accelerators[offsets[i]:offsets[i+1]]`; `exclusive` where they are known to be free, and taken once."""
         if not len(jobs):
             return
         takers, ground = jobs, self._layers[0]
@@ -83,6 +87,9 @@ class Holdings:
         else:
             self.last[jobs] = accelerators[offsets[:-1]]
             takers = jobs.repeat(offsets[1:] - offsets[:-1])
+        if exclusive:
+            ground[accelerators] = takers
+            return
         before = ground[accelerators]
         ground[accelerators] = takers
         if before.item(before.argmax()) >= 0 or np.count_nonzero(ground[accelerators] != takers):
@@ -96,7 +103,7 @@ class Holdings:
         for layer in self._layers:
             layer[marks[layer]] = -1
         marks[jobs] = False
-        if len(self._layers) > 1:
+        if self.shared:
             self._settle_down()
 
     @property
@@ -110,6 +117,7 @@ class Holdings:
         holdings = cls(layers.shape[1], 0)
         holdings.last, holdings._layers = last.copy(), [layer.copy() for layer in layers]
         holdings._marks = np.zeros(len(last) + 1, dtype=np.bool_)
+        holdings.shared = len(layers) > 1
         return holdings
 
     def copy(self) -> Holdings:
@@ -121,6 +129,7 @@ class Holdings:
             if layer is None:
                 layer = np.full(self.accelerators, -1, dtype=np.int64)
                 self._layers.append(layer)
+                self.shared = True
             layer[place] = job
 
     def _settle_down(self) -> None:
@@ -130,6 +139,7 @@ class Holdings:
                 lower[falls] = upper[falls]
                 upper[falls] = -1
         self._layers = [layer for level, layer in enumerate(self._layers) if level == 0 or layer.max(initial=-1) >= 0]
+        self.shared = len(self._layers) > 1
 
 
 def ragged(parts: Iterable[Ints]) -> tuple[Ints, Ints]:

@@ -13,6 +13,11 @@ from fairlead.core.cluster import Floats
 
 MOST_IN_A_BATCH = 4096
 
+MOST_REQUESTS_PER_S = 1e6
+
+REPORTED = "request_rate"
+"""The name under which a session reports how many requests a second it gets."""
+
 
 def latencies(batches: Sequence[int], seconds: Sequence[float]) -> Floats:
     """How long a batch of 1, 2, … takes, from some that were measured; on a line between them. A batch smaller than all that

@@ -73,6 +73,7 @@ class Job:
     mode: str = "static"  # how its batch size changes: static, accordion, gns, …; or `ELASTIC`
     command: str = ""
     after: tuple[int, ...] = ()  # by number, earlier jobs that must have finished before it enters
+    most_slowdown: float = math.inf  # how many times slower than alone company may make it; 1: it wants none
 
 
 _BATCH = re.compile(r" ?\(batch size (\d+)\)$")

@@ -14,6 +14,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE
 from fairlead.core.reasons import Reason
+from fairlead.core.usage import Usage
 
 T = TypeVar("T")
 
@@ -62,8 +63,17 @@ class OtherSizes(Protocol):
         """All of which anything is known, ascending."""
         ...
 
-    def at(self, workers: int) -> Floats:
-        """classes × types, on as few nodes as possible; 0 where it cannot run so, or where that is not known."""
+    def at(self, workers: Sequence[int]) -> Floats:
+        """Numbers of workers × classes × types, on as few nodes as possible; 0 where it cannot run so, or where that is not
+        known."""
+        ...
+
+
+class OtherBatches(Protocol):
+    """Rates of kinds at other batch sizes than their own, where an estimation knows them."""
+
+    def of(self, kind: str, workers: int) -> Mapping[int, Floats]:
+        """By batch size, ascending: rates by type, in steps of the kind's own batch size. Empty where nothing is known."""
         ...
 
 
@@ -86,6 +96,8 @@ class Rates:
     mask: Ints | None = None  # `runs_on`, likewise
     ranked: Sequence[tuple[int, ...]] | None = None  # `wishes`, likewise
     other_sizes: OtherSizes | None = None  # None: there is nothing to know
+    other_batches: OtherBatches | None = None  # likewise
+    usage: Usage | None = None  # likewise
 
     @property
     def of_jobs(self) -> Floats:
@@ -155,7 +167,14 @@ class Selection:
 
     @classmethod
     def nobody(cls) -> Selection:
-        return cls(NONE, NONE, NONE, holds_until=math.inf)
+        return _NOBODY
+
+    @classmethod
+    def of(cls, jobs: Ints, types: Ints, workers: Ints, holds_until: float | None, head: int | None) -> Selection:
+        """Everybody alone, from columns that are known to be of one length."""
+        other = object.__new__(cls)
+        other.__dict__.update(_NOBODY.__dict__, jobs=jobs, types=types, workers=workers, holds_until=holds_until, head=head)
+        return other
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -166,6 +185,12 @@ class Selection:
         mask[numbers.searchsorted(self.jobs)] = True
         return mask
 
+    def because(self, reasons: Mapping[int, Reason]) -> Selection:
+        """The same selection, with more to say about some who were left out."""
+        other = object.__new__(Selection)
+        other.__dict__.update(self.__dict__, reasons={**self.reasons, **reasons})
+        return other
+
     def until(self, second: float) -> Selection:
         """The same selection, which holds no longer than `second`."""
         if self.holds_until is None or self.holds_until <= second:
@@ -173,6 +198,9 @@ class Selection:
         other = object.__new__(Selection)  # as `dataclasses.replace`, whose cost a round would feel
         other.__dict__.update(self.__dict__, holds_until=second)
         return other
+
+
+_NOBODY = Selection(NONE, NONE, NONE, holds_until=math.inf)
 
 
 @dataclass(frozen=True)
@@ -186,6 +214,7 @@ class Launches:
     batch_sizes: Ints | None = None
     cpus: Floats | None = None  # given to each worker; 0, or None for all: not said
     host_memory_gb: Floats | None = None  # likewise
+    exclusive: bool = field(default=False, compare=False)  # known to be on free accelerators, each on its own: no need to look
 
     @classmethod
     def none(cls) -> Launches:
@@ -198,6 +227,11 @@ class Launches:
             known = self.__dict__["_workers"] = self.offsets[1:] - self.offsets[:-1]
             known.setflags(write=False)
         return known
+
+    @property
+    def gives(self) -> bool:
+        """Whether more is said than where each job runs: its batch size, or how much it gets of its host."""
+        return self.batch_sizes is not None or self.cpus is not None or self.host_memory_gb is not None
 
     def __len__(self) -> int:
         return len(self.jobs)

@@ -23,11 +23,12 @@ def in_order(
     backfill: bool = True,
     preempt: bool = True,
     holds_until: float | None = None,
+    prefer: Ints | None = None,
 ) -> Selection:
     """Select by ascending `key`, ties by submission (None: by submission alone).
 
     With `backfill` a job that does not fit is passed over; without it, nobody behind it starts either. Without `preempt`,
-    whoever runs goes first.
+    whoever runs goes first. `prefer` is a type for each job that it gets where there is room, wherever it is now; -1: none.
     """
     if not len(view.jobs):
         return Selection.nobody()
@@ -38,7 +39,8 @@ def in_order(
         first = protected if preempt else jobs.running
         if first is not None:
             key = np.where(first, -math.inf, 0.0 if key is None else key)
-        return _several_types(view, key, backfill, holds_until)
+            prefer = None if prefer is None else np.where(first, -1, prefer)
+        return _several_types(view, key, backfill, holds_until, prefer)
     capacity = int(view.capacity[0])
     if not preempt:
         key = None if key is None else key[~jobs.running]
@@ -49,7 +51,7 @@ def in_order(
     return _one_type(None, jobs, key, capacity, backfill, holds_until)
 
 
-def crossing(now: float, key: Floats, who: Ints, growth: Floats) -> float:
+def crossing(now: float, key: Floats, who: Ints, growth: Floats | Ints) -> float:
     """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late. `who`
     are the positions of keys that grow, `growth` is how much in a second."""
     if not len(who) or len(who) == len(key):
@@ -89,7 +91,7 @@ def _one_type(
     if ahead is not None:
         jobs, sizes = np.concatenate((ahead.number, jobs)), np.concatenate((ahead.held, sizes))
     stopped = None if head is None else int(rest.number[head])
-    return Selection(jobs, np.zeros(len(jobs), np.int64), sizes, holds_until=holds_until, head=stopped)
+    return Selection.of(jobs, np.zeros(len(jobs), np.int64), sizes, holds_until, stopped)
 
 
 def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
@@ -140,13 +142,18 @@ def _small_enough(workers: Ints, at: int, free: int) -> list[int]:
     return found
 
 
-def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None) -> Selection:
+def _several_types(
+    view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None, prefer: Ints | None
+) -> Selection:
     jobs, rates = view.jobs, view.rates
     order = np.arange(len(jobs)) if key is None else key.argsort(kind="stable")
     wishes = rates.wishes
     free = view.capacity.tolist()
     rows, fits, workers = rates.row[order].tolist(), jobs.fits[order].tolist(), jobs.workers[order].tolist()
-    present = np.where(jobs.running, jobs.type, -1)[order].tolist()
+    present = np.where(jobs.running, jobs.type, -1)
+    if prefer is not None:
+        present = np.where((prefer >= 0) & (view.capacity[prefer] >= jobs.workers), prefer, present)
+    present = present[order].tolist()
     protected = view.protected
     bound = set() if protected is None else set(protected[order].nonzero()[0].tolist())
     given = [-1] * len(rows)  # by position in the order: a type
@@ -180,7 +187,7 @@ def _several_types(view: Snapshot, key: Floats | Ints | None, backfill: bool, ho
     if -1 in given:
         chosen = (types >= 0).nonzero()[0]
         order, types = order[chosen], types[chosen]
-    return Selection(jobs.numbers_at(order), types, jobs.workers[order], holds_until=holds_until, head=stopped)
+    return Selection.of(jobs.numbers_at(order), types, jobs.workers[order], holds_until, stopped)
 
 
 def _first_free(wishes: tuple[int, ...], mask: int, free: list[int], want: int) -> int:

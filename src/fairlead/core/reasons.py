@@ -19,6 +19,7 @@ class Code(enum.StrEnum):
     AFTER_OTHERS = "after-others"
     AFTER_NOBODY = "after-nobody"
     UNDECIDED = "undecided"
+    PLANNED_LATER = "planned-later"
 
 
 _TEXT = {
@@ -34,6 +35,8 @@ _TEXT = {
     Code.AFTER_OTHERS: "waits until {whom} has finished",
     Code.AFTER_NOBODY: "it was to come after {whom}, which {how}",
     Code.UNDECIDED: "nobody new starts for now, what was decided last stands: {what}",
+    Code.PLANNED_LATER: "the plan has it in {rounds:g} of {window:g} rounds{when}; it is predicted to end at {rho:.2f} times"
+    " its fair end, and a round costs {cost:.2g} of its budget",
 }
 
 
@@ -113,6 +116,13 @@ class Unplaced:
     @staticmethod
     def undecided(what: str) -> Reason:
         return Reason("loop", Code.UNDECIDED, (("what", what),))
+
+    @staticmethod
+    def planned_later(rounds: int, window: int, *, from_s: float, rho: float, cost: float) -> Reason:
+        """A plan of rounds has it later, or not before its end."""
+        when = f", from second {from_s:g} on" if rounds else ""
+        facts = (("rounds", rounds), ("window", window), ("when", when), ("rho", rho), ("cost", cost))
+        return Reason("policy", Code.PLANNED_LATER, facts)
 
     @staticmethod
     def late(what: str, *, left_s: float, needed_s: float) -> Reason:

@@ -14,7 +14,7 @@ from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ColumnStore, JobColumns
 from fairlead.core.errors import FairleadError
 from fairlead.core.holdings import Holdings
-from fairlead.core.job import Job
+from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import NO_FACTS, Facts, Rates
 
 
@@ -53,6 +53,7 @@ class Snapshot:
     first_step_s: float = 0.0  # who has not made a step since its start is left alone for so long
     any_drained: bool = False
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
+    weighted: bool = True  # whether any job may have a weight other than 1
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
     learned: Facts = field(default_factory=lambda: NO_FACTS)  # by estimation, so far
     lessons: int = 0  # how often something was learned
@@ -65,6 +66,12 @@ class Snapshot:
     def regimes(self) -> Mapping[int, tuple[Regime, ...]]:
         """By number, the regimes so far of jobs that report their batch size, the present one last."""
         return self.adaptations.regimes
+
+    @property
+    def elastic(self) -> Bools:
+        """Which jobs may be given another number of workers than they asked for, and another batch size."""
+        modes = (self.job_of[number].mode == ELASTIC for number in self.jobs.number.tolist())
+        return np.fromiter(modes, np.bool_, len(self.jobs))
 
     @property
     def rates(self) -> Rates:
@@ -108,10 +115,10 @@ class Snapshot:
         other.__dict__.update(self.__dict__, _rates=None, **changes)
         return other
 
-    def admitting(self, numbers: Ints) -> Snapshot:
-        """The same moment with some of the queued jobs let in."""
+    def admitting(self, numbers: Ints, **changes: object) -> Snapshot:
+        """The same moment with some of the queued jobs let in, and some fields replaced."""
         if not len(numbers):
-            return self
+            return self.but(**changes) if changes else self
         rows = self.queued.rows
         left = rows[:0]
         if len(numbers) < len(rows):
@@ -121,7 +128,8 @@ class Snapshot:
         merged = np.concatenate((mine, rows))
         if len(mine) and len(rows) and mine[-1] > rows[0]:
             merged.sort()
-        return self.but(jobs=self.jobs.with_rows(merged, self.jobs.runners.rows), queued=self.queued.with_rows(left))
+        jobs = self.jobs.with_rows(merged, self.jobs.runners.rows)
+        return self.but(jobs=jobs, queued=self.queued.with_rows(left), **changes)
 
     def without(self, numbers: Ints) -> Snapshot:
         """The same moment without some of the jobs; a placement may give their accelerators away."""

@@ -18,6 +18,9 @@ from fairlead.core.cluster import Floats
 TELLS = 0.1
 """A difference of rates that is worth remembering."""
 
+SLOWEST, FASTEST = 1e-9, 1e12
+"""Steps per second; beyond these a job tells nonsense."""
+
 
 def fact_of(number: int) -> str:
     """The name of the fact that holds the speeds a job was seen at, and the curve."""
@@ -25,7 +28,10 @@ def fact_of(number: int) -> str:
 
 
 def learned(seen: Sequence[Sequence[float]], workers: int, rate: float) -> dict[str, Any] | None:
-    """What a fact holds once a job was seen to run at a rate with so many workers; None where that is nothing new."""
+    """What a fact holds once a job was seen to run at a rate with so many workers; None where that is nothing new, or cannot
+    be."""
+    if not SLOWEST <= rate <= FASTEST:
+        return None
     known = {int(size): float(speed) for size, speed in seen}
     if abs(rate - known.get(workers, 0.0)) <= TELLS * known.get(workers, 0.0):
         return None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
-from itertools import compress
-from operator import attrgetter, ne
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,10 @@ _DEFAULTS = {f.name: f.default for f in fields(Job)}
 _JOB_FIELDS = tuple(name for name in _DEFAULTS if name not in ("name", "submitted_s"))
 _FLOATS = frozenset(name for name, default in _DEFAULTS.items() if isinstance(default, float))
 _TUPLES = frozenset(name for name, default in _DEFAULTS.items() if isinstance(default, tuple))
-_JOB_DEFAULTS = tuple(_DEFAULTS[name] for name in _JOB_FIELDS)
-_JOB_VALUES = attrgetter(*_JOB_FIELDS)
+_JOB_DEFAULTS = tuple((name, _DEFAULTS[name]) for name in _JOB_FIELDS)
 _USUAL = _JOB_FIELDS.index("deadline_s")  # most jobs say nothing about this and what follows
+_USUAL_VALUES, _OTHER_VALUES = attrgetter(*_JOB_FIELDS[:_USUAL]), attrgetter(*_JOB_FIELDS[_USUAL:])
+_OTHER_DEFAULTS = tuple(default for _, default in _JOB_DEFAULTS[_USUAL:])
 
 
 def encode(event: ev.Event) -> bytes:
@@ -120,11 +120,12 @@ def _from_plain(value: Any) -> Any:
 
 def _job(job: Job) -> dict[str, Any]:
     record: dict[str, Any] = {"name": job.name}
-    values = _JOB_VALUES(job)
-    if values[_USUAL:] == _JOB_DEFAULTS[_USUAL:]:
-        values = values[:_USUAL]
-    for name, value in compress(zip(_JOB_FIELDS, values), map(ne, values, _JOB_DEFAULTS)):
-        record[name] = _number(value) if isinstance(value, float) else value
+    values, others = _USUAL_VALUES(job), _OTHER_VALUES(job)
+    if others != _OTHER_DEFAULTS:
+        values += others
+    for (name, default), value in zip(_JOB_DEFAULTS, values):
+        if value != default:
+            record[name] = _number(value) if isinstance(value, float) else value
     return record
 
 

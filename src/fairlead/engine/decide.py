@@ -41,9 +41,9 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
 
     # 2. Who may enter. Policies see admitted jobs only.
     admitted = stages.admission.admit(view)
-    if np.count_nonzero(admitted.jobs[1:] < admitted.jobs[:-1]):
+    if admitted.jobs is not view.queued.number and np.count_nonzero(admitted.jobs[1:] < admitted.jobs[:-1]):
         admitted = replace(admitted, jobs=np.sort(admitted.jobs))
-    view = view.admitting(admitted.jobs).but(estimate=stages.estimation.rates)
+    view = view.admitting(admitted.jobs, estimate=stages.estimation.rates)
 
     # 3. Who is done before the last step; its accelerators are free for this very decision.
     ended = stages.termination.finished_early(view)
@@ -236,4 +236,4 @@ def _suspended(placed: Placed, view: Snapshot) -> Ints:
     running = view.jobs.runners.number
     if len(running) == len(placed.kept):
         return NONE
-    return without(running, placed.kept)
+    return view.holdings.others(running, placed.kept)

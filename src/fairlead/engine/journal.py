@@ -5,6 +5,7 @@ never acknowledged and is left out; damage anywhere else is an error that names 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -71,17 +72,19 @@ class MemoryJournal:
 class JsonlJournal:
     """One JSON object a line. `fresh=True` starts the file anew; otherwise events are appended to what is there.
 
-    With `durable`, `commit()` returns when the events are on the disk; without it they are there when the journal is closed,
-    which is enough for a simulation.
+    With `durable`, `commit()` returns when the events are on the disk, and nobody else may write it meanwhile; without it they
+    are there when the journal is closed, which is enough for a simulation.
     """
 
     def __init__(self, path: Path | str, *, fresh: bool = False, durable: bool = False) -> None:
         self.path, self._durable = Path(path), durable
         self._file: IO[bytes] | None = None
         try:
-            if not fresh and self.path.exists():
-                self._cut_torn_line()
             self._file = open(self.path, "wb" if fresh else "ab", buffering=1 << 20)  # noqa: SIM115 - closed by close()
+            if durable:
+                self._lock()
+            if not fresh:
+                self._cut_torn_line()
         except OSError as error:
             raise JournalError(f"{self.path}: cannot write the journal: {error.strerror or error}") from error
 
@@ -118,9 +121,21 @@ class JsonlJournal:
             self._file.close()
             self._file = None
 
+    def _lock(self) -> None:
+        """The system lets go of it when the file is closed, or its process ends."""
+        assert self._file is not None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise JournalError(f"{self.path}: another process writes this journal; end it first") from None
+
     def _cut_torn_line(self) -> None:
-        """A line without its end was being written when the writer died; nothing may be glued to it."""
+        """A line without its end was being written when the writer died; nothing may be glued to it. What is no journal stays
+        as it is."""
         with open(self.path, "rb+") as file:
+            if (first := file.readline()).endswith(b"\n"):
+                _check_header(self.path, first)
             size = file.seek(0, 2)
             while size > 0:
                 start = max(0, size - (1 << 16))

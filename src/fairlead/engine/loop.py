@@ -9,7 +9,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from fairlead.core.errors import FairleadError
-from fairlead.core.events import Event, FactsLearned, Memo, MemoChanged, MetricsReported, RoundPlanned, SchedulerSwitched
+from fairlead.core.events import (
+    Event,
+    FactsLearned,
+    JobsFailed,
+    JobsInterrupted,
+    Memo,
+    MemoChanged,
+    MetricsReported,
+    RoundPlanned,
+    SchedulerSwitched,
+)
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Reason
 from fairlead.core.rounds import boundary_after, boundary_at
@@ -46,6 +56,10 @@ class Aside(Protocol):
     def begin(self, decision: Callable[[], Decision]) -> Callable[[], Decision | None]:
         """What is returned gives the decision once it is made, or raises what a stage raised; when it is there, the backend's
         `wait` returns."""
+        ...
+
+    def late(self) -> None:
+        """A round begins, and the decision of an earlier one is still being made."""
         ...
 
     def failed(self, problem: Exception) -> Reason:
@@ -108,7 +122,7 @@ class Loop:
             self._wake_s = self._next_look(plan)
             if self.decisions % 1000 == 0 and not self.patient:
                 self._watch_progress()
-            if self.backend.exhausted and not plan.changes and self._wake_s == math.inf:
+            if self._wake_s == math.inf and not plan.changes and self.backend.exhausted:
                 return
             if now >= until:
                 return
@@ -140,25 +154,38 @@ class Loop:
         view = self._view(moment).detached()
         made, overtaken = aside.begin(lambda: self._sound(view, memo, stages)), False
         decision: Decision | None = None
+        missed = 0
         while True:
             try:
                 decision = decision or made()
             except Exception as problem:  # whatever a plug-in may raise
                 decision = undecided(view, aside.failed(problem)), memo
+            if (begun := self._rounds_since(moment)) > missed:
+                self.missed, missed = self.missed + begun - missed, begun
+                if decision is None:
+                    aside.late()
             if decision is not None and self.backend.now >= moment:
                 break
-            happened = self.backend.wait(math.inf if decision is None else moment, 0.0)
+            happened = self.backend.wait(moment if decision is not None else self._round_after(moment), 0.0)
             self._hear(happened)
             if self.stages is not stages or self.backend.exhausted:
                 return None
             overtaken = overtaken or bool(happened)
-        now, length = self.backend.now, stages.round_s
-        self.missed += int((now - moment) / length) if length else 0
+        now = self.backend.now
         plan, left = decision
         plan = still_possible(plan, self.state.snapshot(now))
         if overtaken:  # what happened is not in the view, so there is another look, whatever the policy promised
             plan = replace(plan, holds_until=now)
         return self._act(plan, left)
+
+    def _rounds_since(self, moment: float) -> int:
+        """How many have begun since the round that began then."""
+        length = self.stages.round_s
+        return max(0, int((self.backend.now - moment) / length)) if length else 0
+
+    def _round_after(self, moment: float) -> float:
+        length = self.stages.round_s
+        return moment + length * (self._rounds_since(moment) + 1) if length else math.inf
 
     def _view(self, moment: float) -> Snapshot:
         stages = self.stages
@@ -189,7 +216,8 @@ class Loop:
             self.journal.commit()  # nothing acts on a plan that could be forgotten
             for event in self.backend.submit(plan):
                 self.record(event)
-                if isinstance(event, MetricsReported):  # what jobs say as they start is there to be seen at the next look
+                # What jobs say as they start, and who fell over at once, is there to be seen at the next look.
+                if isinstance(event, (MetricsReported, JobsInterrupted, JobsFailed)):
                     plan = replace(plan, holds_until=plan.time, revisit=plan.time)
         self.plan = plan
         if self.on_decision is not None:

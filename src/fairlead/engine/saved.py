@@ -94,6 +94,7 @@ def _arrays(state: State) -> Arrays:
     about = {
         "time": float(state.time),
         "any_min_run": state.any_min_run,
+        "given": state.given,
         "lessons": state.lessons,
         "ints": tuple(INT_COLUMNS),
         "floats": tuple(FLOAT_COLUMNS),
@@ -146,6 +147,7 @@ def _state(arrays: Arrays) -> State:
             state.store.arrays[name][:size] = column
     for name, column in zip(about["metrics"], arrays["metrics"]):
         state.store.metric(name)[:size] = column
+    state.weighted, state.given = bool((state.store.arrays["weight"][:size] != 1.0).any()), about.get("given", True)
     state.holdings = Holdings.of_layers(arrays["layers"], arrays["last"])
     state._show(arrays["present"], arrays["drained"])
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]

@@ -51,6 +51,7 @@ class State:
         self.holdings = Holdings(cluster.size)
         self.job_of: dict[int, Job] = {}
         self.next_number = 0
+        self._blank: Snapshot | None = None  # what snapshots have in common, until it changes
         self._show(np.ones(cluster.size, dtype=np.bool_), np.zeros(cluster.size, dtype=np.bool_))
         self.live: Ints = NONE  # waiting or running, by number
         self.running: Ints = NONE  # those of them that run
@@ -63,7 +64,8 @@ class State:
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
         self.journal = ""  # its name, where it has one
-        self.any_min_run = False
+        self.any_min_run, self.weighted = False, False
+        self.given = False  # whether a plan so far has said with which batch size, or how much of its host, a job is to run
         self.groups = Groups()
         self.adaptations = Adaptations()
         self.followers: list[int] = []  # those at the door that come after others
@@ -72,7 +74,6 @@ class State:
         self._looks: dict[tuple[Any, ...], tuple[int, ...]] = {}  # what jobs that look like this have in their columns
         self._history: Floats = np.zeros(256)
         self._finished_count = 0
-        self._blank = self._first_view()
 
     @classmethod
     def replay(cls, events: Iterable[ev.Event]) -> State:
@@ -90,7 +91,8 @@ class State:
     def from_snapshot(cls, view: Snapshot, memo: ev.Memo = None) -> State:
         """A state that goes on from a moment of another: the same live jobs by the same numbers; those that ended are gone."""
         state = cls(view.cluster)
-        state.time, state.memo, state.any_min_run = view.time, memo, view.any_min_run
+        state.time, state.memo, state.any_min_run, state.weighted = view.time, memo, view.any_min_run, view.weighted
+        state.given = True
         state._show(view.present.copy(), view.drained.copy())
         state.learned, state.lessons = view.learned, view.lessons
         numbers = np.concatenate((view.jobs.number, view.queued.number))
@@ -120,37 +122,47 @@ class State:
     def snapshot(self, time: float | None = None, *, run_to_completion: bool = False, first_step_s: float = 0.0) -> Snapshot:
         """The state as the stages see it, at a moment not before the last event."""
         now = self.time if time is None else time
-        return self._blank.but(
+        if self._blank is None:
+            self._blank = self._nobody()
+        view = self._blank.but(
             time=now,
             jobs=JobColumns(self.store, self.live, now, self.running),
             queued=JobColumns(self.store, self.queue, now),
-            holdings=self.holdings,
-            present=self.present,
-            drained=self.drained,
-            any_drained=self.any_drained,
-            up=self.up,
-            capacity=self.capacity,
-            names=self._names,
-            job_of=self.job_of,
             next_number=self.next_number,
             history=self._history[: self._finished_count],
             run_to_completion=run_to_completion,
             first_step_s=first_step_s,
+        )
+        if self.groups.through or self.followers:
+            through = self._through(now) if self.groups.through else view.through
+            return view.but(through=through, waits=self._waits() if self.followers else NO_WAITS)
+        return view
+
+    def _nobody(self) -> Snapshot:
+        """A snapshot without jobs: what they have in common."""
+        nobody = JobColumns(self.store, NONE, 0.0)
+        return Snapshot(
+            0.0,
+            self.cluster,
+            nobody,
+            nobody,
+            self.holdings,
+            self.present,
+            self.drained,
+            self.up,
+            self.capacity,
+            self._names,
+            self.job_of,
+            self.next_number,
+            self._history,
+            any_drained=self.any_drained,
             any_min_run=self.any_min_run,
+            weighted=self.weighted,
             learned=self.learned,
             lessons=self.lessons,
             group_sizes=self.groups.sizes,
-            through=self._through(now) if self.groups.through else self._blank.through,
             adaptations=self.adaptations,
-            waits=self._waits() if self.followers else NO_WAITS,
         )
-
-    def _first_view(self) -> Snapshot:
-        """Of nobody, at second 0: what later ones are made from."""
-        nobody = JobColumns(self.store, NONE, 0.0)
-        nodes = (self.present, self.drained, self.up, self.capacity)
-        rest = (self._names, self.job_of, self.next_number, self._history)
-        return Snapshot(0.0, self.cluster, nobody, nobody, self.holdings, *nodes, *rest)
 
     def everybody(self) -> JobColumns:
         """All jobs there ever were, in order of submission."""
@@ -169,7 +181,8 @@ class State:
     def queue(self) -> Ints:
         """Who still stands at the door, by number."""
         if self._arrived:
-            self._queue = np.concatenate((self._queue, np.array(self._arrived, dtype=np.int64)))
+            arrived = np.array(self._arrived, dtype=np.int64)
+            self._queue = np.concatenate((self._queue, arrived)) if len(self._queue) else arrived
             self._arrived.clear()
         return self._queue
 
@@ -244,7 +257,9 @@ class State:
         a["min_run_s"][number], a["time_limit_s"][number] = job.min_run_s, job.time_limit_s
         a["memory_gb"][number], a["cpus"][number] = job.memory_gb, job.cpus
         a["host_memory_gb"][number] = job.host_memory_gb
-        self.any_min_run = self.any_min_run or job.min_run_s > 0
+        if (job.min_run_s > 0 and not self.any_min_run) or (job.weight != 1.0 and not self.weighted):
+            self.any_min_run, self.weighted = self.any_min_run or job.min_run_s > 0, self.weighted or job.weight != 1.0
+            self._blank = None
         if job.after:
             if not all(0 <= other < number for other in job.after):
                 raise InvalidPlan(f"job {job.name!r} can only come after jobs that were submitted before it")
@@ -289,6 +304,7 @@ class State:
     def _switched(self, event: ev.SchedulerSwitched) -> None:
         if event.scheduler.get("estimation") != self.scheduler.get("estimation"):
             self.learned = NO_FACTS  # another estimation would not understand it; the same one goes on from there
+            self._blank = None
         self.scheduler = event.scheduler
         self.memo = None
 
@@ -298,6 +314,7 @@ class State:
     def _learned(self, event: ev.FactsLearned) -> None:
         self.learned = {**self.learned, **event.facts}
         self.lessons += 1
+        self._blank = None
 
     def _planned(self, event: ev.RoundPlanned) -> None:
         plan = event.plan
@@ -332,12 +349,14 @@ class State:
         self._go(jobs, RUNNING)
         self.running = np.concatenate((self.running, jobs))
         self.running.sort()
-        self.holdings.take(jobs, launches.offsets, launches.accelerators)
+        self.holdings.take(jobs, launches.offsets, launches.accelerators, exclusive=launches.exclusive)
         a["held"][jobs] = launches.workers
         a["type"][jobs] = launches.types
-        a["batch_size"][jobs] = 0 if launches.batch_sizes is None else launches.batch_sizes
-        a["cpus_given"][jobs] = 0.0 if launches.cpus is None else launches.cpus
-        a["memory_given_gb"][jobs] = 0.0 if launches.host_memory_gb is None else launches.host_memory_gb
+        if launches.gives or self.given:
+            self.given = True
+            a["batch_size"][jobs] = 0 if launches.batch_sizes is None else launches.batch_sizes
+            a["cpus_given"][jobs] = 0.0 if launches.cpus is None else launches.cpus
+            a["memory_given_gb"][jobs] = 0.0 if launches.host_memory_gb is None else launches.host_memory_gb
         a["run_started_s"][jobs] = time
         a["since_s"][jobs] = time
         first = a["first_started_s"]
@@ -456,6 +475,7 @@ class State:
         """Which accelerators are there and which are to be left; the others may be used."""
         self.present, self.drained, self.up = present, drained, present & ~drained
         self.any_drained = bool(drained.any())
+        self._blank = None
         self.capacity: Ints = np.bincount(self.cluster.type_of[self.up], minlength=len(self.cluster.types)).astype(np.int64)
         for column in (self.present, self.drained, self.up, self.capacity):  # snapshots hand them out as they are
             column.setflags(write=False)
@@ -493,6 +513,7 @@ class State:
         if code is None:
             code = codes[name] = len(codes)
             self._names = Names(*(tuple(known) for known in self._codes.values()))
+            self._blank = None
         return code
 
     def types_that_fit(self, job: Job) -> int:

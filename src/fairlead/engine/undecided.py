@@ -9,7 +9,8 @@ from fairlead.core.cluster import Ints
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.events import FactsLearned, Memo, MemoChanged, RoundPlanned
 from fairlead.core.holdings import NONE
-from fairlead.core.plan import RoundPlan
+from fairlead.core.job import ELASTIC
+from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.codec import encode
@@ -46,8 +47,19 @@ def sound(plan: RoundPlan, memo: Memo, view: Snapshot) -> None:
         if (view.cluster.type_of[places] != starts.types.repeat(starts.workers)).any():
             raise InvalidPlan("a job was launched on accelerators of another type than the plan says")
         _apart(plan, np.setdiff1d(busy, plan.ended), view)
+        _as_they_may(starts, view)
     for event in (RoundPlanned(plan), MemoChanged(plan.time, memo), FactsLearned(plan.time, plan.learned)):
         encode(event)
+
+
+def _as_they_may(starts: Launches, view: Snapshot) -> None:
+    """A script that was not written for another number of workers or another batch size must not be started with one."""
+    sizes = [0] * len(starts) if starts.batch_sizes is None else starts.batch_sizes.tolist()
+    for number, workers, size in zip(starts.jobs.tolist(), starts.workers.tolist(), sizes):
+        job = view.job_of[number]
+        if job.mode != ELASTIC and (workers != job.workers or size):
+            what = f"with batch size {size}" if workers == job.workers else f"with {workers} workers, not {job.workers}"
+            raise InvalidPlan(f"job {job.name!r} was launched {what}, and is not elastic")
 
 
 def _apart(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:

@@ -17,6 +17,7 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import batch_size_of, kind_of, model_of
 from fairlead.core.plan import Rates
 from fairlead.core.snapshot import Snapshot
+from fairlead.estimation.batches import TableBatches
 from fairlead.estimation.rows import RateTable
 from fairlead.estimation.sizes import TableSizes
 
@@ -25,7 +26,7 @@ class Adapted:
     """The table's rows, and behind them one for each look that occurred, in that order. It is a cache of both."""
 
     def __init__(self, table: RateTable) -> None:
-        self._table = table
+        self._table, self._batches = table, TableBatches(table)
         self._of: tuple[Any, ...] = ()
         self._rates: dict[str, Any] = {}
 
@@ -55,7 +56,14 @@ class Adapted:
         plain = Rates(at, alone, spread, paired)
         derived = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.wishes}
         sizes = TableSizes(table, at, times_all[:, 0])
-        return {"alone": alone, "spread": spread, "paired": paired, "other_sizes": sizes, **derived}
+        return {
+            "alone": alone,
+            "spread": spread,
+            "paired": paired,
+            "other_sizes": sizes,
+            "other_batches": self._batches,
+            **derived,
+        }
 
     def _look(self, kind: str, workers: int, size: int) -> tuple[int, float]:
         """The row that has its rate, and how many declared steps one of its steps is."""

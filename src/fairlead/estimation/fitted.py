@@ -1,21 +1,22 @@
 """What elastic jobs tell on their way, made into models: how long a step takes at any number of workers (`core.goodput`), or
 where they tell nothing of their steps how fast they are (`core.speeds`), and how their loss goes on (`core.convergence`). One
 fact for each job and each of these; a fact is replaced when a job is seen in a configuration in which it was not seen, at a
-speed that differs by more than a tenth, or with a loss after a tenth more steps.
+speed that differs by more than a tenth, or with a loss after a tenth more steps. `measured` learns the same on a real cluster.
 
 Throughputs at the size that was asked for are the table's; at other sizes they are the model's, at the job's own batch
 size."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fairlead.core import convergence, goodput, speeds
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.goodput import COMPUTE, LOCAL, NODES, STEP, WORKERS, Goodputs
+from fairlead.core.columns import JobColumns
+from fairlead.core.goodput import COMPUTE, LARGEST, LEAST_LOCAL, LOCAL, MOST_LOCAL, NODES, SMALLEST, STEP, WORKERS, Goodputs
 from fairlead.core.job import ELASTIC, TIMED, batch_size_of
 from fairlead.core.losses import LOSS
 from fairlead.core.plan import Lesson, Rates
@@ -36,25 +37,31 @@ class Fitted:
     _oracle: list[Oracle] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def learn(self, view: Snapshot) -> Lesson:
-        steps = _steps(view)
-        return Lesson({**steps, **_speeds(view, steps), **_losses(view)})
+        return Lesson(lessons(view))
 
     def rates(self, view: Snapshot) -> Rates:
         if not self._oracle:
             self._oracle.append(Oracle(self.table))
         base = self._oracle[0].rates(view)
-        numbers, kinds = view.jobs.number.tolist(), view.jobs.kind.tolist()
-        elastic = [
-            at
-            for at, (number, kind) in enumerate(zip(numbers, kinds))
-            if view.job_of[number].mode == ELASTIC and view.names.kinds[kind] != TIMED
-        ]
-        if not elastic:
+        elastic = elastic_rows(view)
+        if not len(elastic):
             return replace(base, other_sizes=None)
-        return _by_job(base, ModelSizes(view, base, np.array(elastic, dtype=np.int64), self.table))
+        return by_job(base, ModelSizes(view, base, elastic, set(self.table.keys)))
 
 
-def _by_job(base: Rates, sizes: ModelSizes) -> Rates:
+def elastic_rows(view: Snapshot) -> Ints:
+    """Whose speed at other sizes is worth knowing. A job whose work is given in seconds has one size."""
+    rows, kinds = view.elastic.nonzero()[0], view.names.kinds
+    return rows[[kinds[kind] != TIMED for kind in view.jobs.kind[rows].tolist()]]
+
+
+def lessons(view: Snapshot) -> dict[str, object]:
+    """What the jobs of a view tell that is new, as facts."""
+    steps = _steps(view)
+    return {**steps, **_speeds(view, steps), **_losses(view)}
+
+
+def by_job(base: Rates, sizes: ModelSizes) -> Rates:
     """The same rates, with a class of its own for each elastic job."""
     used, row = np.unique(base.row, return_inverse=True)
     row[sizes.elastic] = len(used) + np.arange(len(sizes.elastic))
@@ -65,9 +72,10 @@ def _by_job(base: Rates, sizes: ModelSizes) -> Rates:
 
 class ModelSizes:
     """Rates of elastic jobs at other sizes, as their models have them: on every type the same, where a job can run. Who has not
-    been seen yet is thought to be as fast for each worker with one as with all it asked for, and no other size is known."""
+    been seen yet is thought to be as fast for each worker with one as with all it asked for, and no other size is known.
+    `possible` are the sizes at which a kind can run, a question of memory and not of time; None: all."""
 
-    def __init__(self, view: Snapshot, base: Rates, elastic: Ints, table: RateTable) -> None:
+    def __init__(self, view: Snapshot, base: Rates, elastic: Ints, possible: Collection[tuple[str, int]] | None) -> None:
         jobs = view.jobs.only(elastic)
         self.elastic = elastic
         self._told, self._models = Goodputs.of(jobs, view.learned)
@@ -76,7 +84,8 @@ class ModelSizes:
             if (seen := view.learned.get(speeds.fact_of(number))) is not None:
                 self._curves[at] = seen["curve"]
         self._kinds = [view.names.kinds[kind] for kind in jobs.kind.tolist()]
-        self._keys = set(table.keys)  # at which sizes a kind can run is a question of memory, not of time
+        self._possible = possible
+        self._largest = _most_workers(jobs)
         self._asked: Floats = base.alone[base.row[elastic]] / jobs.workers[:, None]
         self._others = len(np.unique(base.row))  # classes of who is not elastic, which come first
         self._on_a_node = int(view.cluster.node_size.max())
@@ -88,26 +97,42 @@ class ModelSizes:
     def sizes(self) -> range:
         return range(1, self._most + 1)
 
-    def at(self, workers: int) -> Floats:
+    def at(self, workers: Sequence[int]) -> Floats:
         seen = np.isfinite(self._curves[:, 0]) & ~self._told
-        rates = np.where(self._told | seen | (workers > 1), 0.0, 1.0)[:, None] * self._asked
+        single = np.array(workers)[:, None] == 1
+        rates = (single & ~self._told & ~seen)[:, :, None] * self._asked
         runs = self._asked > 0
-        rates[self._told] = self._models.at_batch(self._batch, workers, self._on_a_node)[:, None] * runs[self._told]
+        modelled = self._models.at_batch(self._batch, workers, self._on_a_node)
+        rates[:, self._told] = modelled.T[:, :, None] * runs[self._told]
         for at in seen.nonzero()[0].tolist():
-            if (self._kinds[at], workers) in self._keys:
-                rates[at] = speeds.rate_at(self._curves[at], workers) * runs[at]
-        return np.concatenate((np.zeros((self._others, rates.shape[1])), rates))
+            sizes = [size if self._runs_with(at, size) else 0 for size in workers]
+            known = np.array([speeds.rate_at(self._curves[at], size) if size else 0.0 for size in sizes])
+            rates[:, at] = known[:, None] * runs[at]
+        return np.concatenate((np.zeros((len(workers), self._others, rates.shape[2])), rates), axis=1)
+
+    def _runs_with(self, at: int, workers: int) -> bool:
+        possible = self._possible is None or (self._kinds[at], workers) in self._possible
+        return possible and workers <= self._largest[at]
+
+
+def _most_workers(jobs: JobColumns) -> Floats:
+    """As many as share the largest batch that each has told of."""
+    limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
+    most, known = np.full(len(jobs), np.inf), goodput.believable_limits(limits)
+    most[known] = np.maximum(limits[known, 1] // limits[known, 2], 1.0)
+    return most
 
 
 def _steps(view: Snapshot) -> dict[str, object]:
     jobs, facts = view.jobs, dict[str, object]()
     told = np.stack([jobs.metric(name) for name in (NODES, WORKERS, LOCAL, COMPUTE, STEP)], axis=1)
-    sound = (np.isfinite(told) & (told > 0)).all(axis=1) & (told[:, 4] >= told[:, 3])
-    for at in sound.nonzero()[0].tolist():
+    for at in goodput.believable_steps(told).nonzero()[0].tolist():
         number, one = int(jobs.number[at]), told[at].tolist()
         seen = goodput.seen_of(view.learned, number)
-        if not any(list(other[:3]) == one[:3] for other in seen):
-            facts[goodput.fact_of(number)] = goodput.learned([*seen, one][-_MOST_SEEN:])
+        before = next((other for other in seen if list(other[:3]) == one[:3]), None)
+        if before is None or any(abs(now - then) > speeds.TELLS * then for now, then in zip(one[3:], before[3:])):
+            others = [other for other in seen if other is not before]
+            facts[goodput.fact_of(number)] = goodput.learned([*others, one][-_MOST_SEEN:])
     return facts
 
 
@@ -126,7 +151,7 @@ def _speeds(view: Snapshot, told: Mapping[str, object]) -> dict[str, object]:
 def _losses(view: Snapshot) -> dict[str, object]:
     jobs, facts = view.jobs, dict[str, object]()
     losses = jobs.metric(LOSS)
-    for at in (np.isfinite(losses) & (losses > 0)).nonzero()[0].tolist():
+    for at in ((losses >= convergence.LOWEST) & (losses <= convergence.HIGHEST)).nonzero()[0].tolist():
         number, done = int(jobs.number[at]), float(jobs.steps_done[at])
         known = view.learned.get(convergence.fact_of(number))
         points = known["points"] if known else []

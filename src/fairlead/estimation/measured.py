@@ -4,7 +4,10 @@ to be as fast as its relative speed says. Once it was seen at rate m_s on types 
     rate_t = m_t, or where it was not seen   speed_t · mean_s (m_s / speed_s).
 
 A rate is remembered by kind, workers, type and whether a gang stood on more nodes than it needs (*spread*), and replaced when a
-later one differs by more than a tenth. Of spread and not, the one that was not seen is taken to be like the other."""
+later one differs by more than a tenth. Of spread and not, the one that was not seen is taken to be like the other. A batch size
+that a plan gave, or left to the job, is another one than the kind's, and its rate is not remembered for the kind.
+
+Of elastic jobs it learns what `fitted` does: how fast each would be with other workers, and how its loss goes on."""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import TIMED
 from fairlead.core.plan import Facts, Lesson, Rates
 from fairlead.core.snapshot import Snapshot
+from fairlead.estimation.fitted import ModelSizes, by_job, elastic_rows, lessons
 from fairlead.estimation.observed import spread_gangs
 
 TELLS = 0.1
@@ -40,16 +44,18 @@ class Measured:
     def learn(self, view: Snapshot) -> Lesson:
         """Of all that run alike on one type, the mean counts: one number, which is known or is not."""
         jobs, seen = view.jobs.runners, dict[tuple[int, int, int, bool], list[float]]()
-        columns = (jobs.kind, jobs.workers, jobs.type, spread_gangs(jobs, view), jobs.rate)
-        for kind, workers, type_, spread, rate in zip(*(column.tolist() for column in columns)):
-            if rate > 0 and view.names.kinds[kind] != TIMED:
+        columns = (jobs.kind, jobs.held, jobs.type, spread_gangs(jobs, view), jobs.rate, jobs.batch_size)
+        for kind, workers, type_, spread, rate, size in zip(*(column.tolist() for column in columns)):
+            if rate > 0 and view.names.kinds[kind] != TIMED and not size:
                 seen.setdefault((kind, workers, type_, spread), []).append(rate)
-        facts = dict[str, float]()
+        facts = dict[str, object]()
         for (kind, workers, type_, spread), rates in seen.items():
             name = _fact(view.names.kinds[kind], workers, view.cluster.type_names[type_], spread)
             mean, known = sum(rates) / len(rates), view.learned.get(name, 0.0)
             if abs(mean - known) > TELLS * known:
                 facts[name] = mean
+        if len(elastic := elastic_rows(view)):
+            facts |= lessons(view.but(jobs=view.jobs.only(elastic)))
         return Lesson(facts)
 
     def rates(self, view: Snapshot) -> Rates:
@@ -66,7 +72,9 @@ class Measured:
                 )
                 alone[at] = _filled(np.where(near > 0, near, far), speed)
                 spread[at] = np.where(far > 0, far, alone[at])
-        return Rates(np.array(row, dtype=np.int64), alone, spread, np.zeros((len(looks), len(looks), len(types))))
+        base = Rates(np.array(row, dtype=np.int64), alone, spread, np.zeros((len(looks), len(looks), len(types))))
+        elastic = elastic_rows(view)
+        return by_job(base, ModelSizes(view, base, elastic, None)) if len(elastic) else base
 
 
 def _filled(measured: Floats, speed: Floats) -> Floats:

@@ -9,6 +9,7 @@ from typing import Any
 from fairlead.core.plan import Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimation.adapted import Adapted
+from fairlead.estimation.batches import TableBatches
 from fairlead.estimation.rows import RateTable, Rows
 from fairlead.estimation.sizes import TableSizes
 
@@ -34,8 +35,14 @@ class Oracle:
         if not self._kept:  # what follows from the table alone
             plain = Rates(rows, table.alone, table.spread, table.paired)
             best, mask, ranked = table.alone.max(axis=1), plain.runs_on, plain.wishes
-            sizes = TableSizes(table)
-            kept = Rates(rows, table.alone, table.spread, table.paired, best=best, mask=mask, ranked=ranked, other_sizes=sizes)
+            kept = Rates(
+                *(rows, table.alone, table.spread, table.paired),
+                best=best,
+                mask=mask,
+                ranked=ranked,
+                other_sizes=TableSizes(table),
+                other_batches=TableBatches(table),
+            )
             self._kept.update(kept.__dict__)
         rates = object.__new__(Rates)  # as `dataclasses.replace`, whose cost a round would feel
         rates.__dict__.update(self._kept, row=rows)

@@ -52,7 +52,7 @@ class Rows:
             larger[: known.shape[0], : known.shape[1]] = known
             self._map = known = larger
             rows = known[kind, workers]
-        if np.count_nonzero(rows < 0):
+        if rows.item(rows.argmin()) < 0:
             for index in np.flatnonzero(rows < 0).tolist():
                 k, w = int(kind[index]), int(workers[index])
                 known[k, w] = self.table.row(kinds[k], w)

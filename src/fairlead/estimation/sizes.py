@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -27,13 +28,15 @@ class TableSizes:
     def sizes(self) -> tuple[int, ...]:
         return tuple(sorted({workers for _, workers in self._row}))
 
-    def at(self, workers: int) -> Floats:
+    def at(self, workers: Sequence[int]) -> Floats:
+        return np.stack([self._with(count) for count in workers])
+
+    def _with(self, workers: int) -> Floats:
         known = self._at.get(workers)
         if known is None:
             alone = np.concatenate((self._table.alone, np.zeros((1, self._table.alone.shape[1]))))
             known = alone[[self._row.get((kind, workers), -1) for kind, _ in self._table.keys]]
             if self._like is not None and self._times is not None:
                 known = known[self._like] * self._times[:, None]
-            known.setflags(write=False)
             self._at[workers] = known
         return known

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from fairlead.core.errors import JournalError
+from fairlead.core.errors import JournalAway, JournalError
 from fairlead.journals.database import Cursor, DatabaseJournal, Taken
 
 SCHEMA = (
@@ -70,6 +70,7 @@ class _Postgres:
             raise JournalError(f"not the URL of a database: {error}") from error
         self.where = f"postgresql://{given.get('host', '')}/{given.get('dbname', '')}"  # without the password
         self._write = write
+        self._session: tuple[Any, ...] | None = None  # the server's end of our last connection that wrote
         self._connection = self._connect()
 
     def tables(self) -> set[str]:
@@ -91,7 +92,7 @@ class _Postgres:
         try:
             return self._once(work)
         except _Lost as error:
-            raise JournalError(f"{self.where}: the connection was lost: {error}") from error
+            raise JournalAway(f"{self.where}: the connection was lost: {error}") from error
 
     def tidy(self) -> None:
         """The server does this by itself."""
@@ -126,19 +127,36 @@ class _Postgres:
             return
         if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
             connection.execute("SET synchronous_commit = on")
-        try:
-            connection.execute("SELECT pg_advisory_lock(%s)", (WRITER,))
-        except psycopg.errors.LockNotAvailable as error:
-            raise JournalError(f"{self.where}: another process writes this journal; end it first") from error
+        self._lock(connection)
         if connection.execute("SELECT FROM pg_namespace WHERE nspname = 'fairlead'").fetchone() is None:
             connection.execute("CREATE SCHEMA fairlead")  # "IF NOT EXISTS" takes the right to make one even where it is there
+
+    def _lock(self, connection: psycopg.Connection[Any]) -> None:
+        for again in (False, True):
+            try:
+                connection.execute("SELECT pg_advisory_lock(%s)", (WRITER,))
+                break
+            except psycopg.errors.LockNotAvailable as error:
+                if again or not self._end_own(connection):
+                    raise JournalError(f"{self.where}: another process writes this journal; end it first") from error
+        mine = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+        self._session = connection.execute(mine).fetchone()
+
+    def _end_own(self, connection: psycopg.Connection[Any]) -> bool:
+        """A line can be dead long before the server notices, and then our own last session still holds the lock. False where it
+        is gone: it is somebody else."""
+        if self._session is None:
+            return False
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
+        return connection.execute(ended, self._session).fetchone() is not None
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
         try:
             yield
         except psycopg.Error as error:
-            raise JournalError(f"{self.where}: cannot open the journal: {_one_line(error)}") from error
+            kind = JournalAway if isinstance(error, psycopg.OperationalError) else JournalError
+            raise kind(f"{self.where}: cannot open the journal: {_one_line(error)}") from error
 
     @contextmanager
     def _typed(self) -> Iterator[None]:

@@ -44,6 +44,8 @@ class _Sqlite:
             with self._typed():
                 self._connection = self._connect(write)
         except BaseException:
+            if self._lock is not None:
+                os.unlink(self._lock.name)  # nothing came of it
             self._unlock()
             raise
 
@@ -119,16 +121,20 @@ class _Sqlite:
 def _locked(path: Path) -> IO[bytes]:
     """The lock of the one writer; it is let go when the file is closed, or its process ends."""
     beside = Path(f"{os.path.realpath(path)}.lock")
-    try:
-        lock = open(beside, "ab")  # noqa: SIM115 - closed with the journal
-    except OSError as error:
-        raise JournalError(f"{path}: cannot write the journal: {error.strerror or error}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise JournalError(f"{path}: another process writes this journal; end it first") from error
-    return lock
+    while True:
+        try:
+            lock = open(beside, "ab")  # noqa: SIM115 - closed with the journal
+        except OSError as error:
+            raise JournalError(f"{path}: cannot write the journal: {error.strerror or error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise JournalError(f"{path}: another process writes this journal; end it first") from error
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(beside)):
+                return lock
+        lock.close()  # whoever had it has taken it away meanwhile
 
 
 def _sync_folder(folder: Path) -> None:

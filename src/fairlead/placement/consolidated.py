@@ -27,7 +27,8 @@ class Consolidated:
 
 def on_fewest_nodes(room: Room, jobs: Ints, types: Ints, workers: Ints, *, wait: bool) -> list[list[int]]:
     """Gangs where they last were, or else on as few nodes as can be."""
-    nodes, found = room.by_node(), list[list[int]]()
+    nodes = room.by_node()
+    found: list[list[int]] = []
     largest, anywhere = room.cluster.largest_node_of_type.tolist(), len(room.cluster.nodes)
     for home, kind, want in zip(room.last_nodes(jobs, types), types.tolist(), workers.tolist()):
         if home >= 0 and nodes.counts[home] >= want:

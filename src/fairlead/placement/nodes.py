@@ -81,7 +81,8 @@ class FreeByNode:
     def fragments(self, kind: int, want: int) -> list[int]:
         """Accelerators of a type from the nodes that have the fewest free, so that whole nodes stay free; the first of equals.
         None at all where there are not so many."""
-        having, found = self._having[kind], list[int]()
+        having = self._having[kind]
+        found: list[int] = []
         if sum(had * having[had].bit_count() for had in range(1, len(having))) < want:
             return []
         had = 1

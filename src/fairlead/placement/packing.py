@@ -82,7 +82,7 @@ def from_the_front(order: OrderSingles) -> PlaceGangs:
     """Gangs take what single workers would be given, whichever nodes that is on."""
 
     def gangs(room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
-        found = list[list[int]]()
+        found: list[list[int]] = []
         for kind, want in zip(types.tolist(), workers.tolist()):
             free = order(room, kind)
             mine = free[:want] if len(free) >= want else NONE
@@ -155,8 +155,9 @@ def _place_new(
 ) -> tuple[Ints, Ints, dict[int, Reason]]:
     """The positions in `jobs` of those who found a place, their accelerators one after the other, and why others did not."""
     unplaced: dict[int, Reason] = {}
-    starts = np.add.accumulate(workers) - workers
-    flat = [-1] * int(workers.sum())  # by job, in their order
+    ends = np.add.accumulate(workers)
+    starts = ends - workers
+    flat = [-1] * ends.item(-1)  # by job, in their order
     pinned: set[int] = set()
     for index, job in enumerate(jobs.tolist()) if selection.pinned else ():
         if job in selection.pinned:
@@ -232,7 +233,7 @@ def _launches(jobs: Ints, types: Ints, workers: Ints, places: Ints, sizes: Ints 
     else:
         offsets = np.zeros(len(jobs) + 1, dtype=np.int64)
         np.add.accumulate(workers, out=offsets[1:])
-    return filled(Launches, jobs=jobs, types=types, offsets=offsets, accelerators=places, batch_sizes=sizes)
+    return filled(Launches, jobs=jobs, types=types, offsets=offsets, accelerators=places, batch_sizes=sizes, exclusive=True)
 
 
 def _pack_shared(

@@ -83,7 +83,9 @@ class Synergy:
             if not len(fits):
                 found.append(nodes.fewest(kind, want, len(cluster.nodes)))
                 continue
-            uses = np.array([self._wants(room.view, job, (float(c), float(m))) for c, m in share[:, fits].T]).T * want
+            shares = [(cpus, memory) for cpus, memory in share[:, fits].T.tolist()]
+            wants = {mine: self._wants(room.view, job, mine) for mine in set(shares)}  # most nodes are alike
+            uses = np.array([wants[mine] for mine in shares]).T * want
             over = ((spare[:, fits] - uses) / np.maximum(share[:, fits], ROUNDING)).min(axis=0)  # in workers' shares
             modest = (uses <= share[:, fits] * want * (1 + ROUNDING)).all(axis=0)
             crowded = (spare[:, fits] < -ROUNDING * there[:, fits]).any(axis=0)

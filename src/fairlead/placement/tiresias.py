@@ -56,10 +56,10 @@ class Tiresias:
     paper: ClassVar[str] = "Tiresias §3.3; Blox §4.3"
 
     def __post_init__(self) -> None:
-        for name, value in {"threshold": self.threshold, "otherwise": self.otherwise, **self.skews}.items():
+        own = {"threshold": self.threshold, "otherwise": self.otherwise}
+        for name, value in {**own, **{f"skews.{model}": skew for model, skew in self.skews.items()}}.items():
             if not 0 <= value <= 1:
-                where = name if name in ("threshold", "otherwise") else f"skews.{name}"
-                raise InputError("placement tiresias", "a number from 0 to 1", field=where, value=value)
+                raise InputError("placement tiresias", "a number from 0 to 1", field=name, value=value)
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         return pack_selectively(selection, view, self._wishes)

@@ -3,14 +3,16 @@
     max Σ_m weight_m · r_m    such that the demands r can be dealt out of the supply Y   (supply.py says when that is)
 
 Inside a class the optimum is plain: laid out from the fastest to none, the supply goes to its members from the heaviest to the
-lightest, a unit of time each. With their weights w_1 ≥ w_2 ≥ … ≥ w_n, and w_n+1 = 0, that is worth
+lightest, a unit of time each. With U(τ) = Σ_{w: T_w > τ} Y_w, the time at higher speeds than τ, and F(u) the weight of the u
+heaviest members, that is worth
 
-    V_g(Y) = Σ_k (w_k − w_k+1) · min_τ [ k·τ + Σ_w max(T_w − τ, 0)·Y_w ]
+    V_g(Y) = ∫ F(U(τ)) dτ
 
-where τ is best the speed at which the k-th unit ends. V is concave, and any choice of τ for each k is a linear bound on it. So
-the program has a column for each way and one for the worth of each class, however many jobs there are, and a row for those
-bounds alone that some solution has violated: the layout of that solution is the choice of τ. It ends in an optimum, not near
-one.
+F is concave, and so is V; a tangent of F at each τ is a linear bound on it. So the program has a column for each way and a few
+for the worth of each class, however many jobs there are, and a row for those bounds alone that some solution has violated: the
+layout of that solution says where the tangents touch. The speeds of a class are cut into blocks, each with a worth and bounds
+of its own: one bound for all of a class would be wrong as a whole as soon as it is wrong at one speed. It ends in an optimum,
+not near one.
 
 Bounds that held at the last moment's optimum are nearly right at the next. They are kept, as layouts, which saves time; the
 optimum does not depend on them."""
@@ -18,7 +20,7 @@ optimum does not depend on them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +29,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.policies.classes import lots
-from fairlead.policies.program import Program
+from fairlead.policies.sifting import Sifted
 from fairlead.policies.supply import Supply
 from fairlead.policies.ways import Ways
 
@@ -35,6 +37,8 @@ _ROUNDS = 500
 _GAP = 1e-11
 _EXACT = 1e-8  # what rounding may leave of the gap where no bound is violated any more
 _USED = 1e-10
+_BLOCKS = 6  # of a class's speeds, at most, and each for at least as many members
+_PARTS = (0.0, 0.5)  # of a class's members at full speed: where the first tangents touch
 _DIGITS = 10  # of speeds: who is as fast as another is so whichever way the solver came to it
 _APART = 1e-7
 """By up to so much, of a fastest type's speed at full weight, time counts less on one way than on another that is as good."""
@@ -48,28 +52,68 @@ class Layout:
     until: Floats
 
 
-Layouts = Mapping[Any, Sequence[Layout]]
-"""By the key of a class."""
+@dataclass(frozen=True)
+class Near:
+    """What proved an optimum: by the key of a class, layouts and the blocks on which their bounds held, and which ways were
+    used, by the keys of their classes and the type."""
 
-_NONE = Layout(np.zeros(0), np.zeros(0))
+    bounds: Mapping[Any, Sequence[tuple[Layout, Ints]]] = field(default_factory=dict)
+    ways: frozenset[tuple[Any, Any, int]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Speeds from the highest to 0, between two of which there is neither one of a layout nor the end of a block."""
+
+    low: Floats  # the lower end of each
+    width: Floats
+    time: Floats  # spent at higher speeds
+    block: Ints
 
 
 class Ranked:
-    """The weights of a class's members, heaviest first."""
+    """The weights of a class's members, heaviest first, and the speeds that they can have, in a few blocks: block b has those
+    above `ends[b + 1]` up to `ends[b]`."""
 
-    def __init__(self, weights: Floats) -> None:
-        self.weights = weights
-        self._at = np.append(weights, 0.0)
-        ranks = np.arange(1, len(weights) + 1)
-        self._sum = np.concatenate(([0.0], np.cumsum((self._at[:-1] - self._at[1:]) * ranks)))
+    def __init__(self, weights: Floats, speed: Floats) -> None:
+        self.weights, self._speed = weights, speed
+        self._at = np.concatenate((weights, [0.0]))
+        self._sum = np.concatenate(([0.0], weights.cumsum()))
+        distinct = np.unique(speed)[::-1]
+        self.blocks = min(len(distinct), _BLOCKS, 1 + len(weights) // _BLOCKS)
+        first = np.arange(self.blocks) * len(distinct) // max(self.blocks, 1)
+        self.ends: Floats = np.concatenate((distinct[first], [0.0]))
+        self._rising = self.ends[::-1].copy()
+        self.block: Ints = self.blocks - self._rising[1:].searchsorted(speed) - 1  # of each speed
 
-    def bound(self, layout: Layout, speed: Floats) -> tuple[Floats, float]:
-        """What a unit of time at each speed adds to the class's worth at most, and what it has without any."""
-        end = np.minimum(layout.until + _USED, len(self.weights)).astype(np.int64)
-        begin = np.concatenate(([0], end))
-        fall = self._at[begin[:-1]] - self._at[end]
-        gain: Floats = np.maximum(speed[:, None] - layout.speed, 0.0) @ fall + self._at[begin[-1]] * speed
-        return gain, float((self._sum[end] - self._sum[begin[:-1]]) @ layout.speed)
+    def stretches(self, layout: Layout) -> Stretches:
+        ends = np.concatenate((layout.speed, self.ends))
+        ends.sort()
+        ends = ends[::-1]
+        low = ends[1:]
+        faster = len(layout.speed) - layout.speed[::-1].searchsorted(low, side="right")
+        time = np.concatenate(([0.0], layout.until))[faster]
+        block = np.maximum(self.blocks - self._rising.searchsorted(low, side="right"), 0)  # a layout may be from elsewhere
+        return Stretches(low, np.minimum(ends[:-1], self.ends[0]) - np.minimum(low, self.ends[0]), time, block)
+
+    def worth(self, laid: Stretches) -> Floats:
+        """By block."""
+        many = np.minimum(laid.time, len(self.weights)).astype(np.int64)
+        return self._by_block(laid, laid.width * (self._sum[many] + (laid.time - many) * self._at[many]))
+
+    def bounds(self, laid: Stretches) -> tuple[Floats, Floats, Floats]:
+        """What a unit of time at each speed adds at most to the worth of its own block, and in each block what a unit at a
+        higher speed adds, and what is there without any."""
+        end = np.minimum(laid.time + _USED, len(self.weights)).astype(np.int64)
+        slope = self._at[end]
+        reached = np.minimum(np.maximum(self._speed[:, None] - laid.low, 0.0), laid.width)
+        mine = (reached * (self.block[:, None] == laid.block)) @ slope
+        without = self._by_block(laid, laid.width * (self._sum[end] - end * slope))
+        return mine, self._by_block(laid, laid.width * slope), without
+
+    def _by_block(self, laid: Stretches, column: Floats) -> Floats:
+        total: Floats = np.bincount(laid.block, column, minlength=self.blocks).astype(np.float64, copy=False)
+        return total
 
     def dealt(self, layout: Layout) -> Floats:
         """The speed of each member."""
@@ -79,66 +123,88 @@ class Ranked:
         return each
 
 
-def most_by_weight(supply: Supply, weight: Floats, near: Layouts) -> tuple[Floats, Floats, Layouts]:
-    """`weight` is by job, above 0. The time on each way, the speed of each job as a part of its class's fastest, and the
-    layouts that prove the optimum; `near` are such of another moment."""
+def most_by_weight(supply: Supply, weight: Floats, near: Near) -> tuple[Floats, Floats, Near]:
+    """`weight` is by job, above 0. The time on each way, the speed of each job as a part of its class's fastest, and
+    what proves the optimum; `near` is such of another moment."""
     order = np.lexsort((-weight, supply.of))
     members = np.split(order, np.cumsum(supply.count.astype(np.int64))[:-1])
-    ranked = [Ranked(weight[mine]) for mine in members]
+    speeds = np.split(supply.ways.sides.speed, supply.ways.sides.first[1:-1])
+    ranked = [Ranked(weight[mine], speed) for mine, speed in zip(members, speeds)]
     program = _Bounded(supply.name, supply.ways, ranked, supply.classes.keys, near)
-    used, tight = program.solve()
+    used, proof = program.solve()
     speed = np.zeros(len(weight))
     for mine, rank, layout in zip(members, ranked, program.layouts(used)):
         speed[mine] = rank.dealt(layout).round(_DIGITS)
-    return used, speed, tight
+    return used, speed, proof
 
 
 class _Bounded:
-    """The program: a column for each way, then one for the worth of each class; rows for resources, for the time of each class,
-    then the bounds."""
+    """The program: a column for each way, then for each block of each class its worth, then the time at higher speeds than its
+    own. Rows for resources, for the time of each class, for the time above each block, then the bounds."""
 
-    def __init__(self, name: str, ways: Ways, ranked: Sequence[Ranked], keys: Sequence[Any], near: Layouts) -> None:
+    def __init__(self, name: str, ways: Ways, ranked: Sequence[Ranked], keys: Sequence[Any], near: Near) -> None:
         self.ways, self.ranked, self.keys = ways, ranked, keys
-        sides, width, classes = ways.sides, len(ways), len(ranked)
-        self._base = len(ways.there_is) + classes
+        sides, width, classes, resources = ways.sides, len(ways), len(ranked), len(ways.there_is)
+        blocks = np.array([rank.blocks for rank in ranked])
+        self._first: Ints = np.concatenate(([0], blocks.cumsum()))  # by class: where its blocks begin among all
+        every = int(self._first[-1])
+        block = np.concatenate([rank.block for rank in ranked]) + self._first[sides.owner]  # of each side
+        self._worth, self._above = width, width + every
         way, resource = (ways.use > 0).nonzero()
+        later = np.delete(np.arange(every), self._first[:-1][blocks > 0])  # blocks with another one above
+        higher = resources + classes + np.arange(every)  # rows, by block
+        follows = (block + 1 < self._first[sides.owner + 1]).nonzero()[0]  # sides that are above some block
         entries = (
-            np.concatenate((resource, len(ways.there_is) + sides.owner)),
-            np.concatenate((way, sides.way)),
-            np.concatenate((ways.use[way, resource], sides.weight)),
+            np.concatenate((resource, resources + sides.owner, higher, higher[later], higher[block[follows] + 1])),
+            np.concatenate((way, sides.way, self._above + np.arange(every), self._above + later - 1, sides.way[follows])),
+            np.concatenate(
+                (ways.use[way, resource], sides.weight, np.ones(every), -np.ones(len(later)), -sides.weight[follows])
+            ),
         )
         named = [*keys, ()]
-        whose = zip(ways.one.tolist(), ways.two.tolist(), ways.types.tolist(), ways.speed.tolist())
-        place = lots((named[one], named[two], kind, speed) for one, two, kind, speed in whose)
-        cost = np.concatenate((-_APART * place * ways.speed, np.ones(classes)))
-        self._cost = cost[:width]
-        most = np.concatenate((np.full(width, np.inf), [rank.weights.sum() for rank in ranked]))
-        count = [len(rank.weights) for rank in ranked]
-        room = np.concatenate((1.0 * ways.there_is, np.array(count, dtype=np.float64)))
-        below = np.full(self._base, -np.inf)
-        self.program = Program(name, cost, np.zeros(len(cost)), most, below, room, entries, tolerance=1e-10)
-        self._bounds: list[tuple[int, Layout]] = []
-        here = [(group, layout) for group, key in enumerate(keys) for layout in near.get(key, ())]
-        self._bind([*((group, _NONE) for group in range(classes)), *here])
+        whose = (ways.one.tolist(), ways.two.tolist(), ways.types.tolist())
+        place = lots((named[one], named[two], kind, speed) for one, two, kind, speed in zip(*whose, ways.speed.tolist()))
+        self._cost: Floats = -_APART * place * ways.speed
+        cost = np.concatenate((self._cost, np.ones(every), np.zeros(every)))
+        most = [(rank.ends[:-1] - rank.ends[1:]) * rank.weights.sum() for rank in ranked]
+        upper = np.concatenate((np.full(width, np.inf), *most, np.full(every, np.inf)))
+        count = np.array([len(rank.weights) for rank in ranked], dtype=np.float64)
+        room = np.concatenate((1.0 * ways.there_is, count, np.zeros(every)))
+        self._base = len(room)
+        self._whose = [(named[one], named[two], kind) for one, two, kind in zip(*whose)]
+        likely = np.array([way in near.ways for way in self._whose], dtype=np.bool_)
+        first = np.concatenate(((ways.two < 0) | likely, np.ones(2 * every, dtype=np.bool_)))
+        bounds = (np.zeros(len(cost)), upper, np.full(len(room), -np.inf), room)
+        self.program = Sifted(name, cost, *bounds, entries, first, tolerance=1e-10)
+        laid: list[tuple[int, Layout, Stretches, Ints]] = []
+        self._bounds: list[tuple[int, Layout, int]] = []  # by row: a class, a layout, a block
+        for group, (rank, key) in enumerate(zip(ranked, keys)):
+            known = near.bounds.get(key, ())
+            some = [(_even(rank, part), np.arange(rank.blocks)) for part in (_PARTS[:1] if known else _PARTS)]
+            some += [(layout, blocks[blocks < rank.blocks]) for layout, blocks in known]
+            laid += [(group, layout, rank.stretches(layout), blocks) for layout, blocks in some]
+        self._bind(laid)
 
-    def solve(self) -> tuple[Floats, Layouts]:
-        """The time on each way, and the bounds that hold there."""
+    def solve(self) -> tuple[Floats, Near]:
+        """The time on each way, and what proves that it is the optimum."""
         best, used = -np.inf, np.zeros(len(self.ways))
         for _ in range(_ROUNDS):
             found = self.program.solve()
-            time, thought = found.values[: len(self.ways)].clip(min=0.0), found.values[len(self.ways) :]
+            time, thought = found.values[: self._worth].clip(min=0.0), found.values[self._worth : self._above]
             layouts = self.layouts(time)
-            worth = np.array([float(rank.weights @ rank.dealt(layout)) for rank, layout in zip(self.ranked, layouts)])
+            laid = [rank.stretches(layout) for rank, layout in zip(self.ranked, layouts)]
+            worth = np.concatenate([rank.worth(one) for rank, one in zip(self.ranked, laid)])
             value = float(worth.sum() + self._cost @ time)
             if value > best:
                 best, used = value, time
             gap = (found.objective - best) / max(found.objective, 1e-300)
-            short = (thought - worth > _USED * np.maximum(worth, 1.0)).nonzero()[0].tolist()
-            if gap <= _GAP or (not short and gap <= _EXACT):
-                return used, self._tight(found.duals[self._base :] > _USED)
-            if not short:
+            short = thought - worth > _USED * np.maximum(worth, 1.0)
+            if gap <= _GAP or (not short.any() and gap <= _EXACT):
+                return used, self._proof(used, found.duals[self._base :] > _USED)
+            if not short.any():
                 break
-            self._bind([(group, layouts[group]) for group in short])
+            parts = [short[begin:end] for begin, end in pairwise(self._first.tolist())]
+            self._bind([(g, layouts[g], laid[g], part.nonzero()[0]) for g, part in enumerate(parts) if part.any()])
         raise SolverError(self.program.name, f"no optimum in {_ROUNDS} rounds")
 
     def layouts(self, time: Floats) -> list[Layout]:
@@ -151,27 +217,42 @@ class _Bounded:
         speed, amount = sides.speed[used], amount[used]
         return [Layout(speed[begin:end], amount[begin:end].cumsum()) for begin, end in pairwise(ends)]
 
-    def _bind(self, bounds: list[tuple[int, Layout]]) -> None:
-        sides, width = self.ways.sides, len(self.ways)
+    def _bind(self, bounds: Sequence[tuple[int, Layout, Stretches, Ints]]) -> None:
+        """Bounds by layouts of classes, on some of their blocks."""
+        sides = self.ways.sides
         rows: list[Ints] = []
         columns: list[Ints] = []
         values: list[Floats] = []
-        above = np.zeros(len(bounds))
-        for row, (group, layout) in enumerate(bounds):
-            mine = slice(sides.first[group], sides.first[group + 1])
-            gain, above[row] = self.ranked[group].bound(layout, sides.speed[mine])
-            some = gain > 0
-            columns += [sides.way[mine][some], np.array([width + group])]
-            values += [-(gain * sides.weight[mine])[some], np.ones(1)]
-            rows.append(np.full(np.count_nonzero(some) + 1, row))
+        above: list[Floats] = []
+        made = 0
+        for group, layout, laid, blocks in bounds:
+            rank, first, many = self.ranked[group], int(self._first[group]) + blocks, len(blocks)
+            mine, higher, without = rank.bounds(laid)
+            row = np.full(rank.blocks, -1, dtype=np.int64)
+            row[blocks] = np.arange(made, made + many)
+            own = row[rank.block]
+            some = ((own >= 0) & (mine > 0)).nonzero()[0]
+            side = sides.first[group] + some
+            rows += [own[some], row[blocks], row[blocks]]
+            columns += [sides.way[side], self._worth + first, self._above + first]
+            values += [-mine[some] * sides.weight[side], np.ones(many), -higher[blocks]]
+            above.append(without[blocks])
+            self._bounds += [(group, layout, block) for block in blocks.tolist()]
+            made += many
         entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
-        self.program.add_rows(np.full(len(bounds), -np.inf), above, entries)
-        self._bounds += bounds
+        self.program.add_rows(np.full(made, -np.inf), np.concatenate(above), entries)
 
-    def _tight(self, holds: Bools) -> Layouts:
-        tight: dict[Any, list[Layout]] = {}
+    def _proof(self, used: Floats, holds: Bools) -> Near:
+        held: dict[int, tuple[int, Layout, list[int]]] = {}
         for at in holds.nonzero()[0].tolist():
-            group, layout = self._bounds[at]
-            if len(layout.speed):
-                tight.setdefault(self.keys[group], []).append(layout)
-        return tight
+            group, layout, block = self._bounds[at]
+            held.setdefault(id(layout), (group, layout, []))[2].append(block)
+        bounds: dict[Any, list[tuple[Layout, Ints]]] = {}
+        for group, layout, blocks in held.values():
+            bounds.setdefault(self.keys[group], []).append((layout, np.array(blocks)))
+        return Near(bounds, frozenset(self._whose[way] for way in (used > _USED).nonzero()[0].tolist()))
+
+
+def _even(rank: Ranked, part: float) -> Layout:
+    """As if so many of the members ran at full speed."""
+    return Layout(rank.ends[:1], np.array([float(round(part * len(rank.weights)))]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class Classes:
     weight: Floats
     group: Ints  # whatever else a policy tells jobs apart by, such as the entity
     rates: Floats  # classes × types, 0 where it may not or cannot run
-    keys: Sequence[tuple[int, ...]]  # what a class is known by from one moment to the next
+    keys: Sequence[tuple[float, ...]]  # what a class is known by from one moment to the next; mostly the same object
 
     def __len__(self) -> int:
         return len(self.count)
@@ -57,10 +58,11 @@ class Classes:
         number, of = view.jobs.number, self.of
         if len(of) and of.min() < 0:
             number, of = number[of >= 0], of[of >= 0]
-        share = Allocation.tidy(share)
-        row, types = (share > 0)[of].nonzero()
+        by_job = Allocation.tidy(share).take(of, axis=0).ravel()
+        entry = by_job.nonzero()[0]
+        row, types = np.divmod(entry, share.shape[1])
         alone = np.full(len(row), -1, dtype=np.int64)
-        return Allocation(number[row], alone, types, share[of[row], types], reasons or {})
+        return Allocation(number[row], alone, types, by_job[entry], reasons or {})
 
     def by_job(self, column: Floats) -> Floats:
         """A column by class, or classes × something, → the same by job of the view; 0 for who can run nowhere."""
@@ -76,34 +78,40 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     jobs, rates, capacity = view.jobs, view.rates, view.capacity
     types = len(capacity)
     usable = jobs.fits & rates.runs_on[rates.row]
-    if int(jobs.workers.max(initial=0)) > int(capacity.min(initial=np.iinfo(np.int64).max)):
+    largest = int(jobs.workers.max(initial=0))
+    if largest > int(capacity.min(initial=np.iinfo(np.int64).max)):
         usable = usable & ((capacity[None, :] >= jobs.workers[:, None]) @ (1 << np.arange(types)))
     row = np.zeros(len(jobs), dtype=np.int64) if alike else rates.row
     code = row * (1 << types) + (usable & ((1 << types) - 1))
-    code = code * (int(jobs.workers.max(initial=0)) + 1) + jobs.workers  # a kind of any size has one row
+    code = code * (largest + 1) + jobs.workers  # a kind of any size has one row
     weights = jobs.weight if by_weight else np.ones(len(jobs))
     if np.count_nonzero(weights != 1.0):
         kinds, which = np.unique(weights, return_inverse=True)
         code = code * len(kinds) + which
     if group is not None:
         code = code * (int(group.max(initial=0)) + 1) + group
-    can = usable > 0
-    if np.count_nonzero(can) == len(can):
-        first, of = _distinct(code)
-        at = first
+    if np.count_nonzero(usable) == len(usable):
+        at, of = _distinct(code)
+        count = np.bincount(of, minlength=len(at))
     else:
-        where = can.nonzero()[0]
+        where = usable.nonzero()[0]
         first, mine = _distinct(code[where])
         of = np.full(len(jobs), -1, dtype=np.int64)
         of[where] = mine
-        at = where[first]
+        at, count = where[first], np.bincount(mine, minlength=len(first))
     row, mask, workers, weight = row[at], usable[at], jobs.workers[at], weights[at]
     tag = np.zeros(len(at), dtype=np.int64) if group is None else group[at]
     allowed = (mask[:, None] >> np.arange(types)) & 1
     speed = np.ones((len(at), types)) if alike else rates.alone[row]
-    keys = list(zip(row.tolist(), mask.tolist(), workers.tolist(), weight.tolist(), tag.tolist()))
-    count = np.bincount(of if len(at) and of.min() >= 0 else of[of >= 0], minlength=len(at))
+    keys = _keys(np.array((row, mask, workers, tag)).tobytes(), weight.tobytes())
     return Classes(of, count, row, workers, weight, tag, speed * allowed, keys)
+
+
+@lru_cache(maxsize=64)
+def _keys(columns: bytes, weight: bytes) -> Sequence[tuple[float, ...]]:
+    """Classes come and go more seldom than jobs: who is handed the same keys again need not look at them."""
+    row, mask, workers, tag = np.frombuffer(columns, dtype=np.int64).reshape(4, -1).tolist()
+    return tuple(zip(row, mask, workers, np.frombuffer(weight).tolist(), tag))
 
 
 def lots(keys: Iterable[Hashable]) -> Floats:
@@ -115,10 +123,11 @@ def lots(keys: Iterable[Hashable]) -> Floats:
 
 def _distinct(code: Ints) -> tuple[Ints, Ints]:
     """Where each value first occurs, by ascending value; and which of them each entry is. Small values need no sorting."""
-    if not len(code) or int(code.max()) > 1 << 16:
+    highest = int(code.max(initial=0))
+    if not len(code) or highest > 1 << 16:
         _, first, of = np.unique(code, return_index=True, return_inverse=True)
         return first, of
-    first_of = np.full(int(code.max()) + 1, -1, dtype=np.int64)
+    first_of = np.full(highest + 1, -1, dtype=np.int64)
     first_of[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # the last write counts: the first occurrence
     known = (first_of >= 0).nonzero()[0]
     place = np.empty(len(first_of), dtype=np.int64)

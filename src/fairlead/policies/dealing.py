@@ -9,13 +9,13 @@ class the stretch is folded in the middle; whoever has more than half of it woul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fairlead.core.allocation import NEGLIGIBLE, Allocation
-from fairlead.core.cluster import Floats, Ints
+from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.reasons import Reason
 from fairlead.policies.ways import Ways
 
@@ -39,37 +39,57 @@ def dealt_out(
     ways: Ways, numbers: Ints, of: Ints, demand: Floats, time: Floats, reasons: Mapping[int, Reason]
 ) -> Allocation | Clash:
     """`time` is by way; the other columns by job: its number, its class, and its demand as a part of its class's fastest."""
+    clash = stuck(ways, of, demand, time)
+    if clash:
+        return Clash([int(numbers[job]) for job in clash])
     sides = ways.sides
-    by_class = of.argsort(kind="stable")
-    ends = np.bincount(of, minlength=len(ways.fastest)).cumsum()
-    amount = time[sides.way] * sides.weight
     who: list[list[int]] = [[] for _ in range(len(sides.way))]  # by side
     part: list[list[float]] = [[] for _ in range(len(sides.way))]
-    clash: list[int] = []
-    begin = 0
-    for group, end in enumerate(ends.tolist()):
-        members = by_class[begin:end]
-        begin = end
-        mine = np.arange(sides.first[group], sides.first[group + 1])
-        mine = mine[amount[mine] > 0]
-        if not len(members) or not len(mine):
-            continue
-        mine = mine[np.argsort(-sides.speed[mine], kind="stable")]
-        speed, laid = sides.speed[mine], amount[mine]
-        wanted = lifted(demand[members], speed, laid)
-        order = np.argsort(-wanted, kind="stable")
-        lots = windows(wanted[order], speed, laid)
-        own = [at for at, side in enumerate(mine.tolist()) if sides.weight[side] == 2.0]
-        stuck = _spread_out(lots, speed, laid, own) if own else None
-        members = members[order]
-        if stuck is not None:
-            clash.append(int(numbers[members[stuck]]))
+    amount = time[sides.way] * sides.weight
+    for members, mine in _by_class(ways, of, amount):
+        members, lots, _ = _lots(ways, members, mine, demand, amount)
         for member, lot in zip(members.tolist(), lots):
             for at, share in lot.items():
                 if share > 0:
                     who[mine[at]].append(member)
                     part[mine[at]].append(share)
-    return Clash(clash) if clash else _met(ways, numbers, who, part, reasons)
+    return _met(ways, numbers, who, part, reasons)
+
+
+def stuck(ways: Ways, of: Ints, demand: Floats, time: Floats) -> list[int]:
+    """Jobs that would be beside themselves, as positions in the columns by job."""
+    sides = ways.sides
+    amount = time[sides.way] * sides.weight
+    # Nobody has more than a unit of time: where a class has two in company of its own, nobody has more than half of it.
+    small = np.zeros(len(ways.fastest), dtype=np.bool_)
+    small[sides.owner[(sides.weight == 2.0) & (amount > 0) & (amount < 2.0)]] = True
+    if not small.any():
+        return []
+    found = [_lots(ways, members, mine, demand, amount) for members, mine in _by_class(ways, of, amount, small)]
+    return [int(members[at]) for members, _, at in found if at is not None]
+
+
+def _by_class(ways: Ways, of: Ints, amount: Floats, only: Bools | None = None) -> Iterator[tuple[Ints, Ints]]:
+    """The members of each class, as positions in the columns by job, and the sides that it uses, fastest first."""
+    sides = ways.sides
+    by_class = of.argsort(kind="stable")
+    ends = np.bincount(of, minlength=len(ways.fastest)).cumsum()
+    for group in range(len(ends)) if only is None else only.nonzero()[0].tolist():
+        members = by_class[ends[group - 1] if group else 0 : ends[group]]
+        mine = np.arange(sides.first[group], sides.first[group + 1])
+        mine = mine[amount[mine] > 0]
+        if len(members) and len(mine):
+            yield members, mine[np.argsort(-sides.speed[mine], kind="stable")]
+
+
+def _lots(ways: Ways, members: Ints, mine: Ints, demand: Floats, amount: Floats) -> tuple[Ints, Lot, int | None]:
+    """The members of a class by demand, what each gets of which of these sides, and who would be beside itself, if anybody."""
+    speed, laid = ways.sides.speed[mine], amount[mine]
+    wanted = lifted(demand[members], speed, laid)
+    order = np.argsort(-wanted, kind="stable")
+    lots = windows(wanted[order], speed, laid)
+    own = (ways.sides.weight[mine] == 2.0).nonzero()[0].tolist()
+    return members[order], lots, _spread_out(lots, speed, laid, own) if own else None
 
 
 def lifted(demand: Floats, speed: Floats, amount: Floats) -> Floats:
@@ -97,7 +117,11 @@ def windows(demand: Floats, speed: Floats, amount: Floats) -> Lot:
     left = [*amount.tolist(), max(len(demand) - float(amount.sum()), 0.0)]
     lots: Lot = []
     for want in demand.tolist():
-        lots.append(_window(want, rate, left))
+        if want <= 0.0 and left[-1] >= 1.0:
+            left[-1] -= 1.0
+            lots.append({})
+        else:
+            lots.append(_window(want, rate, left))
     return lots
 
 

@@ -27,7 +27,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.reasons import Reason
 from fairlead.policies.classes import Classes
-from fairlead.policies.levels import FITS, Cost, Demand, least_level, worth_level
+from fairlead.policies.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.max_min import in_class_order
 from fairlead.policies.program import Program
 
@@ -45,10 +45,9 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """How far demands exceed the cluster (below 0: what is free), and what each type is worth: Σ price_j·N_j = 1."""
+class Fit(Fitted):
+    """What each type is worth, which proves the excess: Σ price_j·N_j = 1."""
 
-    excess: float
     prices: Floats
     used: Floats  # the mix of the answers of each class: classes × answers
 
@@ -164,7 +163,8 @@ class Demands:
         lower[-1], upper[-1] = (-np.inf, np.inf) if loose else (0.0, 0.0)
         one = np.ones(len(self.classes))
         row_lower, row_upper = np.concatenate((np.full(types, -np.inf), one)), np.concatenate((room, one))
-        found = Program(self.name, cost, lower, upper, row_lower, row_upper, entries).solve()
+        # With the usual tolerance the excess itself would be no better than 1e-7.
+        found = Program(self.name, cost, lower, upper, row_lower, row_upper, entries, tolerance=1e-10).solve()
         _put_first(near, np.maximum(found.duals[:types], 0.0))
         return float(found.values[-1]), self._mix(g, f, found.values[:-1])
 

@@ -1,6 +1,6 @@
 """The polytope of allocations over classes, with a level t that rises for all at once:
 
-    max t   s.t.  Σ_j gain_gj·y_gj ≥ base_g + want_g·t      for every class g
+    max t   s.t.  Σ_j gain_gj·y_gj ≥ want_g·t      for every class g
                   Σ_j y_gj ≤ n_g,   Σ_g s_g·y_gj ≤ N_j,   y ≥ 0
 
 y_gj is the time that all members of class g together spend on type j. Company is one more column for a pair of classes on a
@@ -9,7 +9,7 @@ class that has no members for the moment stays in the model with n_g = 0."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,11 +36,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Filled:
-    """An optimum: the level, each class's time by type, each class's price (the dual of its row), and pairs of classes."""
+    """An optimum: the level, each class's time by type, and pairs of classes."""
 
     level: float
     totals: Floats  # classes × types, alone
-    price: Floats
     pair_classes: Ints  # pairs × 2, positions among the classes given
     pair_types: Ints
     pair_time: Floats
@@ -61,40 +60,39 @@ class FairShares:
         capacity: Ints,
         gain: Floats,
         want: Floats,
-        base: Floats | None = None,
         paired: Floats | None = None,
-        then: Floats | None = None,
+        then: Callable[[], Floats] | None = None,
         spread: Spread | None = None,
-        *,
-        primal: bool = False,
     ) -> Filled:
-        """`paired[g, h, j]` is the gain of g beside h on type j. `then` are worths of y_gj to be maximised in the second
-        place (company is worth the sum of both): among the optima, which one. A class's worths may not change."""
+        """`paired[g, h, j]` is the gain of g beside h on type j. `then` tells worths of y_gj to be maximised in the second
+        place (company is worth the sum of both): among the optima, which one. A class's worths may not change; they are asked
+        for where classes are new."""
         if spread is not None:
             gain = np.concatenate((gain, spread.gain), axis=1)
         self._spread = None if spread is None else spread.use
         look = gain if spread is None else np.concatenate((gain, spread.use), axis=1)
         slots = self._fit(classes, capacity, gain, look, paired, then)
-        self._members(slots, classes.count, want, base)
+        self._members(slots, classes.count, want)
         program = self._program
         assert program is not None
         if then is not None:
             program.costs(np.zeros(1, dtype=np.int64), np.array([PRECEDENCE * SECOND * float(want.sum())]))
-        return self._read(slots, program.solve(primal=primal))
+        return self._read(slots, program.solve())
 
     # The model.
 
     def _begin(self, capacity: Ints) -> None:
         self._capacity = capacity.copy()
-        self._slot: dict[tuple[int, ...], int] = {}
+        self._slot: dict[tuple[float, ...], int] = {}
+        self._keys: Sequence[tuple[float, ...]] | None = None  # of the last classes, which stand in these slots
+        self._slots = capacity[:0]
         types = len(capacity)
         apart = self._spread is not None
         self._ways = 2 * types if apart else types
         self._look = np.zeros((0, self._ways + types if apart else self._ways))  # what a class's coefficients come from
         self._row = np.zeros((0,), dtype=np.int64)  # the fairness row of each slot; the next is its time row
         self._column = np.zeros((0,), dtype=np.int64)  # the first of its columns by type
-        self._count = np.zeros(0)
-        self._want, self._base = np.zeros(0), np.zeros(0)
+        self._count, self._want = np.zeros(0), np.zeros(0)
         self._pairs: list[tuple[int, int, int]] = []  # slot, slot, type of each pair's column
         self._pair_column = np.zeros(0, dtype=np.int64)
         self._met = np.zeros((0, 0), dtype=np.bool_)  # slots × slots: whose pairs have been looked at
@@ -110,17 +108,24 @@ class FairShares:
             self._program = Program(self.name, *bounds, (none, none, np.zeros(0)))
 
     def _fit(
-        self, classes: Classes, capacity: Ints, gain: Floats, look: Floats, paired: Floats | None, then: Floats | None
+        self,
+        classes: Classes,
+        capacity: Ints,
+        gain: Floats,
+        look: Floats,
+        paired: Floats | None,
+        then: Callable[[], Floats] | None,
     ) -> Ints:
         """Where each class stands in the model; new ones come in, and a model that no longer fits is begun anew."""
-        slots = [self._slot.get(key, -1) for key in classes.keys]
-        known = np.array(slots, dtype=np.int64)
+        known = self._slots
+        if classes.keys is not self._keys:
+            known = np.array([self._slot.get(key, -1) for key in classes.keys], dtype=np.int64)
         here = known >= 0
         fits = np.array_equal(capacity, self._capacity) and self._ways == gain.shape[1]
         fits = fits and np.array_equal(self._look[known[here]], look[here])
         if not fits or len(self._slot) + np.count_nonzero(~here) > 4 * len(classes) + 64:
             self._begin(capacity)
-            here[:] = False
+            known, here = known.copy(), np.zeros(len(known), dtype=np.bool_)
         new = (~here).nonzero()[0]
         if len(new):
             known[new] = self._enter(classes, new, gain, then)
@@ -131,6 +136,7 @@ class FairShares:
                 known = self._enter(classes, np.arange(len(classes)), gain, then)
                 self._look = look
             self._enter_pairs(classes, known, gain, paired, then)
+        self._keys, self._slots = classes.keys, known
         return known
 
     def _as_before(self, slots: Ints, paired: Floats) -> bool:
@@ -139,7 +145,7 @@ class FairShares:
         here, given = np.ix_(slots[old], slots[old]), paired[np.ix_(old, old)]
         return bool(np.array_equal(self._paired[here][self._met[here]], given[self._met[here]]))
 
-    def _enter(self, classes: Classes, new: Ints, gain: Floats, then: Floats | None) -> Ints:
+    def _enter(self, classes: Classes, new: Ints, gain: Floats, then: Callable[[], Floats] | None) -> Ints:
         program, ways = self._program, self._ways
         assert program is not None
         begin, count = len(self._slot), len(new)
@@ -161,16 +167,18 @@ class FairShares:
             value.append(self._spread[new].ravel())
             cols.append(together)
         upper = np.where(speed.ravel() > 0, np.inf, 0.0)
-        cost = np.zeros(width) if then is None else SECOND * then[new].ravel()
+        cost = np.zeros(width) if then is None else SECOND * then()[new].ravel()
         entries = (np.concatenate(at), np.concatenate(cols), np.concatenate(value))
         columns = program.add_columns(cost, np.zeros(width), upper, entries)
         self._row = np.concatenate((self._row, fair))
         self._column = np.concatenate((self._column, columns[::ways]))
         nothing = np.zeros(count)
-        self._count, self._want, self._base = (np.concatenate((c, nothing)) for c in (self._count, self._want, self._base))
+        self._count, self._want = np.concatenate((self._count, nothing)), np.concatenate((self._want, nothing))
         return mine
 
-    def _enter_pairs(self, classes: Classes, slots: Ints, gain: Floats, paired: Floats, then: Floats | None) -> None:
+    def _enter_pairs(
+        self, classes: Classes, slots: Ints, gain: Floats, paired: Floats, then: Callable[[], Floats] | None
+    ) -> None:
         """Columns for classes that meet for the first time. A pair that does no better than taking turns is left out."""
         program = self._program
         assert program is not None
@@ -187,7 +195,6 @@ class FairShares:
         self._met[here] = True
         self._paired[here] = paired
         gain = gain[:, : len(self._capacity)]  # of who stands together
-        then = None if then is None else then[:, : len(self._capacity)]
         pays = paying(paired, gain, classes.workers) & fresh[:, :, None]
         j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()
         if not len(g):
@@ -211,7 +218,7 @@ class FairShares:
         nothing = np.zeros(len(g))
         cost = nothing
         if then is not None:  # a member's worth falls with its progress
-            worth = np.divide(then, gain, out=np.zeros_like(gain), where=gain > 0)
+            worth = np.divide(then()[:, : len(self._capacity)], gain, out=np.zeros_like(gain), where=gain > 0)
             keys, places = classes.keys, zip(g.tolist(), h.tolist(), j.tolist())
             place = lots((keys[one], keys[two], kind) for one, two, kind in places)
             cost = SECOND * (paired[g, h, j] * worth[g, j] + paired[h, g, j] * worth[h, j]) * (1.0 - 1e-3 * place)
@@ -219,14 +226,12 @@ class FairShares:
         self._pairs += list(zip(slots[g].tolist(), slots[h].tolist(), j.tolist()))
         self._pair_column = np.concatenate((self._pair_column, made))
 
-    def _members(self, slots: Ints, count: Ints, want: Floats, base: Floats | None) -> None:
+    def _members(self, slots: Ints, count: Ints, want: Floats) -> None:
         """How many there are of each class now; only what changed is told to the solver."""
         program = self._program
         assert program is not None
-        counts, wants, bases = np.zeros(len(self._count)), np.zeros(len(self._count)), np.zeros(len(self._count))
+        counts, wants = np.zeros(len(self._count)), np.zeros(len(self._count))
         counts[slots], wants[slots] = count, want
-        if base is not None:
-            bases[slots] = base
         rise = (wants != self._want).nonzero()[0]
         for slot in rise.tolist():
             program.coefficient(int(self._row[slot]), 0, -float(wants[slot]))
@@ -239,10 +244,7 @@ class FairShares:
                 if len(columns):
                     upper = np.where(counts[mine] >= 2, np.inf, 0.0)
                     program.column_bounds(columns, np.zeros(len(columns)), upper)
-        floor = (bases != self._base).nonzero()[0]
-        if len(floor):
-            program.row_bounds(self._row[floor], bases[floor], np.full(len(floor), np.inf))
-        self._count, self._want, self._base = counts, wants, bases
+        self._count, self._want = counts, wants
 
     # The answer.
 
@@ -260,4 +262,4 @@ class FairShares:
             pairs = np.array([(position[g], position[h]) for g, h, _ in chosen], dtype=np.int64).reshape(-1, 2)
             kinds = np.array([j for _, _, j in chosen], dtype=np.int64)
             time = amount[some]
-        return Filled(float(found.values[0]), totals, -found.duals[self._row[slots]], pairs, kinds, time)
+        return Filled(float(found.values[0]), totals, pairs, kinds, time)

@@ -14,9 +14,9 @@ until it ends, and the line stops at the first that finds none."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.by_rank import Layout, most_by_weight
+from fairlead.policies.by_rank import Near, most_by_weight
 from fairlead.policies.classes import Classes, classes_of
 from fairlead.policies.company import Sharing
 from fairlead.policies.in_line import beside, in_pairs, taken
@@ -50,7 +50,7 @@ class FifoPerf(Sharing):
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     sticky: bool = False
-    _near: dict[Any, Sequence[Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _near: list[Near] = field(default_factory=list, init=False, repr=False, compare=False)  # what proved the last optimum
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
@@ -72,9 +72,8 @@ class FifoPerf(Sharing):
     def _in_company(self, means: Means) -> Answer:
         assert isinstance(means, Supply)
         weight = _by_arrival(means.there, len(means.classes.of))
-        used, part, near = most_by_weight(means, weight, self._near)
-        self._near.clear()
-        self._near.update(near)
+        used, part, near = most_by_weight(means, weight, self._near[0] if self._near else Near())
+        self._near[:] = [near]
         return Answer(used, means.asked(part * means.fastest))
 
     def _one_by_one(self, view: Snapshot, classes: Classes, memo: Memo) -> tuple[Allocation, Memo]:

@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.ranking import crossing, in_order
@@ -26,8 +28,12 @@ class LeastAttainedService:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs
         by_accelerator = self.by == "accelerator-time"
-        key = (jobs.accelerator_s if by_accelerator else jobs.run_s) / jobs.weight
+        key = jobs.accelerator_s if by_accelerator else jobs.run_s
+        if view.weighted:
+            key = key / jobs.weight
         selection = in_order(view, key, backfill=self.backfill, holds_until=math.inf)
         at = jobs.position_of(selection.jobs)
-        growth = (jobs.workers[at] if by_accelerator else 1) / jobs.weight[at]
+        growth = jobs.workers[at] if by_accelerator else np.ones(len(at))
+        if view.weighted:
+            growth = growth / jobs.weight[at]
         return selection.until(crossing(view.time, key, at, growth)), memo

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from fairlead.policies.program import TOLERANCE
 FITS = 1e-9
 """Demands that exceed the cluster by no more than this part of it fit."""
 
+_NEARLY = 1e-7
 _ROUNDS = 60
 _STEPS = 200
 _CLOSE = 1e-9  # a last step so small leaves an error of its square
@@ -25,9 +27,20 @@ Cost: TypeAlias = Callable[[Floats], tuple[float, Floats]]
 """Demands → what they cost beyond all that there is to spend, and how fast each job's cost rises with its demand."""
 
 
-class Fitted(Protocol):
+@dataclass(frozen=True)
+class Fitted:
+    """By what part demands exceed the cluster (below 0: what is free)."""
+
+    excess: float
+
     @property
-    def excess(self) -> float: ...
+    def has_room(self) -> bool:
+        return self.excess <= FITS
+
+    @property
+    def has_nearly_room(self) -> bool:
+        """What is left of a difference when nothing smaller can be told apart."""
+        return self.excess <= _NEARLY
 
 
 F = TypeVar("F", bound=Fitted)
@@ -49,7 +62,7 @@ def least_level(
     for _ in range(_ROUNDS):
         wanted = demand(level)[0]
         found = fit(wanted)
-        if found.excess <= FITS:
+        if found.has_room:
             return level, wanted, found
         raised = worth_level(demand, cost(found), level, highest, level)
         if raised <= level:  # as near as numbers come

@@ -72,8 +72,9 @@ class MaxMinFairnessPerf(Sharing):
         spread = apart(classes, view, gain) if self.placement_sensitive else None
         worth = gain if spread is None else np.concatenate((gain, spread.gain), axis=1)
         want = classes.count * classes.weight
-        then = in_class_order(worth, classes)
-        filled = self._shares.solve(classes, view.capacity, gain, want, paired=paired, then=then, spread=spread)
+        filled = self._shares.solve(
+            classes, view.capacity, gain, want, paired=paired, then=lambda: in_class_order(worth, classes), spread=spread
+        )
         return dealt(classes, view, filled), memo
 
 

@@ -3,9 +3,11 @@ requests need, and training on what is left.
 
     n_s = ⌈a_s + headroom·a_s / √(R_s·SLO_s)⌉ accelerators of the type on which these are fewest; a_s as in `pooling.py`
 
-A session is a job without an end: somebody cancels it. It has as many workers as it needs, however many it was submitted with,
-each a replica. R_s is what the job reported last as `request_rate`, or what `sessions` says. What routers have to know is in
-the memo, which is journaled when it changes: the batch of each session, and for how many requests a second it was planned.
+A session is a job without an end: somebody cancels it. Where it is elastic it has as many workers as it needs, however many it
+was submitted with, each a replica; otherwise always those. R_s is what the job reported last as `request_rate`, or what
+`sessions` says. What routers have to know is in the memo, which is journaled when it changes: the batch of each session, and
+for how many requests a second it was planned. An elastic session's launch carries its batch too; where the batch alone
+changes, nobody is started again for that.
 
 Sessions have accelerators to themselves here; `pooling.py` packs closer, and a selection has no words for it: jobs that share
 accelerators share all of them."""
@@ -22,7 +24,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
-from fairlead.core.inference import MOST_IN_A_BATCH, Session, latencies
+from fairlead.core.inference import MOST_IN_A_BATCH, MOST_REQUESTS_PER_S, REPORTED, Session, latencies
 from fairlead.core.plan import Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
@@ -32,7 +34,6 @@ from fairlead.policies.las import LeastAttainedService
 from fairlead.policies.pooling import gathered_batch
 from fairlead.policies.size import ShortestRemainingTimeFirst
 
-REPORTED = "request_rate"
 _TRAINING: Mapping[str, Policy] = {  # policies without a memory
     "fifo": Fifo(preempt=True),
     "las": LeastAttainedService(),
@@ -100,7 +101,7 @@ class Nexus:
         rest, _ = policy.select(trained.but(capacity=view.capacity - used), None)
         routing = _routing(view, sized)
         known = {} if memo is None else memo["routing"]
-        return _both(sized, reasons, rest), memo if routing == known else {"routing": routing}
+        return _both(view, sized, reasons, rest), memo if routing == known else {"routing": routing}
 
     def _ours(self, view: Snapshot) -> Bools:
         if not self.sessions:
@@ -116,13 +117,17 @@ class Nexus:
         reasons: dict[int, Reason] = {}
         protected, reported = view.protected, jobs.metric(REPORTED)
         fixed = np.zeros(len(jobs), dtype=np.bool_) if protected is None else protected[ours]
+        elastic = view.elastic[ours]
         for row in np.lexsort((~jobs.running, ~fixed)).tolist():
             number, held = int(jobs.number[row]), int(jobs.held[row])
             now = int(jobs.type[row]) if jobs.running[row] else -1
             ways = self._ways(view, number, float(reported[row]), int(jobs.fits[row]))
-            one = _choice(number, ways, free, now, held, self.spare, fixed=bool(fixed[row]))
+            if fixed[row] or elastic[row]:
+                one = _choice(number, ways, free, now, held, self.spare, fixed=bool(fixed[row]))
+            else:
+                one = _as_asked(ways, free, now, int(jobs.workers[row]))
             if one is None:
-                need = min((way.needed for way in ways.values()), default=0)
+                need = min((way.needed for way in ways.values()), default=0) if elastic[row] else int(jobs.workers[row])
                 what = Unplaced.outranked(need, free=int(free.max(initial=0)))
                 reasons[number] = what if ways else Unplaced.unsuitable("no type answers a single request within its SLO")
                 continue
@@ -138,13 +143,13 @@ class Nexus:
 
     def _ways(self, view: Snapshot, number: int, reported: float, fits: int) -> dict[int, _Sized]:
         """By type, what the session needs there."""
-        session = self.session(view.job_of[number].name, reported if reported > 0 else None)
+        session = self.session(view.job_of[number].name, min(reported, MOST_REQUESTS_PER_S) if reported > 0 else None)
         rate, ways = session.rate, {}
         for code, name in enumerate(view.cluster.type_names):
             batch = gathered_batch(session, name, self.wait) if fits >> code & 1 else 0
             if batch:
                 load = rate / float(session.throughput(name)[batch - 1])
-                needed = math.ceil(load * (1 + self.headroom / math.sqrt(rate * session.slo_s)) - 1e-9)
+                needed = max(1, math.ceil(load * (1 + self.headroom / math.sqrt(rate * session.slo_s)) - 1e-9))
                 ways[code] = _Sized(number, code, needed, needed, batch, rate)
         return ways
 
@@ -171,16 +176,27 @@ def _choice(
     return replace(best, workers=int(free[best.type]))
 
 
-def _both(sized: list[_Sized], reasons: Mapping[int, Reason], rest: Selection) -> Selection:
+def _as_asked(ways: Mapping[int, _Sized], free: Ints, now: int, workers: int) -> _Sized | None:
+    """With the replicas that it was submitted with: where it is, else where it needs fewest."""
+    enough = [way for way in ways.values() if workers <= free[way.type]]
+    best = min(enough, key=lambda way: (way.type != now, way.needed, way.type), default=None)
+    return None if best is None else replace(best, workers=workers)
+
+
+def _both(view: Snapshot, sized: list[_Sized], reasons: Mapping[int, Reason], rest: Selection) -> Selection:
     if not sized and not reasons:
         return rest
-    columns = ([getattr(one, name) for one in sized] for name in ("job", "type", "workers"))
-    jobs, types, workers = (np.array(column, dtype=np.int64) for column in columns)
+    columns = ([getattr(one, name) for one in sized] for name in ("job", "type", "workers", "batch"))
+    jobs, types, workers, batches = (np.array(column, dtype=np.int64) for column in columns)
+    at = view.jobs.position_of(jobs)
+    stays = (view.jobs.type[at] == types) & (view.jobs.held[at] == workers)
+    batches = np.where(view.elastic[at], np.where(stays, view.jobs.batch_size[at], batches), 0)
     return replace(
         rest,
         jobs=np.concatenate((jobs, rest.jobs)),
         types=np.concatenate((types, rest.types)),
         workers=np.concatenate((workers, rest.workers)),
+        batch_sizes=np.concatenate((batches, np.zeros(len(rest), dtype=np.int64))),
         reasons={**rest.reasons, **reasons},
     )
 

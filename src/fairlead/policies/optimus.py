@@ -17,18 +17,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.convergence import steps_to_converge
 from fairlead.core.events import Memo
-from fairlead.core.job import ELASTIC
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
-
-
-class _Steps(NamedTuple):
-    """What one job can be given on a type: sizes, ascending, and how long it would take with each."""
-
-    sizes: list[int]
-    takes_s: list[float]
 
 
 @dataclass(frozen=True)
@@ -40,73 +33,95 @@ class Optimus:
     everybody: bool = False
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
-        jobs = view.jobs
-        if not len(jobs):
+        if not len(view.jobs):
             return Selection.nobody(), memo
-        options = self._options(view)
+        options = _Options.of(view, self._left(view), self._elastic(view))
         free = view.capacity.tolist()
-        given: dict[int, tuple[int, int]] = {}  # by position: a type, and which of its sizes
-        first = [min((each.takes_s[0], kind) for kind, each in of.items()) if of else (np.inf, -1) for of in options]
-        for at in sorted(range(len(jobs)), key=lambda at: first[at][0]):
-            for kind, each in sorted(options[at].items(), key=lambda one: one[1].takes_s[0]):
-                if free[kind] >= each.sizes[0]:
-                    given[at], free[kind] = (kind, 0), free[kind] - each.sizes[0]
+        given: dict[int, int] = {}  # by position: a type
+        for at in options.takes_s.min(axis=1).argsort(kind="stable").tolist():
+            if not any(free):
+                break
+            for kind in options.takes_s[at].argsort(kind="stable").tolist():
+                least = int(options.least[at, kind])
+                if 0 < least <= free[kind]:
+                    given[at], free[kind] = kind, free[kind] - least
                     break
-        self._grow(options, given, free)
-        order = list(given)
-        types = np.array([given[at][0] for at in order], dtype=np.int64)
-        workers = np.array([options[at][given[at][0]].sizes[given[at][1]] for at in order], dtype=np.int64)
-        return Selection(jobs.number[order], types, workers), memo
+        workers = _grown({at: (kind, options.steps(at, kind)) for at, kind in given.items()}, free)
+        numbers = view.jobs.number[list(given)]
+        return Selection(numbers, np.array([*given.values()], dtype=np.int64), np.array(workers, dtype=np.int64)), memo
 
-    def _grow(self, options: list[dict[int, _Steps]], given: dict[int, tuple[int, int]], free: list[int]) -> None:
-        heap = [(-gain, at) for at, (kind, size) in given.items() if (gain := _gain(options[at][kind], size)) > 0]
-        heapq.heapify(heap)
-        while heap:
-            _, at = heapq.heappop(heap)
-            kind, size = given[at]
-            mine = options[at][kind]
-            more = mine.sizes[size + 1] - mine.sizes[size]
-            if more > free[kind]:
-                continue
-            given[at], free[kind] = (kind, size + 1), free[kind] - more
-            if (gain := _gain(mine, size + 1)) > 0:
-                heapq.heappush(heap, (-gain, at))
+    def _elastic(self, view: Snapshot) -> Bools:
+        return np.ones(len(view.jobs), dtype=np.bool_) if self.everybody else view.elastic
 
-    def _options(self, view: Snapshot) -> list[dict[int, _Steps]]:
-        """By position, and by type on which it can run."""
-        jobs, rates = view.jobs, view.rates
-        left = self._left(view)
-        asked, mine, fits = rates.of_jobs, jobs.workers.tolist(), jobs.fits.tolist()
-        elastic = [self.everybody or view.job_of[number].mode == ELASTIC for number in jobs.number.tolist()]
-        known, sizes = np.zeros((0, *asked.shape)), np.zeros(0, dtype=np.int64)
-        if rates.other_sizes is not None and any(elastic):
-            sizes = np.array([size for size in rates.other_sizes.sizes if size <= view.capacity.max()], dtype=np.int64)
-            known = np.array([rates.other_sizes.at(size)[rates.row] for size in sizes.tolist()]).reshape(-1, *asked.shape)
-        options: list[dict[int, _Steps]] = []
-        for at, size in enumerate(mine):
-            of: dict[int, _Steps] = {}
-            for kind in range(len(view.capacity)):
-                if fits[at] >> kind & 1 and asked[at, kind] > 0:
-                    speeds = known[:, at, kind]
-                    can = speeds.nonzero()[0] if elastic[at] else ()
-                    if len(can):
-                        of[kind] = _Steps(sizes[can].tolist(), (left[at] / speeds[can]).tolist())
-                    else:
-                        of[kind] = _Steps([size], [left[at] / float(asked[at, kind])])
-            options.append(of)
-        return options
-
-    def _left(self, view: Snapshot) -> list[float]:
+    def _left(self, view: Snapshot) -> Floats:
         """Steps until each is done; who is all but done still has a little to do."""
         jobs = view.jobs
         left = jobs.steps_left
         if not self.oracle:
             left = np.minimum(left, steps_to_converge(jobs, view.learned))
-        steps: list[float] = np.maximum(left, 1e-6 * jobs.steps).tolist()
-        return steps
+        return np.maximum(left, 1e-6 * jobs.steps)
 
 
-def _gain(of: _Steps, size: int) -> float:
-    if size + 1 == len(of.sizes):
-        return 0.0
-    return (of.takes_s[size] - of.takes_s[size + 1]) / (of.sizes[size + 1] - of.sizes[size])
+class _Steps(NamedTuple):
+    """What one job can be given on a type: sizes, ascending, and how long it would take with each."""
+
+    sizes: list[int]
+    takes_s: list[float]
+
+    def gain(self, at: int) -> float:
+        """What a worker more shortens, on the way to the next size."""
+        if at + 1 == len(self.sizes):
+            return 0.0
+        return (self.takes_s[at] - self.takes_s[at + 1]) / (self.sizes[at + 1] - self.sizes[at])
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What all of them can be given, by position and type: the smallest size (0: it cannot run there), and how long it takes
+    with that; and how fast each is at which size, 0 where that is not known."""
+
+    left: Floats
+    least: Ints
+    takes_s: Floats
+    sizes: Ints
+    speeds: Floats  # sizes × jobs × types
+
+    @classmethod
+    def of(cls, view: Snapshot, left: Floats, elastic: Bools) -> _Options:
+        jobs, rates = view.jobs, view.rates
+        asked = rates.of_jobs * ((jobs.fits[:, None] >> np.arange(len(view.capacity))) & 1)
+        least, rate = np.repeat(jobs.workers[:, None], asked.shape[1], axis=1), asked.copy()
+        sizes, speeds = np.zeros(0, dtype=np.int64), np.zeros((0, *asked.shape))
+        if rates.other_sizes is not None and elastic.any():
+            sizes = np.array([size for size in rates.other_sizes.sizes if size <= view.capacity.max()], dtype=np.int64)
+        if len(sizes) and rates.other_sizes is not None:
+            speeds = np.where(elastic[:, None] & (asked > 0), rates.other_sizes.at(sizes.tolist())[:, rates.row], 0.0)
+            first = (speeds > 0).argmax(axis=0)
+            slowest = np.take_along_axis(speeds, first[None], axis=0)[0]
+            least, rate = np.where(slowest > 0, sizes[first], least), np.where(slowest > 0, slowest, asked)
+        takes = np.divide(left[:, None], rate, out=np.full(rate.shape, np.inf), where=rate > 0)
+        return cls(left, np.where(rate > 0, least, 0), takes, sizes, speeds)
+
+    def steps(self, at: int, kind: int) -> _Steps:
+        speeds = self.speeds[:, at, kind]
+        known = speeds.nonzero()[0]
+        if not len(known):
+            return _Steps([int(self.least[at, kind])], [float(self.takes_s[at, kind])])
+        return _Steps(self.sizes[known].tolist(), (self.left[at] / speeds[known]).tolist())
+
+
+def _grown(given: dict[int, tuple[int, _Steps]], free: list[int]) -> list[int]:
+    """How many workers each has, in their order, once what is free has gone where it shortens the most."""
+    has = dict.fromkeys(given, 0)  # which of its sizes
+    heap = [(-gain, at) for at, (_, steps) in given.items() if (gain := steps.gain(0)) > 0]
+    heapq.heapify(heap)
+    while heap:
+        _, at = heapq.heappop(heap)
+        kind, steps = given[at]
+        more = steps.sizes[has[at] + 1] - steps.sizes[has[at]]
+        if more > free[kind]:
+            continue
+        has[at], free[kind] = has[at] + 1, free[kind] - more
+        if (gain := steps.gain(has[at])) > 0:
+            heapq.heappush(heap, (-gain, at))
+    return [steps.sizes[has[at]] for at, (_, steps) in given.items()]

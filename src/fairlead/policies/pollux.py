@@ -8,8 +8,9 @@ seconds leaves of a job's speed (§4.2.1). A job's goodput follows from what it 
 on several.
 
 Sizes are halves of a node down to one worker, and whole nodes. So the objective is a sum over jobs under one capacity, and a
-dynamic program finds the best sizes exactly; they fit on nodes of one size, and who keeps its size stays where it is. Who is
-not elastic has the size that it asked for. Between decisions batch sizes are the jobs' own business (`TUNED`)."""
+dynamic program finds the best sizes exactly; they fit on nodes of one size, and who keeps its size stays where it is. With
+more jobs than accelerators nobody is stopped, and who came first is next. Who is not elastic has the size that it asked for.
+Between decisions batch sizes are the jobs' own business (`TUNED`)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,6 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.goodput import Goodputs
-from fairlead.core.job import ELASTIC
 from fairlead.core.plan import TUNED, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.nodes import Nodes
@@ -67,7 +67,7 @@ class Pollux:
 
     def _on(self, kind: int, crowd: _Crowd, view: Snapshot) -> dict[int, list[int]]:
         """Which accelerators of a type jobs get, by their row."""
-        jobs, cluster = view.jobs, view.cluster
+        cluster = view.cluster
         mine = (crowd.type == kind).nonzero()[0]
         nodes = _nodes(view, kind, crowd.places, mine[crowd.fixed[mine]])
         capacity = sum(map(len, nodes.free.values()))
@@ -75,7 +75,8 @@ class Pollux:
             nodes.keep(at, crowd.places[at])
         rows = mine[~crowd.fixed[mine]]
         if len(rows) and capacity:
-            rows = rows[np.lexsort((jobs.submitted_s[rows], jobs.accelerator_s[rows]))]
+            # Of jobs that cost the same the last ones are served: who runs, and of who waits whoever came first.
+            rows = rows[np.lexsort((-rows, crowd.held[rows] > 0))]
             left = sum(map(len, nodes.free.values()))
             node = int(cluster.largest_node_of_type[kind])
             sizes, speedup = self._options(rows, crowd, capacity, node, len(mine))
@@ -104,13 +105,17 @@ class Pollux:
         sizes[rigid, 1] = crowd.asked[rows][rigid]
         speedup = np.where(sizes == np.where(elastic, 1, crowd.asked[rows])[:, None], sizes / fair, 0.0)
         speedup[:, 0] = held / fair
-        usual = np.maximum(models.best([fair], [fair > node]), models.best([1], [False]))
-        sound = usual[:, 0] > 0  # of who tells nonsense nothing is known
-        known, usual, models, most = known[sound], usual[sound], models.only(sound), most[sound]
-        speedup[known, 1:-1] = np.where(table <= most[:, None], models.best(table, table > node), 0.0) / usual
-        speedup[known, 0] = models.here(held[known], crowd.across[rows[known]]) / usual[:, 0]
+        share = np.minimum(fair, models.most_workers)  # who cannot use a fair share is measured by what it can use of it
+        own = np.stack((held[known], share), axis=1), np.stack((crowd.across[rows[known]], share > node), axis=1)
+        now, fairly = models.here(*own).T
+        there = models.best(table, table > node)
+        usual = np.maximum(fairly, there[:, 0])  # one worker is the first of the sizes
+        sound = usual > 0  # of who tells nonsense nothing is known
+        known, usual = known[sound], usual[sound]
+        speedup[known, 1:-1] = np.where(table <= most[:, None], there, 0.0)[sound] / usual[:, None]
+        speedup[known, 0] = now[sound] / usual
         age, spent = crowd.age[rows], crowd.restarts[rows] * self.restart_s
-        kept = np.where(crowd.running[rows], np.maximum(age - spent, 0.0) / np.maximum(age + self.restart_s, 1e-9), 1.0)
+        kept = np.where(held > 0, np.maximum(age - spent, 0.0) / np.maximum(age + self.restart_s, 1e-9), 1.0)
         speedup[:, 1:-1] *= kept[:, None]
         speedup[sizes > capacity] = 0.0
         return sizes, speedup
@@ -149,7 +154,6 @@ class _Crowd:
     type: Ints  # on which each is to run
     asked: Ints
     elastic: Bools
-    running: Bools
     fixed: Bools  # runs, and must be left alone
     held: Ints  # what it can stay on; 0 where it has to leave
     across: Bools  # it stands on several nodes
@@ -164,7 +168,7 @@ class _Crowd:
     def of(cls, view: Snapshot) -> _Crowd:
         jobs = view.jobs
         numbers, running = jobs.number.tolist(), jobs.running
-        elastic: Bools = np.array([view.job_of[number].mode == ELASTIC for number in numbers], dtype=np.bool_)
+        elastic = view.elastic
         places = [view.holdings.of(n).tolist() if runs else [] for n, runs in zip(numbers, running.tolist())]
         stays: Bools = np.array([bool(view.up[held].all()) for held in places], dtype=np.bool_)
         node_of = view.cluster.node_of_accelerator
@@ -176,7 +180,6 @@ class _Crowd:
             type=_types(view, elastic),
             asked=jobs.workers,
             elastic=elastic,
-            running=running,
             fixed=fixed,
             held=np.where(stays, jobs.held, 0),
             across=across,

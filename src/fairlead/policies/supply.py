@@ -14,7 +14,7 @@ Company inside a class takes one thing more: nobody can be beside itself. `deali
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,24 +24,26 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
 from fairlead.policies.classes import Classes, lots
-from fairlead.policies.dealing import Clash, dealt_out
-from fairlead.policies.levels import FITS, Cost, Demand, least_level, worth_level
+from fairlead.policies.dealing import Clash, dealt_out, stuck
+from fairlead.policies.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.max_min import SLIGHT
 from fairlead.policies.program import TOLERANCE, Program, Solution
+from fairlead.policies.sifting import Sifted
 from fairlead.policies.ways import Ways
 
 _ROUNDS = 500
 _USED = 1e-10
-_STUCK = 1e-7
 _SLACK = 10 * FITS  # rows that some fit was short of by a little less than counts
 
 
 class Asked:
     """Demands of jobs, as parts of their class's fastest, in an order in which sums beyond a speed are looked up."""
 
-    def __init__(self, of: Ints, part: Floats, classes: int) -> None:
+    def __init__(self, of: Ints, part: Floats, classes: int, order: Ints | None = None) -> None:
+        """`order` is one that is nearly right: sorting then takes a fraction of the time."""
         key = of - 0.5 * part  # by class, and inside from the largest demand to the least
-        order = key.argsort(kind="stable")
+        self.order: Ints = key.argsort(kind="stable") if order is None else order[key[order].argsort(kind="stable")]
+        order = self.order
         self.part = part
         self._key = key[order]
         self._sum = np.concatenate(([0.0], np.cumsum(part[order])))
@@ -77,22 +79,12 @@ class Bill:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """How far demands exceed the cluster (below 0: what is free), prices that prove it, and the time on each way."""
+class Fit(Fitted):
+    """Prices that prove the excess, and the time on each way."""
 
-    excess: float
     prices: Floats  # by resource; all together cost 1
     bill: Bill
     used: Floats
-
-    @property
-    def has_room(self) -> bool:
-        return self.excess <= FITS
-
-    @property
-    def has_nearly_room(self) -> bool:
-        """What is left of a difference when nothing smaller can be told apart."""
-        return self.excess <= _STUCK
 
 
 class Supply:
@@ -107,6 +99,7 @@ class Supply:
         self.count = np.bincount(self.of, minlength=len(classes)).astype(np.float64)
         self.near: Floats | None = None  # its prices are for ways that may not be there the next time
         self._level: _Model | None = None
+        self._order: Ints | None = None  # of the last demands
 
     def follows(self, earlier: Supply) -> Ints:
         """The earlier supply's classes were larger: what it had to be asked for is asked for from the start. By class, which of
@@ -119,7 +112,10 @@ class Supply:
 
     def asked(self, demand: Floats) -> Asked:
         """Throughputs by job as demands."""
-        return Asked(self.of, np.clip(demand / self.fastest, 0.0, 1.0), len(self.classes))
+        part = np.minimum(np.maximum(demand / self.fastest, 0.0), 1.0)
+        asked = Asked(self.of, part, len(self.classes), self._order)
+        self._order = asked.order
+        return asked
 
     def paid(self, asked: Asked, fit: Fit) -> Floats:
         """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
@@ -210,6 +206,10 @@ class Supply:
     def allocation(self, numbers: Ints, asked: Asked, time: Floats, reasons: Mapping[int, Reason]) -> Allocation | Clash:
         return dealt_out(self.ways, numbers[self.there], self.of, asked.part, time, reasons)
 
+    def beside_themselves(self, asked: Asked, time: Floats) -> Sequence[int]:
+        """Jobs that would be beside themselves if the time were dealt out, as positions among those that are there."""
+        return stuck(self.ways, self.of, asked.part, time)
+
     def _plain(self) -> _Model:
         if self._level is None:
             self._level = _Model(self, np.append(-1.0, np.zeros(len(self.ways))), scaled=False)
@@ -239,7 +239,12 @@ class _Model:
         lower[0] = 0.0 if scaled else -np.inf
         entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
         below = np.full(resources + classes, -np.inf)
-        self.program = Program(supply.name, cost, lower, upper, below, above, entries, tolerance=1e-10)
+        self.program: Program | Sifted
+        if scaled:
+            self.program = Program(supply.name, cost, lower, upper, below, above, entries, tolerance=1e-10)
+        else:
+            alone = np.append(True, ways.two < 0)
+            self.program = Sifted(supply.name, cost, lower, upper, below, above, entries, alone, tolerance=1e-10)
         self._base = resources + classes
         self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
         self._expected: tuple[Ints, Floats] = (self.owner, self.speed)

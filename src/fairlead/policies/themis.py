@@ -35,14 +35,13 @@ class Themis:
 
     Of the jobs without a lease the fraction `visible` with the highest ρ bids with what 1/ρ would be at the end of a lease, and
     the division is proportionally fair. What each should pay is cut from its lease. What nobody of them can use goes to the
-    others, the worst off first. With `elastic` a job may get fewer workers than it asks for.
+    others, the worst off first. An elastic job may get fewer workers than it asks for.
     """
 
     paper: ClassVar[str] = "Themis §3–4 (Mahajan et al., NSDI'20)"
     visible: float = 0.2
     lease_s: float = 1200.0
     payments: bool = True
-    elastic: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.visible <= 1:
@@ -62,12 +61,11 @@ class Themis:
         pool = sum(table.free)
         given, kept = partial_allocation(self._bids(view, bidders), pool) if pool else _NOTHING
         for at, workers in zip(bidders.tolist(), given.tolist()):
-            table.give(at, workers, self.elastic)
+            table.give(at, workers)
         for at in order.tolist():  # what nobody could use, or only on several types at once
-            table.give(at, int(jobs.workers[at]), self.elastic)
-        if self.elastic:
-            for at in bound.nonzero()[0].tolist():
-                table.give(at, int(jobs.workers[at]), self.elastic)
+            table.give(at, int(jobs.workers[at]))
+        for at in (bound & table.elastic).nonzero()[0].tolist():
+            table.give(at, int(jobs.workers[at]))
         settled = not table.move_up(order.tolist())
 
         chosen = table.workers > 0
@@ -89,9 +87,9 @@ class Themis:
         jobs = view.jobs
         done = (jobs.steps_done / jobs.steps)[bidders]
         gain = (view.rates.fastest / jobs.steps)[bidders] * self.lease_s
-        bids = []
-        for asked, before, lease in zip(jobs.workers[bidders].tolist(), done.tolist(), gain.tolist()):
-            sizes = tuple(range(1, asked + 1)) if self.elastic else (asked,)
+        bids, elastic = [], view.elastic[bidders].tolist()
+        for asked, before, lease, any_size in zip(jobs.workers[bidders].tolist(), done.tolist(), gain.tolist(), elastic):
+            sizes = tuple(range(1, asked + 1)) if any_size else (asked,)
             bids.append(Bid(sizes, tuple(before + lease * size / asked for size in sizes), before))
         return bids
 
@@ -169,6 +167,7 @@ class _Table:
 
     def __init__(self, view: Snapshot) -> None:
         self.view, self.free = view, view.capacity.tolist()
+        self.elastic = view.elastic
         self.workers: Ints = np.zeros(len(view.jobs), dtype=np.int64)
         self.types: Ints = np.where(view.jobs.running, view.jobs.type, -1)
         self._wishes, self._row, self._fits = view.rates.wishes, view.rates.row.tolist(), view.jobs.fits.tolist()
@@ -183,11 +182,12 @@ class _Table:
                 self.workers[at], kept[at] = held, True
         return kept
 
-    def give(self, at: int, workers: int, elastic: bool) -> None:
-        """Give a job up to so many: all at once, or with `elastic` as many as there are of one type."""
+    def give(self, at: int, workers: int) -> None:
+        """Give a job up to so many: all at once, or where it is elastic as many as there are of one type."""
         missing = workers - int(self.workers[at])
         if missing <= 0:
             return
+        elastic = bool(self.elastic[at])
         if self.workers[at]:  # it has got some, of a type
             self._take(at, int(self.types[at]), min(missing, self.free[self.types[at]]) if elastic else 0)
             return

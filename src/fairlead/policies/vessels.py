@@ -1,17 +1,18 @@
-"""What water filling fills: the room of a cluster for jobs alone on types, or a supply in which they may also share
-accelerators or stand apart. A vessel remembers at which prices it was full."""
+"""What water filling fills: a cluster on which jobs are alone on types, at will or in fixed mixes, or a supply in which they
+may also share accelerators or stand apart. A vessel remembers at which prices it was full."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.policies import room as rooms
+from fairlead.policies import demands as alone
 from fairlead.policies import supply as supplies
-from fairlead.policies.room import Room
+from fairlead.policies.demands import Demands, Grid
+from fairlead.policies.levels import Fitted
 from fairlead.policies.supply import Asked, Bill, Supply
 
 DUST = 1e-9
@@ -21,37 +22,91 @@ _TRACE = 1e-15
 _REMEMBERED = 8
 
 
-class InRoom:
+class _OfTypes:
     """With J types it fills up at most J times: from a full type on nobody needs more of it."""
 
-    def __init__(self, room: Room, kind: Ints) -> None:
-        self.name, self.times = room.name, len(room.capacity) + 1
-        self.top = room.top[kind]
-        self._room, self._kind = room, kind
-        self._prices: Floats = np.zeros(len(room.capacity))
-        self._priced: Bools = np.zeros(len(room.capacity), dtype=np.bool_)
-
-    def fit(self, level: Floats) -> rooms.Fit:
-        return self._room.fit(self._room.demand(self._kind, level))
-
-    def overflows(self, fit: rooms.Fit) -> None:
-        """A price too small for the solver is not lost if it was once larger."""
-        self._prices = fit.prices + _TRACE * self._prices
-
-    def known(self) -> Sequence[rooms.Fit]:
-        return ()  # a program takes as long as to look at the prices of another
-
-    def cost(self, fit: rooms.Fit) -> Callable[[Floats], float]:
-        hull = self._room.hull(fit.prices)
-        return lambda level: float((self._room.demand(self._kind, level) * hull).sum())
+    def __init__(self, name: str, top: Floats, capacity: Ints) -> None:
+        self.name, self.top, self.times = name, top, len(capacity) + 1
+        self._capacity = capacity
+        self._prices: Floats = np.zeros(len(capacity))
+        self._priced: Bools = np.zeros(len(capacity), dtype=np.bool_)
 
     def free_level(self, level: Floats, cap: Floats) -> Floats:
         """Full at these prices and at earlier ones is full at their sum. There is always a new price, however small."""
-        rest = np.where(self._priced, 0.0, self._prices * self._room.capacity)
+        rest = np.where(self._priced, 0.0, self._prices * self._capacity)
         self._priced = self._priced | (rest > min(DUST, float(rest.max()) / 2))
         self._prices = 0.0 * self._prices
-        free: Floats = self._room.free_level(self._priced)[self._kind]
-        return free
+        return self._without(self._priced)
+
+    def clashes(self, level: Floats, fit: Fitted) -> bool:
+        return False  # everybody is alone
+
+    def _without(self, priced: Bools) -> Floats:
+        """By job, the level that it reaches without these types."""
+        raise NotImplementedError
+
+
+class AtWill(_OfTypes):
+    """For jobs that use types as suits the whole."""
+
+    def __init__(self, demands: Demands, top: Floats) -> None:
+        super().__init__(demands.name, top, demands.capacity)
+        self._demands, self._unit = demands, demands.fastest / top
+
+    def asked(self, level: Floats) -> Grid:
+        return self._demands.asked(level * self._unit)
+
+    def fit(self, level: Floats) -> alone.Fit:
+        return self._demands.fit(self.asked(level))
+
+    def overflows(self, fit: alone.Fit) -> None:
+        """A price too small for the solver is not lost if it was once larger."""
+        self._prices = fit.prices + _TRACE * self._prices
+
+    def known(self) -> Sequence[alone.Fit]:
+        return ()  # demands themselves know the prices of before
+
+    def cost(self, fit: alone.Fit) -> Callable[[Floats], float]:
+        beyond = self._demands.cost_at(fit.prices)
+        return lambda level: 1.0 + beyond(level * self._unit)[0]
+
+    def _without(self, priced: Bools) -> Floats:
+        fastest: Floats = np.where(priced, 0.0, self._demands.classes.rates).max(axis=1)
+        level: Floats = fastest[self._demands.of] / self._unit
+        return level
+
+
+@dataclass(frozen=True)
+class Load(Fitted):
+    """And of which type there is least."""
+
+    fullest: int
+
+
+class InMixes(_OfTypes):
+    """For jobs that use types in fixed proportions, jobs × types; their level is their accelerator time."""
+
+    def __init__(self, name: str, mix: Floats, workers: Ints, capacity: Ints) -> None:
+        super().__init__(name, workers.astype(np.float64), capacity)
+        self._use = mix / np.maximum(capacity, 1)
+
+    def fit(self, level: Floats) -> Load:
+        load = level @ self._use
+        return Load(float(load.max()) - 1.0, int(load.argmax()))
+
+    def overflows(self, fit: Load) -> None:
+        self._prices = np.zeros(len(self._capacity))
+        self._prices[fit.fullest] = 1.0 / self._capacity[fit.fullest]
+
+    def known(self) -> Sequence[Load]:
+        return ()
+
+    def cost(self, fit: Load) -> Callable[[Floats], float]:
+        use = self._use[:, fit.fullest]
+        return lambda level: float(level @ use)
+
+    def _without(self, priced: Bools) -> Floats:
+        return np.where((self._use[:, priced] > 0).any(axis=1), 0.0, self.top)
 
 
 class InSupply:
@@ -63,11 +118,13 @@ class InSupply:
         self.times = len(supply.ways.sides.way) + len(supply.classes) + 1
         self._supply = supply
         self._bill = Bill(np.zeros((len(supply.classes), 0)), np.zeros((len(supply.classes), 0)))
-        self._known: list[supplies.Fit] = []
+        self._known: list[tuple[supplies.Fit, Callable[[Floats], float]]] = []
+        self._free = np.ones(len(supply.classes))  # by class, as a part of its fastest
         if earlier is not None:
             origin = supply.follows(earlier._supply)
-            self._known = [replace(fit, bill=fit.bill.of(origin)) for fit in earlier._known]
-        self._free = np.ones(len(supply.classes))  # by class, as a part of its fastest
+            fits = [replace(fit, bill=fit.bill.of(origin)) for fit, _ in earlier._known]
+            self._known = [(fit, self._cost(fit)) for fit in fits]
+            self._free = earlier._free[origin]
 
     def asked(self, level: Floats) -> Asked:
         return self._supply.asked(level / self.top * self._supply.fastest)
@@ -75,16 +132,29 @@ class InSupply:
     def fit(self, level: Floats) -> supplies.Fit:
         return self._supply.fit(self.asked(level), at_least=True)
 
+    def used(self, fit: supplies.Fit) -> Floats:
+        """The time on each way, no more than there is."""
+        return fit.used / (1.0 + max(fit.excess, 0.0))
+
+    def clashes(self, level: Floats, fit: supplies.Fit) -> bool:
+        return bool(self._supply.beside_themselves(self.asked(level), self.used(fit)))
+
     def overflows(self, fit: supplies.Fit) -> None:
         self._bill = fit.bill
-        self._known = [fit, *(other for other in self._known if other is not fit)][:_REMEMBERED]
+        others = [known for known in self._known if known[0] is not fit]
+        self._known = [(fit, self.cost(fit)), *others][:_REMEMBERED]
 
     def known(self) -> Sequence[supplies.Fit]:
-        return self._known
+        return [fit for fit, _ in self._known]
 
     def cost(self, fit: supplies.Fit) -> Callable[[Floats], float]:
-        speed, price = fit.bill.speed[self._supply.of] * self.top[:, None], fit.bill.price[self._supply.of] / self.top[:, None]
-        return lambda level: float((np.maximum(level[:, None] - speed, 0.0) * price).sum())
+        return next((cost for known, cost in self._known if known is fit), None) or self._cost(fit)
+
+    def _cost(self, fit: supplies.Fit) -> Callable[[Floats], float]:
+        job, column = (fit.bill.price > 0)[self._supply.of].nonzero()
+        of, top = self._supply.of[job], self.top[job]
+        speed, price = fit.bill.speed[of, column] * top, fit.bill.price[of, column] / top
+        return lambda level: float(np.maximum(level[job] - speed, 0.0) @ price)
 
     def free_level(self, level: Floats, cap: Floats) -> Floats:
         """Nobody goes beyond the least speed that has a price. There is always somebody whom that stops."""

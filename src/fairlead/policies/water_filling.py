@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,11 +25,12 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.classes import Classes, classes_of
 from fairlead.policies.company import NO_SHARING, Sharing
+from fairlead.policies.demands import Demands
+from fairlead.policies.levels import Fitted
 from fairlead.policies.max_min import even_mix, normalised, nothing
-from fairlead.policies.room import Room
 from fairlead.policies.sharing import MANY, Answer, Means, shared
 from fairlead.policies.supply import Supply
-from fairlead.policies.vessels import InRoom, InSupply
+from fairlead.policies.vessels import AtWill, InMixes, InSupply
 
 _STEPS = 300
 _SURE = 1e-5  # how far from full, or too full, levels must be at other prices to be told so by them
@@ -84,16 +85,19 @@ def filled(view: Snapshot, parties: Parties, *, aware: bool, sharing: Sharing = 
         return nothing(view)
     if aware and not (sharing.alone and len(view.capacity) <= MANY):
         return _supplied(view, classes, parties, sharing)
-    if aware:
-        room = Room.at_will("water filling", normalised(classes, view.capacity), classes.workers, view.capacity)
-    else:
-        room = Room.in_mixes("water filling", even_mix(classes, view.capacity), classes.workers, view.capacity)
     here = classes.of >= 0
-    jobs = view.jobs
-    kind = classes.of[here]
-    level, fit = fill(InRoom(room, kind), jobs.weight[here], parties.only(here))
+    jobs, kind = view.jobs, classes.of[here]
+    weight, parties = jobs.weight[here], parties.only(here)
+    if aware:
+        demands = Demands("water filling", classes, view.capacity)
+        vessel = AtWill(demands, normalised(classes, view.capacity).max(axis=1)[kind])
+        reached = fill(vessel, weight, parties)
+        time = demands.shares(vessel.asked(reached.level), reached.fit.used) / (1.0 + max(reached.fit.excess, 0.0))
+        return Allocation.alone(jobs.number, time)
+    mix, workers = even_mix(classes, view.capacity)[kind], jobs.workers[here]
+    load = fill(InMixes("water filling", mix, workers, view.capacity), weight, parties)
     time = np.zeros((len(jobs), len(view.capacity)))
-    time[here] = room.time(fit, kind, level, jobs.workers[here])
+    time[here] = mix * (load.level / (workers * (1.0 + max(load.fit.excess, 0.0))))[:, None]
     return Allocation.alone(jobs.number, time)
 
 
@@ -106,23 +110,25 @@ def _supplied(view: Snapshot, classes: Classes, parties: Parties, sharing: Shari
         top = means.ways.fastest / equal * means.classes.workers
         here = np.zeros(len(view.jobs), dtype=np.bool_)
         here[means.there] = True
-        level, earlier = (None, None) if before is None else before.level
+        so_far, earlier = (None, None) if before is None else before.level
         vessel = InSupply(means, top[means.of], earlier)
-        if level is None or not (fit := vessel.fit(level)).has_nearly_room:
-            level, fit = fill(vessel, view.jobs.weight[here], parties.only(here))
-        return Answer(fit.used / (1.0 + max(fit.excess, 0.0)), vessel.asked(level), level=(level, vessel))
+        reached = fill(vessel, view.jobs.weight[here], parties.only(here), so_far)
+        return Answer(vessel.used(reached.fit), vessel.asked(reached.level), level=(reached, vessel))
 
     return shared("water filling", view, classes, sharing, answer)[0]
 
 
-class Fitted(Protocol):
-    @property
-    def has_room(self) -> bool: ...
-    @property
-    def has_nearly_room(self) -> bool: ...  # what is left of a difference when nothing smaller can be told apart
-
-
 F = TypeVar("F", bound=Fitted)
+
+
+@dataclass(frozen=True)
+class Reached(Generic[F]):
+    """Levels by job, how they fit, and from where, and up to which caps, they rose the last time."""
+
+    level: Floats
+    fit: F
+    before: Floats
+    cap: Floats
 
 
 class Vessel(Protocol[F]):
@@ -139,20 +145,23 @@ class Vessel(Protocol[F]):
     def overflows(self, fit: F) -> None: ...  # its prices are remembered
     def known(self) -> Sequence[F]: ...  # whose prices may be good for other levels too
     def free_level(self, level: Floats, cap: Floats) -> Floats: ...  # at the prices of the last overflow and all before
+    def clashes(self, level: Floats, fit: F) -> bool: ...  # nobody can be given this, although it fits
 
 
-def fill(vessel: Vessel[F], weight: Floats, parties: Parties) -> tuple[Floats, F]:
-    """The level of each job, and how they all fit."""
+def fill(vessel: Vessel[F], weight: Floats, parties: Parties, so_far: Reached[F] | None = None) -> Reached[F]:
+    """The level of each job. `so_far`: levels that clashed, of a vessel that was larger; it goes on from before them.
+
+    Where levels clash, they are not the last."""
     top = vessel.top
-    cap, level = top, np.zeros(len(top))
+    level, cap = (np.zeros(len(top)), top) if so_far is None else (so_far.before, so_far.cap)
     for _ in range(vessel.times):
-        rise = _Rise.begin(level, cap, weight, parties)
-        level, fit, full = _until_full(vessel, rise)
-        if not full:
-            return level, fit
+        before, (level, fit, full) = level, _until_full(vessel, _Rise.begin(level, cap, weight, parties))
+        reached = Reached(level, fit, before, cap)
+        if not full or vessel.clashes(level, fit):
+            return reached
         cap = np.minimum(cap, np.maximum(level, vessel.free_level(level, cap)))
         if not (cap - level > 1e-12 * top).any():
-            return level, fit
+            return reached
     raise SolverError(vessel.name, "prices that do not grow")
 
 
@@ -162,34 +171,34 @@ def _until_full(vessel: Vessel[F], rise: _Rise) -> tuple[Floats, F, bool]:
     From above: levels too high give prices, at which levels that are not too high are affordable; they may still be too high.
     """
     clock, full = rise.end, False
+    start, level = rise.levels(0.0), rise.levels(clock)
     for earlier in vessel.known():
         cost = vessel.cost(earlier)
-        if cost(rise.levels(0.0)) < 1.0 - _SURE and cost(rise.levels(clock)) > 1.0 + _SURE:
-            clock, full = _affordable(rise, cost, clock), True
+        below, above = cost(start) - 1.0, cost(level) - 1.0
+        if below < -_SURE and above > _SURE:
+            clock, full = _affordable(rise, cost, clock, below, above), True
+            level = rise.levels(clock)
             vessel.overflows(earlier)
     while True:
-        level = rise.levels(clock)
         fit = vessel.fit(level)
         if fit.has_room:
             return level, fit, full
-        before = _affordable(rise, vessel.cost(fit), clock)
+        cost = vessel.cost(fit)
+        before = _affordable(rise, cost, clock, cost(start) - 1.0, cost(level) - 1.0)
         vessel.overflows(fit)
         full = True
         if not before < clock:  # no number lies between
             if not fit.has_nearly_room:
                 raise SolverError(vessel.name, "levels that are too high and cannot be lowered")
             return level, fit, full
-        clock = before
+        clock, level = before, rise.levels(before)
 
 
-def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float) -> float:
+def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float, below: float, above: float) -> float:
     """The moment, before the `late` one, at which the levels cost all there is: a monotone function's root, by false position
-    with the value at an end that stays halved (Illinois), and every fourth time by halves, as the function may be flat."""
-
-    def over(clock: float) -> float:
-        return cost(rise.levels(clock)) - 1.0
-
-    early, below, above = 0.0, over(0.0), over(late)
+    with the value at an end that stays halved (Illinois), and every fourth time by halves, as the function may be flat. At the
+    start they cost so much more than all as `below` says, and so much more at the end as `above`."""
+    early = 0.0
     if below >= 0:
         return 0.0
     if above <= 0:
@@ -201,8 +210,8 @@ def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float) -> fl
             clock = (early + late) / 2
             if not early < clock < late:
                 break
-        value = over(clock)
-        if abs(value) <= 1e-14:
+        value = cost(rise.levels(clock)) - 1.0
+        if abs(value) <= 1e-13:
             return clock
         if value > 0:
             late, above = clock, value
@@ -233,6 +242,7 @@ class _Rise:
     speed: Floats  # the weights of the others
     start: Floats  # by party, the sum of its levels
     room: Floats  # by party, how much its levels can rise
+    in_order: bool  # whether all parties share in order
 
     @classmethod
     def begin(cls, level: Floats, cap: Floats, weight: Floats, parties: Parties) -> _Rise:
@@ -246,7 +256,19 @@ class _Rise:
         # From behind and party by party: differences of sums would lose weights that are small beside others.
         parts = [np.cumsum(part[::-1])[::-1] for part in np.split(weight, first[1:])]
         speed = np.concatenate(parts) if parts else weight
-        return cls(parties, order, first, of, cap, weight, before, speed, start, np.maximum(end - start, 0.0))
+        return cls(
+            parties,
+            order,
+            first,
+            of,
+            cap,
+            weight,
+            before,
+            speed,
+            start,
+            np.maximum(end - start, 0.0),
+            bool(parties.in_order.all()),
+        )
 
     @property
     def end(self) -> float:
@@ -256,9 +278,9 @@ class _Rise:
     def levels(self, clock: float) -> Floats:
         total = self.start + np.minimum(self.parties.weight * clock, self.room)
         ahead = total[self.of] - self.before
-        if not self.parties.in_order.all():
+        if not self.in_order:
             fair = np.maximum.reduceat(ahead / self.speed, self.first)[self.of] * self.weight
             ahead = np.where(self.parties.in_order[self.of], ahead, fair)
         level = np.empty(len(self.of))
-        level[self.order] = np.clip(ahead, 0.0, self.cap)
+        level[self.order] = np.minimum(np.maximum(ahead, 0.0), self.cap)
         return level

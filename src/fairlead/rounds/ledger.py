@@ -16,6 +16,7 @@ from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Snapshot
 
 _NOTHING: Floats = np.zeros(0)
+_A_FEW = 8  # looked for one by one rather than by sorting
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,7 @@ class Ledger:
     def with_guests(self, numbers: Ints, types: Ints) -> tuple[Ledger, Ints]:
         """Jobs that use what is left over, as entries without a share; and where these entries stand."""
         mine, wanted = _keys(self.allocation), _pair(numbers, types)
-        order = mine.argsort(kind="stable")
-        at, known = _found(mine[order], wanted)
-        where = order[at] if len(order) else at
+        where, known = _sought(mine, wanted)
         new = (~known).nonzero()[0]
         if not len(new):
             return self, where
@@ -223,6 +222,16 @@ def _jobs(keys: Ints) -> tuple[Ints, Ints]:
 def _pair(numbers: Ints, types: Ints) -> Ints:
     """The same for jobs without a partner."""
     return (numbers << 35) | types
+
+
+def _sought(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
+    """The same where the keys need not ascend."""
+    if len(keys) and len(wanted) <= _A_FEW:
+        same = keys == wanted[:, None]
+        return same.argmax(axis=1), same.any(axis=1)
+    order = keys.argsort(kind="stable")
+    at, known = _found(keys[order], wanted)
+    return order[at] if len(order) else at, known
 
 
 def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:

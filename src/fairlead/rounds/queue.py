@@ -28,7 +28,8 @@ def take(
 ) -> Taken:
     """Higher keys go first; the last of them counts most (as in `lexsort`), then the entry's place. An entry's jobs are known
     by number; `second` is -1 where there is none. `numbers`, which ascend, and `workers` are by job."""
-    free, busy, chosen = capacity.tolist(), bytearray(len(numbers) + 1), list[int]()  # the last one stands for nobody
+    free, busy = capacity.tolist(), bytearray(len(numbers) + 1)  # the last one stands for nobody
+    chosen: list[int] = []
     paired = second.max(initial=-1) >= 0
     left = sum(free)
     size, rest = _DEEP * left, np.arange(len(first))

@@ -177,10 +177,12 @@ class Turns:
         usable = (rates.alone[rates.row[at]] > 0) & (jobs.fits[at][:, None] >> np.arange(len(free)) & 1).astype(np.bool_)
         usable &= np.array(free) >= jobs.workers[at][:, None]
         at, usable = at[usable.any(axis=1)], usable[usable.any(axis=1)]
-        order = np.lexsort((at, -ledger.owed(view, received)[at]))
-        at, usable = at[order], usable[order]
+        if len(at) > 1:
+            order = np.lexsort((at, -ledger.owed(view, received)[at]))
+            at, usable = at[order], usable[order]
         wishes = (-rates.alone[rates.row[at]]).argsort(axis=1, kind="stable")
-        rows, types = list[int](), list[int]()
+        rows: list[int] = []
+        types: list[int] = []
         for row, want, kinds, can in zip(at.tolist(), jobs.workers[at].tolist(), wishes.tolist(), usable.tolist()):
             on = next((kind for kind in kinds if can[kind] and free[kind] >= want), -1)
             if on >= 0:

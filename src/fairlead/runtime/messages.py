@@ -22,7 +22,7 @@ LARGEST = 4 << 20
 PIECE = 256 << 10
 """Bytes of a log or an archive in one message, so that beats are not held up behind them."""
 
-VERSION = 2
+VERSION = 3
 """Of these messages: it changes when an older agent or control plane would misunderstand a newer one."""
 
 SERVICE, METHOD = "fairlead.Agents", "Session"

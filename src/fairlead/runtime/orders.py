@@ -30,6 +30,15 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """What a plan gives a launch besides its accelerators."""
+
+    batch_size: int = 0  # of the whole gang; 0: the job's own, -1: it tunes it
+    cpus: float = 0.0  # for each worker; 0: nothing was said
+    host_memory_gb: float = 0.0  # likewise
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Start some workers of a job on this node."""
 
@@ -45,6 +54,8 @@ class Launch:
     gang_port: int = 0  # where the first worker tells the others when to stop; 0: nobody to tell
     gang_token: str = ""  # the secret by which they know each other
     checkpoints: str = ""  # the job's directory for checkpoints; it outlives a launch
+    nodes: int = 1  # on which the whole gang stands
+    given: Given = field(default_factory=Given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +122,8 @@ class Wants:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """All workers of a job on this node have ended. `yielded` where they saved and left because the lease was over; otherwise
-    `code` is the exit status of the first that failed (negative: the signal), or 0 where all did their work."""
+    """All workers of a job on this node have ended. `yielded` where they left because the lease was over, or did not and were
+    killed; `code` is the exit status of the first that failed or was killed (negative: the signal), or 0."""
 
     job: int
     generation: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ from fairlead.runtime.reading import read_logs
 
 URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
 AWAY = 409  # what a log is whose node does not answer
+LATER = 503  # what cannot be answered now
+PATIENCE_S = 60.0
+OVERTAKEN = 409  # what a switch is where somebody else has switched since
 CONNECTION = Path(".fairlead") / "connection.json"
 """Where `fairlead up` writes how it is reached."""
 
@@ -55,9 +59,16 @@ class ControlPlane:
             return cls(url, os.environ.get(TOKEN, ""), authority=os.environ.get(AUTHORITY, ""))
         for folder in (Path.cwd(), *Path.cwd().parents):
             if (folder / CONNECTION).is_file():
-                told = orjson.loads((folder / CONNECTION).read_bytes())
-                return cls(told["url"], told["token"], authority=told.get("ca", ""))
+                return cls._in(folder / CONNECTION)
         raise Unreachable(f"no control plane is known: start one with 'fairlead up', or set {URL} and {TOKEN}")
+
+    @classmethod
+    def _in(cls, file: Path) -> ControlPlane:
+        try:
+            told = orjson.loads(file.read_bytes())
+            return cls(str(told["url"]), str(told["token"]), authority=str(told.get("ca", "")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise Unreachable(f"{file}: not what `fairlead up` writes; remove it, or set {URL} and {TOKEN}") from None
 
     def submit(self, jobs: Sequence[Mapping[str, Any]], *, dry_run: bool = False) -> list[dict[str, Any]]:
         return list(self._ask("POST", "/v1/jobs", {"jobs": list(jobs), "dry_run": dry_run})["jobs"])
@@ -91,20 +102,36 @@ class ControlPlane:
         self, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, follow: bool = False
     ) -> Iterator[dict[str, Any]]:
         """Pieces of what a worker printed, whole or its last lines; with `follow` until the job ends, launch after launch. A
-        node that is away is waited for then, until the job goes on elsewhere."""
+        node that is away is waited for then, until the job goes on elsewhere; a control plane that is, for a minute."""
+        job = str(self.job(name)["number"])  # the name may be another's when this one has ended
+        heard = time.monotonic()
 
         def piece(at: int, offset: int) -> dict[str, Any]:
+            nonlocal heard
             try:
-                return self.log_piece(name, launch=at, rank=rank, offset=offset)
-            except RefusedRequest as answer:
-                if not follow or answer.status != AWAY:
+                ask = self._log_piece_or_nothing if follow else self.log_piece
+                found = ask(job, launch=at, rank=rank, offset=offset)
+            except (Unreachable, RefusedRequest) as problem:
+                passes = isinstance(problem, Unreachable) or problem.status == LATER
+                if not follow or not passes or time.monotonic() > heard + PATIENCE_S:
                     raise
-                job = self.job(name)
-                ended = job["ended_s"] is not None
-                over = ended or job["starts"] > at
-                return {"launch": at, "launches": job["starts"], "over": over, "ended": ended, "text": "", "next": offset}
+                return _nothing(at, offset)
+            heard = time.monotonic()
+            return found
 
         return read_logs(piece, launch, tail=tail, follow=follow)
+
+    def _log_piece_or_nothing(self, job: str, *, launch: int, rank: int, offset: int) -> dict[str, Any]:
+        """The same as `log_piece`, but of a node that is away: nothing for now."""
+        try:
+            return self.log_piece(job, launch=launch, rank=rank, offset=offset)
+        except RefusedRequest as answer:
+            if answer.status != AWAY:
+                raise
+            told = self.job(job)
+            ended = told["ended_s"] is not None
+            over = ended or told["starts"] > launch
+            return {**_nothing(launch, offset), "launches": told["starts"], "over": over, "ended": ended}
 
     def nodes(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/v1/nodes")["nodes"])
@@ -131,8 +158,14 @@ class ControlPlane:
         """What keeps the scheduler from deciding; empty where nothing does."""
         return str(self._ask("GET", "/v1/scheduler")["trouble"])
 
-    def switch(self, scheduler: Mapping[str, Any], why: str = "") -> dict[str, Any]:
-        return dict(self._ask("POST", "/v1/scheduler", {"scheduler": dict(scheduler), "why": why})["scheduler"])
+    def switch(
+        self, scheduler: Mapping[str, Any], why: str = "", *, instead_of: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Another scheduler. With `instead_of`, only where that one still decides; otherwise it is refused with `OVERTAKEN`."""
+        body: dict[str, Any] = {"scheduler": dict(scheduler), "why": why}
+        if instead_of is not None:
+            body["instead_of"] = dict(instead_of)
+        return dict(self._ask("POST", "/v1/scheduler", body)["scheduler"])
 
     def state(self) -> tuple[float, bytes]:
         """The second of this moment, and the whole state as a journal's snapshots spell it; needs an admin's token."""
@@ -163,8 +196,10 @@ class ControlPlane:
                 timeout=self.timeout_s,
                 verify=self._trust(),
             )
-        except httpx.HTTPError as problem:
+        except (httpx.HTTPError, httpx.InvalidURL) as problem:
             raise Unreachable(f"{self.url}: {problem}; is the control plane running?") from None
+        except (TypeError, ValueError) as problem:
+            raise RefusedRequest(422, f"it cannot be sent: {problem}") from None
         if answer.is_success:
             return answer
         raise RefusedRequest(answer.status_code, _why(answer))
@@ -176,6 +211,11 @@ class ControlPlane:
             return ssl.create_default_context(cafile=self.authority)
         except (ssl.SSLError, OSError) as problem:
             raise Unreachable(f"{self.authority}: not a certificate authority's PEM file ({problem})") from None
+
+
+def _nothing(launch: int, offset: int) -> dict[str, Any]:
+    """A piece of a log in which nothing stands; there may be more."""
+    return {"launch": launch, "launches": launch, "over": False, "ended": False, "text": "", "next": offset}
 
 
 def _part(name: str) -> str:

@@ -93,6 +93,10 @@ class TaskSpec(BaseModel):
     run: Annotated[list[str] | str, Field(description="program and arguments")]
     kind: Label = ""
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
+    mode: Annotated[
+        Literal["static", "accordion", "gns", "elastic"],
+        Field(description="how its batch size changes; elastic: it may be started with another number of workers too"),
+    ] = "static"
     steps: Positive = UNKNOWN_STEPS
     weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
@@ -108,6 +112,9 @@ class TaskSpec(BaseModel):
     group: Annotated[Label, Field(description="trials of one search, of which the worst may be ended early")] = ""
     group_order: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     after: Annotated[list[str | int], Field(max_length=MOST_AFTER, description="jobs that must have finished first")] = []
+    most_slowdown: Annotated[
+        float | None, Field(ge=1, lt=1e15, description="how many times slower than alone company may make it; 1: it wants none")
+    ] = None
     env: dict[str, Word] = {}
     directory: Annotated[str, AfterValidator(_absolute)] = ""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
@@ -193,8 +200,10 @@ class TaskSpec(BaseModel):
             min_run_s=self.min_run_s,
             group=f"{user}/{self.group}" if self.group and user else self.group,  # nobody ends another's trials
             group_order=self.group_order,
+            mode=self.mode,
             command=self._command(words),
             after=tuple(after),
+            most_slowdown=math.inf if self.most_slowdown is None else self.most_slowdown,
         )
 
     def _command(self, words: list[str]) -> str:

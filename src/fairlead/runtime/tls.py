@@ -11,10 +11,7 @@ from pathlib import Path
 import grpc
 
 from fairlead.core.errors import InputError
-
-
-def host_of(address: str) -> str:
-    return address.rpartition(":")[0].strip("[]")
+from fairlead.runtime.listening import host_of, port_of
 
 
 def is_loopback(address: str) -> bool:
@@ -27,9 +24,11 @@ def is_loopback(address: str) -> bool:
 
 
 def check_clear(option: str, address: str, *, encrypted: bool, insecure: bool, mend: str) -> None:
-    """Refuses to go beyond this machine in the clear."""
+    """Refuses what is no address, and to go beyond this machine in the clear."""
+    port_of(option, address)
     if not (encrypted or insecure or is_loopback(address)):
-        raise InputError(option, f"an address of this machine, or {mend}; --insecure sends tokens in the clear", value=address)
+        wanted = f"an address of this machine, or {mend}; --insecure sends tokens in the clear"
+        raise InputError(option, wanted, field="address", value=address)
 
 
 @dataclass(frozen=True)

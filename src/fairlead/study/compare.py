@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,11 +13,14 @@ from fairlead.backends.simulated import Other
 from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
+from fairlead.core.sensitivity import Sensitivity
 from fairlead.report.metrics import DEFAULTS, MetricOptions, Summary, interval, summarize
 from fairlead.report.record import RunRecord
+from fairlead.study.crew import Crew
 from fairlead.study.inputs import TraceFile
 from fairlead.study.simulate import Faults, Simulation, simulate
 from fairlead.workloads.generate import Generator
+from fairlead.workloads.hosts import bound_to_hosts
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import retime_poisson
@@ -32,8 +33,12 @@ class Workload:
 
     source: Generator | TraceFile | Trace
     table: ThroughputTable | None = None
+    hosts: Mapping[str, Sensitivity] = field(default_factory=dict)  # of models, or kinds, that depend on theirs
 
     def trace(self, load: float | None, seed: int) -> Trace:
+        return bound_to_hosts(self._trace(load, seed), self.hosts) if self.hosts else self._trace(load, seed)
+
+    def _trace(self, load: float | None, seed: int) -> Trace:
         if isinstance(self.source, Generator):
             generator = self.source if load is None else replace(self.source, jobs_per_hour=load)
             return generator.trace(seed)
@@ -106,25 +111,12 @@ def compare(
                 on_done(done[-1])
         return done
     results: dict[Case, Outcome] = {}
-    # spawn: a fork would copy threads' locks, such as a progress bar's
-    spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
-    open_: set[Future[Outcome]] = {pool.submit(_run, given, case, keep_records) for case in cases}
-    try:
-        while open_:
-            finished, open_ = wait(open_, return_when=FIRST_COMPLETED)
-            for future in finished:
-                outcome = future.result()
-                results[outcome.case] = outcome
-                if on_done:
-                    on_done(outcome)
-    except BaseException:  # an interrupt, or a case that failed: nobody waits for the rest
-        running = list((pool._processes or {}).values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in running:
-            process.terminate()
-        raise
-    pool.shutdown()
+    with Crew(workers) as crew:
+        for future in as_completed([crew.submit(_run, given, case, keep_records) for case in cases]):
+            outcome = future.result()
+            results[outcome.case] = outcome
+            if on_done:
+                on_done(outcome)
     return [results[case] for case in cases]
 
 

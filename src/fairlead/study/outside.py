@@ -11,6 +11,7 @@ other down on one accelerator; saves of jobs' own accord, so that an outage take
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, JournalError
-from fairlead.core.job import TIMED, Job, Phase
+from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.engine.state import State
 from fairlead.report.record import RunRecord
 from fairlead.runtime.tasks import UNKNOWN_STEPS
@@ -70,7 +71,8 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
     for event in events:
         seen.see(event)
     state, types = seen.state, opened.cluster.type_names
-    rates = {**_told(opened), **seen.rates()}
+    measured = {**_told(opened), **seen.rates()}
+    rates = {**_in_proportion(state.job_of.values(), measured), **measured}
     fastest = _fastest(rates)
     jobs = {number: _in_hindsight(seen, number, fastest) for number in sorted(state.job_of)}
     table = ThroughputTable.timed(types)
@@ -85,7 +87,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
         tuple(_outages(events)),
         tuple(_others(events, state, jobs)),
         state.scheduler,
-        _guesses(jobs.values(), rates, types),
+        _guesses(jobs.values(), measured, types),
     )
     retold = [replace(e, job=jobs[e.number]) if isinstance(e, ev.JobSubmitted) else e for e in events]
     label = SchedulerConfig.from_data(state.scheduler, name).label
@@ -106,6 +108,21 @@ def _told(opened: ev.Opened) -> _Measured:
             if kind != TIMED:
                 told[kind, int(workers), type_name, False] = MeasuredRate(kind, int(workers), type_name, False, float(rate))
     return told
+
+
+def _in_proportion(jobs: Iterable[Job], measured: _Measured) -> _Measured:
+    """Of elastic jobs that never ran with the workers they asked for, rates there in proportion to the nearest size."""
+    found: _Measured = {}
+    for kind, workers in sorted({(job.kind, job.workers) for job in jobs if job.mode == ELASTIC and job.kind != TIMED}):
+        by_place = defaultdict[tuple[str, bool], dict[int, float]](dict)
+        for rate in measured.values():
+            if rate.kind == kind:
+                by_place[rate.type, rate.spread][rate.workers] = rate.steps_per_s
+        for (type_name, spread), known in by_place.items():
+            nearest = min(known, key=lambda size: (abs(size - workers), size))
+            rate = MeasuredRate(kind, workers, type_name, spread, known[nearest] * workers / nearest)
+            found[kind, workers, type_name, spread] = rate
+    return found
 
 
 def _fastest(rates: _Measured) -> dict[Key, float]:

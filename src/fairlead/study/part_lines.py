@@ -20,6 +20,15 @@ from fairlead.registry import GROUPS, Registry
 STAGES = ("admission", "estimation", "policies", "rounds", "placement", "termination")
 """The folders of parts. What stands elsewhere (state, loop, ranking) serves all schedulers, as Blox' toolkit does."""
 
+ELSEWHERE = frozenset(f"fairlead.core.{name}" for name in ("convergence", "goodput", "sensitivity", "speeds"))
+"""What stands elsewhere and serves the schedulers alone that build upon it."""
+
+WORKLOADS = {
+    "pollux": ("applications", "training", "formats.pollux"),
+    "synergy": ("hosts",),
+}
+"""Modules of workloads that were made for a scheduler: Blox counts the generation of workloads with it."""
+
 PARTS = tuple(what for what in GROUPS if what != "format")
 BASELINE = "fifo"
 
@@ -50,7 +59,8 @@ class PartLines:
 
 @dataclass(frozen=True)
 class PresetLines:
-    """Of one preset: its YAML, and the code that its parts need and those of FIFO do not; Blox' figure where it has one."""
+    """Of one preset: its YAML, and the code that its parts and its workload need and FIFO's do not; Blox' figure where it has
+    one."""
 
     name: str
     yaml: int
@@ -104,7 +114,8 @@ def _modules(preset: Preset, registry: Registry) -> set[str]:
     shares = hasattr(registry.load("policy", config.policy.name), "allocate")
     data = config.to_data()
     names = [(what, name) for what in PARTS for name in _names(data[what]) if what != "mechanism" or shares]
-    return {module for what, name in names for module in _closure(registry.load(what, name).__module__)}
+    made_for = {f"fairlead.workloads.{name}" for name in WORKLOADS.get(preset.name, ())}
+    return made_for | {module for what, name in names for module in _closure(registry.load(what, name).__module__)}
 
 
 def _names(part: Any) -> Iterable[str]:
@@ -137,10 +148,11 @@ def _class_lines(made: type[Any]) -> int:
 
 @cache
 def _imports(module: str) -> frozenset[str]:
-    """The modules of the stages that a module imports."""
-    nodes = ast.walk(ast.parse(_source(module)))
-    names = (node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module)
-    return frozenset(name for name in names if name.startswith(tuple(f"fairlead.{stage}." for stage in STAGES)))
+    """The modules of the stages that a module imports, and those that count though they stand elsewhere."""
+    nodes = [node for node in ast.walk(ast.parse(_source(module))) if isinstance(node, ast.ImportFrom) and node.module]
+    whole, parts = {str(node.module) for node in nodes}, {f"{node.module}.{one.name}" for node in nodes for one in node.names}
+    stages = tuple(f"fairlead.{stage}." for stage in STAGES)
+    return frozenset(name for name in whole if name.startswith(stages)) | ((whole | parts) & ELSEWHERE)
 
 
 def _closure(module: str) -> set[str]:

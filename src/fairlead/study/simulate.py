@@ -18,11 +18,13 @@ from fairlead.core.job import Phase
 from fairlead.engine.journal import Journal, MemoryJournal, NoJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.policies.nexus import Nexus
 from fairlead.registry import Registry
 from fairlead.report.record import RunRecord
 from fairlead.study.inputs import rates_by_nature, table_for, used_rates
 from fairlead.study.record import record_of
 from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.sessions import with_sessions
 from fairlead.workloads.trace import Trace
 
 
@@ -112,7 +114,8 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
     registry = registry or Registry.installed()
     faults = given.faults.events(len(given.cluster.nodes), given.seed)
-    trace = given.trace
+    stages = given.scheduler.build(table, registry)
+    trace = with_sessions(given.trace, stages.policy.sessions) if isinstance(stages.policy, Nexus) else given.trace
     backend = Simulated(
         given.cluster,
         table,
@@ -126,7 +129,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     loop = Loop(
         State(given.cluster),
         backend,
-        given.scheduler.build(table, registry),
+        stages,
         journal=journal,
         skip_quiet_rounds=given.skip_quiet_rounds,
         compose=lambda data: SchedulerConfig.from_data(data).build(table, registry),

@@ -24,6 +24,9 @@ from fairlead.core.holdings import NONE
 from fairlead.core.job import Phase
 from fairlead.core.snapshot import Snapshot
 
+MOST_ETA, MOST_TRIALS = 1000, 10**12
+"""What is beyond them is a slip of the pen, and numbers that no column holds."""
+
 
 @dataclass(frozen=True)
 class Rung:
@@ -47,8 +50,9 @@ class _OfGroups(ABC):
     part: ClassVar[str]
 
     def __post_init__(self) -> None:
-        if not self.eta >= 2:
-            raise InputError(f"termination {self.part}", "a whole number from 2 on", field="eta", value=self.eta)
+        if not 2 <= self.eta <= MOST_ETA:
+            wanted = f"a whole number from 2 to {MOST_ETA:,}"
+            raise InputError(f"termination {self.part}", wanted, field="eta", value=self.eta)
 
     def finished_early(self, view: Snapshot) -> Ints:
         if not view.group_sizes or self.metric not in view.jobs.metrics:
@@ -116,14 +120,21 @@ class HyperBand(_OfGroups):
         super().__post_init__()
         if not 1 <= self.brackets <= 20:
             raise InputError("termination hyperband", "a whole number from 1 to 20", field="brackets", value=self.brackets)
+        if sum(self._trials) > MOST_TRIALS:
+            wanted = f"so few that all brackets together have at most {MOST_TRIALS:,} trials at an eta of {self.eta}"
+            raise InputError("termination hyperband", wanted, field="brackets", value=self.brackets)
+
+    @property
+    def _trials(self) -> list[int]:
+        """Of each bracket, the one with the most rungs first."""
+        return [-(-self.brackets * self.eta**s // (s + 1)) for s in range(self.brackets - 1, -1, -1)]
 
     def _brackets(self, members: JobColumns, size: int) -> Iterator[tuple[JobColumns, Sequence[Rung]]]:
-        halvings = range(self.brackets - 1, -1, -1)
-        trials = [-(-self.brackets * self.eta**s // (s + 1)) for s in halvings]
+        trials = self._trials
         ends = np.cumsum(trials)
         total = int(ends[-1])
         mine = ends.searchsorted(members.group_order % total, side="right")
         begun = np.clip(size % total - (ends - trials), 0, trials)  # of the last time through, those that are there
-        for at, (s, whole, some) in enumerate(zip(halvings, trials, begun.tolist())):
+        for at, (whole, some) in enumerate(zip(trials, begun.tolist())):
             count = size // total * whole + int(some)
-            yield members.only(mine == at), rungs(count, self.eta, s)
+            yield members.only(mine == at), rungs(count, self.eta, self.brackets - 1 - at)

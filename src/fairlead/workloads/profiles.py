@@ -33,6 +33,7 @@ class ThroughputTable:
     paired: Floats  # rows × rows × types
     source: str = ""
     sources: tuple[str, ...] = ()  # of each row, where rows differ; empty: `source` holds for all
+    memory_gb: Floats | None = None  # by row: what a worker really needs of its accelerator. None: nobody ever runs out
 
     @classmethod
     def timed(cls, types: Sequence[str]) -> ThroughputTable:
@@ -85,4 +86,5 @@ class ThroughputTable:
             np.ascontiguousarray(self.paired[:, :, columns]),
             self.source,
             self.sources,
+            self.memory_gb,
         )

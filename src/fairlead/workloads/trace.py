@@ -108,4 +108,6 @@ def _wrong_field(job: Job) -> tuple[str, str] | None:
         return "retry_limit", "a whole number from 0 on"
     if not 0 <= job.min_run_s < math.inf:
         return "min_run_s", _AMOUNT
+    if not job.most_slowdown >= 1:
+        return "most_slowdown", "a number from 1 on"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from fairlead.core.cluster import Cluster
@@ -19,9 +18,8 @@ def memos(harness: Harness) -> int:
 
 
 def test_a_plan_stands_until_somebody_comes(harness: Harness) -> None:
-    harness.policy(Shockwave(rounds=10, round_s=300.0)).cluster("v100:2").submit(
-        *(job(f"j{i}").lasting(6000) for i in range(4))
-    )
+    policy = Shockwave(rounds=10, round_s=300.0)
+    harness.policy(policy).cluster("v100:2").submit(*(job(f"j{i}").lasting(6000) for i in range(4)))
     harness.round()
     planned = memos(harness)
     assert planned == 1
@@ -31,7 +29,7 @@ def test_a_plan_stands_until_somebody_comes(harness: Harness) -> None:
     harness.submit(job("new").lasting(600))
     harness.round()
     assert memos(harness) == planned + 1
-    assert np.asarray(harness.state.memo["schedule"])[-1].any()
+    assert policy.schedule(harness.state.memo)[-1].any()
 
 
 @pytest.mark.parametrize("reactive", [True, False])
@@ -61,17 +59,21 @@ def test_who_would_make_the_makespan_goes_first_where_that_counts(harness: Harne
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("rounds", 0), ("round_s", 0.0), ("epsilon", 0.0), ("rho_max", -1.0), ("power", -1.0), ("makespan", -1.0), ("nodes", -1)],
+    [
+        *[("rounds", 0), ("round_s", 0.0), ("epsilon", 0.0), ("rho_max", -1.0), ("power", -1.0), ("makespan", -1.0)],
+        *[("nodes", -1), ("stay", -0.1), ("noise", 1.5), ("forecast", "oracle"), ("program", "mine")],
+    ],
 )
-def test_parameters_that_make_no_sense_are_told(field: str, value: float) -> None:
+def test_parameters_that_make_no_sense_are_told(field: str, value: float | str) -> None:
     with pytest.raises(InputError, match=f"policy shockwave: field '{field}'"):
         Shockwave(**{field: value})  # type: ignore[arg-type]
 
 
 def test_what_the_policy_remembers_is_its_plan(harness: Harness) -> None:
-    harness.policy(Shockwave(rounds=5, round_s=300.0)).cluster("v100:2").submit(*(job(f"j{i}").lasting(3000) for i in range(3)))
+    policy = Shockwave(rounds=5, round_s=300.0)
+    harness.policy(policy).cluster("v100:2").submit(*(job(f"j{i}").lasting(3000) for i in range(3)))
     harness.round()
     memo = harness.state.memo
-    assert np.asarray(memo["schedule"]).sum(axis=0).tolist() == [2] * 5
+    assert policy.schedule(memo).sum(axis=0).tolist() == [2] * 5
     assert memo["gap"] <= 1e-3
     assert len(memo["rho"]) == 3

@@ -199,16 +199,16 @@ def test_rounds_that_a_projected_end_needs() -> None:
         gains, left_s, np.ones(3, dtype=np.int64), np.ones(3), 2, round_s=120.0, makespan=1.0, scale_s=1.0, loads=False
     )
     here_s = np.array([0.0, 3000.0, 0.0])
-    ends = projected(made, here_s, np.full(3, 2.0))
+    ends = projected(made, left_s, here_s, np.full(3, 2.0))
     assert ends[0, 0] == 1200 + 2 * 1200
     assert ends[0, 10] == 1200
     assert ends[2, 1] == 240
-    found = deadlines(made, here_s, left_s, np.full(3, 2.0), rho_max=1.0)
+    found = deadlines(made, left_s, here_s, left_s, np.full(3, 2.0), rho_max=1.0)
     assert found.least.tolist() == [5, 10, 1]
     assert found.late.tolist() == [False, True, False]
     assert found.ratio[0] == pytest.approx(1.5)
     with pytest.raises(InputError, match="shockwave planner: field 'rho_max'"):
-        deadlines(made, here_s, left_s, np.full(3, 2.0), rho_max=0.0)
+        deadlines(made, left_s, here_s, left_s, np.full(3, 2.0), rho_max=0.0)
 
 
 def two_that_ask(here_s: float) -> tuple[Window, Deadlines]:
@@ -225,7 +225,7 @@ def two_that_ask(here_s: float) -> tuple[Window, Deadlines]:
         scale_s=1.0,
         loads=False,
     )
-    return made, deadlines(made, np.array([0.0, here_s]), left_s, np.full(2, 2.0), rho_max=1.05)
+    return made, deadlines(made, left_s, np.array([0.0, here_s]), left_s, np.full(2, 2.0), rho_max=1.05)
 
 
 def test_as_published_a_projected_end_is_a_constraint() -> None:

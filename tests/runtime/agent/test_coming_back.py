@@ -100,6 +100,18 @@ def test_an_end_is_told_again_until_it_is_acknowledged(node: Node) -> None:
     assert node.supervisor.poll() == []
 
 
+def test_a_disk_that_takes_nothing_does_not_end_the_agent_that_is_heard(node: Node) -> None:
+    launch = node.launch(order("raise SystemExit(2)"))
+    end = node.ended(launch)
+    settled = node.directory(launch) / records.SETTLED
+    settled.symlink_to(node.directory(launch) / "nowhere" / "settled")  # it cannot be made
+    node.supervisor.acknowledge(launch.job, launch.generation)
+    assert not node.supervisor.has(launch.job, launch.generation)
+    settled.unlink()
+    node.restarts()
+    assert node.supervisor.poll() == [end]
+
+
 def test_a_launch_that_has_ended_and_is_ordered_again_is_told_to_have_ended(node: Node) -> None:
     """A control plane that died knew of the end of half a gang, which is no event, and orders it again."""
     launch = node.launch(order("raise SystemExit(3)"))

@@ -277,5 +277,5 @@ from fairlead.runtime.agent.supervisor import Supervisor
 Supervisor(Path(sys.argv[1]), Accelerators.spelled("v100:1"))
 """
     other = subprocess.run([sys.executable, "-c", script, str(node.root)], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert "RuntimeFault" in other.stderr
+    assert "RootTaken" in other.stderr
     assert "another agent works on this directory" in other.stderr

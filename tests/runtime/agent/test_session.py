@@ -9,13 +9,14 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from workshop import order
 
 from fairlead.runtime.agent.accelerators import Accelerators
 from fairlead.runtime.agent.session import Agent
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.hub import Hub
 from fairlead.runtime.messages import METHOD, SERVICE, Welcome, decode, encode
-from fairlead.runtime.orders import Ended, Kill, Order, Revoke
+from fairlead.runtime.orders import Ended, Kill, Metric, Order, Revoke
 from fairlead.testing.builders import cluster
 
 PATIENCE_S = 30.0
@@ -38,8 +39,8 @@ class Ears:
         answered()
 
 
-@pytest.mark.parametrize("order", [Revoke(7, 2), Kill(7, 2)])
-def test_a_launch_that_never_arrived_has_ended_when_it_is_not_wanted_any_more(tmp_path: Path, order: Order) -> None:
+@pytest.mark.parametrize("unheard", [Revoke(7, 2), Kill(7, 2)])
+def test_a_launch_that_never_arrived_has_ended_when_it_is_not_wanted_any_more(tmp_path: Path, unheard: Order) -> None:
     async def scene() -> None:
         hub = Hub(cluster("v100:2"))
         hub.live = ears = Ears()  # type: ignore[assignment]
@@ -50,7 +51,7 @@ def test_a_launch_that_never_arrived_has_ended_when_it_is_not_wanted_any_more(tm
         thread.start()
         try:
             await asyncio.wait_for(ears.joins.wait(), PATIENCE_S)
-            hub.send(0, order)
+            hub.send(0, unheard)
             assert await asyncio.wait_for(ears.words.get(), PATIENCE_S) == Ended(7, 2, 126, False, 0, 0, "it never came here")
         finally:
             agent.stopping.set()
@@ -82,6 +83,51 @@ def test_an_agent_that_gets_no_answers_for_its_whole_term_tries_anew(tmp_path: P
         try:
             for _ in range(3):
                 assert (await asyncio.wait_for(hellos.get(), PATIENCE_S)).node == "here"
+        finally:
+            agent.stopping.set()
+            await asyncio.to_thread(thread.join)
+            supervisor.close()
+            await server.stop(0)
+
+    asyncio.run(scene())
+
+
+LAST_WORDS = """
+import os, time
+while not os.path.exists({go!r}):
+    time.sleep(0.01)
+with open(os.environ["FAIRLEAD_REPORTS"], "a") as reports:
+    print('{{"loss": 0.125}}', file=reports)
+"""
+
+
+def test_what_a_job_said_last_while_nobody_listened_is_told_with_its_end(tmp_path: Path) -> None:
+    go, root = tmp_path / "go", tmp_path / "agent"
+
+    async def scene() -> None:
+        hub = Hub(cluster("v100:2"))
+        hub.live = ears = Ears()  # type: ignore[assignment]
+        server, port = await hub.serve("127.0.0.1:0")
+        supervisor = Supervisor(root, Accelerators.spelled("v100:2"))
+        agent = Agent(supervisor, hub.cluster.nodes[0].name, f"127.0.0.1:{port}")
+        thread = threading.Thread(target=agent.run)
+        thread.start()
+        try:
+            await asyncio.wait_for(ears.joins.wait(), PATIENCE_S)
+            hub.send(0, order(LAST_WORDS.format(go=str(go))))
+            async with asyncio.timeout(PATIENCE_S):
+                while not (root / "jobs" / "1" / "1" / "record.json").exists():
+                    await asyncio.sleep(0.01)
+                hub.close()
+                await server.stop(0)
+                go.touch()
+                while not (root / "jobs" / "1" / "1" / "ended.json").exists():
+                    await asyncio.sleep(0.01)
+                server, _ = await hub.serve(f"127.0.0.1:{port}")
+                said = [await ears.words.get()]
+                while not isinstance(said[-1], Ended):
+                    said.append(await ears.words.get())
+            assert said[-2:] == [Metric(1, 1, "loss", 0.125), Ended(1, 1, 0, False, 0, 0)]
         finally:
             agent.stopping.set()
             await asyncio.to_thread(thread.join)

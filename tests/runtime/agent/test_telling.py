@@ -32,3 +32,13 @@ def test_ends_and_questions_do_not_wait_and_nothing_comes_after_an_end():
 def test_a_loss_that_is_no_number_any_more_travels_too():
     words = Words(1, (Metric(0, 1, "loss", math.inf), Metric(0, 1, "loss", 0.5)))
     assert decode(encode(words)) == words
+
+
+def test_while_nobody_listens_the_last_words_are_kept_for_who_comes():
+    telling = Telling()
+    for step in range(1, 5):
+        assert telling.of([Progress(1, 1, step, 0, 1.0), Metric(1, 1, "loss", 1 / step)], float(step), listened_to=False) == []
+    end = Ended(2, 1, 0, False, 9, 9)
+    last = [Metric(2, 1, "loss", 0.1), end]
+    assert telling.of(last, 5.0, listened_to=False) == last
+    assert telling.of([], 6.0) == [Progress(1, 1, 4, 0, 1.0), Metric(1, 1, "loss", 0.25)]

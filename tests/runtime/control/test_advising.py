@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import httpx
 import pytest
 from serving import served
 from typer.testing import CliRunner
 
+from fairlead.cli import advise
 from fairlead.cli.main import app
 from fairlead.core.events import SchedulerSwitched
-from fairlead.runtime.people import ControlPlane
+from fairlead.runtime.people import ControlPlane, RefusedRequest
 from fairlead.study.synthesizer.live import live_jobs, rates_of, state_of
 
 
@@ -62,3 +65,49 @@ def test_advice_is_told_and_followed_when_wanted(busy):
     assert plane.scheduler()["policy"] == "srtf"
     (last,) = [event for event in cluster.journal if isinstance(event, SchedulerSwitched)][1:]
     assert "synthesizer: srtf instead of fifo" in last.why
+
+
+def test_a_switch_that_a_person_made_during_the_look_stands(busy, monkeypatch):
+    cluster, plane = busy
+    look = advise.look_at
+
+    def long_look(state, advisor):
+        plane.switch({"policy": "las", "estimation": "measured", "rounds": 0.2}, "a person")
+        return look(state, advisor)
+
+    monkeypatch.setattr(advise, "look_at", long_look)
+    asked = ["advise", "--policies", "fifo,srtf", "--admissions", "accept-all", "--looks", "1", "--processes", "1", "--switch"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "not switched, somebody else" in " ".join(done.stderr.split())
+    assert plane.scheduler()["policy"] == "las"
+    assert [event.why for event in cluster.journal if isinstance(event, SchedulerSwitched)][1:] == ["a person"]
+
+
+def test_of_two_who_switch_instead_of_the_same_scheduler_one_does(busy):
+    cluster, plane = busy
+    present = plane.scheduler()
+    with cluster.plane.live.lock:  # both come before the loop looks
+        asked = [
+            threading.Thread(target=lambda n=n: answers.append(_status(plane, {**present, "rounds": 0.3 + n}, present)))
+            for n in range(2)
+        ]
+        answers: list[int] = []
+        for one in asked:
+            one.start()
+        while len(cluster.plane.live._inbox) < 2:
+            time.sleep(0.01)
+    for one in asked:
+        one.join()
+    assert sorted(answers) == [200, 409]
+    assert _status(plane, {**present, "rounds": 0.5}, {}) == 409
+    assert _status(plane, {**present, "rounds": 0.5}, plane.scheduler()) == 200
+    assert plane.scheduler()["rounds"] == 0.5
+
+
+def _status(plane: ControlPlane, scheduler: dict, instead_of: dict) -> int:
+    try:
+        plane.switch(scheduler, instead_of=instead_of)
+    except RefusedRequest as answer:
+        return answer.status
+    return 200

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from without_agents import Scene
 
-from fairlead.core import events as ev
 from fairlead.core.allocation import Allocation
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.events import Memo
 from fairlead.core.holdings import ragged
+from fairlead.core.job import Job
 from fairlead.core.plan import Launches, Placed, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.undecided import sound
@@ -24,6 +24,8 @@ from fairlead.placement.consolidated import Consolidated
 from fairlead.policies.fifo import Fifo
 from fairlead.runtime.control.views import job_record
 from fairlead.testing import Harness, job
+from fairlead.testing.builders import cluster
+from scenes import state_of
 
 
 @dataclass(frozen=True)
@@ -177,19 +179,32 @@ def launches(*gangs: list[int]) -> Launches:
         (launches([0, 1], [0, 1]), None, "jobs 0 and 1 were to share accelerator 0"),
         (launches([0, 1], [0, 1]), [5, 5], ""),
         (launches([0, 1], [0, 1]), [5, 6], "jobs 0 and 1 were to share accelerator 0"),
-        (launches([4]), None, "jobs 0 and 2 were to share accelerator 4"),
-        (launches([4]), [7, 8, 7], ""),
+        (launches([4, 5]), None, "jobs 0 and 2 were to share accelerator 4"),
+        (launches([4, 5]), [7, 8, 7], ""),
     ],
 )
 def test_only_combinations_share_accelerators(starts, together, why):
-    harness = Harness().cluster("v100:6").submit(*(job(f"job-{n}").workers(2) for n in range(3)))
-    state = harness.state
-    state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=np.arange(3))))
-    state.apply(ev.RoundPlanned(RoundPlan(0.0, launches=replace(launches([4, 5]), jobs=np.array([2])))))
+    state = state_of(cluster("v100:6"), [Job(f"job-{n}", workers=2) for n in range(3)], {2: [4, 5]})
     company = None if together is None else (np.arange(len(together)), np.array(together))
     plan = RoundPlan(1.0, launches=starts, company=company)
     with pytest.raises(InvalidPlan, match=why) if why else nullcontext():
         sound(plan, None, state.snapshot(1.0))
+
+
+@pytest.mark.parametrize(
+    ("mode", "starts", "why"),
+    [
+        ("static", launches([0, 1]), ""),
+        ("static", launches([0, 1, 2]), "job 'one' was launched with 3 workers, not 2, and is not elastic"),
+        ("static", replace(launches([0, 1]), batch_sizes=np.array([64])), "launched with batch size 64, and is not elastic"),
+        ("gns", replace(launches([0, 1]), batch_sizes=np.array([-1])), "is not elastic"),
+        ("elastic", replace(launches([0, 1, 2]), batch_sizes=np.array([-1])), ""),
+    ],
+)
+def test_only_elastic_jobs_are_given_other_sizes(mode, starts, why):
+    state = state_of(cluster("v100:6"), [Job("one", workers=2, mode=mode)])
+    with pytest.raises(InvalidPlan, match=why) if why else nullcontext():
+        sound(RoundPlan(1.0, launches=starts), None, state.snapshot(1.0))
 
 
 def test_in_a_simulation_a_mistake_is_an_error() -> None:

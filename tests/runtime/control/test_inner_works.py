@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -240,6 +241,64 @@ def test_people_are_answered_while_a_node_is_awaited_after_a_restart():
         assert (await admin.delete("/v1/jobs/new")).status_code == 200
 
     again.play(meanwhile)
+
+
+def test_of_too_many_jobs_those_that_run_and_the_youngest_are_told():
+    scene = Scene()
+
+    async def story() -> None:
+        scene.plane.live.joined(0, ())
+        jobs = [{"name": f"n-{n}", "run": "x"} for n in range(6)]
+        assert (await scene.who("admin").post("/v1/jobs", json={"jobs": jobs})).status_code == 201
+        await scene.until("/v1/jobs/n-0", lambda job: job["phase"] == "running")
+        await scene.until("/v1/jobs/n-1", lambda job: job["phase"] == "running")
+        told = (await scene.who("admin").get("/v1/jobs?limit=3")).json()["jobs"]
+        assert [job["name"] for job in told] == ["n-0", "n-1", "n-5"]
+
+    scene.play(story)
+
+
+def test_a_name_is_taken_while_its_job_is_on_its_way_though_nobody_waits_for_it(monkeypatch):
+    monkeypatch.setattr("fairlead.runtime.control.api.ANSWER_WITHIN_S", 0.1)
+    scene, held = Scene(), []
+    live = scene.plane.live
+    deliver = live._ring
+
+    async def story() -> None:
+        live._ring = held.append  # the loop has other things to do, such as waiting for a journal that is away
+        admin, body = scene.who("admin"), {"jobs": [{"name": "one", "run": "x"}]}
+        assert (await admin.post("/v1/jobs", json=body)).status_code == 503
+        assert (await admin.post("/v1/jobs", json=body)).status_code == 409
+        live._ring = deliver
+        for request in held:
+            deliver(request)
+        await scene.until("/v1/jobs", lambda told: len(told["jobs"]) == 1)
+        assert (await admin.delete("/v1/jobs/one")).status_code == 200
+        monkeypatch.undo()
+        assert (await admin.post("/v1/jobs", json=body)).status_code == 201
+
+    scene.play(story)
+
+
+def test_while_nobody_can_look_into_the_state_people_are_told_so(monkeypatch):
+    monkeypatch.setattr("fairlead.runtime.control.api.ANSWER_WITHIN_S", 0.1)
+    scene = Scene()
+
+    async def story() -> None:
+        taken, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with scene.plane.live.lock:
+                taken.set()
+                over.wait(PATIENCE_S)
+
+        threading.Thread(target=hold).start()
+        await asyncio.to_thread(taken.wait)
+        answer = await scene.who("admin").get("/v1/jobs")
+        over.set()
+        assert (answer.status_code, "ask again later" in answer.text) == (503, True)
+
+    scene.play(story)
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,20 @@ def test_a_gang_is_one_launch_on_several_nodes_and_dies_as_one():
     scene.check()
 
 
+def test_who_was_killed_because_its_agent_was_to_leave_has_not_failed_and_neither_has_its_gang():
+    scene = Scene()
+    scene.join()
+    scene.job("wide", workers=3, steps=50.0, retry_limit=0)
+    scene.at(0.0)
+    scene.live.tell(1, [Ended(0, 1, -9, True, 7, 5, "killed 30 s after it was asked to stop")])
+    assert scene.at(3.0) == [(0, Kill(0, 1))], "half a gang is no gang"
+    scene.live.tell(0, [Ended(0, 1, -9, False, 7, 5, "killed because it was not wanted any more")])
+    assert [order.generation for _, order in scene.at(10.0)] == [2, 2]
+    a = scene.loop.state.store.arrays
+    assert (a["failures"][0], a["base_steps"][0]) == (0, 5.0)
+    scene.check()
+
+
 def test_half_a_gang_whose_agent_was_away_when_the_other_failed_is_ended_when_it_is_back():
     scene = Scene()
     scene.join()

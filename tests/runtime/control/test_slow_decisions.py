@@ -16,8 +16,9 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.job import Phase
-from fairlead.core.plan import Placed, Selection
+from fairlead.core.plan import Placed, Rates, Selection
 from fairlead.core.snapshot import Snapshot
+from fairlead.estimation.measured import Measured
 from fairlead.journals.opening import read_journal
 from fairlead.placement.consolidated import Consolidated
 from fairlead.policies.fifo import Fifo
@@ -75,6 +76,18 @@ class SlowPlacement(Consolidated):
         self.asked.append(view.jobs.number.tolist())
         assert self.gate.wait(PATIENCE_S)
         return super().place(selection, view)
+
+
+class SlowEstimation(Measured):
+    """Measured, once the gate is open."""
+
+    gate: ClassVar[threading.Event]
+    asked: ClassVar[list[list[int]]]
+
+    def rates(self, view: Snapshot) -> Rates:
+        self.asked.append(view.jobs.number.tolist())
+        assert self.gate.wait(PATIENCE_S)
+        return super().rates(view)
 
 
 def test_rounds_go_on_with_the_last_allocation_while_the_next_is_computed(tmp_path):
@@ -179,3 +192,46 @@ def test_rounds_go_on_with_the_last_selection_while_a_policy_thinks(tmp_path):
     scene.play(story)
     assert (scene.starts(0), scene.starts(1)) == (2, 2)
     assert b'fairlead_decisions_stood_total{why="late"}' in scene.plane.metrics.text()
+
+
+@pytest.mark.parametrize(("stage", "slow"), [("placement", SlowPlacement), ("estimation", SlowEstimation)])
+def test_who_runs_and_who_asks_does_not_suffer_from_a_placement_or_an_estimation_of_many_rounds(tmp_path, stage, slow):
+    scene = Scene(tmp_path, slow, stage)
+    plane, loop, live = scene.plane, scene.plane.loop, scene.plane.live
+
+    async def story() -> None:
+        slow.gate.set()
+        await scene.submit("stays", "ends", workers=2)
+        await scene.until(lambda: scene.runs(0) and scene.runs(1))
+        held = loop.state.holdings.of(0).tolist()
+        slow.gate.clear()
+        asked = len(slow.asked)
+        await scene.submit("next", workers=2)
+        await scene.until(lambda: len(slow.asked) > asked)
+        before, decisions = loop.missed, loop.decisions
+        await scene.until(lambda: loop.missed >= before + 3)
+        assert plane.trouble.now == "a decision takes longer than a round", "people see it while it lasts"
+        await scene.kept(lambda answered: live.cancel(1, answered))
+        await scene.submit("late")
+        assert (scene.runs(0), loop.state.holdings.of(0).tolist(), scene.starts(0)) == (True, held, 1)
+        assert not scene.runs(1)
+        assert loop.decisions == decisions
+        slow.gate.set()
+        await scene.until(lambda: scene.runs(2) and not plane.trouble.now)
+        assert (scene.runs(0), scene.starts(0), scene.starts(2)) == (True, 1, 1)
+
+    scene.play(story)
+
+
+def test_another_scheduler_is_rid_of_a_placement_that_never_answers(tmp_path):
+    scene = Scene(tmp_path, SlowPlacement, "placement")
+    plane = scene.plane
+
+    async def story() -> None:
+        await scene.submit("waits")
+        await scene.until(lambda: plane.loop.missed > 0)
+        await scene.kept(lambda answered: plane.switch({**plane.scheduled, "placement": "consolidated"}, "a test", answered))
+        await scene.until(lambda: scene.runs(0))
+        assert not SlowPlacement.gate.is_set()
+
+    scene.play(story)

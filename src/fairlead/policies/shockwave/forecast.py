@@ -19,6 +19,10 @@ Rule: TypeAlias = Callable[[Floats, Floats, Ints, Ints], Floats]
 """(epochs declared, lived, ongoing, count) → the epochs that each regime is expected to have in the end."""
 
 
+ADAPTIVE = ("accordion", "gns")
+"""Modes of which it is known what they may bring."""
+
+
 def to_come(mode: str, batch_size: int, limit: int) -> tuple[int, ...]:
     """The batch sizes of the regimes that a mode may still bring behind the present one. GNS doubles up to its limit; Accordion
     goes to its large size, and whoever is there is expected to stay; a static job stays as it is."""

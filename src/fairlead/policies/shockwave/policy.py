@@ -3,31 +3,39 @@ the window is over, or when a job's speed is another (Zheng et al., NSDI'23, §6
 
     max Σ_j w_j·ρ̂_j^k·log UTIL_j(n_j) − λ·N·M/Z_0·H(n)
 
-over the rounds n_j of each job in the window (`window.py`; k is `power`, λ is `makespan`). The plan is the memo: who runs in
-which round, from when on. A round's selection is the plan's column, in its order; where somebody does not fit after all, others
-take the room, longest first. Jobs are taken as static here, one regime each at the rate that estimation tells now, on the
-fastest type that a job may use; accelerators of all types count alike in the plan."""
+over the rounds n_j of each job in the window (`window.py`; k is `power`, λ is `makespan`). What n rounds are worth follows from
+the regimes through which they are expected to lead (`trajectory.py`). The plan is the memo: who runs in which round, from when
+on. A round's selection is the plan's column, in its order; where somebody does not fit after all, others take the room, longest
+first. Where there are several types, each job is planned on one of them (`by_type.py`); what is fair is by its fastest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from fairlead.core.cluster import Floats, Ints
+from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.ranking import in_order
+from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
+from fairlead.policies.shockwave.by_type import TypedPlan, on_types
 from fairlead.policies.shockwave.fairness import contention, deadlines, rho
-from fairlead.policies.shockwave.planner import NODES, Plan, plan
+from fairlead.policies.shockwave.forecast import RULES, noised
+from fairlead.policies.shockwave.planner import NODES
 from fairlead.policies.shockwave.published import published
+from fairlead.policies.shockwave.trajectory import Trajectories, trajectories
 from fairlead.policies.shockwave.window import EPSILON, Window, progress, window
 
 _EARLY = 1e-9  # of a round: a second so near to the next round belongs to it
+_LEAST = 1e-2  # of its run time is left of a job, however wrong the forecast
+
+Program = Literal["text", "published"]
 
 
 @dataclass(frozen=True)
@@ -43,32 +51,47 @@ class Shockwave:
     power: float = 5.0
     makespan: float = 1e-3
     epsilon: float = EPSILON
-    program: Literal["text", "published"] = "text"
+    program: Program = "text"
     rho_max: float = 1.05
+    stay: float = 0.1
     nodes: int = NODES
     reactive: bool = True
+    forecast: str = "restatement"
+    noise: float = 0.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         for field in ("rounds", "round_s", "epsilon", "rho_max"):
             if not getattr(self, field) > 0:
                 raise InputError("policy shockwave", "a number above 0", field=field, value=getattr(self, field))
-        for field in ("power", "makespan", "nodes"):
+        for field in ("power", "makespan", "stay", "nodes"):
             if not getattr(self, field) >= 0:
                 raise InputError("policy shockwave", "a number from 0 on", field=field, value=getattr(self, field))
-        if self.program not in ("text", "published"):
-            raise InputError("policy shockwave", "text or published", field="program", value=self.program)
+        if not 0 <= self.noise <= 1:
+            raise InputError("policy shockwave", "a number from 0 to 1", field="noise", value=self.noise)
+        for field, names in (("program", get_args(Program)), ("forecast", tuple(RULES))):
+            if getattr(self, field) not in names:
+                raise InputError("policy shockwave", " or ".join(names), field=field, value=getattr(self, field))
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
             return Selection.nobody(), memo
         kept = memo if memo and self._stands(view, memo) else self._planned(view, memo)
-        schedule, begun = kept["schedule"], float(kept["begun"])
+        schedule, begun = self.schedule(kept), float(kept["begun"])
         now = int((view.time - begun) / self.round_s + _EARLY)
-        runs = schedule[:, now] > 0
+        runs = schedule[:, now]
         last = np.flatnonzero((schedule[:, now:] != schedule[:, now : now + 1]).any(axis=0))
         turn = now + int(last[0]) if len(last) else self.rounds
         key = np.where(runs, kept["urgent"], kept["longest"] + len(runs))
-        return in_order(view, key, holds_until=begun + (turn - _EARLY) * self.round_s), kept
+        prefer = np.where(runs, kept["type"], -1)
+        chosen = in_order(view, key, holds_until=begun + (turn - _EARLY) * self.round_s, prefer=prefer)
+        waits = ~chosen.chosen(view.jobs.number) & ~runs
+        return chosen.because(self._reasons(kept, schedule[:, now:], begun + now * self.round_s, np.flatnonzero(waits))), kept
+
+    def schedule(self, memo: Mapping[str, Any]) -> Bools:
+        """Jobs × rounds: who runs in which round of a plan."""
+        unpacked: Bools = np.unpackbits(memo["schedule"], axis=1, count=self.rounds).astype(np.bool_)
+        return unpacked
 
     def _stands(self, view: Snapshot, memo: Mapping[str, Any]) -> bool:
         """Whether the plan is of these jobs on these accelerators, and not over; and of jobs as fast as they are now."""
@@ -76,57 +99,106 @@ class Shockwave:
         same = np.array_equal(memo["number"], view.jobs.number) and np.array_equal(memo["capacity"], view.capacity)
         if not same or view.time >= over:
             return False
-        return not self.reactive or np.array_equal(memo["rate"], _fastest(view))
+        return not self.reactive or np.array_equal(memo["pace_s"], _fastest(view)[0])
+
+    def _reasons(self, kept: Mapping[str, Any], ahead: Bools, now_s: float, waits: Ints) -> dict[int, Reason]:
+        """Why the plan lets some wait; `ahead` are its rounds from the one on that began at `now_s`."""
+        number, ratio, cost = (kept[name][waits].tolist() for name in ("number", "rho", "cost"))
+        later = ahead[waits]
+        rounds, from_s = later.sum(axis=1).tolist(), (now_s + later.argmax(axis=1) * self.round_s).tolist()
+        told = zip(number, rounds, from_s, ratio, cost)
+        return {n: Unplaced.planned_later(r, later.shape[1], from_s=s, rho=f, cost=c) for n, r, s, f, c in told}
 
     def _planned(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
         accelerators = max(int(view.capacity.sum()), 1)
         demand_s, since_s = _demand(view, memo)
         here_s = view.time - view.jobs.submitted_s
         met = contention(demand_s - since_s, here_s, accelerators)
-        made, urgency = self._window(view, accelerators, here_s, met)
-        found = plan(made, urgency, nodes=self.nodes)
-        return self._kept(view, found, urgency, made, demand_s, since_s)
+        made, unfair, urgency = self._window(view, accelerators, here_s, met)
+        # Whoever runs stays for a little more than its place in line: each start costs.
+        urgency = urgency * np.where(view.jobs.running, 1.0 + self.stay, 1.0)
+        home = np.where(view.jobs.running, view.jobs.type, -1)
+        found = on_types(made, self._by_type(view, made), urgency, home, self.stay, self.nodes)
+        return self._kept(view, found, unfair, urgency, made, demand_s, since_s)
 
-    def _window(self, view: Snapshot, accelerators: int, here_s: Floats, met: Floats) -> tuple[Window, Floats]:
-        jobs, ran_s = view.jobs, view.jobs.run_s
-        pace_s = 1.0 / _fastest(view)
-        left_s = jobs.steps_left * pace_s
-        total_s = ran_s + left_s
-        unfair = rho(ran_s, here_s - ran_s, left_s, met)
+    def _window(self, view: Snapshot, accelerators: int, here_s: Floats, met: Floats) -> tuple[Window, Floats, Floats]:
+        """The program of the next rounds, each job on its fastest type; how unfair its end will be; and how urgent it is."""
+        jobs = view.jobs
+        course, off = self._course(view, *_fastest(view))
+        past_s, left_s = course.past_s, course.left_s * off
+        total_s = past_s + left_s
+        unfair = rho(past_s, here_s - past_s, left_s, met)
         text = self.program == "text"
-        made = window(
-            progress(jobs.steps_done, jobs.steps_left[:, None], pace_s[:, None], jobs.steps, self.rounds, self.round_s),
-            left_s,
-            jobs.workers,
-            jobs.weight * unfair**self.power if text else jobs.weight,
+        weight = jobs.weight * unfair**self.power if text else jobs.weight
+        made = self._made(course, off, jobs.workers, weight, accelerators, max(float(total_s.sum()), self.round_s))
+        if text:
+            return made, unfair, unfair
+        ends = deadlines(made, left_s, here_s, total_s, met, self.rho_max)
+        return published(made, ends, self.rho_max, self.power), unfair, ends.ratio
+
+    def _by_type(self, view: Snapshot, fastest: Window) -> dict[int, Window]:
+        """The same program with all jobs on each of several types, where they can run there."""
+        if len(view.capacity) == 1:
+            return {0: fastest}
+        windows = {}
+        rates = _rates(view)
+        for type_ in np.flatnonzero(view.capacity).tolist():
+            able = rates[:, type_] > 0
+            pace_s = 1.0 / np.where(able, rates[:, type_], 1.0)
+            course, off = self._course(view, pace_s, np.full(len(able), type_))
+            there = int(view.capacity[type_])
+            made = self._made(course, off, view.jobs.workers, fastest.weight, there, 1.0)
+            penalty = fastest.penalty * there / fastest.accelerators
+            windows[type_] = replace(made, most=np.where(able, made.most, 0), penalty=penalty)
+        return windows
+
+    def _course(self, view: Snapshot, pace_s: Floats, types: Ints) -> tuple[Trajectories, Floats]:
+        """What jobs are expected to be on some types, and by how much that is wrong on purpose."""
+        course = trajectories(view, RULES[self.forecast], pace_s, types, least_s=self.round_s)
+        return course, self._off(view.jobs.number)
+
+    def _made(
+        self, course: Trajectories, off: Floats, workers: Ints, weight: Floats, accelerators: int, scale_s: float
+    ) -> Window:
+        return window(
+            progress(course.done, course.ahead, course.pace_s * off[:, None], course.steps, self.rounds, self.round_s),
+            course.longest_s * off,  # a bound of the makespan that counts on nobody's becoming faster
+            workers,
+            weight,
             accelerators,
             round_s=self.round_s,
             makespan=self.makespan,
-            scale_s=max(float(total_s.sum()), self.round_s),
+            scale_s=scale_s,
             epsilon=self.epsilon,
-            loads=text,
+            loads=self.program == "text",
         )
-        if text:
-            return made, unfair
-        ends = deadlines(made, here_s, total_s, met, self.rho_max)
-        return published(made, ends, self.rho_max, self.power), ends.ratio
+
+    def _off(self, numbers: Ints) -> Floats:
+        """By how much what is expected of each job is wrong on purpose (§8.10)."""
+        if not self.noise:
+            return np.ones(len(numbers))
+        each = (noised(np.ones(1), self.noise, stream(self.seed, "forecast", number)) for number in numbers.tolist())
+        off: Floats = np.maximum(np.concatenate([*each]), _LEAST)
+        return off
 
     def _kept(
-        self, view: Snapshot, found: Plan, urgency: Floats, made: Window, demand_s: float, since_s: Floats
+        self, view: Snapshot, found: TypedPlan, unfair: Floats, urgency: Floats, made: Window, demand_s: float, since_s: Floats
     ) -> dict[str, Any]:
-        """The memo. Price, gap and ρ̂ are there for people to read."""
+        """The memo. ρ̂, prices, what a round costs each job of its budget, and the gap are there for people to read."""
         return {
             "begun": view.time,
             "number": view.jobs.number.copy(),
             "capacity": view.capacity.copy(),
-            "rate": _fastest(view),
-            "schedule": found.schedule.astype(np.int64),
+            "pace_s": _fastest(view)[0],
+            "schedule": np.packbits(found.schedule, axis=1),  # a byte for eight rounds, as every plan is journaled
+            "type": found.types,
             "urgent": _rank(-urgency),
             "longest": _rank(-made.left_s[:, 0]),
             "demand_s": demand_s,
             "since_s": since_s,
-            "rho": urgency,
+            "rho": unfair,
             "price": found.price,
+            "cost": found.price * made.workers / np.maximum(made.weight, np.finfo(float).tiny),
             "gap": found.gap,
         }
 
@@ -144,14 +216,18 @@ def _demand(view: Snapshot, memo: Memo) -> tuple[float, Floats]:
     return total, since
 
 
-def _fastest(view: Snapshot) -> Floats:
-    """Of each job the rate on the fastest type that it may use, of those that are up where there is one."""
-    types = np.arange(len(view.capacity))
-    allowed = (view.jobs.fits[:, None] >> types) & 1
-    rates = view.rates.of_jobs * allowed
-    up = (rates * (view.capacity > 0)).max(axis=1)
-    fastest: Floats = np.where(up > 0, up, np.maximum(rates.max(axis=1), np.finfo(float).tiny))
-    return fastest
+def _rates(view: Snapshot) -> Floats:
+    """Jobs × types: steps per second where a job may run and something is up, of those that have such a type."""
+    allowed = (view.jobs.fits[:, None] >> np.arange(len(view.capacity))) & 1
+    rates: Floats = view.rates.of_jobs * allowed
+    up = rates * (view.capacity > 0)
+    return np.where(up.max(axis=1, keepdims=True) > 0, up, rates)
+
+
+def _fastest(view: Snapshot) -> tuple[Floats, Ints]:
+    """Seconds a step on the fastest type of each job, and that type."""
+    rates = _rates(view)
+    return 1.0 / np.maximum(rates.max(axis=1), np.finfo(float).tiny), rates.argmax(axis=1)
 
 
 def _rank(key: Floats) -> Ints:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlead.core.cluster import Floats, Ints
+from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 
 EPSILON = 1e-6
@@ -62,6 +62,11 @@ class Window:
         span = max(self.longest_s(rounds), self.load_s(rounds) if self.loads else 0.0)
         return float(self.worth[np.arange(len(self)), rounds].sum()) - self.penalty * span
 
+    def only(self, chosen: Bools) -> Window:
+        """Some of the jobs."""
+        columns = ("worth", "left_s", "workers", "weight", "least", "most")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
     def at_least(self, least: Ints) -> Window:
         return replace(self, least=np.minimum(np.maximum(self.least, least), self.most))
 
@@ -89,13 +94,18 @@ def window(
     if accelerators < 1:
         raise InputError("shockwave planner", "a whole number from 1 on", field="accelerators", value=accelerators)
     jobs, rounds = len(workers), progress.shape[1] - 1
-    after = np.maximum(left_s[:, None] - round_s * np.arange(rounds + 1), 0.0)
     useful = np.ceil(left_s / round_s - _WHOLE).astype(np.int64)
     most = np.where(workers <= accelerators, np.clip(useful, 0, rounds), 0)
     worth = weight[:, None] * np.log(np.maximum(progress, epsilon))
     penalty = makespan * jobs * accelerators / scale_s
     none = np.zeros(jobs, dtype=np.int64)
-    return Window(worth, after, round_s, workers, accelerators, weight, penalty, none, most, loads)
+    return Window(worth, after(left_s, rounds, round_s), round_s, workers, accelerators, weight, penalty, none, most, loads)
+
+
+def after(left_s: Floats, rounds: int, round_s: float) -> Floats:
+    """Jobs × (rounds + 1): the run time left after n rounds."""
+    left: Floats = np.maximum(left_s[:, None] - round_s * np.arange(rounds + 1), 0.0)
+    return left
 
 
 def progress(done: Floats, ahead: Floats, epoch_s: Floats, epochs: Floats, rounds: int, round_s: float) -> Floats:

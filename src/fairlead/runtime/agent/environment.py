@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fairlead.client.page import PAGE
-from fairlead.runtime.orders import Launch
+from fairlead.client.surroundings import BATCH_SIZE, NODES, TUNED
+from fairlead.runtime.orders import Given, Launch
 
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME")
 """What a program needs to find its libraries and to write dates."""
@@ -36,5 +37,17 @@ def variables(
         "FAIRLEAD_GENERATION": str(launch.generation),
         "FAIRLEAD_GANG_PORT": str(launch.gang_port),
         **({"FAIRLEAD_GANG_TOKEN": launch.gang_token} if launch.gang_token else {}),
+        NODES: str(launch.nodes),
+        **_given(launch.given),
         "FAIRLEAD_RENEWAL": "central" if launch.task.central else "optimistic",
     }
+
+
+def _given(given: Given) -> dict[str, str]:
+    """Of what the plan said nothing, there is no variable."""
+    said = {
+        BATCH_SIZE: str(given.batch_size) if given.batch_size > 0 else TUNED if given.batch_size else "",
+        "FAIRLEAD_CPUS": f"{given.cpus:g}" if given.cpus else "",
+        "FAIRLEAD_HOST_MEMORY_GB": f"{given.host_memory_gb:g}" if given.host_memory_gb else "",
+    }
+    return {name: value for name, value in said.items() if value}

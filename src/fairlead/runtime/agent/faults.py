@@ -20,6 +20,13 @@ class RuntimeFault(FairleadError):
         return (type(self), (self.path, self.what))
 
 
+class RootTaken(RuntimeFault):
+    """Another agent works on this directory; it may be about to end."""
+
+    def __init__(self, path: Path | str, what: str = "another agent works on this directory") -> None:
+        super().__init__(path, what)
+
+
 class OrderRefused(FairleadError):
     """An order that cannot be carried out as it stands. Nothing was started."""
 

@@ -14,7 +14,7 @@ from fairlead.runtime.agent.pages import Standing
 from fairlead.runtime.agent.records import ENDED, SETTLED, Record, Stop
 from fairlead.runtime.agent.reports import Reports
 from fairlead.runtime.agent.settings import Settings
-from fairlead.runtime.agent.stub import Exit
+from fairlead.runtime.agent.stub import CUT_OFF, Exit
 from fairlead.runtime.agent.worker import Worker
 from fairlead.runtime.orders import Ended, Extend, Metric, Progress, Told, Wants
 
@@ -185,13 +185,16 @@ class Launched:
     def _end(self) -> Ended:
         standings = [worker.standing for worker in self.workers]
         exits = [worker.exit for worker in self.workers if worker.exit is not None]
+        asked = self._stop is not None and self._stop.asked
         if self.record.cooperative:
             clean = all(exit.code == 0 for exit in exits)
             yielded = clean and any(standing.stage == Stage.YIELDED for standing in standings)
         else:
-            asked = self._stop is not None and self._stop.asked
             yielded = asked and all(exit.code in _LEFT_WHEN_ASKED for exit in exits)
         failed = None if yielded else self._first_failed()
+        # Who did not leave when asked has not failed by itself, whoever it was that asked.
+        overstayed = self._stop is not None and asked and self._killed == self._stop.why
+        yielded = yielded or overstayed or any(exit.why == CUT_OFF for exit in exits)
         ended = Ended(
             self.record.job,
             self.record.generation,

@@ -99,7 +99,7 @@ class Agent:
         self._expired = False
         self._telling = Telling()
         self._sequence = 0
-        self._unheard: dict[int, tuple[Ended, ...]] = {}
+        self._unheard: dict[int, tuple[Told, ...]] = {}
         self._deliveries = Deliveries(self.supervisor)
         self._next_sweep = self.clock() + SWEEP_S
         self._asked: list[float] = []  # when the beats were sent that have no answer yet
@@ -112,13 +112,14 @@ class Agent:
             try:
                 self._session()
             except _Lost as problem:
-                log.warning("no control plane: %s", problem)
+                if not self.stopping.is_set():
+                    log.warning("no control plane: %s", problem)
             except _Other as other:
                 self._begin_anew(other.journal)
             pause = LOOK_S if self._welcomed else min(2 * pause, LONGEST_PAUSE_S)
             again = self.clock() + pause
             while not self.stopping.is_set() and self.clock() < again:
-                self._numbered(self._look())
+                self._numbered(self._look(listened_to=False))
 
     def _session(self) -> None:
         """One stream, from hello to its end."""
@@ -178,9 +179,9 @@ class Agent:
 
     def _hello(self) -> Hello:
         """What ended and was not heard of yet counts as running: its end is said next."""
-        self._numbered(self._telling.of(self.supervisor.poll(), self.clock()))
+        self._numbered(self._telling.of(self.supervisor.poll(), self.clock(), listened_to=False))
         running = {(one.job, one.generation) for one in self.supervisor.running()}
-        running |= {(end.job, end.generation) for ends in self._unheard.values() for end in ends}
+        running |= {(word.job, word.generation) for words in self._unheard.values() for word in words}
         running |= self._deliveries.waiting
         has = self.supervisor.accelerators
         return Hello(
@@ -213,8 +214,8 @@ class Agent:
             elif isinstance(message, Renewed):
                 self._renewed()
             elif isinstance(message, Heard):
-                for end in self._unheard.pop(message.sequence, ()):
-                    self.supervisor.acknowledge(end.job, end.generation)
+                for job, generation in {(word.job, word.generation) for word in self._unheard.pop(message.sequence, ())}:
+                    self.supervisor.acknowledge(job, generation)
             elif isinstance(message, Orders):
                 for order in message.orders:
                     if isinstance(order, Launch) and (wanted := self._deliveries.hold(order)) is not None:
@@ -269,7 +270,7 @@ class Agent:
             return Ended(order.job, order.generation, REFUSED, False, 0, 0, str(problem)) if isinstance(order, Launch) else None
         return None
 
-    def _look(self) -> list[Told]:
+    def _look(self, *, listened_to: bool = True) -> list[Told]:
         """What became of jobs by now; and the lease is watched."""
         if self._term is not None and self._term.is_over(self.clock()) and not self._expired:
             log.warning("the lease of this agent is over: its jobs are stopped")
@@ -284,13 +285,14 @@ class Agent:
         begin, told = self._deliveries.ready()
         told += [ended for launch in begin if (ended := self._carry_out(launch)) is not None]
         self.supervisor.wait(QUICK_LOOK_S if self.supervisor.is_waited_for else LOOK_S)
-        return [*told, *self._telling.of(self.supervisor.poll(), self.clock())]
+        return [*told, *self._telling.of(self.supervisor.poll(), self.clock(), listened_to=listened_to)]
 
     def _numbered(self, told: list[Told]) -> Words:
-        """Ends are kept until they are heard; the rest is out of date soon."""
+        """Ends are kept until they are heard, with the last words of who ended; the rest is out of date soon."""
         self._sequence += 1
-        if ends := tuple(word for word in told if isinstance(word, Ended)):
-            self._unheard[self._sequence] = ends
+        ended = {(word.job, word.generation) for word in told if isinstance(word, Ended)}
+        if ended:
+            self._unheard[self._sequence] = tuple(word for word in told if (word.job, word.generation) in ended)
         return Words(self._sequence, tuple(told))
 
     def _renewed(self) -> None:

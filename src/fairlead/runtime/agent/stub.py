@@ -33,6 +33,8 @@ END = signal.SIGUSR1
 EXIT = "exit.json"
 LOG = "log"
 
+CUT_OFF = "killed because its agent was cut off or gone for too long"
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _RESERVED = 4096
 _SHOWN = 200  # characters of a word, so that an exit fits into what is reserved for it
@@ -101,7 +103,7 @@ def run(errand: Errand) -> int:
     tether = _Tether(errand, pid)
     code, at_ns = _attend(pid, printed, waking, heard, log, tether)
     log.close()
-    why = "" if not tether.over else "killed because its agent was cut off or gone for too long"
+    why = CUT_OFF if tether.over else ""
     return _leave(desk, draft, Exit(code, at_ns, why, lost=log.lost))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fairlead.runtime.agent.accelerators import Accelerators
 from fairlead.runtime.agent.archives import unpack
-from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning, faults_of
+from fairlead.runtime.agent.faults import OrderRefused, RootTaken, RuntimeFault, StaleGeneration, StillRunning, faults_of
 from fairlead.runtime.agent.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.launched import Launched, Running
 from fairlead.runtime.agent.lifeline import Lifeline
@@ -158,7 +158,8 @@ class Supervisor:
         """Whoever had to know that a launch ended knows it: a later supervisor does not tell it again."""
         launched = self._launched.get((job, generation))
         if launched is not None and launched.ended is not None:
-            with faults_of(launched.directory):
+            # On a disk that takes nothing a later supervisor tells it once more, which does no harm.
+            with contextlib.suppress(OSError):
                 launched.settle()
             launched.close()
             del self._launched[job, generation]
@@ -268,5 +269,5 @@ def _locked(path: Path) -> int:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         os.close(lock)
-        raise RuntimeFault(path.parent, "another agent works on this directory") from None
+        raise RootTaken(path.parent) from None
     return lock

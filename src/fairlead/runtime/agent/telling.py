@@ -17,8 +17,9 @@ class Telling:
         self._held: dict[tuple[object, ...], Progress | Metric] = {}
         self._last_s = -math.inf
 
-    def of(self, told: Iterable[Told], now: float) -> list[Told]:
-        """What to say now, of what was held back and what is new. Nothing that is said of a job comes after its end."""
+    def of(self, told: Iterable[Told], now: float, *, listened_to: bool = True) -> list[Told]:
+        """What to say now, of what was held back and what is new. Nothing that is said of a job comes after its end. While
+        nobody listens, the last words are held back, but for those of who ends."""
         at_once: list[Told] = []
         for word in told:
             if isinstance(word, Ended):
@@ -30,7 +31,7 @@ class Telling:
             else:
                 name = word.name if isinstance(word, Metric) else None
                 self._held[word.job, word.generation, name] = word
-        if now < self._last_s + PAUSE_S or not self._held:
+        if not listened_to or now < self._last_s + PAUSE_S or not self._held:
             return at_once
         self._last_s = now
         held, self._held = list(self._held.values()), {}

@@ -76,7 +76,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
         return await go_on(request)
 
     def reading(read: Callable[[], Any]) -> Any:
-        with plane.live.lock:
+        with plane.live.at_rest(ANSWER_WITHIN_S):
             return read()
 
     async def read(what: Callable[[], Any]) -> Any:
@@ -151,10 +151,15 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
         if body.dry_run:
             return as_asked({"name": job.name, "types": types} for job, types in zip(jobs, fitting))
-        try:
-            events = await in_the_journal(lambda answered: plane.live.submit_jobs(jobs, answered))
-        finally:
-            pending.difference_update(new)
+
+        def ask(answered: Callable[[Sequence[ev.Event]], None]) -> None:
+            def kept(events: Sequence[ev.Event]) -> None:
+                pending.difference_update(new)  # not before, even where whoever asked is not waiting any more
+                answered(events)
+
+            plane.live.submit_jobs(jobs, kept)
+
+        events = await in_the_journal(ask)
         return as_asked({"number": e.number, "name": e.job.name} for e in events if isinstance(e, ev.JobSubmitted))
 
     @app.get("/v1/jobs")
@@ -164,6 +169,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
         everybody: bool = False,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     ) -> dict[str, Any]:
+        """In the order of their numbers. Of more than `limit`, those that run and the youngest."""
         known = {one.name.lower() for one in Phase}
         if phase is not None and not set(phase) <= known:
             raise HTTPException(422, f"phases are {', '.join(sorted(known))}")
@@ -174,7 +180,9 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
             phases = state.store.arrays["phase"]
             if phase is not None:
                 mine = [n for n in mine if Phase(int(phases[n])).name.lower() in phase]
-            return [views.job_record(plane.loop, number, now) for number in mine[-limit:]]
+            if len(mine) > limit:
+                mine = sorted(sorted(mine, key=lambda n: (phases[n] == Phase.RUNNING, n))[-limit:])
+            return [views.job_record(plane.loop, number, now) for number in mine]
 
         return {"jobs": await read(collect)}
 
@@ -276,7 +284,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
     @app.get("/metrics", dependencies=[] if metrics_open else [Depends(admin)], include_in_schema=False)  # not JSON
     async def metrics() -> Response:
-        return Response(await asyncio.to_thread(plane.metrics.text), media_type=CONTENT)
+        return Response(await read(plane.metrics.text), media_type=CONTENT)
 
     app.add_middleware(CountedRequests, metrics=plane.metrics)
     app.include_router(scheduler_routes(plane, bearer, admin, in_the_journal))

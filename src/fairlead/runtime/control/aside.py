@@ -64,6 +64,9 @@ class DecidedAside:
         result = in_a_thread("decision", timed, self._wake)
         return lambda: result.result() if result.done() else None
 
+    def late(self) -> None:
+        self._trouble.slow()
+
     def failed(self, problem: Exception) -> Reason:
         self._trouble.failed("scheduler", problem)
         return Unplaced.undecided(self._trouble.kind)

@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from fairlead.core.cluster import Cluster
+from fairlead.core.errors import FairleadError
 from fairlead.runtime.control.code import CodeStore
 from fairlead.runtime.control.live import Live
 from fairlead.runtime.messages import (
@@ -114,7 +115,10 @@ class Hub:
         server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._session)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
-        port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        try:
+            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        except RuntimeError:
+            raise FairleadError(f"{address}: agents cannot be listened to there; is it in use?") from None
         await server.start()
         return server, port
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Order, Revoke, Task, Wants
+from fairlead.runtime.orders import Ended, Extend, Given, Kill, Launch, Order, Revoke, Task, Wants
+
+NOTHING = Given()
 
 MOST_STEPS, LONGEST_S = 2**53, 1e9
 """Of a lease, however often it is renewed; which renewal it is, is the job's own word."""
@@ -67,6 +69,7 @@ class Running:
     ended: dict[int, Ended] = field(default_factory=dict)  # by node
     lost: set[int] = field(default_factory=set)  # nodes
     saved: int = 0
+    given: Given = field(default_factory=Given)
     gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
@@ -88,8 +91,8 @@ class Running:
 
     @property
     def broken(self) -> bool:
-        """Some of its workers have failed; half a gang is no gang."""
-        return any(end.code and not end.yielded for end in self.ended.values())
+        """Some of its workers have failed, or were killed; half a gang is no gang."""
+        return any(end.code for end in self.ended.values())
 
     @property
     def world_size(self) -> int:
@@ -135,16 +138,21 @@ class Launches:
         """Whose processes may be on a node, those included that were asked to leave it."""
         return {run.job for run in self._all.values() if run.sent and node in self._nodes_left(run)}
 
-    def start(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0) -> list[Addressed]:
+    def start(
+        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, given: Given = NOTHING
+    ) -> list[Addressed]:
         """`saved` is what it will find in its last checkpoint: it has that many steps even if it comes to nothing."""
-        run = Running(job, generation, name, task, tuple(seats), saved=saved)
+        run = Running(job, generation, name, task, tuple(seats), saved=saved, given=given)
         run.waits_for = self._before(run)
         self._all[run.key] = run
         return self._send(run)
 
-    def adopt(self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0) -> None:
+    def adopt(
+        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, given: Given = NOTHING
+    ) -> None:
         """A launch of a time before a restart. Whether its agents know of it is found out when they come back."""
-        self._all[job, generation] = Running(job, generation, name, task, tuple(seats), sent=True, saved=saved)
+        run = Running(job, generation, name, task, tuple(seats), sent=True, saved=saved, given=given)
+        self._all[run.key] = run
 
     def compare(
         self,
@@ -300,6 +308,8 @@ class Launches:
                     gang_port=gang,
                     gang_token=run.gang_token if gang else "",
                     checkpoints=f"{self._checkpoints}/{run.job}" if self._checkpoints else "",
+                    nodes=len(run.seats),
+                    given=run.given,
                 ),
             )
             for seat in run.seats
@@ -323,7 +333,8 @@ def _farewell(run: Running) -> Order:
 
 def _outcome(run: Running) -> Outcome:
     ends = list(run.ended.values())
-    bad = next((end for end in ends if end.code and not end.yielded), None)
+    overstayed = any(end.code and end.yielded for end in ends)  # killed by its agent, and the others because of that
+    bad = None if overstayed else next((end for end in ends if end.code), None)
     whole = len(ends) == len(run.seats)
     end = bad or (ends[0] if ends else None)
     code, why = (end.code, end.why) if end is not None else (0, "its node is gone" if run.lost else "it had not begun")

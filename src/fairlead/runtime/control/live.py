@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from zlib import crc32
@@ -17,14 +18,17 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Ints
+from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job, Phase
+from fairlead.core.plan import Launches as Starts
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.keepable import same
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
 from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.control.measures import Measures
-from fairlead.runtime.orders import Ended, Metric, Order, Task, Told, Wants
+from fairlead.runtime.orders import Ended, Given, Metric, Order, Task, Told, Wants
 
 RATE_TELLS = 0.05
 """A rate that differs by less from what is known is not worth an event."""
@@ -36,6 +40,14 @@ FIRST_PORT, PORTS = 20_000, 10_000
 """For gangs to find each other."""
 
 LONGEST_WAIT_S = 3600.0
+
+
+LOOK_WITHIN_S = 30.0
+"""So long whoever wants to look at the state waits for it."""
+
+
+class Busy(FairleadError):
+    """The state is not at rest. The loop goes on with it, some day."""
 
 
 class Wire(Protocol):
@@ -66,6 +78,7 @@ class Live:
     next_number: int = 0
     checkpoints: str = ""  # where jobs save, seen by all nodes
     lock: threading.RLock = field(default_factory=threading.RLock)
+    scheduler: Mapping[str, Any] = field(default_factory=dict)  # that decides; of switches, the last that was told
 
     def __post_init__(self) -> None:
         self.launches = Launches(self.wire.address_of, self._ports, self.checkpoints)
@@ -116,7 +129,7 @@ class Live:
             self._send(self.launches.revoke(job))
         starts = plan.launches
         bounds = starts.offsets.tolist()
-        for number, begin, end in zip(starts.jobs.tolist(), bounds, bounds[1:]):
+        for number, begin, end, given in zip(starts.jobs.tolist(), bounds, bounds[1:], _given(starts)):
             job, generation = self._job_of[number], self._generation.get(number, 0) + 1
             self._generation[number] = generation
             steps, _, _ = self._progress.get(number, (0.0, 0.0, 0.0))
@@ -124,7 +137,7 @@ class Live:
             self._limits.started(number, plan.time)
             seats = self._seats(starts.accelerators[begin:end])
             saved = self._saved.get(number, 0)
-            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved))
+            self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved, given))
         return ()
 
     def reconcile(self, view: Snapshot, keep: Callable[[Sequence[ev.Event]], None] | None = None) -> Sequence[ev.Event]:
@@ -149,9 +162,12 @@ class Live:
         for number in view.jobs.runners.number.tolist():
             self._limits.started(number, view.time)
         seats = {number: self._seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
+        there = view.jobs.runners
+        columns = (there.batch_size, there.cpus_given, there.memory_given_gb)
+        given = dict(zip(there.number.tolist(), (Given(*each) for each in zip(*(column.tolist() for column in columns)))))
         for number, places in seats.items():
             job, saved = self._job_of[number], int(self._progress[number][0])
-            self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved)
+            self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved, given[number])
         self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist())
         # A job that waits, or moved, may still be leaving a node where by the state nothing runs.
         self._awaited = set(self._present) if bool((view.jobs.starts > 0).any()) else set()
@@ -171,6 +187,18 @@ class Live:
         return happened if self._stopped else [*happened, *self._compare(found)]
 
     # What others call, from any thread.
+
+    @contextmanager
+    def at_rest(self, within_s: float = LOOK_WITHIN_S) -> Iterator[None]:
+        """The state may be read meanwhile. Raises `Busy` where that cannot be for so long."""
+        if not self.lock.acquire(timeout=within_s):
+            raise Busy(
+                "the control plane is at work and cannot be looked into, such as when its journal is away; ask again later"
+            )
+        try:
+            yield
+        finally:
+            self.lock.release()
 
     def submit_jobs(self, jobs: Sequence[Job], answered: Callable[[Sequence[ev.Event]], None]) -> None:
         """Jobs come from outside; `answered` is called with their events once these are in the journal. Where one comes after
@@ -215,8 +243,17 @@ class Live:
         scheduler: Mapping[str, Any],
         why: str,
         answered: Callable[[Sequence[ev.Event]], None] = lambda events: None,
+        instead_of: Mapping[str, Any] | None = None,
     ) -> None:
-        self._ring(_Request(lambda now: [ev.SchedulerSwitched(now, scheduler, why)], answered))
+        """With `instead_of`, only where that one decides when this comes; otherwise there is no event."""
+
+        def happen(now: float) -> list[ev.Event]:
+            if instead_of is not None and not same(instead_of, self.scheduler):
+                return []
+            self.scheduler = scheduler
+            return [ev.SchedulerSwitched(now, scheduler, why)]
+
+        self._ring(_Request(happen, answered))
 
     def joined(self, node: int, found: Sequence[Key]) -> None:
         """An agent is there, and this is what it found running. Until `left`, its node is up."""
@@ -368,6 +405,8 @@ class Live:
         run.saved = max(run.saved, word.saved)
         if run.leaving:  # by the state it does not run any more, or runs elsewhere soon
             return ()
+        if word.batch_size:
+            self._measures.hear_size(word.job, word.batch_size, self._job_of[word.job].user)
         steps, rate, since = self._progress.get(word.job, (0.0, 0.0, now))
         expected = steps + rate * (now - since)
         off = abs(word.steps - expected) > max(1.0, RATE_TELLS * (word.steps - steps), OFF_S * word.rate)
@@ -432,3 +471,10 @@ class Live:
         than those of a second control plane on this machine."""
         first = FIRST_PORT + 2 * ((crc32(self.checkpoints.encode()) + 7919 * launch[0] + launch[1]) % (PORTS // 2))
         return first, first + 1
+
+
+def _given(starts: Starts) -> list[Given]:
+    """What a plan gives each of its launches besides accelerators."""
+    zeros = [0] * len(starts)
+    columns = (starts.batch_sizes, starts.cpus, starts.host_memory_gb)
+    return [Given(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns))]

@@ -57,7 +57,7 @@ class Logs:
         return {**told, "over": known.over, "offset": piece.offset, "next": piece.offset + used, "text": text}
 
     def _known(self, number: int, launch: int, rank: int) -> _Known:
-        with self.plane.live.lock:
+        with self.plane.live.at_rest():
             a = self.plane.loop.state.store.arrays
             starts, phase = int(a["starts"][number]), Phase(int(a["phase"][number]))
             launch = launch or starts

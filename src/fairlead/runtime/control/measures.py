@@ -9,6 +9,8 @@ from collections import Counter
 
 import numpy as np
 
+from fairlead.core import goodput
+from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.events import MetricsReported
 from fairlead.core.losses import DERIVED, LOSS, TARGET
 from fairlead.core.snapshot import Snapshot
@@ -20,7 +22,7 @@ PAUSE_S = 1.0
 MOST_NAMES = 1000
 """Of all jobs that are alive together: a name is a column over all of them."""
 MOST_OF_ONE_USER = 250
-ALWAYS = frozenset({LOSS, TARGET, "batch_size"})
+ALWAYS = frozenset({LOSS, TARGET, BATCH_SIZE, *goodput.REPORTED})
 """There is room for these, whoever else says what: decisions are made of them."""
 
 
@@ -33,12 +35,22 @@ class Measures:
         self._full: set[str] = set()  # users who were told of in the log
         self._held: dict[str, dict[int, float]] = {}
         self._last_s = -math.inf
+        self._size: dict[int, int] = {}  # batch sizes that were told last
 
     def know(self, view: Snapshot) -> None:
         """After a restart: what was said before."""
         for name in set(view.jobs.metrics) - DERIVED:
             for number in view.jobs.number[~np.isnan(view.jobs.metric(name))].tolist():
                 self._note(number, name, view.job_of[number].user)
+        sizes = view.jobs.metric(BATCH_SIZE)
+        told = np.isfinite(sizes)
+        self._size = dict(zip(view.jobs.number[told].tolist(), sizes[told].astype(np.int64).tolist()))
+
+    def hear_size(self, job: int, size: int, user: str = "") -> None:
+        """A lease page says with every step which batch size it is; told when it is another."""
+        if self._size.get(job) != size:
+            self._size[job] = size
+            self.hear(Metric(job, 0, BATCH_SIZE, float(size)), user)
 
     def hear(self, said: Metric, user: str = "") -> None:
         """Names that are too many are passed over, and those of what the state makes of reports."""
@@ -74,6 +86,7 @@ class Measures:
     def forget(self, job: int) -> None:
         """It has ended; names that nobody else uses are free."""
         user = self._user_of.pop(job, "")
+        self._size.pop(job, None)
         for name in self._names.pop(job, ()):
             _less(self._known, name)
             _less(self._known_of[user], name)

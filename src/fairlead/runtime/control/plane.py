@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-import orjson
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.errors import FairleadError
 from fairlead.core.stages import Stages
 from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
@@ -31,16 +30,16 @@ from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.code import CodeStore
 from fairlead.runtime.control.decisions import Decisions
 from fairlead.runtime.control.hub import Hub
+from fairlead.runtime.control.keepable import check_keepable
 from fairlead.runtime.control.keeping import Keeper, Retention
 from fairlead.runtime.control.live import Live
 from fairlead.runtime.control.metrics import Metrics
+from fairlead.runtime.control.patient import PatientJournal
 from fairlead.runtime.control.trouble import Trouble
 from fairlead.runtime.control.watched import WatchedJournal
 from fairlead.runtime.tasks import task_of
 
 log = logging.getLogger(__name__)
-
-LARGEST_SCHEDULER = 1 << 16
 
 
 @dataclass(eq=False)
@@ -70,11 +69,13 @@ class Plane:
         self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join, code=self.code, journal=self.name)
         clock = WallClock(self.origin, state.time)
         self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints())
+        self.live.scheduler = state.scheduler or self.scheduler
         self.hub.live = self.live
         self.trouble = Trouble(self.metrics.stood)
         stages = self._composed(state.scheduler if recovered else self.scheduler)
         chronicle = Chronicle(lambda: self.loop.state, lambda: self.loop.stages.round_s)
-        watched = WatchedJournal(self.journal, (self.metrics.watch, chronicle.watch))
+        patient = PatientJournal(self.journal, lambda: self.leaving)
+        watched = WatchedJournal(patient, (self.metrics.watch, chronicle.watch))
         self.loop = Loop(state, self.live, stages, journal=watched, compose=self._composed, patient=True)
         self.loop.stopwatch = time.perf_counter
         self.decisions = Decisions(self.cluster)
@@ -88,6 +89,7 @@ class Plane:
             self.keeper = Keeper(self.journal, lambda: self.loop.state, lambda: self.live.now, lock, rules)
         self._recovered = recovered
         self.failure: BaseException | None = None
+        self.leaving = False  # it is to stop: nothing is waited for any more that may never come
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         self._ended: asyncio.Event | None = None
         self._events: asyncio.AbstractEventLoop | None = None
@@ -118,6 +120,7 @@ class Plane:
 
     async def stop(self) -> None:
         """The loop ends at once, what is in the journal stays, and jobs go on under their agents' leases."""
+        self.leaving = True
         self.live.stop()
         await asyncio.to_thread(self._thread.join)
         if self.keeper is not None:
@@ -145,12 +148,7 @@ class Plane:
 
     def check(self, scheduler: Mapping[str, Any]) -> None:
         """Raises what is wrong with a scheduler, before anybody switches to it."""
-        try:
-            spelled = orjson.dumps(scheduler)
-        except TypeError as error:
-            raise InputError("scheduler", f"what a journal can keep ({error})") from None
-        if len(spelled) > LARGEST_SCHEDULER:
-            raise InputError("scheduler", f"at most {LARGEST_SCHEDULER:,} bytes")
+        check_keepable(scheduler)
         self.compose(scheduler)
 
     def _composed(self, scheduler: Mapping[str, Any]) -> Stages:

@@ -10,6 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
+from fairlead.runtime.control.live import Busy
+
 LONGEST = 1000
 
 
@@ -26,18 +28,22 @@ WHEN = {
     411: "a body without its length",
     413: "a body that is too large",
     422: "something wrong with the request",
-    503: "not known yet whether it was accepted",
+    503: "not known yet whether it was accepted, or not to be looked at now",
 }
 
 DOCUMENTED: dict[int | str, dict[str, Any]] = {status: {"model": Refusal, "description": why} for status, why in WHEN.items()}
 
 
 def speak_plainly(app: FastAPI) -> None:
-    """What FastAPI finds wrong is said as everything else is."""
+    """What FastAPI finds wrong is said as everything else is, and so is that nothing can be said now."""
 
     @app.exception_handler(RequestValidationError)
     async def refuse(request: Request, problem: RequestValidationError) -> JSONResponse:
         return JSONResponse({"detail": sentence(problem.errors()[0])}, 422)
+
+    @app.exception_handler(Busy)
+    async def later(request: Request, problem: Busy) -> JSONResponse:
+        return JSONResponse({"detail": str(problem)}, 503)
 
 
 def sentence(error: Any) -> str:

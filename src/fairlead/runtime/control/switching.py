@@ -5,6 +5,7 @@ anything is switched. Whoever advises on it gets the whole state.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, Depends, HTTPException, Response
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError
 from fairlead.engine.saved import freeze
+from fairlead.runtime.control.keepable import check_keepable
 from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.tokens import Bearer, Role
 
@@ -24,6 +26,9 @@ class Switch(BaseModel):
 
     scheduler: Annotated[dict[str, Any], Field(description="As in a scheduler file.")]
     why: Annotated[str, Field(max_length=500)] = ""
+    instead_of: Annotated[
+        dict[str, Any] | None, Field(description="The scheduler that decides, as GET told it; where it is another by now, 409.")
+    ] = None
 
 
 def scheduler_routes(
@@ -41,14 +46,17 @@ def scheduler_routes(
         counts = {"decisions": plane.loop.decisions, "missed": plane.loop.missed}
         return {"scheduler": dict(plane.scheduled), "trouble": trouble, **counts}
 
-    @router.post("/v1/scheduler", responses={403: {}, 411: {}, 413: {}, 422: {}})
+    @router.post("/v1/scheduler", responses={403: {}, 409: {}, 411: {}, 413: {}, 422: {}})
     async def switch(body: Switch, who: Annotated[Bearer, Depends(admin)]) -> dict[str, Any]:
         try:
             await asyncio.to_thread(plane.check, body.scheduler)
+            check_keepable(body.instead_of or {})
         except (FairleadError, TypeError, ValueError) as problem:  # a plug-in may find what is wrong in a way of its own
             raise HTTPException(422, str(problem)) from None
         why = body.why or f"{who.user} wanted it"
-        await in_the_journal(lambda answered: plane.live.switch(body.scheduler, why, answered))
+        switch = partial(plane.live.switch, body.scheduler, why, instead_of=body.instead_of)
+        if not await in_the_journal(lambda answered: switch(answered=answered)):
+            raise HTTPException(409, "somebody else has switched the scheduler meanwhile; look at it again")
         return {"scheduler": body.scheduler}
 
     @router.get("/v1/state", responses={403: {}}, response_class=Response)
@@ -56,7 +64,7 @@ def scheduler_routes(
         """All that the scheduler knows, in the spelling of a journal's snapshots; `fairlead-now` is the second it is of."""
 
         def frozen() -> tuple[float, Callable[[], bytes]]:
-            with plane.live.lock:
+            with plane.live.at_rest():
                 return plane.live.now, freeze(plane.loop.state)
 
         now, spell = await asyncio.to_thread(frozen)

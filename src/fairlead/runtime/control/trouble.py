@@ -1,9 +1,10 @@
-"""What keeps a scheduler from deciding: a stage that fails, or a policy that takes longer than its round. It is told when it
+"""What keeps a scheduler from deciding: a stage that fails, or one that takes longer than its round. It is told when it
 begins, when it is another, and when it is over; how often it happened is counted. It decides nothing."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ LONGEST = 500
 
 
 class Trouble:
-    """`told` hear of each time ("failed" or "late"). Used by the thread that decides; others may read."""
+    """`told` hear of each time ("failed" or "late"). Used by the thread that decides, but for `slow`; others may read."""
 
     def __init__(self, told: Callable[[str], None] = lambda how: None) -> None:
         self._told = told
@@ -22,6 +23,8 @@ class Trouble:
         self.kind = ""  # the same without what the stage said itself, which may name others' jobs
         self._new = False  # in the decision that is being made
         self.made = 0  # decisions that could be carried out
+        self._making = 0  # decisions that are being made: more than one where a switch has left one behind
+        self._lock = threading.Lock()
 
     def failed(self, who: str, problem: BaseException) -> None:
         kind = f"the {who} failed: {type(problem).__name__}"
@@ -36,15 +39,33 @@ class Trouble:
             log.warning("%s is late, what was decided last stands", who)
         self._begin("late", text, text)
 
+    def slow(self) -> None:
+        """From the loop's thread: a round begins, and the decision of an earlier one is still being made, whichever stage it is
+        that takes so long. It is over when that decision is made."""
+        text = "a decision takes longer than a round"
+        with self._lock:
+            if self._making and not self.now:
+                log.warning("a decision is late, what was decided last stands")
+                self.now = self.kind = text
+
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Around a decision: one that is made without trouble says that it is over."""
         self._new = False
-        yield
-        self.made += 1
-        if self.now and not self._new:
-            log.info("decisions are made again", extra={"why": self.now})
-            self.now = self.kind = ""
+        with self._lock:
+            self._making += 1
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._making -= 1
+            raise
+        with self._lock:
+            self._making -= 1
+            self.made += 1
+            if self.now and not self._new:
+                log.info("decisions are made again", extra={"why": self.now})
+                self.now = self.kind = ""
 
     def _begin(self, how: str, kind: str, text: str) -> None:
         self.now, self.kind, self._new = text, kind, True

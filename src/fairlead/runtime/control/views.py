@@ -42,6 +42,7 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         "entity": job.entity,
         "kind": job.kind,
         "workers": job.workers,
+        "mode": job.mode,
         "priority": job.priority,
         "submitted_s": float(a["submitted_s"][number]),
         "first_started_s": finite(float(a["first_started_s"][number])),

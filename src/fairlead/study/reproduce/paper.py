@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic
 
 from fairlead.core.errors import UnknownName
@@ -20,6 +20,7 @@ class Paper(Generic[S]):
     studies: tuple[Study[S], ...]
     scales: Mapping[str, S]
     introduction: Callable[[S, World], Sequence[str]]  # what holds for all studies, in paragraphs
+    takes: Mapping[str, str] = field(default_factory=dict)  # by scale, about how long all studies take; where it is known
 
     def chosen(self, names: Sequence[str] = ()) -> tuple[Study[S], ...]:
         """The studies of these names, in the order of the paper; none named: all."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import as_completed
 
+from fairlead.study.crew import Crew
 from fairlead.study.reproduce.case import Answer, Answers, Case, key_of
 from fairlead.study.reproduce.store import Store
 from fairlead.study.reproduce.world import World
@@ -45,27 +44,11 @@ def answer_all(
         for key, case in todo.items():
             note(key, _run(case, store.world))
     else:
-        _in_parallel(todo, store.world, workers, note)
-    return Answers(store.world, answers, failed)
-
-
-def _in_parallel(todo: dict[str, Case], world: World, workers: int, note: Callable[[str, Answer | str], None]) -> None:
-    spawn = multiprocessing.get_context("spawn")  # a fork would copy threads' locks, such as a progress bar's
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
-    of: dict[Future[Answer | str], str] = {pool.submit(_run, case, world): key for key, case in todo.items()}
-    open_ = set(of)
-    try:
-        while open_:
-            finished, open_ = wait(open_, return_when=FIRST_COMPLETED)
-            for future in finished:
+        with Crew(workers) as crew:  # after an interrupt, what has ended is kept
+            of = {crew.submit(_run, case, store.world): key for key, case in todo.items()}
+            for future in as_completed(of):
                 note(of[future], future.result())
-    except BaseException:  # an interrupt: nobody waits for the rest, and what has ended is kept
-        running = list((pool._processes or {}).values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in running:
-            process.terminate()
-        raise
-    pool.shutdown()
+    return Answers(store.world, answers, failed)
 
 
 def _run(case: Case, world: World) -> Answer | str:

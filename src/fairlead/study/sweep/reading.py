@@ -26,7 +26,7 @@ from fairlead.core.errors import FairleadError, InputError, UnknownName, near_or
 from fairlead.registry import Registry
 from fairlead.report.columns import COLUMNS
 from fairlead.report.metrics import measure_from
-from fairlead.study.inputs import TraceFile
+from fairlead.study.inputs import TraceFile, table_for
 from fairlead.study.sweep.axes import OF_COSTS, PLAIN, Axis, near_names, put
 from fairlead.study.sweep.case import JobsAndRates
 from fairlead.study.sweep.sweep import Arm, Sweep
@@ -82,8 +82,30 @@ def read_sweep(path: Path | str) -> Sweep:
         raise InputError(
             value.source, f"at most {MOST_RUNS:,} runs", field="over", value=len(given.points()) * len(given.seeds)
         )
-    _ = given.world.mark, given.world.given_table, given.world.jobs()  # files that cannot be read are told now
+    _ = given.world.mark  # files that cannot be read are told now
+    _check_jobs(given, fields)
     return given
+
+
+def _check_jobs(given: Sweep, fields: dict[str, Value]) -> None:
+    """The jobs that are measured are there, and have rates on every cluster."""
+    trace, table = given.world.jobs(), given.world.given_table
+    counts = [value.data for axis in given.axes if axis.name == "jobs" for value in axis.values] or [given.jobs]
+    fewest = min(counts) if trace is None else len(trace)
+    if given.measure is not None and given.measure[0] >= fewest:
+        raise fields["measure"].error(f"a range within the {fewest:,} jobs that there are")
+    along = [value for axis in given.axes if axis.name == "cluster" for value in axis.values]
+    said = {value.data: value for value in along or ([fields["cluster"]] if "cluster" in fields else [])}
+    for name in said or (given.cluster,):
+        try:
+            if trace is None:
+                given.world.table.for_types(given.clusters[name].type_names)
+            else:
+                table_for(trace, given.clusters[name], table, fill=given.fill_workers)
+        except UnknownName as error:
+            if name not in said:
+                raise
+            raise said[name].error(f"types that have rates ({near_or_all(error.name, error.known)})") from error
 
 
 def _arms(value: Value, fields: dict[str, Value], beside: Path, registry: Registry) -> list[tuple[Arm, Value]]:
@@ -243,10 +265,14 @@ def _workers(value: Value) -> str:
 
 
 def _measure(value: Value) -> tuple[int, int]:
+    wanted = "first:last by submission order, in quotes, as in '50:150'"
     try:
-        return measure_from(value.text("first:last by submission order, in quotes, as in '50:150'"))
+        first, last = measure_from(value.text(wanted))
     except InputError as error:
         raise value.error(error.expected) from error
+    if first >= last:
+        raise value.error(wanted)
+    return first, last
 
 
 def _metrics(value: Value) -> tuple[str, ...]:

@@ -7,11 +7,8 @@ processes looked."""
 from __future__ import annotations
 
 import math
-import multiprocessing
-import signal
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -21,6 +18,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
+from fairlead.study.crew import Crew
 from fairlead.study.synthesizer.forecast import Forecast
 from fairlead.study.synthesizer.outlook import Limit, Moment, Outlook, Wanted, look_ahead
 from fairlead.workloads.profiles import ThroughputTable
@@ -77,18 +75,15 @@ class Advisor:
         self.wanted, self.forecast = wanted or Wanted(), forecast or Forecast()
         self.costs, self.margin = costs or Costs(), margin
         self._processes = min(processes, len(self.candidates))
-        self._pool: ProcessPoolExecutor | None = None
+        self._crew: Crew | None = None
 
     def __enter__(self) -> Advisor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        if self._crew is not None:
+            self._crew.__exit__(kind, error, trace)
+            self._crew = None
 
     def advise(self, view: Snapshot, running: SchedulerConfig, *, memo: Memo = None, past: Iterable[Job] = ()) -> Advice:
         """Who should decide from this moment on; `past` are the jobs that came, the latest first."""
@@ -125,11 +120,10 @@ class Advisor:
     def _look(self, moment: Moment, others: Sequence[SchedulerConfig], reference: Outlook) -> list[Outlook]:
         if self._processes <= 1 or len(others) <= 1:
             return _look_at(moment, others, self.table, self.wanted, reference)
-        if self._pool is None:  # spawn: a fork would copy threads' locks
-            spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._processes, spawn, _begin, (self.table,))
+        if self._crew is None:
+            self._crew = Crew(self._processes, _begin, (self.table,))
         shares = [others[first :: self._processes] for first in range(self._processes)]
-        waiting = [self._pool.submit(_look_apart, moment, share, self.wanted, reference) for share in shares]
+        waiting = [self._crew.submit(_look_apart, moment, share, self.wanted, reference) for share in shares]
         outlooks: list[Outlook] = [reference] * len(others)
         for first, found in enumerate(waiting):
             outlooks[first :: self._processes] = found.result()
@@ -155,7 +149,6 @@ _table: ThroughputTable | None = None  # in a process of the pool: it is large a
 def _begin(table: ThroughputTable) -> None:
     global _table
     _table = table
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _look_apart(moment: Moment, candidates: Sequence[SchedulerConfig], wanted: Wanted, reference: Outlook) -> list[Outlook]:

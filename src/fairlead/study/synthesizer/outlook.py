@@ -68,7 +68,7 @@ class Wanted:
     def __post_init__(self) -> None:
         for metric, weight in self.weights.items():
             if metric not in METRICS:
-                raise InputError("synthesize", near_or_all(metric, METRICS), field="metric", value=metric)
+                raise InputError("synthesize", f"a metric ({near_or_all(metric, METRICS)})", field="metric", value=metric)
             if not 0 < weight < math.inf:
                 raise InputError("synthesize", "a weight above 0", field=metric, value=weight)
         if not self.weights:

@@ -25,10 +25,12 @@ from fairlead.workloads.profiles import ThroughputTable
 
 
 class PolicyContract:
-    """Set `make` to the policy's class, or to a function that makes one; `residents` where it puts jobs together."""
+    """Set `make` to the policy's class, or to a function that makes one; `residents` where it puts jobs together, `everybody`
+    where it gives other sizes to jobs that are not elastic too, which no real cluster lets it do."""
 
     make: ClassVar[Callable[[], Policy]]
     residents: ClassVar[int] = 1
+    everybody: ClassVar[bool] = False
 
     def stages(self, table: ThroughputTable, round_s: float = 300.0) -> Stages:
         standard = SchedulerConfig(round_s=round_s).build(table)
@@ -96,6 +98,10 @@ class PolicyContract:
         assert set(numbers) <= set(view.jobs.number.tolist()), "somebody is selected who is not admitted"
         at = view.jobs.position_of(selection.jobs)
         assert ((view.jobs.fits[at] >> selection.types) & 1).all(), "a job is given a type on which it cannot run"
+        rigid = ~view.elastic[at] & (not self.everybody)
+        assert (selection.workers == view.jobs.workers[at])[rigid].all(), "a job that is not elastic is resized"
+        if selection.batch_sizes is not None:
+            assert not selection.batch_sizes[rigid].any(), "a job that is not elastic is given a batch size"
         combination = np.arange(len(numbers)) if selection.combination is None else selection.combination
         _, heads = np.unique(combination, return_index=True)
         used = np.bincount(selection.types[heads], weights=selection.workers[heads], minlength=len(view.capacity))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fairlead.backends.faults import Outage, listed
 from fairlead.backends.simulated import Simulated
 from fairlead.backends.world import Costs
 from fairlead.core import events as ev
+from fairlead.core.job import ELASTIC
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages
@@ -34,11 +36,12 @@ def play(
     hosts: bool = False,
     on_decision: Callable[[RoundPlan, Snapshot], None] | None = None,
 ) -> tuple[State, list[ev.Event]]:
-    """A random workload on a small cluster, to the end; the last state, and all that happened. With `hosts`, CPUs and host
-    memory are scarce too."""
+    """A random workload on a small cluster, to the end; the last state, and all that happened. Every third job is elastic. With
+    `hosts`, CPUs and host memory are scarce too."""
     machine = cluster(where)
     table = random_table(seed, machine.type_names)
     jobs = random_jobs(seed, count, table=table, largest=min(4, int(machine.size_of_type.max())))
+    jobs = [replace(job, mode=ELASTIC) if number % 3 == 2 else job for number, job in enumerate(jobs)]
     if hosts:
         machine, jobs = with_hosts(machine), asking_of_hosts(seed, jobs)
     outages = [Outage(0, 2000.0, 5000.0), Outage(len(machine.nodes) - 1, 9000.0, 9500.0)] if faults else []

@@ -32,7 +32,7 @@ WHOLE = ("workers", "priority", "retry_limit", "group_order")
 TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command", "after", LOSS_CURVE, REGIMES)
 
 _BETWEEN = "|"
-_MAY_BE_ENDLESS = ("deadline_s", "time_limit_s")
+_MAY_BE_ENDLESS = ("deadline_s", "time_limit_s", "most_slowdown")
 
 
 def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> tuple[Job, LossCurve | None, Regimes | None]:

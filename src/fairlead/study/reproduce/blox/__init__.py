@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.study.reproduce.blox import admissions, losses, originals, placements, policies, synthesis
+from fairlead.study.reproduce.blox import admissions, elastic, hosts, losses, originals, placements, policies, synthesis
 from fairlead.study.reproduce.blox.scale import DURATIONS, HIGH, SCALES, Scale, load_told
 from fairlead.study.reproduce.blox.traces import PublicTraces
 from fairlead.study.reproduce.paper import Paper
@@ -32,7 +32,10 @@ BLOX = Paper(
     "Blox",
     (
         *originals.STUDIES,
+        *elastic.INTERVAL,
+        *hosts.STUDIES,
         *policies.STUDIES,
+        *elastic.STUDIES,
         *placements.STUDIES,
         *admissions.STUDIES,
         *synthesis.STUDIES,

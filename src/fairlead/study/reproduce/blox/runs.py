@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import yaml
 
 from fairlead.backends.world import Costs
@@ -64,7 +65,17 @@ def answer(record: RunRecord, asked: Workload, came: int) -> Answer:
         "figures": summarize(record, options).to_dict(),
         "jct_s": (jobs.ended_s - jobs.submitted_s)[done].round(1).tolist(),
         "load_ended_early": len(jobs) >= came,
+        "demand": demand(record, asked.measure),
     }
+
+
+def demand(record: RunRecord, measure: tuple[int, int]) -> float:
+    """While the measured jobs come, the share of the cluster that would be in use if nobody had to wait."""
+    jobs = record.jobs
+    begin, end = jobs.submitted_s[measure[0]], jobs.submitted_s[: measure[1]][-1]
+    there = np.minimum(jobs.submitted_s + jobs.exclusive_s, end) - np.maximum(jobs.submitted_s, begin)
+    used = float((jobs.workers * np.maximum(there, 0.0)).sum())
+    return used / (record.cluster.size * max(float(end - begin), 1.0))
 
 
 def made(

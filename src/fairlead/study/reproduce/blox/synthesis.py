@@ -15,7 +15,17 @@ from fairlead.config.scheduler import parse_part
 from fairlead.study.inputs import table_for
 from fairlead.study.reproduce.blox.policies import responsiveness
 from fairlead.study.reproduce.blox.runs import Run, answer, simulation
-from fairlead.study.reproduce.blox.scale import DURATIONS, PAPER_ACCELERATORS, SHOWN, Scale, at_share, cluster_of, load_told
+from fairlead.study.reproduce.blox.scale import (
+    DURATIONS,
+    PAPER_ACCELERATORS,
+    SHOWN,
+    Choosing,
+    Scale,
+    at_share,
+    cluster_of,
+    load_told,
+    seeds_told,
+)
 from fairlead.study.reproduce.blox.traces import Workload
 from fairlead.study.reproduce.case import Answer, Answers, Case, CaseFailed
 from fairlead.study.reproduce.findings import Findings, Row, Stack, Wants, row
@@ -83,6 +93,10 @@ class Setting:
     share: float
 
     @property
+    def where(self) -> Choosing:
+        return self.scale.choosing[self.durations]
+
+    @property
     def load(self) -> float:
         return at_share(self.durations, self.share)
 
@@ -92,24 +106,28 @@ class Setting:
 
     @property
     def workload(self) -> Workload:
-        here = round(self.load * self.scale.chosen_accelerators / PAPER_ACCELERATORS, 6)
-        return Workload(self.durations, here, self.scale.chosen_measure, bursts=self.pattern == "bursty")
+        here = round(self.load * self.where.accelerators / PAPER_ACCELERATORS, 6)
+        return Workload(self.durations, here, self.where.measure, bursts=self.pattern == "bursty")
 
     @property
     def cluster(self) -> str:
-        return cluster_of(self.scale.chosen_accelerators)
+        return cluster_of(self.where.accelerators)
 
     def chosen(self, by: tuple[str, ...]) -> list[Chosen]:
-        return [Chosen(self.cluster, self.workload, seed, by) for seed in self.scale.chosen_seeds]
+        return [Chosen(self.cluster, self.workload, seed, by) for seed in self.scale.choosing_seeds]
 
     def static(self) -> dict[str, list[Run]]:
-        seeds = self.scale.chosen_seeds
+        seeds = self.scale.choosing_seeds
         return {one.name: [Run(_scheduler(one), self.cluster, self.workload, seed) for seed in seeds] for one in candidates()}
 
 
 def settings(scale: Scale) -> list[Setting]:
-    shares = scale.chosen_shares
-    return [Setting(scale, durations, pattern, share) for durations in DURATIONS for share in shares for pattern in PATTERNS]
+    return [
+        Setting(scale, durations, pattern, share)
+        for durations in DURATIONS
+        for share in scale.choosing[durations].shares
+        for pattern in PATTERNS
+    ]
 
 
 def cases(by: tuple[str, ...], scale: Scale) -> Iterable[Case]:
@@ -154,9 +172,11 @@ def read(by: tuple[str, ...], scale: Scale, answers: Answers) -> Findings:
         def over(place: int, setting: Setting = setting) -> float:
             return ranked(setting, answers, by).over(place)
 
-        least = partial(row, wants=Wants.LEAST)
+        size = f"{setting.where.size} measured, {seeds_told(scale.choosing_seeds)}"
+        least = partial(row, wants=Wants.LEAST, scale=size)
+        best = f"{what}, best of nine / synthesized: {setting.told}"
         rows += [
-            row(f"{what}, best of nine / synthesized: {setting.told}", 1.0, partial(over, 0), wants=Wants.NEAR),
+            row(best, 1.0, partial(over, 0), wants=Wants.NEAR, scale=size),
             least(f"{what}, second best of nine / synthesized: {setting.told}", NEAR_SECOND, partial(over, 1)),
             least(f"{what}, worst of nine / synthesized: {setting.told}", FAR_FROM_WORST, partial(over, -1)),
         ]
@@ -175,9 +195,11 @@ def _told(setting: Setting, answers: Answers, by: tuple[str, ...]) -> str:
     order, found = ranked(setting, answers, by), [answers.of(case) for case in setting.chosen(by)]
     switches, looks = (sum(one[name] for one in found) for name in ("switches", "looks"))
     seconds = [sorted(by_seed)[1] / ours for by_seed, ours in zip(zip(*(one[1] for one in order.static)), order.ours)]
+    wanted = ", ".join(f"{100 * one['demand']:.0f} %" for one in found)
     return (
         f"{setting.told}: the best of the nine is {order.static[0][0]}, then {order.static[1][0]}; the worst is"
-        f" {order.static[-1][0]}; {switches} switches at {looks} looks; each seed's second best / synthesized: "
+        f" {order.static[-1][0]}; {switches} switches at {looks} looks; if nobody had to wait, the measured jobs would find so"
+        f" much of the cluster in use, by seed: {wanted}; each seed's second best / synthesized: "
         + ", ".join(f"{ratio:.3f}" for ratio in seconds)
     )
 
@@ -196,13 +218,13 @@ STUDIES = (
         "Figures 14 and 15: the synthesizer, by JCT",
         partial(cases, JCT),
         partial(read, JCT),
-        lambda scale: scale.chosen_size,
+        lambda scale: scale.choosing_size,
     ),
     Study(
         "fig20",
         "Figures 20 and 21: the synthesizer, by JCT and responsiveness",
         partial(cases, BOTH),
         partial(read, BOTH),
-        lambda scale: scale.chosen_size,
+        lambda scale: scale.choosing_size,
     ),
 )

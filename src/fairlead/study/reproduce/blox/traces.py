@@ -14,11 +14,13 @@ from typing import Any
 import orjson
 
 from fairlead.core.errors import InputError
+from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.study.inputs import TraceFile
 from fairlead.study.reproduce.world import World
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import Generator
+from fairlead.workloads.nature import Nature
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import (
@@ -33,6 +35,7 @@ from fairlead.workloads.transform import (
 TEN_GBPS = 1.25  # in GB/s
 GANGS = (1, 2, 4, 8)
 SPIKE_HOUR = 9
+POLLUX_WORKLOADS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 KINDS = tuple(
     f"{model} (batch size {size})"
@@ -73,7 +76,9 @@ class PublicTraces(World):
 
     @property
     def mark(self) -> str:
-        return "10 Gb/s" if self.data is None else f"10 Gb/s {_digest(self.data / 'philly' / 'philly.csv')}"
+        if self.data is None:
+            return "10 Gb/s"
+        return f"10 Gb/s {_digest(self.data / 'philly' / 'philly.csv')} {_digest_of_folder(self.data / 'pollux')}".rstrip()
 
     @property
     def rates_are(self) -> str:
@@ -105,6 +110,19 @@ class PublicTraces(World):
     def sixty_jobs(self) -> Trace:
         return TraceFile(self._path("tiresias/60_job.csv"), "tiresias").read()
 
+    def pollux_jobs(self, workload: int) -> Trace:
+        """One of Pollux' eight workloads of 160 jobs, which train the applications that its authors measured."""
+        return _pollux(self._path(f"pollux/workloads/workload-{workload}.csv"))
+
+    def all_pollux_jobs(self) -> Trace:
+        """The eight one after the other, all submitted at second 0."""
+        jobs, natures = list[Job](), dict[str, Nature]()
+        for workload in POLLUX_WORKLOADS:
+            trace = self.pollux_jobs(workload)
+            natures |= {f"{workload}/{name}": nature for name, nature in trace.natures.items()}
+            jobs += [replace(job, name=f"{workload}/{job.name}", submitted_s=0.0) for job in trace.jobs]
+        return Trace.of(jobs, "pollux", natures=natures)
+
     def published(self, schedule: str) -> Mapping[str, Any]:
         """What Tiresias' own simulator made of them on two nodes of four."""
         try:
@@ -132,9 +150,22 @@ def _philly(path: Path) -> Trace:
     return keep_workers(TraceFile(path, "philly", skip_bad=True).read(), GANGS)
 
 
+@lru_cache(maxsize=8)
+def _pollux(path: Path) -> Trace:
+    return TraceFile(path, "pollux", applications=path.parents[1]).read()
+
+
+@lru_cache(maxsize=4)
+def _digest_of_folder(folder: Path) -> str:
+    """Of all tables in it; nothing where it is absent."""
+    tables = sorted(folder.glob("*/*.csv"))
+    told = "".join(f"{table.relative_to(folder)} {_digest(table)}\n" for table in tables)
+    return hashlib.sha256(told.encode()).hexdigest()[:16] if tables else ""
+
+
 @lru_cache(maxsize=4)
 def _digest(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError as problem:
-        raise InputError(path, f"the Philly trace as CSV ({problem.strerror})") from None
+        raise InputError(path, f"a trace as CSV ({problem.strerror})") from None

@@ -39,4 +39,5 @@ GAVEL = Paper(
     ),
     SCALES,
     introduction,
+    {"medium": "about an hour of one core, half of it for fig10"},
 )

@@ -1,0 +1,216 @@
+"""The accelerators while one decision is made: who stands together on which, what is idle, what hosts have left. Places for a
+newcomer are looked for here, the cheapest first. It decides neither who comes next nor who must leave.
+
+Jobs share all of their accelerators or none: only gangs of one size meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from fairlead.core.cluster import Bools
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.horus.company import ROUNDING, Judge, Look
+
+
+@dataclass
+class Group:
+    """Who shares some accelerators, in the order of their coming; by number."""
+
+    kind: int
+    places: tuple[int, ...]
+    members: list[int]
+    looks: tuple[Look, ...]
+    new: bool = False  # nobody of it runs there yet
+
+
+class Spot(NamedTuple):
+    """Where a newcomer could go; the least one is the best."""
+
+    far: int  # nodes too many, where that counts first
+    cost: float
+    joins: bool
+    first: int  # accelerator, to tell equals apart
+    places: tuple[int, ...]
+    kind: int
+    group: Group | None
+
+
+@dataclass
+class Floor:
+    view: Snapshot
+    judge: Judge
+    local_from: int  # gangs of so many stand on few nodes before all else
+    groups: list[Group] = field(default_factory=list)
+    _open: dict[tuple[int, int, tuple[Look, ...]], list[Group]] = field(default_factory=dict)  # with room for one more
+
+    def __post_init__(self) -> None:
+        cluster = self.view.cluster
+        self.idle: Bools = self.view.up.copy()
+        self._spare = [cluster.node_cpus.tolist(), cluster.node_memory_gb.tolist()]
+        self._node_of = cluster.node_of_accelerator
+        self._largest = cluster.largest_node_of_type.tolist()
+        self.kept_for: set[int] = set()  # nobody new may come to these
+        self._resting: set[int] = set()  # likewise, but where they are idle
+        self.company = True  # whether newcomers may join others
+        self.enemies: frozenset[tuple[int, int]] = frozenset()  # by number, the lower one first: they do not meet
+
+    def stand(self, group: Group) -> None:
+        """A group that is there already."""
+        self.groups.append(group)
+        self.idle[list(group.places)] = False
+        for look in group.looks:
+            self._use_host(look, group.places)
+        self._offer(group)
+
+    def rest(self, places: Iterable[int]) -> None:
+        """Nobody joins who is there, for now."""
+        self._resting.update(places)
+
+    def best(self, look: Look, number: int = -1) -> Spot | None:
+        """The cheapest place that there is for a newcomer of this look; its number matters where it has enemies."""
+        spots = [*self._beside(look, number), *self._alone(look)]
+        return min(spots, key=lambda spot: spot[:4], default=None)
+
+    def bargain(self, look: Look, spot: Spot) -> float:
+        """By how much more company slows down at a place than it usually does who would take it; idle ones are best."""
+        if spot.group is None:
+            return -math.inf
+        return self.judge.mean_slowdown((*spot.group.looks, look), spot.kind) - self.judge.usual(look, spot.kind)
+
+    def put(self, number: int, look: Look, spot: Spot) -> None:
+        self._use_host(look, spot.places)
+        if spot.group is None:
+            self.idle[list(spot.places)] = False
+            group = Group(spot.kind, spot.places, [number], (look,), new=True)
+            self.groups.append(group)
+        else:
+            group = spot.group
+            self._open[self._key(group)].remove(group)
+            group.members.append(number)
+            group.looks = (*group.looks, look)
+        self._offer(group)
+
+    def keep_for(self, look: Look) -> None:
+        """Let nobody else come to as many accelerators as this job needs, so that it will find room: on one node if one is
+        large enough, and where the fewest are in use."""
+        cluster, residents = self.view.cluster, self.view.holdings.occupancy
+        choices = list[list[int]]()
+        for kind in self._types(look):
+            there = cluster.accelerators_of_type[kind]
+            there = there[self.view.up[there]]
+            ranked = there[np.lexsort((there, residents[there]))].tolist()
+            by_node: dict[int, list[int]] = {}
+            for place in ranked:
+                by_node.setdefault(self._node_of[place], []).append(place)
+            choices += [places for places in by_node.values() if len(places) >= look.workers]
+            if look.workers > self._largest[kind] and len(ranked) >= look.workers:
+                choices.append(ranked)
+        there_now = residents.tolist()
+        kept = [(sum(there_now[place] for place in places[: look.workers]), places[: look.workers]) for places in choices]
+        self.kept_for = set(min(kept, default=(0, []))[1])
+
+    # What the above are made of.
+
+    def _types(self, look: Look) -> Iterable[int]:
+        mask = look.fits & int(self.view.rates.runs_on[look.row])
+        return (kind for kind in range(len(self.view.capacity)) if mask >> kind & 1)
+
+    def _beside(self, look: Look, number: int) -> Iterable[Spot]:
+        if not self.company or self.judge.refuses(look):
+            return
+        allowed = set(self._types(look))
+        for (kind, workers, looks), groups in self._open.items():
+            if workers != look.workers or kind not in allowed or not groups:
+                continue
+            cost = self.judge.cost((*looks, look), kind)
+            if cost is None:
+                continue
+            for group in groups:
+                if self._may_join(look, number, group):
+                    spot = self._spot(look, cost, group.places, kind, group)
+                    if spot is not None:
+                        yield spot
+                        break  # others of its look are no better
+
+    def _may_join(self, look: Look, number: int, group: Group) -> bool:
+        if not self.kept_for.isdisjoint(group.places) or not self._resting.isdisjoint(group.places):
+            return False
+        if not self._hosts(look, group.places):
+            return False
+        return not any((min(number, other), max(number, other)) in self.enemies for other in group.members)
+
+    def _alone(self, look: Look) -> Iterable[Spot]:
+        for kind in self._types(look):
+            cost = self.judge.cost((look,), kind)
+            places = self._idle_of(kind, look)
+            if cost is not None and places:
+                spot = self._spot(look, cost, places, kind, None)
+                if spot is not None:
+                    yield spot
+
+    def _spot(self, look: Look, cost: float, places: tuple[int, ...], kind: int, group: Group | None) -> Spot | None:
+        nodes = len({self._node_of[place] for place in places})
+        far = nodes - -(-look.workers // self._largest[kind])
+        lost = self.judge.elsewhere(look, kind, spread=far > 0)
+        if lost is None:
+            return None
+        first = far if look.workers >= self.local_from else 0
+        return Spot(first, cost + lost, group is not None, places[0], places, kind, group)
+
+    def _idle_of(self, kind: int, look: Look) -> tuple[int, ...]:
+        """Idle accelerators on as few nodes as can be: of the fullest node that holds all, or of the emptiest ones."""
+        mine = self.view.cluster.accelerators_of_type[kind]
+        free = [place for place in mine[self.idle[mine]].tolist() if place not in self.kept_for]
+        if len(free) < look.workers:
+            return ()
+        by_node: dict[int, list[int]] = {}
+        for place in free:
+            by_node.setdefault(self._node_of[place], []).append(place)
+        for node, places in by_node.items():
+            by_node[node] = places[: self._workers_hosted(look, node, len(places))]
+        found: list[int] = []
+        while len(found) < look.workers:
+            want = look.workers - len(found)
+            enough = [node for node, places in by_node.items() if len(places) >= want]
+            if enough:
+                node = min(enough, key=lambda node: (len(by_node[node]), node))
+                return tuple(sorted(found + by_node[node][:want]))
+            node = max(by_node, key=lambda node: (len(by_node[node]), -node))
+            if not by_node[node]:
+                return ()
+            found += by_node.pop(node)
+            if not by_node and len(found) < look.workers:
+                return ()
+        return tuple(sorted(found))
+
+    def _workers_hosted(self, look: Look, node: int, most: int) -> int:
+        for need, spare in zip((look.cpus, look.host_memory_gb), self._spare):
+            if need > 0:
+                most = min(most, int(max(spare[node], 0.0) / need + ROUNDING))
+        return most
+
+    def _hosts(self, look: Look, places: tuple[int, ...]) -> bool:
+        if not (look.cpus or look.host_memory_gb):
+            return True
+        nodes, count = np.unique([self._node_of[place] for place in places], return_counts=True)
+        return all(self._workers_hosted(look, node, many) >= many for node, many in zip(nodes.tolist(), count.tolist()))
+
+    def _use_host(self, look: Look, places: tuple[int, ...]) -> None:
+        for need, spare in zip((look.cpus, look.host_memory_gb), self._spare):
+            if need > 0:
+                for place in places:
+                    spare[self._node_of[place]] -= need
+
+    def _key(self, group: Group) -> tuple[int, int, tuple[Look, ...]]:
+        return group.kind, len(group.places), group.looks
+
+    def _offer(self, group: Group) -> None:
+        if len(group.members) < self.judge.limits.jobs and not any(map(self.judge.refuses, group.looks)):
+            same = self._open.setdefault(self._key(group), [])
+            same.append(group)
+            same.sort(key=lambda one: one.places)

@@ -1,0 +1,68 @@
+"""Where a process listens. An address is read and taken before anything else is done, so that one that is wrong, or in use,
+leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from fairlead.core.errors import InputError
+
+LAST_PORT = 65_535
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+def host_of(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
+
+
+def port_of(option: str, address: str) -> int:
+    """0: one that is free."""
+    port = address.rpartition(":")[2]
+    if not host_of(address) or not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= LAST_PORT):
+        raise InputError(option, f"host:port, with a port from 0 to {LAST_PORT}", field="address", value=address)
+    return int(port)
+
+
+def bound(option: str, address: str) -> list[socket.socket]:
+    """Sockets that have the address: a name such as localhost may mean several. All have one port, and none listens yet."""
+    host, port = host_of(address), port_of(option, address)
+    found: list[socket.socket] = []
+    problem: OSError | None = None
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                found.append(_bound(family, kind, protocol, (place[0], port, *place[2:])))
+            except OSError as missing:
+                if missing.errno not in _NOT_HERE:
+                    raise
+                problem = missing
+            else:
+                port = found[0].getsockname()[1]
+        if not found:
+            raise problem or OSError("no such address")
+    except OSError as why:
+        for one in found:
+            one.close()
+        wanted = f"an address to listen at ({why.strerror or why})"
+        raise InputError(option, wanted, field="address", value=address) from None
+    return found
+
+
+def check_free(option: str, address: str) -> None:
+    """For who takes the address by itself, a moment later."""
+    for one in bound(option, address):
+        one.close()
+
+
+def _bound(family: int, kind: int, protocol: int, place: tuple[object, ...]) -> socket.socket:
+    one = socket.socket(family, kind, protocol)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(place)
+    except OSError:
+        one.close()
+        raise
+    return one

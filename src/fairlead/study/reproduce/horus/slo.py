@@ -1,0 +1,51 @@
+"""The interference SLO, which the original lacks: who is seen to be more than 1.5 times slower than alone is parted from its
+company. How long is anybody beyond it, and how much company is left?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from fairlead.study.reproduce.case import Answers, Case
+from fairlead.study.reproduce.findings import Findings, Row, Wants, row
+from fairlead.study.reproduce.horus.jobs import SHARES
+from fairlead.study.reproduce.horus.makespan import case, each, makespan_s, over
+from fairlead.study.reproduce.horus.runs import FIFO, HORUS, ROUND_S, SLO, Arm
+from fairlead.study.reproduce.horus.scale import Scale
+from fairlead.study.reproduce.study import Study
+
+KEPT = Arm(f"Horus, SLO {SLO:g}", f"{{name: horus, slo: {SLO}}}")
+KEPT_MATCHING = Arm(f"Horus, matching and unpacking, SLO {SLO:g}", f"{{name: horus, match: true, unpack: 1.2, slo: {SLO}}}")
+ROUNDS, SHARED = 2.0, 30.0
+"""Nobody beyond it for more rounds; so many percent of accelerator time in company at least."""
+
+
+def cases(scale: Scale) -> Iterable[Case]:
+    arms = (FIFO, HORUS, KEPT, KEPT_MATCHING)
+    return (case(scale, workload, arm, seed) for workload in SHARES for arm in arms for seed in scale.seeds)
+
+
+def read(scale: Scale, answers: Answers) -> Findings:
+    rows: list[Row] = []
+    for workload in SHARES:
+        of = partial(each, scale, answers, workload)
+        for arm in (HORUS, KEPT, KEPT_MATCHING):
+            wants = Wants.NOTHING if arm is HORUS else Wants.MOST
+            longest = partial(_longest, scale, answers, workload, arm)
+            rows.append(row(f"longest stretch beyond it, {arm.label}: {workload}", ROUNDS, longest, "rounds", wants))
+            shared = partial(of, arm, lambda answer: 100 * float(answer["shared"]))
+            wants = Wants.NOTHING if arm is HORUS else Wants.LEAST
+            rows.append(row(f"accelerator time in company, {arm.label}: {workload}", SHARED, shared, "%", wants))
+            beyond = partial(of, arm, lambda answer: 100 * float(answer["beyond"]))
+            rows.append(row(f"job time beyond it, {arm.label}: {workload}", None, beyond, "%", Wants.NOTHING))
+            gain = partial(over, scale, answers, workload, FIFO, arm, makespan_s)
+            rows.append(row(f"makespan, FIFO / {arm.label}: {workload}", None, gain))
+    return Findings(rows)
+
+
+def _longest(scale: Scale, answers: Answers, workload: str, arm: Arm) -> float:
+    """The worst of all seeds."""
+    return max(each(scale, answers, workload, arm, lambda answer: float(answer["longest_beyond_s"]) / ROUND_S))
+
+
+STUDIES = (Study("slo", f"An interference SLO of {SLO:g} (not in the paper)", cases, read),)

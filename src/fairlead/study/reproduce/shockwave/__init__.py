@@ -1,0 +1,32 @@
+"""Shockwave's evaluation (NSDI'23, §5 and §8) as studies."""
+
+from __future__ import annotations
+
+from fairlead.study.reproduce.paper import Paper
+from fairlead.study.reproduce.shockwave import contention, forecasts, mixes, schedules, sizes
+from fairlead.study.reproduce.shockwave.jobs import AdaptiveJobs
+from fairlead.study.reproduce.shockwave.runs import RESTART_S, ROUND_S
+from fairlead.study.reproduce.shockwave.scale import SCALES, Scale
+from fairlead.study.reproduce.world import World
+
+__all__ = ["SHOCKWAVE", "AdaptiveJobs"]
+
+
+def introduction(scale: Scale, world: World) -> list[str]:
+    return [
+        f"Scale {scale.description}.",
+        f"{world.rates_are[0].upper()}{world.rates_are[1:]}.",
+        f"One type, rounds of {ROUND_S:.0f} s, {RESTART_S:.0f} s for each start after the first. Shockwave is the preset of"
+        " that name in every study; the others realise their shares as Gavel's simulator does, and Themis is finish-time"
+        " fairness as an optimization, as in the published comparison. All of them see a batch size that has changed.",
+        "ρ is JCT / (exclusive run time × max(1, jobs / accelerators)), as the published results have it; no scheduler knows"
+        " how many jobs will come. A job is unfair where ρ > 1.",
+    ]
+
+
+SHOCKWAVE = Paper(
+    "Shockwave",
+    (*forecasts.STUDIES, *sizes.STUDIES, *schedules.STUDIES, *mixes.STUDIES, *contention.STUDIES),
+    SCALES,
+    introduction,
+)

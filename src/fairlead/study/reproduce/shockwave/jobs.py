@@ -1,0 +1,98 @@
+"""The jobs of Shockwave's studies: its public traces with their regimes, where they are at hand, and generated jobs like them,
+which run for 0.2 to 5 hours (evenly by the logarithm) in gangs of one to eight and adapt their batch size by a mode."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from fairlead.core.errors import InputError
+from fairlead.study.inputs import TraceFile
+from fairlead.study.reproduce.shockwave.scale import TRACES
+from fairlead.study.reproduce.world import World
+from fairlead.workloads.catalogue import catalogue
+from fairlead.workloads.generate import LONGEST_H, SHORTEST_H, Generator
+from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.tables import read_throughputs
+from fairlead.workloads.trace import Trace
+
+GANGS = {1: 0.6, 2: 0.3, 4: 0.09, 8: 0.01}
+DURATIONS_S = tuple(np.geomspace(3600 * SHORTEST_H, 3600 * LONGEST_H, 100).tolist())
+HOURS = 1.4
+"""In which all jobs arrive, as in the trace of 120."""
+FOLDER = "shockwave"
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """A public trace by the number of its jobs, or generated jobs of which a part adapts, half by Accordion and half by GNS."""
+
+    count: int
+    dynamic: float = 1.0
+    public: bool = False
+
+
+@dataclass(frozen=True)
+class AdaptiveJobs(World):
+    """`data` is a folder with the public traces, or None: then all jobs are generated, at the catalogue's rates."""
+
+    data: Path | None = None
+
+    @property
+    def table(self) -> ThroughputTable:
+        return catalogue() if self.data is None else _table(self._path("wisr_throughputs.json"))
+
+    @property
+    def mark(self) -> str:
+        if self.data is None:
+            return "generated"
+        return " ".join(_digest(self._path(name)) for name in ("tacc_throughputs.json", "wisr_throughputs.json"))
+
+    @property
+    def rates_are(self) -> str:
+        if self.data is None:
+            return "rates: the bundled catalogue, which is modelled; the public traces are not here: generated jobs alone"
+        return "rates: those published with Shockwave's traces"
+
+    def jobs(self, asked: Jobs, seed: int) -> tuple[Trace, ThroughputTable]:
+        if asked.public and self.data is not None and asked.count in TRACES:
+            return self._public(asked.count)
+        table = self.table
+        static, adapts = 1.0 - asked.dynamic, asked.dynamic / 2
+        made = Generator(
+            asked.count,
+            jobs_per_hour=asked.count / HOURS,
+            table=table,
+            reference_type="v100",
+            durations=DURATIONS_S,
+            workers=GANGS,
+            modes={"static": static, "accordion": adapts, "gns": adapts},
+        )
+        return made.trace(seed), table
+
+    def _public(self, count: int) -> tuple[Trace, ThroughputTable]:
+        table = _table(self._path("tacc_throughputs.json" if count == 120 else "wisr_throughputs.json"))
+        found = sorted((self.data or Path()).joinpath(FOLDER).glob(f"{count}_*.trace"))
+        if not found:
+            raise InputError(f"{count}_….trace", "it in the folder of public traces: pass --data FOLDER")
+        return TraceFile(found[0], "shockwave", regimes=self._path(f"trace{count}_regimes.json")).read(table), table
+
+    def _path(self, name: str) -> Path:
+        path = (self.data or Path()) / FOLDER / name
+        if not path.is_file():
+            raise InputError(f"{FOLDER}/{name}", "it in the folder of public traces: pass --data FOLDER")
+        return path
+
+
+@lru_cache(maxsize=4)
+def _table(path: Path) -> ThroughputTable:
+    return read_throughputs(path)
+
+
+@lru_cache(maxsize=4)
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -1,0 +1,89 @@
+"""The case most of Shockwave's studies are made of, its jobs on a cluster of one type under a scheduler; and who is
+compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import yaml
+
+from fairlead.backends.world import Costs
+from fairlead.config import SchedulerConfig
+from fairlead.core.cluster import Cluster
+from fairlead.report.fairness import finish_time_fairness
+from fairlead.report.metrics import MetricOptions, summarize
+from fairlead.report.record import RunRecord
+from fairlead.study.reproduce.case import Answer
+from fairlead.study.reproduce.shockwave.jobs import AdaptiveJobs, Jobs
+from fairlead.study.reproduce.sweep import figure
+from fairlead.study.reproduce.world import World
+from fairlead.study.simulate import Simulation, simulate
+
+ROUND_S, RESTART_S = 120.0, 20.0
+STATIC = MetricOptions(contention="static", makespan_from="zero", unfair_above=1.0)
+
+_TURNS = "mechanism: {name: turns, least_interval_s: 1920, newcomers: wait, lease_s: 120, types: in-order}, rounds: 120"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison: a label, and the fields of a scheduler file."""
+
+    label: str
+    scheduler: str
+
+
+SHOCKWAVE = Arm("Shockwave", "preset: shockwave")
+THEMIS = Arm("Themis", f"policy: finish-time-fairness, {_TURNS}")
+GAVEL = Arm("Gavel", f"policy: max-min-fairness, {_TURNS}")
+ALLOX = Arm("AlloX", f"policy: allox, {_TURNS}")
+OSSP = Arm("OSSP", f"policy: ossp, {_TURNS}")
+MST = Arm("MST", f"policy: max-sum-throughput-perf, {_TURNS}")
+GANDIVA_FAIR = Arm("Gandiva-Fair", f"policy: gandiva-fair, {_TURNS}")
+FAIR = (THEMIS, GAVEL, ALLOX)
+
+
+def noisy(noise: float) -> Arm:
+    """The preset's policy, told wrong run times."""
+    parameters = SchedulerConfig.preset("shockwave").policy.parameters
+    told = ", ".join(f"{name}: {value}" for name, value in {**parameters, "noise": noise}.items())
+    return Arm(f"{100 * noise:.0f} %", f"preset: shockwave, policy: {{name: shockwave, {told}}}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One simulation."""
+
+    scheduler: str
+    jobs: Jobs
+    accelerators: int
+    seed: int
+
+    def record(self, world: World, *, gantt: bool = False) -> RunRecord:
+        assert isinstance(world, AdaptiveJobs)
+        trace, table = world.jobs(self.jobs, self.seed)
+        config = SchedulerConfig.from_data(yaml.safe_load(f"{{{self.scheduler}}}"), "study")
+        cluster = Cluster.parse(f"{self.accelerators}xv100:{self.accelerators}")
+        return simulate(Simulation(trace, cluster, config, table, Costs(restart_s=RESTART_S)), gantt=gantt).record
+
+    def run(self, world: World) -> Answer:
+        record = self.record(world)
+        rho = finish_time_fairness(record, STATIC.contention).round(4).tolist()
+        return {"figures": summarize(record, STATIC).to_dict(), "rho": rho}
+
+
+def makespan(answer: Answer) -> float:
+    return figure(answer, "makespan_s")
+
+
+def average_jct(answer: Answer) -> float:
+    return figure(answer, "average_jct_s")
+
+
+def worst_rho(answer: Answer) -> float:
+    return figure(answer, "worst_ftf")
+
+
+def unfair(answer: Answer) -> float:
+    """In percent."""
+    return 100.0 * figure(answer, "unfair_fraction")

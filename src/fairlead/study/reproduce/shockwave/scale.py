@@ -1,0 +1,54 @@
+"""How large a reproduction of Shockwave is: its traces of 120 to 900 jobs on 32 to 256 accelerators, and generated jobs on as
+many as the scale can afford, at the paper's contention of nearly four jobs for each accelerator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TRACES = {120: 32, 220: 64, 460: 128, 900: 256}
+"""The public traces: jobs, and the accelerators they are for."""
+
+CONTENTION = 3.75
+"""Jobs for each accelerator, of the trace of 120."""
+
+
+def accelerators_for(jobs: int) -> int:
+    """Those of the trace, or as many as give the same contention."""
+    return TRACES.get(jobs) or round(jobs / CONTENTION)
+
+
+@dataclass(frozen=True)
+class Scale:
+    name: str
+    physical: int  # jobs of Figure 7's trace
+    large: tuple[int, ...]  # jobs of Figure 9's traces
+    accelerators: int  # for generated jobs
+    seeds: tuple[int, ...]
+    noises: tuple[float, ...]  # of forecasts, in Figure 13
+    foreseen: int  # jobs whose regimes are forecast, in Figure 5
+    fewer: int = 14  # accelerators, in Figures 8 and 16
+
+    @property
+    def jobs(self) -> int:
+        return round(self.accelerators * CONTENTION)
+
+    @property
+    def size(self) -> str:
+        seeds = "1 seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        return f"{self.jobs} generated jobs on {self.accelerators} accelerators, {seeds}"
+
+    @property
+    def description(self) -> str:
+        small, *large = (f"{jobs} on {accelerators_for(jobs)}" for jobs in (self.physical, *self.large))
+        return f"{self.name}: traces of {small} accelerators and {', '.join(large)}; {self.size}"
+
+
+SCALES = {
+    scale.name: scale
+    for scale in (
+        Scale("tiny", 15, (15,), 4, (0,), (0.0, 1.0), 20, 3),
+        Scale("small", 120, (220,), 16, (0, 1, 2), (0.0, 0.4, 1.0), 200),
+        Scale("medium", 120, (220, 460), 32, (0, 1, 2), (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 200),
+        Scale("full", 120, (220, 460, 900), 64, (0, 1, 2, 3, 4), (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 200),
+    )
+}

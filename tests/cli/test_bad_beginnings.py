@@ -1,0 +1,154 @@
+"""`fairlead serve` and `up` that cannot begin: addresses, journals and schedulers that will not do. One line, exit code 2, and
+nothing is left behind; least of all of a cluster that is up."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from fairlead.cli import main
+from fairlead.journals.opening import open_journal
+from postgres_server import PostgresServer
+
+CLUSTER = ("--cluster", "1xv100:1")
+PORTS = ("--http", "127.0.0.1:0", "--agents", "127.0.0.1:0")
+
+Fairlead: TypeAlias = Callable[..., str]
+
+
+@pytest.fixture(params=["serve", "up"])
+def fairlead(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """The command in this process, in a folder of its own, to its one line of error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fairlead.cli.cluster.log_to_stderr", lambda *_: None)
+
+    def run(*words: object) -> str:
+        monkeypatch.setattr("sys.argv", ["fairlead", request.param, *CLUSTER, *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main.run()
+        (line,) = capsys.readouterr().err.splitlines()
+        assert (ended.value.code, line[:17]) == (2, "fairlead: error: ")
+        return line[17:]
+
+    return run
+
+
+def left() -> list[str]:
+    return sorted(str(path) for path in Path().rglob("*"))
+
+
+@contextlib.contextmanager
+def busy() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        yield f"127.0.0.1:{one.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("option", ["--http", "--agents"])
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:1e3", ":7420", "7420"],
+)
+def test_what_is_no_address_is_told(fairlead: Fairlead, option: str, address: str) -> None:
+    said = fairlead(option, address)
+    assert said == f"{option}: field 'address' is '{address}': expected host:port, with a port from 0 to 65535"
+    assert left() == []
+
+
+@pytest.mark.parametrize(("option", "other"), [("--http", "--agents"), ("--agents", "--http")])
+def test_an_address_that_is_in_use_is_told(fairlead: Fairlead, option: str, other: str) -> None:
+    with busy() as address:
+        said = fairlead(option, address, other, "127.0.0.1:0", "--root", "a/b")
+    assert said.startswith(f"{option}: field 'address' is '{address}'")
+    assert "already in use" in said
+    assert left() == []
+
+
+def test_people_and_agents_do_not_share_an_address(fairlead: Fairlead) -> None:
+    with busy() as address:
+        pass
+    assert "another address than --http" in fairlead("--http", address, "--agents", address)
+    assert left() == []
+
+
+@pytest.mark.parametrize(
+    ("journal", "said"),
+    [
+        ("nowhere/j.sqlite", "nowhere/j.sqlite: cannot write the journal: No such file or directory"),
+        ("nowhere/j.jsonl", "nowhere/j.jsonl: cannot write the journal: No such file or directory"),
+        ("folder.sqlite", "folder.sqlite: cannot use the journal: unable to open database file"),
+        ("notes.sqlite", "notes.sqlite: damaged, or not a journal"),
+        ("notes.jsonl", "notes.jsonl:1: not a journal"),
+        ("journal.txt", "expected a journal: a file x.jsonl or x.sqlite"),
+        ("postgresql://127.0.0.1:1/nobody", "cannot open the journal"),
+        ("postgresql://[", "not the URL of a database"),
+    ],
+)
+def test_a_journal_that_cannot_be_kept_is_told(fairlead: Fairlead, journal: str, said: str) -> None:
+    Path("folder.sqlite").mkdir()
+    for kind in ("sqlite", "jsonl"):
+        Path(f"notes.{kind}").write_text("buy milk\nand bread")
+    before = left()
+    assert said in fairlead(*PORTS, "--journal", journal, "--root", "a/b")
+    assert left() == before
+    assert Path("notes.jsonl").read_text() == "buy milk\nand bread"
+
+
+def test_a_root_that_is_a_file_is_told(fairlead: Fairlead) -> None:
+    Path("root").write_text("mine")
+    assert fairlead(*PORTS, "--root", "root") == "root: File exists"
+    assert left() == ["root"]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "said"),
+    [
+        ("policy: {name: las, x: 2026-01-01}", "x"),
+        ("policy: las\nadmission: {name: user-job-quota, limits: {1: 3}}", "limits"),
+        ("policy: {name: tiresias, thresholds: [.inf]}", "thresholds"),
+        (f"policy: las\nadmission: {{name: accept-up-to, factor: {'9' * 400}}}", "factor"),
+        ("policy: las\nname: '" + "x" * 70_000 + "'", "at most 65,536 bytes"),
+        ("policy: {name: las, nonsense: 1}", "nonsense"),
+    ],
+)
+def test_a_scheduler_that_cannot_be_kept_or_made_is_told(fairlead: Fairlead, scheduler: str, said: str) -> None:
+    Path("scheduler.yaml").write_text(scheduler + "\n")
+    assert said in fairlead("--config", "scheduler.yaml")
+    assert left() == ["scheduler.yaml"]
+
+
+def test_a_second_plane_on_a_journal_is_refused_and_the_first_keeps_all_that_is_its_own(fairlead: Fairlead) -> None:
+    root = Path("root")
+    root.mkdir()
+    (root / "connection.json").write_text("of the first")
+    journal = open_journal("root/journal.sqlite")
+    before = left()
+    said = fairlead(*PORTS, "--root", "root")
+    assert said == "root/journal.sqlite: another process writes this journal; end it first"
+    assert (left(), (root / "connection.json").read_text()) == (before, "of the first")
+    journal.close()
+
+
+def test_a_second_plane_on_a_file_of_lines_is_refused(fairlead: Fairlead) -> None:
+    journal = open_journal("events.jsonl")
+    said = fairlead(*PORTS, "--journal", "events.jsonl")
+    assert said == "events.jsonl: another process writes this journal; end it first"
+    assert left() == ["events.jsonl"]
+    journal.close()
+
+
+def test_a_second_plane_on_a_database_is_refused(
+    fairlead: Fairlead, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.journals.postgres.LOCK_WAIT_MS", 10)
+    url = postgres.database()
+    journal = open_journal(url)
+    assert fairlead(*PORTS, "--journal", url).endswith(": another process writes this journal; end it first")
+    assert left() == []
+    journal.close()

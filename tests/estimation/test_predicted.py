@@ -1,0 +1,88 @@
+"""Company by prediction: what two do to each other follows from how busy each keeps an accelerator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.config import Part, SchedulerConfig
+from fairlead.core.cluster import AcceleratorType, Cluster, Node
+from fairlead.core.errors import InputError
+from fairlead.core.job import Job
+from fairlead.engine.state import State
+from fairlead.estimation.predicted import Predicted
+from fairlead.prediction.interference import Slowdown
+from fairlead.study.simulate import Simulation, simulate
+from fairlead.workloads.shared_table import Measured, shared_table
+from fairlead.workloads.trace import Trace
+
+KINDS = ("a", "b", "c")
+TABLE = shared_table("gpu", [Measured(kind, 10.0, 50.0, 1.0) for kind in KINDS], lambda one, other: 1.2)
+HERE = Cluster((Node("n", "gpu", 4),), (AcceleratorType("gpu", 16.0),))
+MODEL = Slowdown((1.0, 0.0, 0.2), (0.2, 0.4, 0.5, 0.1, 0.5, 0.1))
+
+
+def rates(where: Cluster = HERE, **parameters):
+    made = Predicted(TABLE, {"a": (30.0, 4.0), "b": (90.0, 10.0)}, MODEL.below, MODEL.above, **parameters)
+    return made.rates(State(where).snapshot(0.0))
+
+
+def row(kind: str) -> int:
+    return TABLE.row(kind, 1)
+
+
+def test_rates_in_company_follow_from_both_utilizations():
+    paired = rates().paired[:, :, 0]
+    assert paired[row("a"), row("b")] == pytest.approx(10 / MODEL.slowdowns(np.array([30.0, 90.0]))[0])
+    assert paired[row("b"), row("a")] == pytest.approx(10 / MODEL.slowdowns(np.array([30.0, 90.0]))[1])
+    assert paired[row("a"), row("a")] == pytest.approx(10 / (1 + 0.2 * 0.3))
+    assert np.array_equal(rates().alone, TABLE.alone)
+
+
+def test_who_does_not_fit_or_is_unknown_has_no_company():
+    found = rates()
+    assert found.paired[row("b"), row("b"), 0] == 0, "20 of 16 GB"
+    assert not found.paired[row("c")].any()
+    assert not found.paired[:, row("c")].any()
+    assert found.usage.utilization[[row("a"), row("b"), row("c")], 0].tolist() == [0.3, 0.9, 1.0]
+    assert found.usage.memory_gb[[row("a"), row("c")], 0].tolist() == [4.0, np.inf]
+
+
+def test_a_measured_set_can_be_what_is_known():
+    kind = "mobilenet_v1@32:16"
+    table = shared_table("gpu", [Measured(one, 10.0, 50.0, 1.0) for one in (kind, "a")], lambda one, other: 1.2)
+    known = Predicted(table, {"a": (30.0, 4.0)}, profiles="h200").rates(State(HERE).snapshot(0.0))
+    assert known.usage.utilization[table.row(kind, 1), 0] == pytest.approx(0.15)
+    assert known.paired[table.row(kind, 1), table.row("a", 1), 0] > 0
+
+
+def test_predictions_are_about_the_types_that_were_measured():
+    assert not rates(types=("other",)).paired.any()
+    assert np.isinf(rates(types=("other",)).usage.memory_gb).all()
+
+
+def test_predicted_pairs_can_be_what_gavel_shares_by():
+    policy = Part("max-min-fairness-perf", {"space_sharing": True})
+    uses = {"uses": dict.fromkeys(KINDS, (30.0, 2.0))}
+    trace = Trace.of([Job(f"j{i}", 0.0, 36000.0, KINDS[i % 3]) for i in range(8)])
+    lengths = {}
+    for estimation in (Part("predicted", uses), Part("predicted", {"uses": {}})):
+        run = simulate(Simulation(trace, HERE, SchedulerConfig(policy, estimation=estimation), TABLE))
+        lengths[bool(estimation.parameters["uses"])] = run.record.jobs.ended_s.max()
+    assert lengths[True] < 6000, "two to an accelerator; without a prediction, in turns:"
+    assert lengths[False] >= 7200
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"uses": {"a": (101.0, 1.0)}}, "uses"),
+        ({"uses": {"a": (50.0, -1.0)}}, "uses"),
+        ({"below": (1.0, 2.0)}, "below"),
+        ({"profiles": "h20"}, "profiles"),
+        ({"above": (1.0,) * 5 + (np.inf,)}, "above"),
+    ],
+)
+def test_bad_predictions_are_told(parameters, field):
+    with pytest.raises(InputError, match=f"field '{field}'"):
+        Predicted(TABLE, **parameters)

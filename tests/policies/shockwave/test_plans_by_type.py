@@ -1,0 +1,79 @@
+"""On several types: who gains most by a type is planned there, and who runs somewhere does not move for little."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.core.cluster import Cluster, Floats
+from fairlead.core.job import Job
+from fairlead.core.ranking import in_order
+from fairlead.policies.shockwave.by_type import chosen_types
+from fairlead.policies.shockwave.policy import Shockwave
+from scenes import state_of, table_of, view_of
+
+TABLE = table_of(["v100", "k80"], {("steep", 1): [4.0, 1.0], ("flat", 1): [1.1, 1.0], ("old", 1): [0.0, 1.0]})
+CLUSTER = Cluster.parse("2xv100:2,2xk80:2")
+
+
+def jobs_of(*kinds: str) -> list[Job]:
+    return [Job(f"{kind}-{i}", steps=5000.0, kind=kind) for i, kind in enumerate(kinds)]
+
+
+def worth_of(speed: Floats) -> list[Floats]:
+    """Types × jobs: log of what ten rounds give, of jobs that have done a little."""
+    return [np.log(0.1 + each[:, None] * np.arange(11)) for each in speed]
+
+
+def test_who_gains_most_by_a_type_is_planned_there() -> None:
+    speed = np.array([[4.0, 1.1], [1.0, 1.0]])
+    found = chosen_types(worth_of(speed), np.ones(2, dtype=np.int64), [10, 10], np.zeros((2, 2)))
+    assert found.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_other_choice_of_types_is_much_better_by_brute_force(seed: int) -> None:
+    """Six jobs that each want all rounds of one accelerator, two types with room for three each: an assignment."""
+    speed = np.random.default_rng(seed).uniform(0.5, 4.0, (2, 6))
+    found = chosen_types(worth_of(speed), np.ones(6, dtype=np.int64), [30, 30], np.zeros((2, 6)))
+    gain = np.log(0.1 + 10 * speed)
+    half = [bits for bits in range(64) if bits.bit_count() == 3]
+    best = max(sum(gain[bits >> j & 1, j] for j in range(6)) for bits in half)
+    assert 2 <= (found == 0).sum() <= 4
+    assert gain[found, np.arange(6)].sum() >= best - 0.05
+
+
+def test_a_plan_has_each_job_on_its_type_and_the_round_follows_it() -> None:
+    view = view_of(state_of(CLUSTER, jobs_of("flat", "flat", "steep", "steep")), table=TABLE)
+    selection, memo = Shockwave(nodes=0).select(view, None)
+    assert memo["type"].tolist() == [1, 1, 0, 0]
+    assert dict(zip(selection.jobs.tolist(), selection.types.tolist())) == {0: 1, 1: 1, 2: 0, 3: 0}
+
+
+def test_who_can_run_on_one_type_only_is_planned_there() -> None:
+    view = view_of(state_of(CLUSTER, jobs_of("old", "old", "old", "flat")), table=TABLE)
+    _, memo = Shockwave(nodes=0).select(view, None)
+    assert memo["type"].tolist() == [1, 1, 1, 0]
+
+
+def test_who_runs_does_not_move_for_little() -> None:
+    """Both are a tenth faster on the first type; whoever is on the second stays there."""
+    jobs = jobs_of("flat", "flat")
+    state = state_of(Cluster.parse("1xv100:1,1xk80:1"), jobs, {0: [1], 1: [0]}, done={0: 2000.0, 1: 2000.0})
+    _, memo = Shockwave(nodes=0, stay=0.2).select(view_of(state, 10.0, TABLE), None)
+    assert memo["type"].tolist() == [1, 0]
+
+
+def test_types_that_are_down_are_not_planned_on() -> None:
+    state = state_of(CLUSTER, jobs_of("steep", "flat"), down=[0])
+    _, memo = Shockwave(nodes=0).select(view_of(state, table=TABLE), None)
+    assert memo["type"].tolist() == [1, 1]
+
+
+def test_a_preferred_type_comes_before_the_fastest_and_before_where_one_is() -> None:
+    state = state_of(CLUSTER, jobs_of("steep", "flat", "steep"), {1: [0]})
+    view = view_of(state, 1.0, TABLE)
+    chosen = in_order(view, prefer=np.array([1, 1, -1]))
+    assert dict(zip(chosen.jobs.tolist(), chosen.types.tolist()))[2] == 0
+    crowded = in_order(view_of(state_of(CLUSTER, jobs_of(*["steep"] * 4)), table=TABLE), prefer=np.array([1, 1, -1, -1]))
+    assert crowded.types.tolist() == [1, 1, 0, 0]

@@ -1,0 +1,112 @@
+"""What a snapshot's jobs are expected to be: what they announced is known, what their mode may bring is foreseen, and nothing
+else is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.core import events as ev
+from fairlead.core.adaptation import BATCH_SIZE
+from fairlead.core.cluster import Cluster
+from fairlead.core.job import Job
+from fairlead.core.snapshot import Snapshot
+from fairlead.engine.state import State
+from fairlead.policies.shockwave.forecast import restated
+from fairlead.policies.shockwave.policy import Shockwave
+from fairlead.policies.shockwave.trajectory import Trajectories, trajectories
+from fairlead.testing import Harness, job
+from scenes import state_of, table_of, view_of
+
+TABLE = table_of(["v100"], {("A (batch size 8)", 1): [1.0], ("A (batch size 16)", 1): [0.75], ("A (batch size 32)", 1): [0.5]})
+"""In steps of the size 8: 1, 1.5 and 2 a second."""
+
+
+def of_mode(mode: str, **more: object) -> Job:
+    return Job(mode, steps=900.0, kind="A (batch size 8)", mode=mode, **more)  # type: ignore[arg-type]
+
+
+def announce(state: State, second: float, number: int, size: int) -> None:
+    state.apply(ev.MetricsReported(second, BATCH_SIZE, np.array([number]), np.array([float(size)])))
+
+
+def foreseen(view: Snapshot) -> Trajectories:
+    pace_s = 1.0 / view.rates.of_jobs[:, 0]
+    return trajectories(view, restated, pace_s, np.zeros(len(view.jobs), dtype=np.int64), least_s=120.0)
+
+
+def test_what_a_mode_may_bring_is_foreseen_at_the_speed_that_the_table_has_there() -> None:
+    state = state_of(Cluster.parse("4xv100:4"), [of_mode(mode) for mode in ("static", "gns", "accordion", "expert")])
+    found = foreseen(view_of(state, table=TABLE))
+    assert found.ahead.tolist() == [[900, 0, 0], [300, 300, 300], [450, 450, 0], [900, 0, 0]]
+    assert found.pace_s[1] == pytest.approx([1.0, 1 / 1.5, 0.5])
+    assert found.left_s == pytest.approx([900.0, 300 + 200 + 150, 450 + 225, 900.0])
+    assert found.longest_s.tolist() == [900.0] * 4, "nobody is sure to become faster"
+    assert found.past_s.tolist() == [0.0] * 4
+
+
+def test_what_was_announced_is_known_and_the_rest_is_divided_anew() -> None:
+    state = state_of(Cluster.parse("1xv100:1"), [of_mode("gns")], {0: [0]})
+    announce(state, 0.0, 0, 8)
+    announce(state, 100.0, 0, 16)
+    found = foreseen(view_of(state, 250.0, TABLE))
+    assert found.lived.tolist() == [[100.0, 150.0, 0.0]]
+    assert found.ahead.tolist() == [[0.0, 250.0, 400.0]]
+    assert found.past_s == pytest.approx([100 + 150 / 1.5])
+    assert found.left_s == pytest.approx([250 / 1.5 + 400 / 2])
+
+
+def test_a_size_that_nobody_declared_or_measured_is_taken_as_it_comes() -> None:
+    state = state_of(Cluster.parse("1xv100:1"), [of_mode("static")], {0: [0]})
+    announce(state, 0.0, 0, 8)
+    announce(state, 90.0, 0, 12)
+    found = foreseen(view_of(state, 300.0, TABLE))
+    assert found.lived.tolist() == [[90.0, 210.0]]
+    assert found.ahead.tolist() == [[0.0, 600.0]]
+
+
+def test_who_goes_on_behind_its_last_step_is_expected_to_need_a_little_more() -> None:
+    state = state_of(Cluster.parse("1xv100:1"), [of_mode("static")], {0: [0]}, done={0: 900.0})
+    found = foreseen(view_of(state, 60.0, TABLE))
+    assert found.left_s.tolist() == [120.0]
+    assert found.steps.tolist() == [1020.0]
+
+
+def test_a_job_that_overran_is_scheduled_on_among_others() -> None:
+    jobs = [of_mode("static"), *(Job(f"j{i}", steps=9000.0, kind="A (batch size 8)") for i in range(3))]
+    state = state_of(Cluster.parse("1xv100:1"), jobs, {0: [0]}, done={0: 900.0})
+    _, memo = Shockwave().select(view_of(state, 6000.0, TABLE), None)
+    assert Shockwave().schedule(memo)[0].any()
+
+
+def test_a_change_that_is_foreseen_is_part_of_what_is_fair_and_nobody_counts_on_it_for_the_makespan() -> None:
+    jobs = [
+        Job("gns", steps=4800.0, kind="A (batch size 16)", mode="gns"),
+        Job("static", steps=4800.0, kind="A (batch size 16)"),
+    ]
+    view = view_of(state_of(Cluster.parse("1xv100:1"), jobs), 3000.0, TABLE)
+    foretold, blind = (Shockwave(forecast=rule).select(view, None)[1] for rule in ("restatement", "greedy"))
+    assert foretold["rho"][0] > foretold["rho"][1] == blind["rho"][0] == blind["rho"][1]
+    assert foretold["longest"].tolist() == blind["longest"].tolist() == [0, 1], "as long as each other: by submission"
+
+
+def test_what_is_expected_can_be_wrong_on_purpose_and_is_so_the_same_way_each_time() -> None:
+    jobs = [Job(f"j{i}", steps=6000.0, kind="A (batch size 8)") for i in range(6)]
+    view = view_of(state_of(Cluster.parse("2xv100:2"), jobs), table=TABLE)
+    once, again, other = (Shockwave(noise=0.6, seed=seed).select(view, None)[1]["longest"].tolist() for seed in (1, 1, 2))
+    assert once == again != other
+
+
+def test_who_waits_is_told_when_its_turn_is_how_unfair_that_will_be_and_what_a_round_costs(harness: Harness) -> None:
+    harness.policy(Shockwave(rounds=10, round_s=300.0)).cluster("v100:1").submit(
+        *(job(f"j{i}").lasting(1500) for i in range(3))
+    )
+    now = harness.round()
+    told = [now.reason(name) for name in ("j0", "j1", "j2") if name not in now.running]
+    assert len(told) == 2
+    for reason in told:
+        facts = dict(reason.facts)
+        assert (reason.by, str(reason.code), facts["rho"]) == ("policy", "planned-later", 1.0)
+        assert 0 < facts["rounds"] < facts["window"] == 10
+        assert 0 < facts["cost"] < 1
+        assert "predicted to end at 1.00 times its fair end" in reason.text

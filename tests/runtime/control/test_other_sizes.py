@@ -1,0 +1,178 @@
+"""What the control plane makes of a plan that gives an elastic job another size: orders, and what it hears back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_live import Scene
+
+from fairlead.config.wall_time import compose, scheduler_of
+from fairlead.core.adaptation import BATCH_SIZE
+from fairlead.core.errors import InputError
+from fairlead.core.events import Memo
+from fairlead.core.goodput import REPORTED
+from fairlead.core.job import ELASTIC
+from fairlead.core.plan import TUNED, Placed, Selection
+from fairlead.core.snapshot import Snapshot
+from fairlead.engine.state import State
+from fairlead.placement.consolidated import Consolidated
+from fairlead.policies.nexus import Asked, Nexus
+from fairlead.runtime.agent.environment import variables
+from fairlead.runtime.control.measures import MOST_NAMES, Measures
+from fairlead.runtime.messages import Orders, decode, encode
+from fairlead.runtime.orders import Ended, Given, Launch, Metric, Progress, Revoke, Task
+from fairlead.runtime.tasks import checked
+
+
+class Says:
+    """A policy that gives the first job what the test says: workers, and a batch size."""
+
+    workers, size = 1, 0
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        mine = view.jobs.number[:1]
+        ones = np.ones_like(mine)
+        return Selection(mine, 0 * mine, self.workers * ones, batch_sizes=self.size * ones), memo
+
+
+def resized() -> tuple[Scene, Says]:
+    scene, policy = Scene("v100:2,v100:2"), Says()
+    scene.loop.stages = replace(scene.loop.stages, policy=policy)
+    scene.join()
+    scene.job("a", steps=100.0, workers=2, mode=ELASTIC)
+    return scene, policy
+
+
+def test_a_launch_says_how_many_nodes_and_which_batch_size():
+    scene, policy = resized()
+    ((_, first),) = scene.at(0.0)
+    assert isinstance(first, Launch)
+    assert (first.world_size, first.nodes, first.given.batch_size) == (1, 1, 0)
+    policy.workers, policy.size = 3, 64
+    assert scene.at(10.0) == [(0, Revoke(0, 1))]
+    scene.live.tell(0, [Ended(0, 1, 0, True, 30, 30)])
+    orders = [order for _, order in scene.at(11.0)]
+    assert [(one.world_size, one.nodes, one.given.batch_size, one.generation) for one in orders] == [(3, 2, 64, 2)] * 2
+    assert sorted(rank for order in orders for rank in order.ranks) == [0, 1, 2]
+    policy.size = TUNED
+    assert scene.at(20.0) == [(0, Revoke(0, 2)), (1, Revoke(0, 2))], "another batch size is another launch"
+    scene.check()
+
+
+def test_the_same_size_is_no_reason_to_start_again():
+    scene, policy = resized()
+    policy.size = TUNED
+    scene.at(0.0)
+    assert scene.at(10.0) == scene.at(20.0) == []
+
+
+def test_after_a_restart_an_order_that_nobody_heard_is_said_again_as_it_was():
+    scene, policy = resized()
+    policy.workers, policy.size = 2, 64
+    ((_, order),) = scene.at(0.0)
+    again = Scene("v100:2,v100:2", state=State.replay(scene.journal), journal=scene.journal)
+    again.live.joined(0, ())
+    again.live.joined(1, ())
+    for event in again.live.reconcile(again.loop.state.snapshot(1.0)):
+        again.loop.record(event)
+    ((_, said),) = again.wire.new()
+    assert replace(said, gang_token="") == replace(order, gang_token="")
+
+
+def test_a_session_is_started_with_the_replicas_and_the_batch_that_its_requests_need():
+    scene = Scene("v100:4")
+    photos = Asked(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40)}, rate=700)
+    scene.loop.stages = replace(scene.loop.stages, policy=Nexus({"photos": photos}))
+    scene.join()
+    scene.job("photos", steps=1e9, mode=ELASTIC)
+    ((_, first),) = scene.at(0.0)
+    assert isinstance(first, Launch)
+    assert (first.world_size, first.given.batch_size) == (2, 32)
+    for second, rate in ((1.0, 600.0), (3.0, 2000.0)):
+        scene.live.tell(0, [Metric(0, 1, "request_rate", rate)])
+        scene.at(second)
+    assert scene.at(10.0) == [(0, Revoke(0, 1))]
+    scene.live.tell(0, [Ended(0, 1, 0, True, 9, 9)])
+    ((_, second),) = scene.at(11.0)
+    assert isinstance(second, Launch)
+    assert (second.world_size, second.given.batch_size) == (3, 32)
+    scene.check()
+
+
+def test_a_worker_finds_its_size_in_its_environment(tmp_path):
+    launch = Launch(7, 2, "a", Task(("true",)), (2, 3), (0, 1), 4, nodes=2, given=Given(64, 3.0, 20.5))
+
+    def of(launch: Launch) -> dict[str, str]:
+        return variables(launch, 1, device="1", page=tmp_path, reports=tmp_path, checkpoints=tmp_path, inherited={})
+
+    found = of(launch)
+    assert (found["WORLD_SIZE"], found["RANK"], found["FAIRLEAD_NODES"], found["FAIRLEAD_BATCH_SIZE"]) == ("4", "3", "2", "64")
+    assert (found["FAIRLEAD_CPUS"], found["FAIRLEAD_HOST_MEMORY_GB"]) == ("3", "20.5")
+    assert of(replace(launch, given=Given(TUNED)))["FAIRLEAD_BATCH_SIZE"] == "tuned"
+    assert not {"FAIRLEAD_BATCH_SIZE", "FAIRLEAD_CPUS", "FAIRLEAD_HOST_MEMORY_GB"} & set(of(replace(launch, given=Given())))
+
+
+def test_what_a_placement_gives_of_a_host_reaches_the_worker():
+    scene = Scene("v100:4")
+    scene.loop.stages = replace(scene.loop.stages, placement=Modest())
+    scene.join()
+    scene.job("a")
+    ((_, first),) = scene.at(0.0)
+    assert isinstance(first, Launch)
+    assert first.given == Given(0, 3.0, 20.0)
+    assert decode(encode(Orders((first,)))) == Orders((first,))
+    again = Scene("v100:4", state=State.replay(scene.journal), journal=scene.journal)
+    again.live.joined(0, ())
+    again.live.reconcile(again.loop.state.snapshot(1.0))
+    assert again.wire.new() == [(0, first)]
+
+
+class Modest:
+    """Everybody has three CPUs."""
+
+    def place(self, selection: Selection, view: Snapshot) -> Placed:
+        placed = Consolidated().place(selection, view)
+        three = np.full(len(placed.launches), 3.0)
+        return replace(placed, launches=replace(placed.launches, cpus=three, host_memory_gb=three + 17.0))
+
+
+def test_a_batch_size_on_the_lease_page_is_told_when_it_changes():
+    scene, _ = resized()
+    scene.at(0.0)
+    for second, size in ((1.0, 32), (3.0, 32), (5.0, 64)):
+        scene.live.tell(0, [Progress(0, 1, int(10 * second), 0, 10.0, size)])
+        scene.at(second)
+        scene.at(second + 1)
+    told = [(event.time, event.values.tolist()) for event in scene.journal if getattr(event, "name", "") == BATCH_SIZE]
+    assert [values for _, values in told] == [[32.0], [64.0]]
+    again = Measures()
+    again.know(scene.loop.state.snapshot(9.0))
+    again.hear_size(0, 64)
+    assert again.told(9.0) == [], "a restart is no change"
+
+
+def test_there_is_always_room_for_what_decisions_are_made_of():
+    measures = Measures()
+    for number in range(MOST_NAMES):
+        measures.hear(Metric(number, 1, f"name-{number}", 1.0), f"user-{number}")
+    for name in REPORTED:
+        measures.hear(Metric(0, 1, name, 1.0))
+    assert {event.name for event in measures.told(1.0)} >= set(REPORTED)
+
+
+def test_a_task_says_that_it_is_elastic():
+    task = checked({"run": "python x.py", "mode": "elastic", "workers": 2}, "task")
+    assert task.job("a", "ann").mode == ELASTIC
+    assert checked({"run": "true"}, "task").job("a", "ann").mode == "static"
+    with pytest.raises(InputError, match="field 'mode' is 'rubber'"):
+        checked({"run": "true", "mode": "rubber"}, "task")
+
+
+@pytest.mark.parametrize("preset", ["optimus", "pollux"])
+def test_elastic_presets_measure_on_a_real_cluster(preset):
+    stages = compose(scheduler_of({"preset": preset}).to_data())
+    assert type(stages.estimation).__name__ == "Measured"
+    with pytest.raises(InputError, match="needs no table"):
+        compose(scheduler_of({"preset": preset, "estimation": "fitted"}).to_data())

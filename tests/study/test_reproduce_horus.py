@@ -1,0 +1,117 @@
+"""Horus' evaluation, run again: every study end to end at a tiny size, its jobs, and what is true and believed in it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from cli.command import fairlead
+from fairlead.core.rng import stream
+from fairlead.prediction.interference import Slowdown, terms
+from fairlead.prediction.profiles import Alone, Profiles
+from fairlead.study.reproduce import Reproduction, reproduce
+from fairlead.study.reproduce.horus import HORUS, MeasuredPairs
+from fairlead.study.reproduce.horus.jobs import GANGS, LIGHT, LONG_S, MONTH, SHARES, SHORT_S, trace
+from fairlead.study.reproduce.horus.runs import Run
+from fairlead.study.reproduce.horus.truth import SHARING, fitted
+from fairlead.workloads.shared_table import Measured
+
+WORLD = MeasuredPairs()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    given = Reproduction(HORUS, HORUS.scale("tiny"), WORLD, tmp_path_factory.mktemp("horus"))
+    return given, reproduce(given, processes=1)
+
+
+def test_every_study_is_told_and_none_fails(finished):
+    given, outcome = finished
+    assert {study.name for study in given.studies} == {"table6", "fig8", "fig9", "table7", "fig10", "queues", "slo"}
+    failed = [(study.name, told.what, told.note) for study, told in outcome.rows if told.verdict == "failed"]
+    assert not [one for one in failed if one[2] != "nobody had to wait"]
+
+
+def test_the_report_says_which_pairs_were_measured_and_what_was_believed(finished):
+    given, _ = finished
+    text = (given.folder / "report.md").read_text()
+    assert text.startswith("# Horus's evaluation, reproduced")
+    assert "34 trainings on NVIDIA H200, and all 595 pairs of them, time-slicing" in text
+    assert "What the scheduler believes" in text
+
+
+def test_a_limit_is_kept_while_company_goes_on(finished):
+    _, outcome = finished
+    rows = {told.what: told for study, told in outcome.rows if study.name == "slo"}
+    for workload in SHARES:
+        assert rows[f"longest stretch beyond it, Horus, SLO 1.5: {workload}"].verdict == "met"
+        assert rows[f"accelerator time in company, Horus, SLO 1.5: {workload}"].ours > 0
+
+
+@pytest.mark.parametrize(("name", "shares"), SHARES.items())
+def test_a_workload_has_its_classes_exactly(name, shares):
+    jobs = trace(name, 100, WORLD.trainings, 3).jobs
+    busy = {one.kind: one.utilization for one in WORLD.trainings}
+    speed = {one.kind: one.steps_per_s for one in WORLD.trainings}
+    classes = []
+    for job in jobs:
+        seconds = job.steps / speed[job.kind]
+        assert SHORT_S[0] <= seconds <= LONG_S[1]
+        classes.append((seconds > SHORT_S[1]) * 2 + (busy[job.kind] >= LIGHT))
+    assert np.bincount(classes).tolist() == [round(100 * share) for share in shares]
+    assert trace(name, 100, WORLD.trainings, 3) == trace(name, 100, WORLD.trainings, 3)
+    assert trace(name, 100, WORLD.trainings, 4) != trace(name, 100, WORLD.trainings, 3)
+
+
+def test_the_month_lasts_as_long_as_the_papers():
+    jobs = trace(MONTH, 398, WORLD.trainings, 0).jobs
+    speed = {one.kind: one.steps_per_s for one in WORLD.trainings}
+    minutes = [job.steps / speed[job.kind] / job.workers / 60 for job in jobs]
+    assert np.median(minutes) == pytest.approx(300, rel=0.15)
+    assert np.mean(minutes) == pytest.approx(470, rel=0.15)
+    assert sum(job.workers == 1 for job in jobs) == pytest.approx(398 * GANGS[1], abs=1)
+
+
+def test_half_of_the_trainings_are_unseen_and_believed_to_be_something_else():
+    busy = {one.kind: one.utilization for one in WORLD.trainings}
+    off = {kind: abs(math.log(max(use, 1e-9) / busy[kind])) for kind, (use, _) in WORLD.uses.items()}
+    unseen = [kind for kind in busy if kind not in WORLD.seen]
+    assert len(unseen) * 2 >= len(busy) == 34
+    assert max(off[kind] for kind in WORLD.seen) < 1e-3
+    assert np.median([off[kind] for kind in unseen]) > 0.02
+
+
+def test_a_model_of_slowdowns_is_fitted_to_measured_pairs():
+    truth = Slowdown((1.0, 0.0, 0.2), (0.6, 0.3, 0.4, 0.1, 0.5, 0.1))
+    drawn = stream(0, "fit")
+    some = [Measured(f"t{i}", 1.0, float(drawn.uniform(5, 100)), 1.0) for i in range(20)]
+    pairs = {
+        (a.kind, b.kind): tuple(truth.slowdowns(np.array([a.utilization, b.utilization])).tolist()) for a in some for b in some
+    }
+    known = Profiles(
+        "made up", {one.kind: Alone(one.kind, "", 1.0, one.utilization, 0.0, 1.0) for one in some}, {SHARING: pairs}
+    )
+    found = fitted(some, known)
+    at = np.array([20.0, 70.0]), np.array([40.0, 90.0])
+    assert terms(*at, 1)[:1] @ found.below == pytest.approx(terms(*at, 1)[:1] @ truth.below)
+    assert found.of(*at) == pytest.approx(truth.of(*at), rel=1e-6)
+
+
+def test_a_run_tells_what_was_shared_and_how_busy_it_was():
+    alone = Run("fifo", "4xh200:4", "W-Small", 8, 0).run(WORLD)
+    packed = Run("opportunistic-packing", "4xh200:4", "W-Small", 8, 0).run(WORLD)
+    assert alone["shared"] == alone["longest_beyond_s"] == 0
+    assert packed["shared"] > 0
+    work = packed["utilization"] * packed["makespan_s"]
+    assert work == pytest.approx(alone["utilization"] * alone["makespan_s"], rel=1e-6), "whoever is beside it"
+    minutes, percent = packed["busy"]
+    assert np.mean(percent) / 100 == pytest.approx(packed["utilization"], rel=0.1)
+    assert minutes[0] == 0
+
+
+def test_the_command_knows_it():
+    told = fairlead("reproduce", "horus", "--help")
+    assert "table6" in told.stdout
+    assert "128 × 8 H200, 398 jobs" in " ".join(told.stdout.split())

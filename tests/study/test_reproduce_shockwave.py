@@ -1,0 +1,65 @@
+"""Shockwave's evaluation, run again: every study end to end at a tiny size, and the jobs it rests on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.core.errors import InputError
+from fairlead.study.reproduce import Reproduction, reproduce
+from fairlead.study.reproduce.shockwave import SHOCKWAVE, AdaptiveJobs
+from fairlead.study.reproduce.shockwave.jobs import Jobs
+from fairlead.study.reproduce.shockwave.runs import SHOCKWAVE as ARM
+from fairlead.study.reproduce.shockwave.runs import noisy
+from fairlead.study.reproduce.shockwave.schedules import made
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """All studies once, without the public traces."""
+    given = Reproduction(SHOCKWAVE, SHOCKWAVE.scale("tiny"), AdaptiveJobs(), tmp_path_factory.mktemp("shockwave"))
+    return given, reproduce(given, processes=1)
+
+
+def test_every_study_is_told_and_none_fails(finished):
+    given, outcome = finished
+    assert {study.name for study in given.studies} == {"fig5", "fig7", "fig8", "fig9", "fig10", "fig13", "fig16"}
+    assert [(study.name, told) for study, told in outcome.rows if told.verdict == "failed"] == []
+
+
+def test_the_report_says_whose_evaluation_it_is_and_which_jobs_it_had(finished):
+    given, outcome = finished
+    text = (given.folder / "report.md").read_text()
+    assert text.startswith("# Shockwave's evaluation, reproduced")
+    assert "generated jobs alone" in text
+    assert all(one.study.title in text for one in outcome.told)
+
+
+def test_what_is_foreseen_is_nearer_to_the_truth_than_what_is_not(finished):
+    _, outcome = finished
+    told = {row.what: row.ours for study, row in outcome.rows if study.name == "fig5"}
+    assert told["error of run times, greedy / restatement"] > 1
+    assert told["mean error of regimes' shares"] < 20
+
+
+def test_a_schedule_is_divided_by_sizes_and_never_more_than_there_is():
+    found = made(SHOCKWAVE.scale("tiny"), ARM).run(AdaptiveJobs())
+    busy = np.array(found["busy"])
+    assert 2 < busy.sum(axis=0).max() <= 3 + 1e-6
+    assert (busy.sum(axis=1) > 0).sum() >= 3
+
+
+def test_as_many_jobs_adapt_as_asked_for():
+    trace, _ = AdaptiveJobs().jobs(Jobs(200, dynamic=0.4), 0)
+    part = sum(job.mode != "static" for job in trace.jobs) / 200
+    assert 0.3 < part < 0.5
+
+
+def test_a_wrong_forecast_is_the_preset_but_for_its_noise():
+    assert "noise: 0.4" in noisy(0.4).scheduler
+    assert noisy(0.4).label == "40 %"
+
+
+def test_traces_that_are_not_there_are_told(tmp_path):
+    with pytest.raises(InputError, match="pass --data FOLDER"):
+        _ = AdaptiveJobs(data=tmp_path).mark
