@@ -90,7 +90,7 @@ def test_more_work_keeps_the_device_busier(saved):
     graph = load(saved(convolutional()))
     busy = [features(graph, batch).busy for batch in (1, 1_000, 1_000_000)]
     assert busy == sorted(busy)
-    assert busy[0] < 0.2
+    assert busy[0] < 0.3
     assert busy[-1] == 1.0
 
 
