@@ -275,6 +275,15 @@ def test_a_job_that_runs_out_of_memory_comes_back_with_a_larger_need():
     assert [event.own_fault for event in told] == [True]
 
 
+def test_a_start_that_ran_out_of_memory_was_one_so_the_next_is_a_restart():
+    """As the state counts it, so that a world that goes on from a moment of this one has the same ends."""
+    config = SchedulerConfig(Part("horus"), estimation=believed(heavy=(95.0, 1.0)), round_s=60.0)
+    harness = Harness(config, table=table(), costs=Costs(launch_s=10.0, restart_s=40.0), residents=2)
+    harness.cluster(machine(size=1, memory_gb=9.0)).submit(of("light", "l", seconds=3590.0), of("heavy", "h")).run()
+    assert harness.ended_s("l") == 3600
+    assert harness.ended_s("h") == pytest.approx(3600 + 40 + 3600)
+
+
 def test_a_job_that_never_fits_fails_when_it_was_tried_too_often():
     harness = scene(on=machine(size=1, memory_gb=7.0)).submit(of("heavy", "h", retry_limit=1), of("light", "l")).run()
     assert harness.phase("h") is Phase.FAILED
