@@ -140,9 +140,24 @@ def test_a_torn_line_longer_than_a_block_is_cut_whole(path):
     path.write_bytes(b"".join(LINES[:2]) + b"x" * 200_000)
     JsonlJournal(path).close()
     assert path.read_bytes() == b"".join(LINES[:2])
-    path.write_bytes(b"x" * 200_000)
-    JsonlJournal(path).close()
-    assert path.read_bytes() == b""
+
+
+def test_a_first_line_that_was_torn_is_cut_whole_wherever_it_was(path):
+    for cut in (0, 1, 8, 100, len(LINES[0]) - 1):
+        path.write_bytes(LINES[0][:cut])
+        JsonlJournal(path).close()
+        assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("content", [b"x" * 200_000, b"mine", b'{"e":"mine"}', b"mine\nand mine"])
+def test_what_is_no_journal_stays_as_it_is_and_is_let_go(path, content):
+    path.write_bytes(content)
+    kept = []
+    for _ in range(2):
+        with pytest.raises(JournalError, match=r"events\.jsonl:1: not a journal") as told:
+            JsonlJournal(path, durable=True)
+        kept.append(told)  # its traceback must not keep the lock
+    assert path.read_bytes() == content
 
 
 def test_a_fresh_journal_forgets_what_was_there(path):

@@ -167,6 +167,19 @@ def test_for_the_starving_accelerators_are_kept():
     assert kept.ended_s("wide") < 2000 < patient.ended_s("wide")
 
 
+def test_room_is_kept_where_nobody_was_put_in_the_same_decision():
+    """Of two that starve, the single worker takes the idle accelerator of the first node; then it is the second node that has
+    one in use only, and the next newcomer must not take its other one from the gang."""
+    harness = scene(on=machine(nodes=2, size=2), starving_s=120.0)
+    short = [of("light", f"s{i}", seconds=170.0, most_slowdown=1.0) for i in range(2)]
+    long = [of("light", f"l{i}", seconds=2000.0, most_slowdown=1.0) for i in range(2)]
+    harness.submit(short[0], long[0], short[1], long[1]).round()
+    harness.submit(of("light", "one", seconds=9000.0, most_slowdown=1.0), of("light", "gang", workers=2, most_slowdown=1.0))
+    harness.round()
+    harness.submit(of("light", "late", seconds=9000.0, most_slowdown=1.0))
+    assert [names for _ in range(6) if (names := harness.round().launched)] == [{"one"}]
+
+
 def test_in_a_batch_who_gets_on_with_anybody_is_left_for_who_does_not():
     jobs = (of("light", "l1"), of("heavy", "h1"), of("light", "l2"), of("heavy", "h2"))
     cluster = machine(size=2)
@@ -277,6 +290,15 @@ def test_a_job_that_runs_out_of_memory_comes_back_with_a_larger_need():
     assert harness.ended_s("h") == pytest.approx(7200)
     told = [event for event in harness.journal.events if isinstance(event, JobsInterrupted)]
     assert [event.own_fault for event in told] == [True]
+
+
+def test_a_start_that_ran_out_of_memory_was_one_so_the_next_is_a_restart():
+    """As the state counts it, so that a world that goes on from a moment of this one has the same ends."""
+    config = SchedulerConfig(Part("horus"), estimation=believed(heavy=(95.0, 1.0)), round_s=60.0)
+    harness = Harness(config, table=table(), costs=Costs(launch_s=10.0, restart_s=40.0), residents=2)
+    harness.cluster(machine(size=1, memory_gb=9.0)).submit(of("light", "l", seconds=3590.0), of("heavy", "h")).run()
+    assert harness.ended_s("l") == 3600
+    assert harness.ended_s("h") == pytest.approx(3600 + 40 + 3600)
 
 
 def test_a_job_that_never_fits_fails_when_it_was_tried_too_often():

@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 
 from cli.command import fairlead
+from fairlead.core.cluster import Cluster
+from fairlead.core.events import JobSubmitted, MetricsReported, Opened, ProgressReported, RoundPlanned
+from fairlead.core.job import Job
+from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.rng import stream
 from fairlead.prediction.interference import Slowdown, terms
 from fairlead.prediction.profiles import Alone, Profiles
 from fairlead.study.reproduce import Reproduction, reproduce
 from fairlead.study.reproduce.horus import HORUS, MeasuredPairs
 from fairlead.study.reproduce.horus.jobs import GANGS, LIGHT, LONG_S, MONTH, SHARES, SHORT_S, trace
-from fairlead.study.reproduce.horus.runs import Run
-from fairlead.study.reproduce.horus.truth import SHARING, fitted
+from fairlead.study.reproduce.horus.runs import Run, Watch
+from fairlead.study.reproduce.horus.truth import H200, SHARING, fitted
 from fairlead.workloads.shared_table import Measured
 
 WORLD = MeasuredPairs()
@@ -109,6 +113,24 @@ def test_a_run_tells_what_was_shared_and_how_busy_it_was():
     minutes, percent = packed["busy"]
     assert np.mean(percent) / 100 == pytest.approx(packed["utilization"], rel=0.1)
     assert minutes[0] == 0
+
+
+def test_time_beyond_a_limit_counts_from_the_second_in_which_a_job_makes_steps():
+    """The journal says nothing more between a start at second 0, with 30 s to load, and the end."""
+    one = WORLD.trainings[0]
+    alone = float(WORLD.table.alone[WORLD.table.row(one.kind, 1), 0])
+    zero = np.array([0])
+    launches = Launches(zero, zero, np.array([0, 1]), zero)
+    events = [
+        Opened(0.0, Cluster.parse("1xh200:1", (H200,)), {}),
+        JobSubmitted(0.0, 0, Job("j", 0.0, 1e9, one.kind)),
+        RoundPlanned(RoundPlan(0.0, admitted=zero, launches=launches)),
+        ProgressReported(0.0, zero, np.zeros(1), np.array([alone / 2]), np.array([30.0])),
+        MetricsReported(100.0, "loss", zero, np.ones(1)),
+    ]
+    seen = Watch(WORLD).over(events)
+    assert seen.beyond_s == seen.longest_beyond_s == pytest.approx(70.0)
+    assert seen.job_s == 100.0
 
 
 def test_the_command_knows_it():

@@ -63,3 +63,18 @@ def test_a_wrong_forecast_is_the_preset_but_for_its_noise():
 def test_traces_that_are_not_there_are_told(tmp_path):
     with pytest.raises(InputError, match="pass --data FOLDER"):
         _ = AdaptiveJobs(data=tmp_path).mark
+
+
+def test_answers_are_kept_for_these_jobs_and_regimes_and_not_for_others(tmp_path):
+    """What was kept under a mark is not run again."""
+    folder = tmp_path / "shockwave"
+    folder.mkdir()
+    names = ("tacc_throughputs.json", "wisr_throughputs.json", "120_0.trace", "trace120_regimes.json")
+    for name in names:
+        (folder / name).write_text("some")
+    marks = [AdaptiveJobs(data=tmp_path).mark]
+    for name in names:
+        (folder / name).write_text("others")
+        marks.append(AdaptiveJobs(data=tmp_path).mark)
+    assert len(set(marks)) == 5
+    assert AdaptiveJobs(data=tmp_path).mark == marks[-1]

@@ -178,6 +178,7 @@ class Simulated:
 
     def _out_of_memory(self, jobs: Ints, now: float) -> Iterator[ev.Event]:
         """They fall over as they start: back to the line, or out of it where that was once too often."""
+        self.world.started[jobs] = True  # it was a start, if a short one: the next takes as long as any later one
         for number in jobs.tolist():
             self._failures[number] = self._failures.get(number, 0) + 1
         last = np.array([self._failures[n] > self.world.jobs[n].retry_limit for n in jobs.tolist()], dtype=np.bool_)

@@ -18,6 +18,8 @@ from fairlead.core.errors import JournalError
 from fairlead.core.events import Event, Opened
 from fairlead.engine.codec import VERSION, decode, encode_line
 
+_BEGINNING = b'{"e":"opened"'  # of every journal's first line, as the codec spells it
+
 
 @runtime_checkable
 class Journal(Protocol):
@@ -86,7 +88,11 @@ class JsonlJournal:
             if not fresh:
                 self._cut_torn_line()
         except OSError as error:
+            self._let_go()
             raise JournalError(f"{self.path}: cannot write the journal: {error.strerror or error}") from error
+        except JournalError:
+            self._let_go()
+            raise
 
     def append(self, event: Event) -> None:
         if self._file is None:
@@ -117,6 +123,9 @@ class JsonlJournal:
 
     def close(self) -> None:
         self.flush()
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -127,7 +136,6 @@ class JsonlJournal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._file.close()
             raise JournalError(f"{self.path}: another process writes this journal; end it first") from None
 
     def _cut_torn_line(self) -> None:
@@ -136,6 +144,8 @@ class JsonlJournal:
         with open(self.path, "rb+") as file:
             if (first := file.readline()).endswith(b"\n"):
                 _check_header(self.path, first)
+            elif first[: len(_BEGINNING)] != _BEGINNING[: len(first)]:
+                raise JournalError(f"{self.path}:1: not a journal: expected an 'opened' event in the first line")
             size = file.seek(0, 2)
             while size > 0:
                 start = max(0, size - (1 << 16))

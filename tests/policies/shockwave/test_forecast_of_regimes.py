@@ -13,7 +13,6 @@ from fairlead.policies.shockwave.forecast import (
     ahead,
     greedy,
     noised,
-    overran,
     restated,
     run_time,
     standard,
@@ -60,7 +59,7 @@ def test_what_is_ahead_adds_up_to_what_is_left(rule: str) -> None:
     assert (coming >= 0).all()
     assert (coming[np.arange(width) < ongoing[:, None]] == 0).all()
     assert coming.sum(axis=1) == pytest.approx(np.maximum(epochs - lived.sum(axis=1), 0))
-    late = overran(epochs, lived)
+    late = lived.sum(axis=1) > epochs
     assert late.any()
     assert (run_time(coming, np.ones_like(coming))[late] == 0).all()
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairlead.core.cluster import Bools
+from fairlead.core.cluster import Bools, Ints
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.horus.company import ROUNDING, Judge, Look
 
@@ -97,8 +97,8 @@ class Floor:
 
     def keep_for(self, look: Look) -> None:
         """Let nobody else come to as many accelerators as this job needs, so that it will find room: on one node if one is
-        large enough, and where the fewest are in use."""
-        cluster, residents = self.view.cluster, self.view.holdings.occupancy
+        large enough, and where the fewest are in use, by those too who were put there in this very decision."""
+        cluster, residents = self.view.cluster, self._residents()
         choices = list[list[int]]()
         for kind in self._types(look):
             there = cluster.accelerators_of_type[kind]
@@ -115,6 +115,13 @@ class Floor:
         self.kept_for = set(min(kept, default=(0, []))[1])
 
     # What the above are made of.
+
+    def _residents(self) -> Ints:
+        """How many stand on each accelerator."""
+        count: Ints = np.zeros(self.view.cluster.size, dtype=np.int64)
+        for group in self.groups:
+            count[list(group.places)] += len(group.members)
+        return count
 
     def _types(self, look: Look) -> Iterable[int]:
         mask = look.fits & int(self.view.rates.runs_on[look.row])

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 
 Rule: TypeAlias = Callable[[Floats, Floats, Ints, Ints], Floats]
@@ -82,12 +82,6 @@ def ahead(expected: Floats, epochs: Floats, lived: Floats, ongoing: Ints) -> Flo
     coming = np.where((total > 0)[:, None], coming, here)
     scaled: Floats = coming * (left / np.where(total > 0, total, 1.0))[:, None]
     return scaled
-
-
-def overran(epochs: Floats, lived: Floats) -> Bools:
-    """Who has trained more epochs than declared."""
-    late: Bools = lived.sum(axis=1) > epochs
-    return late
 
 
 def run_time(epochs_by_regime: Floats, epoch_s: Floats) -> Floats:

@@ -13,9 +13,10 @@ from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.events import Event
+from fairlead.core.job import Phase
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.study.reproduce.case import Answer
+from fairlead.study.reproduce.case import Answer, CaseFailed
 from fairlead.study.reproduce.horus.jobs import trace
 from fairlead.study.reproduce.horus.truth import H200, MeasuredPairs
 from fairlead.study.reproduce.world import World
@@ -58,6 +59,8 @@ class Run:
         config, journal = SchedulerConfig.from_data(scheduler, "study"), MemoryJournal()
         given = Simulation(jobs, machine, config, world.table, Costs(restart_s=RESTART_S), seed=self.seed)
         done = simulate(given, journal=journal).record.jobs
+        if (done.phase != Phase.FINISHED).any():  # who fails ends early, which no makespan may gain by
+            raise CaseFailed(f"{int((done.phase != Phase.FINISHED).sum())} of {len(done)} jobs did not finish")
         seen = Watch(world).over(journal)
         makespan, first = float(done.ended_s.max()), done.first_started_s
         return {
@@ -119,13 +122,14 @@ class Watch:
         busy, stretch = 0.0, dict[int, float]()
         for number, rate, since in zip(jobs.number.tolist(), jobs.rate.tolist(), jobs.since_s.tolist()):
             job = state.job_of[number]
-            if since > begin:
+            makes_s = end - max(begin, since)  # who is starting makes no steps, and who begins to in between does from then on
+            if makes_s <= 0:
                 continue
             speed = rate / float(table.alone[table.row(job.kind, job.workers), 0])
-            busy += self._share[job.kind] * speed * job.workers
+            busy += self._share[job.kind] * speed * job.workers * makes_s / seconds
             if speed * SLO < 1 - 1e-9:
-                stretch[number] = self._stretch.get(number, 0.0) + seconds
-                self.beyond_s += seconds
+                stretch[number] = self._stretch.get(number, 0.0) + makes_s
+                self.beyond_s += makes_s
         self._stretch = stretch
         self.longest_beyond_s = max(self.longest_beyond_s, *stretch.values(), 0.0)
         self._busy.append((begin, busy))

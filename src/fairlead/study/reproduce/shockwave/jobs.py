@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -46,11 +46,15 @@ class AdaptiveJobs(World):
     def table(self) -> ThroughputTable:
         return catalogue() if self.data is None else _table(self._path("wisr_throughputs.json"))
 
-    @property
+    @cached_property
     def mark(self) -> str:
+        """Of rates, jobs and regimes alike."""
         if self.data is None:
             return "generated"
-        return " ".join(_digest(self._path(name)) for name in ("tacc_throughputs.json", "wisr_throughputs.json"))
+        folder = self._path("tacc_throughputs.json").parent
+        read = sorted((*folder.glob("*.trace"), *folder.glob("*.json")), key=lambda path: path.name)
+        told = "".join(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for path in read)
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     @property
     def rates_are(self) -> str:
@@ -91,8 +95,3 @@ class AdaptiveJobs(World):
 @lru_cache(maxsize=4)
 def _table(path: Path) -> ThroughputTable:
     return read_throughputs(path)
-
-
-@lru_cache(maxsize=4)
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
