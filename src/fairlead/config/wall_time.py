@@ -16,6 +16,9 @@ from fairlead.registry import Registry
 
 MEASURED = Part("measured")
 
+_NOT_MEASURED = ("predicted",)
+"""Estimations that say what no measurement here does: without what company costs, who shares by it would never share."""
+
 FIRST_STEP_S = 120.0
 """For which a job that has not told of a step since its start is left alone, unless the scheduler says otherwise."""
 
@@ -37,11 +40,14 @@ def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages
         place = config.estimation.where or "scheduler"
         wanted = "an estimation that needs no table of throughputs, such as measured"
         raise InputError(place, wanted, field="estimation", value=config.estimation.name)
+    if getattr(stages.policy, "everybody", False):
+        wanted = "false: a real job has another size only where it says that it is elastic"
+        raise InputError(config.policy.where or "scheduler", wanted, field="everybody", value=True)
     return stages
 
 
 def _config(value: Value) -> SchedulerConfig:
     config = SchedulerConfig.from_value(value)
-    if "estimation" not in value.mapping():  # a preset's is for simulations
+    if "estimation" not in value.mapping() and config.estimation.name not in _NOT_MEASURED:  # a preset's is for simulations
         config = replace(config, estimation=MEASURED)
     return config if config.first_step_s is not None else replace(config, first_step_s=FIRST_STEP_S)

@@ -308,3 +308,22 @@ def test_orders_for_what_was_never_here_do_nothing(node: Node) -> None:
     node.kill(order(job=5))
     node.supervisor.extend(Extend(5, 1, 1, 0, 0.0))
     assert node.supervisor.poll() == []
+
+
+def test_who_fails_when_asked_has_failed_however_long_the_others_stay(node: Node) -> None:
+    script = (
+        "import os, time\n"
+        "print('up', flush=True)\n"
+        "from fairlead.client.page import Field, Page\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    page = Page(os.environ['FAIRLEAD_LEASE'])\n"
+        "    while not page[Field.REVOKED]: time.sleep(0.01)\n"
+        "    raise SystemExit(3)\n"
+        "time.sleep(600)\n"
+    )
+    gang = node.starts(order(script, ranks=2, grace_s=20))
+    node.revoke(gang)
+    node.until(lambda: len(node.workers(gang)) == 1, "the first to fail")
+    node.clock.passes(21)
+    end = node.ended(gang)
+    assert (end.code, end.yielded) == (3, False)

@@ -192,8 +192,10 @@ class Launched:
         else:
             yielded = asked and all(exit.code in _LEFT_WHEN_ASKED for exit in exits)
         failed = None if yielded else self._first_failed()
-        # Who did not leave when asked has not failed by itself, whoever it was that asked.
-        overstayed = self._stop is not None and asked and self._killed == self._stop.why
+        # Who did not leave when asked has not failed by itself, whoever it was that asked; unless one that knows its lease did
+        # before, and the others waited for it.
+        by_itself = self.record.cooperative and failed is not None and failed.exit is not None and failed.exit.code > 0
+        overstayed = self._stop is not None and asked and self._killed == self._stop.why and not by_itself
         yielded = yielded or overstayed or any(exit.why == CUT_OFF for exit in exits)
         ended = Ended(
             self.record.job,
