@@ -230,7 +230,7 @@ def test_a_memo_comes_back_as_it_went_in(memo):
 
 @pytest.mark.parametrize("memo", [{3: 1}, {"x": {1, 2}}, {"$x": 1}])
 def test_a_memo_that_could_not_come_back_is_refused(memo):
-    with pytest.raises(JournalError, match=r"keys are strings|there is room for"):
+    with pytest.raises(JournalError, match="a memo"):
         encode(ev.MemoChanged(0.0, memo))
 
 

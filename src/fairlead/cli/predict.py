@@ -52,7 +52,11 @@ def pair(
     with_: WithOption = None,
     json: JsonOption = False,
 ) -> None:
-    """How much slower jobs get on one accelerator: fairlead predict pair 26 36"""
+    """How much longer each of two jobs takes that share an accelerator: fairlead predict pair 26 36"""
+    if len(utilization) != 2:
+        raise InputError(
+            "predict pair", "two utilizations; more than two were not measured", field="utilization", value=len(utilization)
+        )
     for each in utilization:
         if not 0 <= each <= 100:
             raise InputError("predict pair", "a utilization from 0 to 100 percent", field="utilization", value=each)
@@ -64,7 +68,7 @@ def pair(
         print_json({"slowdowns": slower.tolist(), "spread": spread.tolist(), "device": predictor.device, "sharing": sharing})
         return
     for each, factor, off in zip(utilization, slower, spread):
-        out.print(f"{each:5.1f} %  slower by {factor:.2f} ± {off:.2f}", highlight=False)
+        out.print(f"{each:5.1f} %  takes {factor:.2f} ± {off:.2f} times as long as alone", highlight=False)
 
 
 @predict_app.command()

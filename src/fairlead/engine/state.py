@@ -56,7 +56,8 @@ class State:
         self.live: Ints = NONE  # waiting or running, by number
         self.running: Ints = NONE  # those of them that run
         self._queue: Ints = NONE  # still at the door
-        self.service_by_type: Floats = np.zeros(len(cluster.types))  # accelerator-seconds of stretches that are over
+        # Accelerator-seconds of stretches that are over, less those for which an accelerator was held by one more.
+        self.service_by_type: Floats = np.zeros(len(cluster.types))
         self._arrived: list[int] = []  # the youngest of them, not yet in the array
         self.memo: ev.Memo = None
         self.learned: Facts = NO_FACTS  # by estimation; another mapping whenever something is learned
@@ -224,6 +225,8 @@ class State:
         if event.time < self.time - 1e-6:
             raise FairleadError(f"{type(event).__name__} at second {event.time:g} comes after second {self.time:g}")
         self.store.version += 1
+        if self.holdings.shared and event.time > self.time:
+            self._count_company(event.time - self.time)
         _APPLY[type(event)](self, event)
         if event.time > self.time:
             self.time = event.time
@@ -425,6 +428,11 @@ class State:
         a["waiting_since_s"][jobs] = time
         self.holdings.release(jobs)
         self.running = self.running[a["held"][self.running].nonzero()[0]]
+
+    def _count_company(self, seconds: float) -> None:
+        """So long an accelerator with two jobs on it was held once, and each of them counts it."""
+        more = np.maximum(self.holdings.occupancy - 1, 0)
+        self.service_by_type -= np.bincount(self.cluster.type_of, more, minlength=len(self.cluster.types)) * seconds
 
     def _end(self, jobs: Ints, time: float | Floats, phase: int, *, done: bool = False) -> None:
         """Jobs leave, whether they ran or not; `done` where all their steps are."""

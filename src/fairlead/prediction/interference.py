@@ -40,7 +40,7 @@ class Slowdown:
         beside = np.minimum(others, FULL)
         total = own + beside
         fitted = np.where(total <= FULL, terms(own, beside, 1) @ self.below, terms(own, beside, 2) @ self.above)
-        crowded: Floats = np.maximum(fitted, 1.0) * (own + others) / np.maximum(total, 1e-9)
+        crowded: Floats = np.maximum(fitted, 1.0) * np.where(total > 0, (own + others) / np.maximum(total, 1e-9), 1.0)
         return crowded
 
     def spread(self, own: Floats, others: Floats) -> Floats:

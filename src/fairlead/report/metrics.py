@@ -157,12 +157,13 @@ def _utilization(record: RunRecord) -> float:
     if end <= start:
         return math.nan
     held = _busy_by_type(record, start, end)
+    held = record.service_by_type if held is None else held
     total = float(np.nansum(jobs.accelerator_s)) if held is None else float(held.sum())
     return total / (record.cluster.size * (end - start))
 
 
 def _cost(record: RunRecord) -> float:
-    """Accelerator-hours held, at the price of their type. Stretches count a shared accelerator once; sums by type do not."""
+    """Accelerator-hours held, at the price of their type; a shared accelerator's count once."""
     prices = np.array([t.price_per_hour for t in record.cluster.types])
     held = _busy_by_type(record, -math.inf, math.inf)
     held = record.service_by_type if held is None else held

@@ -63,10 +63,10 @@ def _exclusive(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> F
 
 
 def service_by_type(state: State) -> Floats:
-    """Accelerator-seconds by type, stretches that still run included."""
+    """Accelerator-seconds by type for which somebody held an accelerator, stretches that still run included."""
     jobs = state.everybody()
     if len(state.cluster.types) == 1:
-        return np.array([jobs.accelerator_s.sum()])
+        return jobs.accelerator_s.sum() + state.service_by_type
     present = (jobs.accelerator_s - jobs.settled_accelerator_s)[jobs.running]
     return state.service_by_type + np.bincount(jobs.type[jobs.running], present, minlength=len(state.cluster.types))
 
