@@ -66,7 +66,7 @@ def service_by_type(state: State) -> Floats:
     """Accelerator-seconds by type for which somebody held an accelerator, stretches that still run included."""
     jobs = state.everybody()
     if len(state.cluster.types) == 1:
-        return jobs.accelerator_s.sum() + state.service_by_type
+        return state.service_by_type + float(jobs.accelerator_s.sum())
     present = (jobs.accelerator_s - jobs.settled_accelerator_s)[jobs.running]
     return state.service_by_type + np.bincount(jobs.type[jobs.running], present, minlength=len(state.cluster.types))
 
