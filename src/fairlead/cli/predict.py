@@ -42,7 +42,7 @@ def model(
         return
     out.print(f"on {predictor.device}: {found.utilization:.0f} % utilization, {found.memory_mb:,.0f} MB", highlight=False)
     if found.unknown:
-        note(f"operators nobody knows, so take it with care: {', '.join(sorted(found.unknown))}")
+        note(f"operators nobody knows, so take it with care: {', '.join(map(_shown, sorted(found.unknown)))}")
 
 
 @predict_app.command()
@@ -159,6 +159,11 @@ def _print(told: dict[str, Any]) -> None:
         for name, scores in errors.items():
             numbers = "".join(f"{scores[each]:10.3f}" for each in ("piecewise", "of_sum", "linear", "constant"))
             out.print(f"{mode + ', ' + name.replace('_', ' '):<36}{numbers}", highlight=False)
+
+
+def _shown(name: str) -> str:
+    """Of somebody else's file, and so without anything that a terminal would act on."""
+    return "".join(each if each.isprintable() else "?" for each in name[:60])
 
 
 def _predictor(path: Path | None) -> Predictor:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fairlead.prediction.graph import Graph, Operator, load
+from fairlead.prediction.apart import load
+from fairlead.prediction.graph import Graph, Operator
 from fairlead.prediction.operators import CELLS, CONVOLUTIONS, PRODUCTS
 
 TABLE_3 = (
