@@ -76,6 +76,10 @@ class Features:
         return {**plain, **counted, "others": rest}
 
 
+NAMES = frozenset({one.name for one in fields(Features)} - {"counts", "unknown"} | {*COUNTED, "others"})
+"""Of the columns."""
+
+
 def features_of(path: Path, batch_size: int | None = None, machine: Machine = H200) -> Features:
     """Of an ONNX file, trained with that batch size; else with its own."""
     return features(load(path), batch_size, machine)
