@@ -48,7 +48,11 @@ def load(path: Path) -> Graph:
     if "problem" in told:
         raise FairleadError(told["problem"])
     if "graph" not in told:
-        raise InputError(path, f"a model that can be read in {memory / 2**30:.0f} GB of memory", field="model")
+        raise InputError(
+            path,
+            f"a model that can be read in {memory / 2**30:.0f} GB of memory; its reader ended with {found.returncode}",
+            field="model",
+        )
     return Graph(**{**told["graph"], "operators": tuple(Operator(*one) for one in told["graph"]["operators"])})
 
 
