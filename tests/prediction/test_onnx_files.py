@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead.core.errors import InputError
+from fairlead.prediction import apart
 from fairlead.prediction.features import features, features_of
 from fairlead.prediction.graph import load
 
@@ -151,6 +152,14 @@ def _beside(location: str) -> Any:
     return tensor
 
 
+def _relu_and(*nodes: Any) -> Any:
+    return model([RELU, *nodes], [value("x", 1)], [value("y", 1)])
+
+
+def _whole(dims: list[int], *held: int) -> Any:
+    return TensorProto(name="t", data_type=TensorProto.INT64, dims=dims, int64_data=held)
+
+
 RELU = helper.make_node("Relu", ["x"], ["y"])
 HOSTILE: dict[str, Callable[[], Any]] = {
     "empty": lambda: b"",
@@ -178,6 +187,26 @@ HOSTILE: dict[str, Callable[[], Any]] = {
         [value("a8", 1, 1)],
     ),
     "too deep": lambda: _nested(30),
+    "made twice, after": lambda: model(
+        [helper.make_node("Softmax", ["x"], ["y"]), helper.make_node("Cast", ["y"], ["y"], to=1)],
+        [value("x", 1)],
+        [value("y", 1)],
+    ),
+    "made twice, before": lambda: model(
+        [helper.make_node("Add", ["x", "x"], ["x"]), helper.make_node("Softmax", ["x"], ["y"])],
+        [value("x", 1)],
+        [value("y", 1)],
+    ),
+    "an endless equation": lambda: _relu_and(helper.make_node("Einsum", ["x"], ["z"], equation="..." * 1000)),
+    "a window of many sizes": lambda: _relu_and(helper.make_node("MaxPool", ["x"], ["z"], kernel_shape=[2**62] * 5000)),
+    "many dimensions": lambda: model([RELU], [value("x", 1), value("w", *[2**62] * 5000)], [value("y", 1)]),
+    "too many nodes": lambda: _relu_and(*(helper.make_node("Relu", ["x"], [f"r{n}"]) for n in range(20_000))),
+    "a constant for nobody": lambda: _relu_and(helper.make_node("Constant", [], [], value=_whole([1], 3))),
+    "a constant of sizes below zero": lambda: _relu_and(helper.make_node("Constant", [], ["z"], value=_whole([-1, -1], 3))),
+    "a constant of nothing, many times": lambda: _relu_and(
+        helper.make_node("Constant", [], ["z"], value=_whole([0, 2**62, 4]))
+    ),
+    "a constant of many dimensions": lambda: _relu_and(helper.make_node("Constant", [], ["z"], value=_whole([1] * 100, 3))),
     "calls itself": _calling_itself,
     "open sizes": lambda: model([RELU], [value("x", "N", "H", "W")], [value("y", "N", "H", "W")]),
     "attributes that make no sense": lambda: model(
@@ -192,8 +221,38 @@ HOSTILE: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_file_is_refused_in_one_line(saved, kind: str):
     with pytest.raises(InputError, match=r"model\.onnx") as refused:
-        features_of(saved(HOSTILE[kind]()))
+        load(saved(HOSTILE[kind]()))
     assert len(str(refused.value)) < 600
+
+
+def test_a_file_is_read_by_a_process_of_its_own_and_told_alike(saved):
+    path = saved(convolutional())
+    assert apart.load(path) == load(path)
+    for wrong in (saved(HOSTILE["too deep"]()), path.parent / "nothing.onnx"):
+        with pytest.raises(InputError) as direct:
+            load(wrong)
+        with pytest.raises(InputError) as told:
+            apart.load(wrong)
+        assert str(told.value) == str(direct.value)
+
+
+@pytest.mark.parametrize(("name", "little"), [("SECONDS", 1.5), ("MEMORY", 2**28)])
+def test_a_file_that_swells_is_given_up(saved, monkeypatch, name: str, little: float):
+    shape = helper.make_node("Shape", ["x"], ["s0"])
+    doubled = [helper.make_node("Concat", [f"s{n}", f"s{n}"], [f"s{n + 1}"], axis=0) for n in range(32)]
+    last = helper.make_node("Reshape", ["x", "s32"], ["y"])
+    monkeypatch.setattr(apart, name, little)
+    with pytest.raises(InputError, match=r"model\.onnx"):
+        apart.load(saved(model([shape, *doubled, last], [value("x", 1, 3)], [value("y", 1)])))
+
+
+def test_many_softmaxes_behind_a_long_chain_are_told_at_once(saved):
+    chain = [helper.make_node("MatMul", ["x", "x"], ["a0"])]
+    chain += [helper.make_node("Add", [f"a{n}", "x"], [f"a{n + 1}"]) for n in range(3000)]
+    for n in range(3000):
+        chain += [helper.make_node("Softmax", ["a3000"], [f"s{n}"]), helper.make_node("MatMul", [f"s{n}", "x"], [f"y{n}"])]
+    graph = load(saved(model(chain, [value("x", 4, 4)], [value("y0", 4, 4)])))
+    assert graph.kept == 16  # x alone
 
 
 def test_a_folder_and_a_file_that_is_not_there_are_refused(tmp_path):

@@ -187,3 +187,43 @@ def test_the_command_predicts_and_shows():
     shown = CliRunner().invoke(app, ["predict", "show"], catch_exceptions=False).stdout
     assert "fingerprint" in shown
     assert CliRunner().invoke(app, ["predict", "pair", "126", "36"]).exit_code != 0
+
+
+DAMAGED = {
+    "no device": (("about", "device"), " "),
+    "features nobody has": (("utilization", "names", 0), "nosuch"),
+    "a base without end": (("utilization", "learned", "base"), "inf"),
+    "a base that is no number": (("utilization", "learned", "base"), "nan"),
+    "gains left out": (("utilization", "learned", "gains"), []),
+    "a spread below zero": (("slowdown", "time-slicing", "spread"), [-5, -5]),
+    "slowdowns beyond all": (("slowdown", "mps", "below"), [1e308] * 3),
+    "memory beyond all": (("memory", "loss"), 1e308),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_predictor_is_refused(tmp_path, kind: str):
+    path = tmp_path / "p.json"
+    trained().save(path)
+    told = part = json.loads(path.read_text())
+    (*way, last), value = DAMAGED[kind]
+    for step in way:
+        part = part[step]
+    part[last] = value
+    path.write_text(json.dumps(told))
+    with pytest.raises(InputError, match=r"p\.json"):
+        load(path)
+
+
+@pytest.mark.parametrize("command", [["evaluate"], ["train", "--out", "p.json"]])
+@pytest.mark.parametrize("name", ["h200_pairs", "h200_features", "nosuch", ""])
+def test_only_sets_of_single_measurements_are_learned_from(command: list[str], name: str):
+    refused = CliRunner().invoke(app, ["predict", *command, "--set", name])
+    assert isinstance(refused.exception, InputError)
+    assert refused.exception.field == "set"
+    assert "h200'" in str(refused.exception) or "known: h200" in str(refused.exception)
+    assert "h200_" not in refused.exception.expected
+
+
+def test_a_batch_beyond_all_is_refused():
+    assert CliRunner().invoke(app, ["predict", "model", "x.onnx", "--batch", "9" * 400]).exit_code == 2

@@ -55,6 +55,48 @@ def test_a_file_of_something_else_is_refused(tmp_path):
         Results(path, {})
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("5\n", "null\n{}\n", '"about"\n{"name":"a"}\n', '{"about":3}\n', '{"about":{}}\n[1,2]\n', '{"about":{}}\n{"x":1}\n'),
+        *('{"about":{}}\n{"name":[1]}\n', '{"about":{}}\n{"name":5}\n', '{"about":{}}\n{cut\n{"name":"a"}\n', "a picture"),
+    ],
+)
+def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path, text: str):
+    path = tmp_path / "x.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError, match="jsonl:"):
+        Results(path, {})
+    assert path.read_text() == text
+
+
+def test_a_place_where_no_file_can_be_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "x.jsonl"):
+        with pytest.raises(InputError, match="read and written"):
+            Results(path, {})
+
+
+@pytest.mark.parametrize("option", [["--window", "inf"], ["--warm", "inf"]])
+def test_times_without_end_are_refused(tmp_path, option: list[str]):
+    path = tmp_path / "x.jsonl"
+    refused = CliRunner().invoke(app, ["profile", "pairs", "--out", str(path), *option])
+    assert isinstance(refused.exception, InputError)
+    assert refused.exception.field == option[0][2:]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("device", ["nosuch", "meta", "cuda:99", ""])
+@pytest.mark.parametrize("command", ["pairs", "alone"])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_written(tmp_path, command: str, device: str):
+    pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    path = tmp_path / "x.jsonl"
+    refused = CliRunner().invoke(app, ["profile", command, "--out", str(path), "--device", device])
+    assert isinstance(refused.exception, InputError)
+    assert refused.exception.field == "device"
+    assert not path.exists()
+
+
 def test_the_measured_set_is_what_its_page_says():
     about, found = measured()
     assert about["device"] == "NVIDIA H200"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.core.errors import InputError
+from fairlead.core.errors import FairleadError, InputError
 from fairlead.profiling.pairs import AHEAD, Look, pace
 from fairlead.profiling.results import measured
 from fairlead.profiling.sharing import Sharing, shared
@@ -108,3 +110,56 @@ def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp
     assert all(rate > 0 for row in rows if "pair" in row for rate in row["steps_per_s"])
     again = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
     assert again == {"measured": 0, "left": 0, "kept": 5, "with_a_problem": 0}
+
+
+class Stub:
+    """A bench on which some models cannot be held."""
+
+    unfit: frozenset[str] = frozenset()
+
+    def __init__(self, names: tuple[str, ...], device: str, look: Look) -> None:
+        self.problems = {name: "ImportError: No module named 'timm'" for name in names if name in self.unfit}
+
+    def __enter__(self) -> Stub:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def alone(self, name: str) -> dict[str, object]:
+        return {"name": name, "steps_per_s": 1.0}
+
+    def together(self, one: str, other: str) -> dict[str, object]:
+        return {"name": f"{one} + {other}", "pair": [one, other], "steps_per_s": [1.0, 1.0]}
+
+
+def test_what_cannot_be_set_up_is_left_out_and_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
+    monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
+    path, names = tmp_path / "pairs.jsonl", ("mlp-512@784:64", "encoder-256x4@128:8")
+    asked = ["profile", "pairs", "--out", str(path), "--of", ",".join(names), "--json"]
+    monkeypatch.setattr(Stub, "unfit", frozenset(names))
+    refused = CliRunner().invoke(app, asked)
+    assert isinstance(refused.exception, FairleadError)
+    assert "timm" in str(refused.exception)
+    monkeypatch.setattr(Stub, "unfit", frozenset(names[:1]))
+    told = json.loads(CliRunner().invoke(app, asked, catch_exceptions=False).stdout)
+    assert told == {"measured": 2, "left": 3, "kept": 2, "with_a_problem": 0}
+    monkeypatch.setattr(Stub, "unfit", frozenset())
+    told = json.loads(CliRunner().invoke(app, asked, catch_exceptions=False).stdout)
+    assert told == {"measured": 3, "left": 0, "kept": 5, "with_a_problem": 0}
+
+
+def test_a_library_that_is_not_there_is_no_result(tmp_path, monkeypatch):
+    def lacking(*_: object) -> dict[str, object]:
+        raise ImportError("No module named 'timm'", name="timm")
+
+    monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
+    monkeypatch.setitem(sys.modules, "fairlead.profiling.alone", SimpleNamespace(measure_alone=lacking))
+    path = tmp_path / "alone.jsonl"
+    said = CliRunner().invoke(
+        app, ["profile", "alone", "--out", str(path), "--only", "unet-*", "--json"], catch_exceptions=False
+    )
+    assert json.loads(said.stdout) == {"measured": 0, "left": 8, "kept": 0, "with_a_problem": 0}
+    assert "timm" in said.stderr
+    assert len(path.read_text().splitlines()) == 1

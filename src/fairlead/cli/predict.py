@@ -11,7 +11,7 @@ import typer
 
 from fairlead.cli.options import JsonOption
 from fairlead.cli.output import note, out, print_json
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction import evaluation, learners, training
 from fairlead.prediction.dataset import Dataset, dataset
 from fairlead.prediction.features import features_of
@@ -29,7 +29,7 @@ SetOption = Annotated[str, typer.Option("--set", help="Which measured set to lea
 @predict_app.command()
 def model(
     path: Annotated[Path, typer.Argument(help="An ONNX file; nothing of it is run.")],
-    batch: Annotated[int | None, typer.Option("--batch", help="Batch size; else that of the file.", min=1)] = None,
+    batch: Annotated[int | None, typer.Option("--batch", help="Batch size; else that of the file.", min=1, max=10**9)] = None,
     device: Annotated[str, typer.Option("--device", help="Where it will run; refused where nothing was measured.")] = "h200",
     with_: WithOption = None,
     json: JsonOption = False,
@@ -42,7 +42,7 @@ def model(
         return
     out.print(f"on {predictor.device}: {found.utilization:.0f} % utilization, {found.memory_mb:,.0f} MB", highlight=False)
     if found.unknown:
-        note(f"operators nobody knows, so take it with care: {', '.join(sorted(found.unknown))}")
+        note(f"operators nobody knows, so take it with care: {', '.join(map(_shown, sorted(found.unknown)))}")
 
 
 @predict_app.command()
@@ -161,14 +161,22 @@ def _print(told: dict[str, Any]) -> None:
             out.print(f"{mode + ', ' + name.replace('_', ' '):<36}{numbers}", highlight=False)
 
 
+def _shown(name: str) -> str:
+    """Of somebody else's file, and so without anything that a terminal would act on."""
+    return "".join(each if each.isprintable() else "?" for each in name[:60])
+
+
 def _predictor(path: Path | None) -> Predictor:
     return load(path) if path else trained()
 
 
 def _data(name: str) -> tuple[Dataset, Profiles, dict[str, str]]:
+    offered = [each for each in sets() if f"{each}_features" in sets()]
+    if name not in offered:
+        raise InputError(
+            "predict", f"a set of single measurements, with features; {near_or_all(name, offered)}", field="set", value=name
+        )
     known = profiles(name)
-    if f"{name}_features" not in sets():
-        raise InputError("predict", "a set whose features are there too", field="set", value=name)
     about, rows = measured(name)
     _, features = measured(f"{name}_features")
     pairs = [measured(each)[1] for each in sets() if each.startswith(f"{name}_pairs")]

@@ -27,6 +27,8 @@ from fairlead.profiling.results import Results, measured
 from fairlead.profiling.sharing import Sharing, shared
 from fairlead.profiling.spanning import meetings, spanning
 
+LONGEST_S = 3600.0  # that a pair is looked at
+
 profile_app = typer.Typer(help="Measure trainings on the accelerator at hand (extra torch).", no_args_is_help=True)
 
 
@@ -60,14 +62,19 @@ def alone(
     measuring: Any = import_module("fairlead.profiling.alone")
     results = Results(to, about)
     left = [one for one in _chosen(only) if one.name not in results.known]
-    began, done = time.monotonic(), 0
+    began, done, lacking = time.monotonic(), 0, set[str]()
     with progress(len(left), "measuring", quiet=json) as bar:
         for one in left:
             if time.monotonic() - began > budget_s:
                 break
-            results.add(measuring.measure_alone(one, device))
-            done += 1
+            try:
+                results.add(measuring.measure_alone(one, device))
+                done += 1
+            except ImportError as problem:
+                lacking.add(problem.name or str(problem))
             bar.advance()
+    if lacking:
+        note(f"some were left out, since they need what is not installed: {', '.join(sorted(lacking))}")
     _tell(results, done, len(left) - done, json)
 
 
@@ -87,6 +94,7 @@ def pairs(
     It can be stopped and run again: fairlead profile pairs --out pairs.jsonl --budget 600. Two processes hold all models at
     once. Everybody takes turns, so that a part of the pairs is a fair part.
     """
+    _seconds(window=window_s, warm=warm_s)
     about = {**_about(device), "sharing": sharing.value, "window_s": window_s, "warm_s": warm_s}
     names = tuple(configuration(name.strip()).name for name in of.split(",")) if of else spanning(measured()[1])
     results = Results(to, about)
@@ -98,8 +106,14 @@ def pairs(
     measuring: Any = import_module("fairlead.profiling.pairs")
     look = measuring.Look(warm_s=warm_s, window_s=window_s)
     with shared(sharing), measuring.Bench(names, device, look) as bench:
-        asked: list[Callable[[], dict[str, Any]]] = [partial(bench.alone, name) for name in by_itself]
-        asked += [partial(bench.together, *pair) for pair in meet]
+        unfit = bench.problems
+        if unfit.keys() >= {*names}:
+            raise FairleadError(f"none of them can be trained here: {names[0]}: {unfit[names[0]]}")
+        if unfit:
+            name, problem = next(iter(unfit.items()))
+            note(f"{len(unfit)} are left out, since they cannot be trained here: {name}: {problem}")
+        asked: list[Callable[[], dict[str, Any]]] = [partial(bench.alone, name) for name in by_itself if name not in unfit]
+        asked += [partial(bench.together, *pair) for pair in meet if unfit.keys().isdisjoint(pair)]
         with progress(len(asked), "measuring", quiet=json) as bar:
             for ask in asked:
                 if time.monotonic() - began > budget_s:
@@ -182,4 +196,19 @@ def _torch(device: str) -> Any:
         raise InputError(
             "--device", "a device that is there; this machine has no CUDA, try --device cpu", field="device", value=device
         )
+    try:
+        where = torch.device(device)
+        there = where.index is None or where.index < torch.cuda.device_count()
+        if where.type != "cuda":  # whoever asks CUDA for a tensor takes of what is to be measured
+            there = torch.ones(1, device=where).sum().item() == 1
+    except (RuntimeError, AssertionError, ImportError, AttributeError):  # PyTorch knows many it was not built for
+        there = False
+    if not there:
+        raise InputError("--device", "a device that is there and trains, as in cuda, cuda:0, cpu", field="device", value=device)
     return torch
+
+
+def _seconds(**given: float) -> None:
+    for name, value in given.items():
+        if value > LONGEST_S:
+            raise InputError(f"--{name}", f"at most {LONGEST_S:,.0f} seconds", field=name, value=value)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fairlead.prediction.graph import Graph, Operator, load
+from fairlead.prediction.apart import load
+from fairlead.prediction.graph import Graph, Operator
 from fairlead.prediction.operators import CELLS, CONVOLUTIONS, PRODUCTS
 
 TABLE_3 = (
@@ -73,6 +74,10 @@ class Features:
         counted = {kind: float(self.counts.get(kind, 0)) for kind in COUNTED}
         rest = float(sum(count for kind, count in self.counts.items() if kind not in COUNTED))
         return {**plain, **counted, "others": rest}
+
+
+NAMES = frozenset({one.name for one in fields(Features)} - {"counts", "unknown"} | {*COUNTED, "others"})
+"""Of the columns."""
 
 
 def features_of(path: Path, batch_size: int | None = None, machine: Machine = H200) -> Features:

@@ -16,6 +16,9 @@ from fairlead.prediction.operators import CELLS, GATES, KNOWN, NEEDS_INPUTS, NEE
 
 Shape = tuple[int, ...]
 
+_BEFORE = ("Add", "Mul", "Div", "Where", "Cast")  # between a product and Softmax, in the one kernel
+_AFTER = ("Dropout", "Cast", "Mul")
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -145,23 +148,35 @@ class _Walk:
         for node in self.graph.node:
             for name in node.input:
                 readers.setdefault(name, []).append(node)
+        of_product: set[str] = set()  # made of a product, but for what the kernel does too
         for node in self.graph.node:
-            if node.op_type != "Softmax":
+            if node.op_type == "MatMul" or (node.op_type in _BEFORE and node.input[0] in of_product):
+                of_product.update(node.output)
+        to_product: set[str] = set()
+        for node in reversed(self.graph.node):
+            for name in node.output:
+                then = readers.get(name, [])
+                if then and then[0].op_type in _AFTER:
+                    reaches = then[0].output[0] in to_product
+                else:
+                    reaches = any(one.op_type == "MatMul" for one in then)
+                if reaches:
+                    to_product.add(name)
+        above, below = set[str](), set[str]()
+        for node in self.graph.node:
+            if node.op_type != "Softmax" or node.input[0] not in of_product or node.output[0] not in to_product:
                 continue
-            before, chain = makers.get(node.input[0]), [node.input[0], node.output[0]]
-            while before is not None and before.op_type in ("Add", "Mul", "Div", "Where", "Cast"):
-                chain.append(before.input[0])
-                before = makers.get(before.input[0])
-            after = node.output[0]
-            while (then := readers.get(after, [])) and then[0].op_type in ("Dropout", "Cast", "Mul"):
-                after = then[0].output[0]
-                chain.append(after)
-            if (
-                before is not None
-                and before.op_type == "MatMul"
-                and any(one.op_type == "MatMul" for one in readers.get(after, []))
-            ):
-                self.fused.update(chain)
+            name = node.input[0]
+            while name not in above:
+                above.add(name)
+                if makers[name].op_type in _BEFORE:
+                    name = makers[name].input[0]
+            name = node.output[0]
+            while name not in below:
+                below.add(name)
+                if (then := readers[name])[0].op_type in _AFTER:
+                    name = then[0].output[0]
+        self.fused = above | below
 
     def _root(self, name: str) -> str:
         return self.root.get(name, name)

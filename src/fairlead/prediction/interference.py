@@ -14,6 +14,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
+from fairlead.prediction.learned import sane
 
 FULL = 100.0  # percent: beyond it an accelerator is over-committed
 
@@ -57,8 +58,10 @@ class Slowdown:
             spread_below, spread_above = (float(each) for each in data["spread"])
         except (KeyError, TypeError, ValueError):
             raise InputError(source, "below, above and spread, as lists of numbers", field="slowdown") from None
-        if (len(below), len(above)) != (3, 6) or not np.isfinite((*below, *above, spread_below, spread_above)).all():
+        if (len(below), len(above)) != (3, 6) or not sane((*below, *above, spread_below, spread_above)):
             raise InputError(source, "3 finite coefficients below 100 % and 6 above", field="slowdown")
+        if min(spread_below, spread_above) < 0:
+            raise InputError(source, "spreads of at least 0", field="spread", value=[spread_below, spread_above])
         return cls(below, above, spread_below, spread_above)
 
 

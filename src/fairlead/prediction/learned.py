@@ -14,6 +14,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 
 MOST_NODES = 2_000_000
+LARGEST = 1e30  # of the numbers kept: sums and products of a few stay finite
 
 
 class Learned(Protocol):
@@ -97,7 +98,7 @@ def restored(data: Mapping[str, Any], inputs: int, source: object) -> Learned:
     """From what was kept; whatever is amiss is an InputError."""
     try:
         if data["kind"] == "line":
-            line = Line(float(data["base"]), _numbers(data["weights"]), _numbers(data["scale"]))
+            line = Line(_number(data["base"]), _numbers(data["weights"]), _numbers(data["scale"]))
             if not len(line.weights) == len(line.scale) == inputs:
                 raise ValueError("a weight for each input")
             return line
@@ -105,9 +106,12 @@ def restored(data: Mapping[str, Any], inputs: int, source: object) -> Learned:
             trees = tuple(_tree(one, inputs) for one in data["trees"])
             if not trees or sum(len(tree.feature) for tree in trees) > MOST_NODES:
                 raise ValueError(f"from 1 to {MOST_NODES:,} nodes")
-            return Forest(float(data["base"]), trees, _numbers(data["gains"]))
+            gains = _numbers(data["gains"])
+            if len(gains) != inputs or min(gains, default=0.0) < 0:
+                raise ValueError("a gain of at least 0 for each input")
+            return Forest(_number(data["base"]), trees, gains)
         raise ValueError("line or forest")
-    except (KeyError, TypeError, ValueError, IndexError) as problem:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as problem:
         raise InputError(
             source, f"a line or a forest as `fairlead predict train` writes them: {problem}", field="learned"
         ) from None
@@ -122,6 +126,8 @@ def _tree(data: Sequence[Sequence[Any]], inputs: int) -> Tree:
     for node in range(size):
         if not -1 <= feature[node] < inputs:
             raise ValueError("inputs that there are")
+        if not (-1 <= left[node] < size and -1 <= right[node] < size):
+            raise ValueError("nodes that there are")
         if feature[node] >= 0 and not (node < left[node] < size and node < right[node] < size):
             raise ValueError("nodes behind those that lead to them")  # else it might go round for ever
     return tree
@@ -129,6 +135,14 @@ def _tree(data: Sequence[Sequence[Any]], inputs: int) -> Tree:
 
 def _numbers(data: Sequence[Any]) -> tuple[float, ...]:
     found = tuple(float(each) for each in data)
-    if not np.isfinite(found).all():
-        raise ValueError("finite numbers")
+    if not sane(found):
+        raise ValueError(f"finite numbers, none beyond {LARGEST:g}")
     return found
+
+
+def _number(data: Any) -> float:
+    return _numbers([data])[0]
+
+
+def sane(numbers: Sequence[float]) -> bool:
+    return all(abs(each) <= LARGEST for each in numbers)  # not so for NaN

@@ -17,6 +17,7 @@ import numpy as np
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.prediction.features import BYTES
+from fairlead.prediction.learned import sane
 from fairlead.prediction.utilization import Column
 
 MB = 2.0**20
@@ -50,7 +51,7 @@ class Memory:
             found = cls(**{name: float(value) for name, value in data.items()})
         except (TypeError, ValueError, AttributeError):
             raise InputError(source, "activations, loss, margin and overhead_mb, as numbers", field="memory") from None
-        if not np.isfinite(list(asdict(found).values())).all():
+        if not sane(list(asdict(found).values())):
             raise InputError(source, "finite numbers", field="memory")
         return found
 

@@ -15,13 +15,16 @@ from fairlead.core.cluster import Ints
 from fairlead.core.errors import FairleadError, InputError
 
 MOST_BYTES = 2**31  # protobuf's own limit
-MOST_NODES = 100_000
+MOST_NODES = 20_000
+MOST_DIMS = 16
 MOST_ELEMENTS = 2**44  # of a tensor: 70 TB in single precision
 DEEPEST = 20  # subgraphs inside subgraphs
 _REAL = (1, 10, 11, 16)  # single, half, double precision, bfloat16, as ONNX numbers them
 MOST_PASSES = 50
 FEW = 64  # elements of a tensor that is arithmetic on shapes
 KEPT_ELEMENTS = 4096  # a constant of more is weights, whose values say nothing about shapes
+MOST_TEXT = 65_536  # of a text among the attributes
+MOST_EQUATION = 256  # of Einsum
 
 
 def read(path: Path) -> tuple[Any, frozenset[str]]:
@@ -73,6 +76,8 @@ def _believable(path: Path, model: Any) -> None:
         if nodes > MOST_NODES:
             raise _bad(path, f"at most {MOST_NODES:,} nodes")
         _in_order(path, graph, depth)
+        for node in graph.node:
+            _attributes(path, node)
         for tensor in graph.initializer:
             _dims(path, tensor.name, tensor.dims)
         for value in (*graph.input, *graph.output, *graph.value_info):
@@ -93,17 +98,35 @@ def _graphs(graph: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _in_order(path: Path, graph: Any, depth: int) -> None:
-    """Whatever a node reads was made before: so there is no cycle. Subgraphs may read what surrounds them."""
+    """Whatever a node reads was made before, and nothing is made twice: so there is no cycle. Subgraphs may read what surrounds
+    them."""
     made = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | {""}
     made |= {tensor.values.name for tensor in graph.sparse_initializer}
     for node in graph.node:
         for name in node.input:
             if depth == 0 and name not in made:
-                raise _bad(path, f"nodes in order, each reading what was made before; {node.op_type} is not", name)
-        made.update(node.output)
+                raise _bad(path, f"nodes in order, each reading what was made before; {node.op_type[:60]} is not", name)
+        for name in filter(None, node.output):
+            if name in made:
+                raise _bad(path, f"values that are made once; {node.op_type[:60]} makes another of the same name", name)
+            made.add(name)
+
+
+def _attributes(path: Path, node: Any) -> None:
+    most = MOST_EQUATION if node.op_type == "Einsum" else MOST_TEXT
+    for each in node.attribute:
+        size = MOST_DIMS if each.name == "kernel_shape" else KEPT_ELEMENTS
+        if len(each.s) > most:
+            raise _bad(path, f"attributes of at most {most:,} bytes; that of {node.op_type[:60]} is longer", each.name[:60])
+        if len(each.ints) > size:
+            raise _bad(path, f"attributes of at most {size:,} numbers; that of {node.op_type[:60]} is longer", each.name[:60])
+        if each.HasField("t"):
+            _dims(path, f"{node.op_type} {each.name}", each.t.dims)
 
 
 def _dims(path: Path, name: str, dims: Any) -> None:
+    if len(dims) > MOST_DIMS:
+        raise _bad(path, f"tensors of at most {MOST_DIMS} dimensions; '{name[:60]}' has more", len(dims))
     if any(dim < 0 for dim in dims) or math.prod(max(dim, 1) for dim in dims) > MOST_ELEMENTS:
         raise _bad(
             path, f"tensors of sizes above 0 and at most {MOST_ELEMENTS:,} elements; '{name[:60]}' is not", list(dims)[:8]
@@ -145,6 +168,8 @@ def _inferred(path: Path, onnx: Any, model: Any) -> Any:
     for _ in range(MOST_PASSES):
         try:
             model = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+        except MemoryError:
+            raise _bad(path, "a graph whose shapes can be told in little memory") from None
         except Exception as problem:  # inference raises errors of several kinds, none of them documented
             raise _bad(path, f"a graph whose shapes can be told: {' '.join(str(problem).split())[:200]}") from None
         shapes = {
@@ -167,6 +192,8 @@ def _fold(onnx: Any, graph: Any, shapes: Mapping[str, list[int] | None]) -> int:
     known: dict[str, Ints] = {}
     folded = 0
     for node in graph.node:
+        if not node.output:
+            continue
         if node.op_type == "Constant":
             tensor = next((each.t for each in node.attribute if each.name == "value"), None)
             if tensor is not None and tensor.data_type == onnx.TensorProto.INT64 and math.prod(tensor.dims) <= FEW:

@@ -15,7 +15,7 @@ import orjson
 
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.prediction.features import Features
+from fairlead.prediction.features import NAMES, Features
 from fairlead.prediction.interference import Slowdown
 from fairlead.prediction.memory import Memory
 from fairlead.prediction.utilization import Utilization
@@ -99,7 +99,12 @@ def load(path: Path) -> Predictor:
         raise InputError(
             path, "about (with device and fingerprint), utilization, memory and slowdown", field="predictor"
         ) from None
-    return Predictor(about, Utilization.restored(utilization, path), Memory.restored(memory, path), slowdown)
+    if not about["device"].strip() or not about["device"].isprintable():
+        raise InputError(path, "the name of the device that was measured", field="device", value=about["device"])
+    busy = Utilization.restored(utilization, path)
+    if strange := next((name for name in busy.names if name not in NAMES), None):
+        raise InputError(path, "features that a graph has", field="names", value=strange)
+    return Predictor(about, busy, Memory.restored(memory, path), slowdown)
 
 
 @cache

@@ -30,7 +30,7 @@ class Plan:
 
 def measure_alone(configuration: Configuration, device: str = "cuda", plan: Plan | None = None) -> dict[str, Any]:
     """What it does: steps per second and their spread, utilization, memory, the host's share. Where it cannot run here, it says
-    so under `problem`."""
+    so under `problem`; a library that is not installed says nothing about it, and stays an ImportError."""
     plan = plan or Plan()
     try:
         _clear(device)
@@ -38,7 +38,7 @@ def measure_alone(configuration: Configuration, device: str = "cuda", plan: Plan
         warm(training, plan)
         told = {**training.about(), **_measured(training, device, plan)}
         del training
-    except (RuntimeError, ValueError, TypeError, AttributeError, ImportError) as problem:  # out of memory, or not made for this
+    except (RuntimeError, ValueError, TypeError, AttributeError) as problem:  # out of memory, or not made for this
         told = {
             "name": configuration.name,
             "family": configuration.family,

@@ -153,6 +153,6 @@ def _work(line: Connection, names: tuple[str, ...], device: str) -> None:
         except EOFError:
             return
         try:
-            line.send(pace(held[name], begin, look))
-        except (RuntimeError, KeyError) as problem:  # out of memory beside the other, or never made
+            line.send(pace(held[name], begin, look) if name in held else problems[name])
+        except RuntimeError as problem:  # out of memory beside the other
             line.send(f"{type(problem).__name__}: {problem}"[:300])

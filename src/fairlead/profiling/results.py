@@ -15,14 +15,17 @@ class Results:
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.known = path, dict[str, dict[str, Any]]()
-        lines = _whole_lines(path)
-        if lines:
-            for line in lines[1:]:
-                self.known[line["name"]] = line
-            path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(orjson.dumps({"about": about}) + b"\n")
+        try:
+            lines = _whole_lines(path)
+            if lines:
+                for line in lines[1:]:
+                    self.known[line["name"]] = line
+                path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(orjson.dumps({"about": about}) + b"\n")
+        except OSError as problem:
+            raise InputError(path, f"a file that can be read and written: {problem.strerror}", field="out") from None
 
     def add(self, measured: dict[str, Any]) -> None:
         self.known[measured["name"]] = measured
@@ -39,15 +42,20 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
         if not text:
             continue
         try:
-            found.append(orjson.loads(text))
+            one = orjson.loads(text)
         except orjson.JSONDecodeError:
-            if number == len(texts):  # no end of line behind it: it was being written
+            if number == len(texts) and (found or text.startswith(b'{"about":')):  # no end of line behind it: cut off
                 break
             raise InputError(
                 path, "a JSON object", line=number, field="measurement", value=text[:40].decode(errors="replace")
             ) from None
-    if found and "about" not in found[0]:
-        raise InputError(path, "a file of measurements, whose first line says what they were taken on", line=1, field="about")
+        if not found and not (isinstance(one, dict) and isinstance(one.get("about"), dict)):
+            raise InputError(
+                path, "a file of measurements, whose first line says what they were taken on", line=number, field="about"
+            )
+        if found and not (isinstance(one, dict) and isinstance(one.get("name"), str)):
+            raise InputError(path, "a measurement with the name of what was measured", line=number, field="name")
+        found.append(one)
     return found
 
 
