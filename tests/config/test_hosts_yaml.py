@@ -31,9 +31,10 @@ def test_a_model_has_both_curves_of_the_file(tmp_path: Path) -> None:
     }
 
 
-def test_a_curve_that_is_none_is_told_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "hosts.yaml").write_text(HOSTS.replace("9@2.4", "9"))
-    with pytest.raises(InputError, match=r"hosts.yaml:2: .*3@1\|9.*expected amounts and speeds"):
+@pytest.mark.parametrize("point", ["9", "9@nan", "nan@2", "9@inf", "9@1e300", "1e300@2"])
+def test_a_curve_that_is_none_is_told_with_its_line(tmp_path: Path, point: str) -> None:
+    (tmp_path / "hosts.yaml").write_text(HOSTS.replace("9@2.4", point))
+    with pytest.raises(InputError, match=rf"hosts.yaml:2: .*3@1\|{point}.*expected amounts and speeds"):
         read_hosts(tmp_path / "hosts.yaml")
 
 
