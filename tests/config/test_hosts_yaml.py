@@ -65,3 +65,15 @@ def test_a_comparison_believes_it_too(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     (case,) = json.loads(done.stdout)["cases"]
     assert case["makespan_s"] == tuned
+
+
+@pytest.mark.parametrize("command", [("simulate", "--policy", "fifo"), ("compare", "--policies", "fifo")])
+@pytest.mark.parametrize("from_trace", [True, False])
+def test_a_model_that_nobody_has_is_told_with_the_near_ones(tmp_path: Path, command: tuple[str, ...], from_trace: bool) -> None:
+    (tmp_path / "hosts.yaml").write_text("cpus: {ResNet-55: 3@1}\n")
+    (tmp_path / "jobs.csv").write_text(TRACE)
+    jobs = ("--trace", str(tmp_path / "jobs.csv")) if from_trace else ("--jobs", "3")
+    done = CliRunner().invoke(app, [*command, *jobs, "--cluster", "8xv100:8", "--hosts", str(tmp_path / "hosts.yaml")])
+    assert isinstance(done.exception, InputError)
+    assert "field 'ResNet-55'" in str(done.exception)
+    assert "near: 'ResNet-50'" in str(done.exception)
