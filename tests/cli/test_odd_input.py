@@ -89,6 +89,19 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path: Path, mo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "sweep.yaml"]
 
 
+@pytest.mark.parametrize("paper", ["gavel", "blox", "shockwave", "horus"])
+@pytest.mark.parametrize("only", ["", ",", " , "])
+def test_studies_of_no_name_are_told(tmp_path: Path, paper: str, only: str):
+    told = refused("reproduce", paper, "--only", only, "--out", str(tmp_path / "out"))
+    assert told == f"--only: field 'only' is {only!r}: expected names of studies, separated by commas"
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_array_without_end_is_told():
+    told = refused("submit", "--array", "100000000", "--", "true")
+    assert told == "--array: field 'array' is 100000000: expected a number from 1 to 10,000"
+
+
 @pytest.mark.parametrize("option", ["--events", "--report"])
 def test_a_file_below_a_file_is_told_before_the_work(tmp_path: Path, option: str):
     (tmp_path / "file").write_text("mine")

@@ -31,9 +31,10 @@ def test_a_model_has_both_curves_of_the_file(tmp_path: Path) -> None:
     }
 
 
-def test_a_curve_that_is_none_is_told_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "hosts.yaml").write_text(HOSTS.replace("9@2.4", "9"))
-    with pytest.raises(InputError, match=r"hosts.yaml:2: .*3@1\|9.*expected amounts and speeds"):
+@pytest.mark.parametrize("point", ["9", "9@nan", "nan@2", "9@inf", "9@1e300", "1e300@2"])
+def test_a_curve_that_is_none_is_told_with_its_line(tmp_path: Path, point: str) -> None:
+    (tmp_path / "hosts.yaml").write_text(HOSTS.replace("9@2.4", point))
+    with pytest.raises(InputError, match=rf"hosts.yaml:2: .*3@1\|{point}.*expected amounts and speeds"):
         read_hosts(tmp_path / "hosts.yaml")
 
 
@@ -64,3 +65,15 @@ def test_a_comparison_believes_it_too(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     (case,) = json.loads(done.stdout)["cases"]
     assert case["makespan_s"] == tuned
+
+
+@pytest.mark.parametrize("command", [("simulate", "--policy", "fifo"), ("compare", "--policies", "fifo")])
+@pytest.mark.parametrize("from_trace", [True, False])
+def test_a_model_that_nobody_has_is_told_with_the_near_ones(tmp_path: Path, command: tuple[str, ...], from_trace: bool) -> None:
+    (tmp_path / "hosts.yaml").write_text("cpus: {ResNet-55: 3@1}\n")
+    (tmp_path / "jobs.csv").write_text(TRACE)
+    jobs = ("--trace", str(tmp_path / "jobs.csv")) if from_trace else ("--jobs", "3")
+    done = CliRunner().invoke(app, [*command, *jobs, "--cluster", "8xv100:8", "--hosts", str(tmp_path / "hosts.yaml")])
+    assert isinstance(done.exception, InputError)
+    assert "field 'ResNet-55'" in str(done.exception)
+    assert "near: 'ResNet-50'" in str(done.exception)

@@ -71,3 +71,8 @@ def test_an_error_survives_the_way_between_processes(error):
         assert str(again) == str(error)
         assert vars(again) == vars(error)
         assert isinstance(again, FairleadError)
+
+
+def test_a_value_that_cannot_be_shown_is_told_all_the_same():
+    for value in (10**5000, [10**5000]):
+        assert "too large to show" in str(InputError("x.yaml", "a number", field="steps", value=value))

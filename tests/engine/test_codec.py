@@ -264,3 +264,57 @@ def test_a_line_that_is_no_event_is_shown(line):
 def test_an_event_with_a_part_missing_or_wrong_is_called_damaged(line):
     with pytest.raises(JournalError, match="a damaged '"):
         decode(line)
+
+
+OPENED = {
+    "cluster": {
+        "types": [{"name": "v100", "memory_gb": "inf", "price_per_hour": 0.0}],
+        "nodes": [
+            {"name": "n", "type": "v100", "accelerators": 4, "cpus": 8.0, "memory_gb": 9.0, "network_gbps": 0.0, "links": []}
+        ],
+    },
+    "scheduler": {"policy": "fifo"},
+    "trace": "t",
+    "rates": {"|1": [1.0]},
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *[(("scheduler",), value) for value in (None, [], "fifo", 3)],
+        *[(("trace",), value) for value in (None, [], 3)],
+        *[(("journal",), []), (("rates",), []), (("cluster",), None), (("cluster",), []), (("t",), "nan")],
+        *[(("cluster", "nodes", 0, "accelerators"), value) for value in (-1, 1e308, 10**18, 1.5, True, None, "4")],
+        *[(("cluster", "nodes", 0, name), value) for name in ("name", "type") for value in ([], None, 3)],
+        *[(("cluster", "nodes", 0, "cpus"), "nan"), (("cluster", "types", 0, "name"), ["v100"])],
+    ],
+)
+def test_an_opening_of_the_wrong_kind_is_called_damaged(place, value):
+    record = orjson.loads(orjson.dumps({"e": "opened", "version": VERSION, "t": 0.0, **OPENED}))
+    assert isinstance(decode(orjson.dumps(record)), ev.Opened)
+    within = record
+    for key in place[:-1]:
+        within = within[key]
+    within[place[-1]] = value
+    with pytest.raises(JournalError, match="a damaged 'opened' event: "):
+        decode(orjson.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("workers", value) for value in (-1, 0, 10**18, 1e308, 1.5, True, "1", None)],
+        *[("name", []), ("name", None), ("kind", 3), ("mode", []), ("priority", 2**60), ("steps", "nan"), ("steps", [])],
+        *[("allowed_types", [3]), ("allowed_types", 3), ("after", ["a"]), ("nosuch", 1)],
+    ],
+)
+def test_a_job_of_the_wrong_kind_is_called_damaged(field, value):
+    record = {"e": "submitted", "t": 0.0, "n": 0, "job": {"name": "a", field: value}}
+    with pytest.raises(JournalError, match="a damaged 'submitted' event: "):
+        decode(orjson.dumps(record))
+
+
+def test_a_column_without_end_is_called_damaged():
+    with pytest.raises(JournalError, match="a damaged 'finished' event: ValueError n is 1"):
+        decode(b'{"e":"finished","t":2.0,"jobs":[0],"at":{"n":1000000000000,"all":2.0}}')

@@ -86,7 +86,9 @@ def test_it_is_near_the_best_of_all_ways():
     assert np.mean(kept) > 0.95
 
 
-@pytest.mark.parametrize(("field", "value"), [("power", 0.0), ("power", -11.0), ("penalty", 1.0), ("restart_s", -1.0)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("power", 0.0), ("power", -11.0), ("penalty", 1.0), ("penalty", 1e300), ("restart_s", -1.0)]
+)
 def test_wrong_parameters_are_told(field, value):
     with pytest.raises(InputError, match=f"policy sia: field '{field}'"):
         Sia(**{field: value})

@@ -88,6 +88,16 @@ BAD_LINES = [
 ]
 
 
+@pytest.mark.parametrize("mode", ["banana", "Static", "elastic "])
+def test_a_mode_that_nobody_knows(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(f"submitted_s,duration_s,mode\n0,60,elastic\n0,60,\n0,60,{mode}\n")
+    with pytest.raises(
+        InputError, match=rf"jobs.csv:4: field 'mode' is '{mode}': expected static, accordion, gns, expert or elastic"
+    ):
+        read_trace(path, "native")
+
+
 @pytest.mark.parametrize(("name", "old", "new", "line", "field"), BAD_LINES)
 def test_a_bad_line(name: str, old: str, new: str, line: int, field: str, tmp_path: Path) -> None:
     usual = samples.FILES[name][1]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.workloads.formats import read_trace, write_trace
-from fairlead.workloads.formats.cells import COLUMNS
+from fairlead.workloads.formats.cells import COLUMNS, MODES
 from fairlead.workloads.losses import LossCurve
 from fairlead.workloads.trace import Trace
 
@@ -48,7 +48,7 @@ JOB = st.builds(
     min_run_s=FROM_0,
     group=TEXT,
     group_order=WHOLE,
-    mode=NAME,
+    mode=st.sampled_from(MODES),
     command=TEXT,
 )
 JOBS = st.lists(JOB, max_size=5, unique_by=lambda job: job.name)
@@ -124,6 +124,7 @@ def test_parquet_keeps_numbers_as_numbers(tmp_path: Path) -> None:
     ("change", "field"),
     [
         ({"mode": ""}, "mode"),
+        ({"mode": "banana"}, "mode"),
         ({"name": ""}, "name"),
         ({"name": "nul\0"}, "name"),
         ({"user": "\ud800"}, "user"),

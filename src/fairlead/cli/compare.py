@@ -22,7 +22,7 @@ from fairlead.report.html import write_report
 from fairlead.report.tables import comparison_table
 from fairlead.study.compare import Aggregate, Comparison, Workload, aggregate
 from fairlead.study.compare import compare as run_comparison
-from fairlead.study.inputs import read_table
+from fairlead.study.inputs import check_hosts, read_table
 
 POLICIES = "fifo,sjf,srtf,las,tiresias"
 MOST_SEEDS = 100_000
@@ -150,8 +150,10 @@ def compare(
         metrics,
         fill_workers,
     )
-    if trace is not None:
-        read = given.workload.trace(None, 0)
+    read = None if trace is None else given.workload.trace(None, 0)
+    if hosts is not None:
+        check_hosts(hosts, known, () if read is None else read.jobs, table)
+    if read is not None:
         opt.tell_skipped(read, quiet=json)
         opt.check_measure(metrics, len(read))
         if len(given.seeds) > 1 and not loads and not mtbf:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST_LISTED = 1000
 """Jobs that a control plane tells of at a time."""
 
+MOST_IN_ARRAY = 10_000
+"""Jobs that one submission makes of one task."""
+
 NameArgument = Annotated[str, typer.Argument(help="A job's name or number.")]
 
 
@@ -39,7 +42,9 @@ def submit(
     ] = "",
     types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
     steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
-    array: Annotated[int, typer.Option("--array", help="So many of it; each finds its number in JOB_INDEX.", min=1)] = 1,
+    array: Annotated[
+        int, typer.Option("--array", help="So many of it, at most 10,000; each finds its number in JOB_INDEX.", min=1)
+    ] = 1,
     after: Annotated[list[str] | None, typer.Option("--after", help="A job that must have finished first; several.")] = None,
     code: Annotated[
         Path | None, typer.Option("--code", help="A directory or zip file that is sent along; it runs in it.")
@@ -59,6 +64,8 @@ def submit(
     """
     if not words:
         raise InputError("submit", "a task file, or a program after --")
+    if array > MOST_IN_ARRAY:
+        raise InputError("--array", f"a number from 1 to {MOST_IN_ARRAY:,}", field="array", value=array)
     given = {
         "name": name,
         "workers": workers if workers > 1 else None,

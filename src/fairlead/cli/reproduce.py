@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import note, out, print_json, progress
+from fairlead.core.errors import InputError
 from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
@@ -29,7 +30,7 @@ SHARED = Path(__file__).resolve().parents[3] / ".." / "shared" / "data"
 reproduce_app = typer.Typer(help="Run a paper's evaluation again, and put it beside what the paper says.", no_args_is_help=True)
 
 ScaleOption = Annotated[str, typer.Option("--scale", help=f"How large: {', '.join(PUBLIC)}.")]
-OnlyOption = Annotated[str, typer.Option("--only", help="Studies, separated by commas. [default: all]")]
+OnlyOption = Annotated[str | None, typer.Option("--only", help="Studies, separated by commas. [default: all]")]
 FolderOption = Annotated[Path, typer.Option("--out", help="The folder for the report and the finished cases.")]
 
 
@@ -92,7 +93,7 @@ def papers() -> None:
 @reproduce_app.command("gavel", help=_GAVEL_HELP)
 def gavel(
     scale: ScaleOption = "small",
-    only: OnlyOption = "",
+    only: OnlyOption = None,
     throughputs: Annotated[
         Path | None,
         typer.Option(
@@ -113,7 +114,7 @@ def gavel(
 @reproduce_app.command("blox", help=_BLOX_HELP)
 def blox(
     scale: ScaleOption = "small",
-    only: OnlyOption = "",
+    only: OnlyOption = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -134,7 +135,7 @@ def blox(
 @reproduce_app.command("shockwave", help=_SHOCKWAVE_HELP)
 def shockwave(
     scale: ScaleOption = "small",
-    only: OnlyOption = "",
+    only: OnlyOption = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -154,7 +155,7 @@ def shockwave(
 @reproduce_app.command("horus", help=_HORUS_HELP)
 def horus(
     scale: ScaleOption = "small",
-    only: OnlyOption = "",
+    only: OnlyOption = None,
     folder: FolderOption = Path("out/horus"),
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
@@ -163,8 +164,11 @@ def horus(
     _run(Reproduction(HORUS, size, MeasuredPairs(), folder, studies), processes, json)
 
 
-def _names(only: str) -> list[str]:
-    return [name.strip() for name in only.split(",") if name.strip()]
+def _names(only: str | None) -> list[str]:
+    names = [name.strip() for name in (only or "").split(",") if name.strip()]
+    if only is not None and not names:
+        raise InputError("--only", "names of studies, separated by commas", field="only", value=only)
+    return names
 
 
 def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:

@@ -18,7 +18,7 @@ from fairlead.report.html import write_report
 from fairlead.report.metrics import summarize
 from fairlead.report.tables import summary_table
 from fairlead.study.inference_journal import sessions_of
-from fairlead.study.inputs import read_table
+from fairlead.study.inputs import check_hosts, read_table
 from fairlead.study.simulate import Simulation
 from fairlead.study.simulate import simulate as run_simulation
 from fairlead.workloads.hosts import bound_to_hosts
@@ -113,7 +113,9 @@ def simulate(
     file = opt.trace_file(trace, format, skip_bad, regimes, applications)
     source = opt.generator_of(jobs, load, workers).trace(seed) if file is None else file.read(table)
     if hosts is not None:
-        source = bound_to_hosts(source, read_hosts(hosts))
+        known = read_hosts(hosts)
+        check_hosts(hosts, known, source.jobs, table)
+        source = bound_to_hosts(source, known)
     opt.tell_skipped(source, quiet=json)
     opt.check_measure(metrics, len(source))
     told = [] if request_rates is None else told_rates(source, read_request_rates(request_rates), request_rates)

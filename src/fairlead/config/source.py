@@ -13,6 +13,11 @@ import yaml
 from fairlead.core.errors import InputError, near_or_all
 
 LARGEST = 1 << 20  # bytes; what people write by hand is far smaller
+DEEPEST = 50  # lists and mappings in each other
+LONGEST = 1000  # digits; Python shows no whole number of some thousands
+
+_BEGINS = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken, yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken)
+_ENDS = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,17 @@ def read_yaml(path: Path | str) -> Value:
 
 def parse_yaml(text: str, source: str) -> Value:
     lines: dict[tuple[str | int, ...], int] = {}
+    deep = 0
     try:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.AliasToken):  # aliases can unfold to any size
                 raise InputError(source, "YAML without aliases", line=token.start_mark.line + 1)
+            deep += isinstance(token, _BEGINS) - isinstance(token, _ENDS)
+            if deep > DEEPEST:
+                raise InputError(source, f"lists and mappings at most {DEEPEST} deep", line=token.start_mark.line + 1)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None:
+            _note_lines(node, (), lines, source)
         data = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
@@ -108,7 +119,6 @@ def parse_yaml(text: str, source: str) -> Value:
         raise InputError(source, f"YAML ({' '.join(str(error).split())[:120]})") from error
     if data is None:
         raise InputError(source, "some content; the file is empty")
-    _note_lines(node, (), lines, source)
     return Value(data, source, "", 1, lines)
 
 
@@ -117,6 +127,7 @@ def _note_lines(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | 
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
+            _check_digits(key, source)
             name = str(getattr(key, "value", key))
             if name in seen:
                 raise InputError(source, "each field once", line=key.start_mark.line + 1, field=name)
@@ -126,5 +137,13 @@ def _note_lines(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | 
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             _note_lines(value, (*path, index), lines, source)
-    elif any("\ud800" <= letter <= "\udfff" for letter in node.value):  # half a character, which no file can keep
-        raise InputError(source, "text that UTF-8 can spell", line=node.start_mark.line + 1, value=repr(node.value))
+    else:
+        _check_digits(node, source)
+        if any("\ud800" <= letter <= "\udfff" for letter in node.value):  # half a character, which no file can keep
+            raise InputError(source, "text that UTF-8 can spell", line=node.start_mark.line + 1, value=repr(node.value))
+
+
+def _check_digits(node: Any, source: str) -> None:
+    if node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST:
+        line = node.start_mark.line + 1
+        raise InputError(source, f"numbers of at most {LONGEST:,} digits", line=line, field="number", value=node.value)

@@ -89,5 +89,11 @@ def _input_error(source: str, expected: str, line: int | None, field: str | None
 
 
 def _shorten(value: object, limit: int = 60) -> object:
-    text = value if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        text = value
+    else:
+        try:
+            text = repr(value)
+        except (ValueError, RecursionError):  # a number of thousands of digits, or what has one in it, or is too deep
+            return f"{type(value).__name__} too large to show"
     return value if len(text) <= limit else text[: limit - 1] + "…"

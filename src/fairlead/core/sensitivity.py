@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 BETWEEN, AT = "|", "@"
-EXPECTED = f"amounts and speeds, both ascending and above 0, as in 3{AT}1{BETWEEN}9{AT}2.4"
+MOST = 1e9
+EXPECTED = f"amounts and speeds, both ascending, above 0 and at most {MOST:g}, as in 3{AT}1{BETWEEN}9{AT}2.4"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Curve:
             raise ValueError(EXPECTED) from None
         amounts, speeds = zip(*points)
         rising = list(amounts) == sorted(set(amounts)) and list(speeds) == sorted(speeds)
-        if not (rising and amounts[0] > 0 and speeds[0] > 0 and max(*amounts, *speeds) < float("inf")):
+        if not (rising and all(0 < number <= MOST for number in (*amounts, *speeds))):  # neither is what is no number
             raise ValueError(EXPECTED)
         return cls(points)
 

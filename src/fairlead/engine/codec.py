@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -20,13 +20,18 @@ from fairlead.core.reasons import Code, Reason
 
 VERSION = 1
 
+T = TypeVar("T")
+
 _DEFAULTS = {f.name: f.default for f in fields(Job)}
 _JOB_FIELDS = tuple(name for name in _DEFAULTS if name not in ("name", "submitted_s"))
-_FLOATS = frozenset(name for name, default in _DEFAULTS.items() if isinstance(default, float))
-_TUPLES = frozenset(name for name, default in _DEFAULTS.items() if isinstance(default, tuple))
+_SORT_OF = {name: type(default) for name, default in _DEFAULTS.items()} | {"name": str}
 _JOB_DEFAULTS = tuple((name, _DEFAULTS[name]) for name in _JOB_FIELDS)
 _USUAL = _JOB_FIELDS.index("deadline_s")  # most jobs say nothing about this and what follows
 _USUAL_VALUES, _OTHER_VALUES = attrgetter(*_JOB_FIELDS[:_USUAL]), attrgetter(*_JOB_FIELDS[_USUAL:])
+_IN_WORDS = {str: "text", int: "a whole number", dict: "a mapping"}
+_MOST_WORKERS = _MOST_ACCELERATORS = 1_000_000
+_MOST_IN_COLUMN = 10_000_000
+_MOST_WHOLE = 2**53
 _OTHER_DEFAULTS = tuple(default for _, default in _JOB_DEFAULTS[_USUAL:])
 
 
@@ -65,13 +70,13 @@ def _column(values: Ints | Floats) -> object:
 
 def _ints(record: object) -> Ints:
     if isinstance(record, dict):
-        return np.full(int(record["n"]), record["all"], dtype=np.int64)
+        return np.full(_whole("n", record["n"], 0, _MOST_IN_COLUMN), record["all"], dtype=np.int64)
     return np.array(record, dtype=np.int64)
 
 
 def _floats(record: object) -> Floats:
     if isinstance(record, dict):
-        return np.full(int(record["n"]), record["all"], dtype=np.float64)
+        return np.full(_whole("n", record["n"], 0, _MOST_IN_COLUMN), record["all"], dtype=np.float64)
     return np.array(record, dtype=np.float64)
 
 
@@ -131,11 +136,37 @@ def _job(job: Job) -> dict[str, Any]:
 
 def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
     values = dict(record)
-    for name in values.keys() & _FLOATS:
-        values[name] = float(values[name])
-    for name in values.keys() & _TUPLES:
-        values[name] = tuple(values[name])
+    for name, value in record.items():
+        sort = _SORT_OF.get(name)  # what is no field is told below
+        if sort is float:
+            values[name] = _not_nan(name, value)
+        elif sort is tuple:
+            values[name] = tuple(_of_sort(int if name == "after" else str, name, each) for each in value)
+        elif sort is int:
+            least, most = (1, _MOST_WORKERS) if name == "workers" else (-_MOST_WHOLE, _MOST_WHOLE)
+            _whole(name, value, least, most)
+        elif sort is str:
+            _of_sort(str, name, value)
     return Job(submitted_s=submitted_s, **values)
+
+
+def _of_sort(sort: type[T], name: str, value: Any) -> T:
+    if type(value) is not sort:
+        raise TypeError(f"{name} is {value!r:.60}, not {_IN_WORDS[sort]}")
+    return value
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    if not least <= _of_sort(int, name, value) <= most:
+        raise ValueError(f"{name} is {value}, not from {least:,} to {most:,}")
+    return int(value)
+
+
+def _not_nan(name: str, value: Any) -> float:
+    number = float(value)
+    if math.isnan(number):
+        raise ValueError(f"{name} is not a number")
+    return number
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:
@@ -146,19 +177,23 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def _to_cluster(record: Mapping[str, Any]) -> Cluster:
-    types = tuple(AcceleratorType(t["name"], float(t["memory_gb"]), float(t["price_per_hour"])) for t in record["types"])
+    types = tuple(
+        AcceleratorType(_of_sort(str, "name", t["name"]), _not_nan("memory_gb", t["memory_gb"]), float(t["price_per_hour"]))
+        for t in record["types"]
+    )
     nodes = tuple(
         Node(
-            n["name"],
-            n["type"],
-            int(n["accelerators"]),
-            float(n["cpus"]),
-            float(n["memory_gb"]),
+            _of_sort(str, "name", n["name"]),
+            _of_sort(str, "type", n["type"]),
+            _whole("accelerators", n["accelerators"], 0, _MOST_ACCELERATORS),
+            _not_nan("cpus", n["cpus"]),
+            _not_nan("memory_gb", n["memory_gb"]),
             float(n["network_gbps"]),
             tuple(tuple(map(float, row)) for row in n["links"]),
         )
         for n in record["nodes"]
     )
+    _whole("accelerators of all nodes", sum(node.accelerators for node in nodes), 0, _MOST_ACCELERATORS)
     return Cluster(nodes, types)
 
 
@@ -260,16 +295,17 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("facts are a mapping")
-    return value
-
-
 def _to_opened(r: Mapping[str, Any]) -> ev.Opened:
-    rates = None if r["rates"] is None else {key: tuple(map(float, value)) for key, value in r["rates"].items()}
-    scheduler, journal = _from_plain(r["scheduler"]), r.get("journal", "")
-    return ev.Opened(float(r["t"]), _to_cluster(r["cluster"]), scheduler, r["trace"], rates, journal)
+    rates = r["rates"]
+    if rates is not None:
+        rates = {key: tuple(map(float, value)) for key, value in _of_sort(dict, "rates", rates).items()}
+    scheduler, cluster = _mapping("scheduler", r["scheduler"]), _to_cluster(_of_sort(dict, "cluster", r["cluster"]))
+    trace, journal = (_of_sort(str, name, value) for name, value in (("trace", r["trace"]), ("journal", r.get("journal", ""))))
+    return ev.Opened(_not_nan("t", r["t"]), cluster, scheduler, trace, rates, journal)
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    return _of_sort(dict, name, _from_plain(value))
 
 
 _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
@@ -280,10 +316,10 @@ _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
     "repaired": lambda r: ev.NodeRepaired(float(r["t"]), int(r["node"])),
     "drained": lambda r: ev.NodeDrained(float(r["t"]), int(r["node"]), bool(r.get("undo", False))),
     "metrics": lambda r: ev.MetricsReported(float(r["t"]), r["name"], _ints(r["jobs"]), _floats(r["values"])),
-    "switched": lambda r: ev.SchedulerSwitched(float(r["t"]), _from_plain(r["scheduler"]), r["why"]),
+    "switched": lambda r: ev.SchedulerSwitched(float(r["t"]), _mapping("scheduler", r["scheduler"]), r["why"]),
     "planned": _to_planned,
     "memo": lambda r: ev.MemoChanged(float(r["t"]), _from_plain(r["memo"])),
-    "learned": lambda r: ev.FactsLearned(float(r["t"]), _mapping(_from_plain(r["facts"]))),
+    "learned": lambda r: ev.FactsLearned(float(r["t"]), _mapping("facts", r["facts"])),
     "progress": lambda r: ev.ProgressReported(
         float(r["t"]), _ints(r["jobs"]), _floats(r["steps"]), _floats(r["rates"]), _floats(r["since"])
     ),

@@ -28,6 +28,7 @@ from fairlead.policies.program import Program
 
 _WHOLE = 1 - 1e-6
 _SWEEPS = 4
+_MOST_PENALTY = 100.0  # beyond, what jobs would gain drowns in it, and so does who is protected
 _STAYS = 1e-6
 """By which a job would rather stay as it is, of equals."""
 
@@ -44,8 +45,8 @@ class Sia:
     def __post_init__(self) -> None:
         if not -10 <= self.power < 0:
             raise InputError("policy sia", "a number from -10 to below 0", field="power", value=self.power)
-        if not 1 < self.penalty < math.inf:
-            raise InputError("policy sia", "a number above 1", field="penalty", value=self.penalty)
+        if not 1 < self.penalty <= _MOST_PENALTY:
+            raise InputError("policy sia", f"a number above 1, at most {_MOST_PENALTY:g}", field="penalty", value=self.penalty)
         if not 0 <= self.restart_s < math.inf:
             raise InputError("policy sia", "seconds from 0 on", field="restart_s", value=self.restart_s)
 

@@ -94,6 +94,15 @@ def table_for(trace: Trace, cluster: Cluster, table: ThroughputTable | None, *, 
     return table
 
 
+def check_hosts(source: object, names: Iterable[str], jobs: Iterable[Job], table: ThroughputTable | None) -> None:
+    """That each name in a file about hosts is a kind of these jobs or of the table, or the model of one."""
+    kinds = (*(job.kind for job in jobs if job.kind != TIMED), *(table or catalogue()).kinds)
+    known = dict.fromkeys(name for kind in kinds for name in (model_of(kind), kind))
+    for name in names:
+        if name not in known:
+            raise InputError(source, f"a model or kind of the trace or the table ({near_or_all(name, known)})", field=name)
+
+
 def used_rates(jobs: Iterable[Job], table: ThroughputTable) -> dict[str, tuple[float, ...]]:
     """The rates that matter in a run, by "kind|workers", for its journal."""
     rates: dict[str, tuple[float, ...]] = {}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from math import inf, nan
+
 import pytest
 
 from fairlead.core.cluster import Cluster
@@ -62,6 +65,8 @@ def test_who_would_make_the_makespan_goes_first_where_that_counts(harness: Harne
     [
         *[("rounds", 0), ("round_s", 0.0), ("epsilon", 0.0), ("rho_max", -1.0), ("power", -1.0), ("makespan", -1.0)],
         *[("nodes", -1), ("stay", -0.1), ("noise", 1.5), ("forecast", "oracle"), ("program", "mine")],
+        *[("rounds", 1001), ("power", 101.0), ("nodes", 10**7)],
+        *product(("round_s", "power", "makespan", "epsilon", "rho_max", "stay"), (inf, nan, 1e300)),
     ],
 )
 def test_parameters_that_make_no_sense_are_told(field: str, value: float | str) -> None:

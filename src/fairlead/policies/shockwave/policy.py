@@ -35,6 +35,19 @@ from fairlead.policies.shockwave.window import EPSILON, Window, progress, window
 _EARLY = 1e-9  # of a round: a second so near to the next round belongs to it
 _LEAST = 1e-2  # of its run time is left of a job, however wrong the forecast
 
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "rounds": (1, 1000),
+    "round_s": (1e-3, 1e7),
+    "power": (0, 100),
+    "makespan": (0, 1e6),
+    "epsilon": (1e-12, 1),
+    "rho_max": (1e-3, 1e3),
+    "stay": (0, 1e3),
+    "nodes": (0, 1e6),
+    "noise": (0, 1),
+}
+"""Within which a program's numbers stay such that a solver can tell them apart, and a plan is one that memory holds."""
+
 Program = Literal["text", "published"]
 
 
@@ -61,14 +74,11 @@ class Shockwave:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("rounds", "round_s", "epsilon", "rho_max"):
-            if not getattr(self, field) > 0:
-                raise InputError("policy shockwave", "a number above 0", field=field, value=getattr(self, field))
-        for field in ("power", "makespan", "stay", "nodes"):
-            if not getattr(self, field) >= 0:
-                raise InputError("policy shockwave", "a number from 0 on", field=field, value=getattr(self, field))
-        if not 0 <= self.noise <= 1:
-            raise InputError("policy shockwave", "a number from 0 to 1", field="noise", value=self.noise)
+        for field, (least, most) in _BOUNDS.items():
+            if not least <= getattr(self, field) <= most:
+                raise InputError(
+                    "policy shockwave", f"a number from {least:g} to {most:,g}", field=field, value=getattr(self, field)
+                )
         for field, names in (("program", get_args(Program)), ("forecast", tuple(RULES))):
             if getattr(self, field) not in names:
                 raise InputError("policy shockwave", " or ".join(names), field=field, value=getattr(self, field))

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias
 
-from fairlead.core.job import TIMED, Job, batch_size_of
+from fairlead.core.job import ELASTIC, TIMED, Job, batch_size_of
+from fairlead.workloads import adaptation
 from fairlead.workloads.formats.fields import MOST_WHOLE, BadField, number, whole, workers
 from fairlead.workloads.losses import LossCurve
 from fairlead.workloads.nature import Nature
@@ -28,6 +29,7 @@ REGIMES = "regimes"
 
 DEFAULTS: Mapping[str, Any] = {column.name: column.default for column in fields(Job)}
 COLUMNS = (*DEFAULTS, DURATION, LOSS_CURVE, REGIMES)
+MODES = (*adaptation.MODES, ELASTIC)
 WHOLE = ("workers", "priority", "retry_limit", "group_order")
 TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command", "after", LOSS_CURVE, REGIMES)
 
@@ -125,6 +127,12 @@ def _workers(field: str, cell: Cell) -> int:
     return workers(field, cell if isinstance(cell, str) else str(_whole(field, cell)))
 
 
+def _mode(field: str, cell: Cell) -> str:
+    if _text(field, cell) not in MODES:
+        raise BadField(field, cell, f"{', '.join(MODES[:-1])} or {MODES[-1]}")
+    return _text(field, cell)
+
+
 def _types(field: str, cell: Cell) -> tuple[str, ...]:
     parts = cell.split(_BETWEEN) if isinstance(cell, str) else cell
     if not isinstance(parts, list) or not all(isinstance(part, str) and part for part in parts):
@@ -161,6 +169,8 @@ def _regimes(field: str, cell: Cell) -> tuple[tuple[int, float], ...]:
 def _reader(name: str) -> Callable[[str, Cell], Any]:
     if name == "workers":
         return _workers
+    if name == "mode":
+        return _mode
     if name == "allowed_types":
         return _types
     if name == "after":

@@ -8,7 +8,6 @@ Job N is the one called `job-N` in the trace. What else an object says is passed
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,8 @@ def with_regimes(trace: Trace, path: Path) -> Trace:
         raise unreadable(path, why) from None
     except ValueError as why:
         raise InputError(path, f"JSON ({why})") from None
+    except RecursionError:
+        raise InputError(path, _LIST + ", not lists in lists without end") from None
     if not isinstance(told, list) or not all(isinstance(each, dict) for each in told):
         raise InputError(path, _LIST)
     place = {job.name: index for index, job in enumerate(trace.jobs)}
@@ -67,7 +68,7 @@ def _parts(path: Path, entry: int, told: Mapping[str, Any]) -> list[tuple[int, i
 
 def _whole(path: Path, entry: int, told: Mapping[str, Any], field: str, least: int, most: int = _MOST_EPOCHS) -> int:
     value = told.get(field)
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value == int(value)
-    if not good or not least <= int(value) <= most:  # type: ignore[arg-type]
+    good = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most and value == int(value)
+    if not good:
         raise InputError(path, f"a whole number from {least} to {most:,}", line=entry, field=field, value=value)
     return int(value)  # type: ignore[arg-type]
