@@ -168,7 +168,7 @@ def test_its_own_batch_size_is_as_good_as_what_the_scheduler_reckons_with(monkey
     model = StepModel(grad, (exchange, 0.0), (exchange, 0.0), 1.0)
     limits = np.array([[64.0, 2048.0, 8.0, 128.0]])
     goodputs = Goodputs(np.array([model.to_data()]), np.array([[1.0, var]]), limits, np.array([4]))
-    reached = float(goodputs.at_batch(np.array([float(best)]), 4, 4)[0])
+    reached = float(goodputs.at_batch(np.array([float(best)]), [4], 4)[0, 0])
     assert reached >= 0.99 * float(goodputs.best([4], [False])[0, 0])
 
 
