@@ -3,6 +3,7 @@ may also share accelerators or stand apart. A vessel remembers at which prices i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,7 @@ _TRACE = 1e-15
 _REMEMBERED = 8
 
 
-class _OfTypes:
+class _OfTypes(ABC):
     """With J types it fills up at most J times: from a full type on nobody needs more of it."""
 
     def __init__(self, name: str, top: Floats, capacity: Ints) -> None:
@@ -41,9 +42,9 @@ class _OfTypes:
     def clashes(self, level: Floats, fit: Fitted) -> bool:
         return False  # everybody is alone
 
+    @abstractmethod
     def _without(self, priced: Bools) -> Floats:
         """By job, the level that it reaches without these types."""
-        raise NotImplementedError
 
 
 class AtWill(_OfTypes):
