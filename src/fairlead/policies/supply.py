@@ -27,7 +27,7 @@ from fairlead.policies.classes import Classes, lots
 from fairlead.policies.dealing import Clash, dealt_out, stuck
 from fairlead.policies.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.max_min import SLIGHT
-from fairlead.policies.program import TOLERANCE, Program, Solution
+from fairlead.policies.program import TOLERANCE, Model, Program, Solution
 from fairlead.policies.sifting import Sifted
 from fairlead.policies.ways import Ways
 
@@ -239,12 +239,12 @@ class _Model:
         lower[0] = 0.0 if scaled else -np.inf
         entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
         below = np.full(resources + classes, -np.inf)
+        model = Model(cost, lower, upper, below, above, entries)
         self.program: Program | Sifted
         if scaled:
-            self.program = Program(supply.name, cost, lower, upper, below, above, entries, tolerance=1e-10)
+            self.program = Program(supply.name, model, tolerance=1e-10)
         else:
-            alone = np.append(True, ways.two < 0)
-            self.program = Sifted(supply.name, cost, lower, upper, below, above, entries, alone, tolerance=1e-10)
+            self.program = Sifted(supply.name, model, np.append(True, ways.two < 0), tolerance=1e-10)
         self._base = resources + classes
         self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
         self._expected: tuple[Ints, Floats] = (self.owner, self.speed)
