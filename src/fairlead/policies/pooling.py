@@ -28,7 +28,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats
 from fairlead.core.errors import InputError
 from fairlead.core.inference import Resident, Server, ServingPlan, Session
-from fairlead.policies.program import Program
+from fairlead.policies.program import Model, Program
 
 _NEARLY = 1e-9
 
@@ -120,8 +120,7 @@ def _shares(rate: Floats, load: Floats, room: Floats) -> Floats:
         return share
     use, worth = load[rows, columns], rate[rows] / rate.max()
     variable = np.arange(len(rows))
-    program = Program(
-        "which types serve which sessions",
+    model = Model(
         worth - 1e-3 * worth.min() * use / use.max(),  # all requests that can be served; then on the fewest accelerators
         np.zeros(len(rows)),
         np.ones(len(rows)),
@@ -133,7 +132,7 @@ def _shares(rate: Floats, load: Floats, room: Floats) -> Floats:
             np.concatenate((np.ones(len(rows)), use)),
         ),
     )
-    share[rows, columns] = program.solve().values.clip(0, 1)
+    share[rows, columns] = Program("which types serve which sessions", model).solve().values.clip(0, 1)
     return share
 
 
