@@ -38,7 +38,7 @@ def serving(folder: Path, *words: str, end: int = signal.SIGINT) -> Iterator[tup
         def answers() -> bool:
             assert process.poll() is None, (folder / LOG).read_text()[-2000:]
             with contextlib.suppress(httpx.HTTPError):
-                return httpx.get(f"http://{http}/v1/health").status_code == 200
+                return httpx.get(f"http://{http}/v1/health", verify=False).status_code == 200
             return False
 
         until(answers, folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,9 +19,13 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 out = Console()
 err = Console(stderr=True)
+
+MOST_FOR_NAMES = 25
+"""Columns, in lists of names with a line each."""
 
 
 def print_json(data: Mapping[str, Any]) -> None:
@@ -30,6 +34,17 @@ def print_json(data: Mapping[str, Any]) -> None:
         raise OSError("standard output is closed")
     sys.stdout.buffer.write(orjson.dumps(_finite(data), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def print_lines(named: Sequence[tuple[str, str]], title: str) -> None:
+    """A name and a line each; on a terminal lines are cut where it ends, and a few long names stand out."""
+    width = min(max(len(name) for name, _ in named), MOST_FOR_NAMES)
+    out.print(title, style="bold", highlight=False)
+    for name, about in named:
+        line = Text(f"  {name:<{width}}  {about}")
+        if out.is_terminal:
+            line.truncate(out.width, overflow="ellipsis")
+        out.print(line, highlight=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
