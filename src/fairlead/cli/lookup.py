@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import note, out, print_json, print_lines
+from fairlead.cli.output import JsonOption, note, out, print_json, print_lines
 from fairlead.core.errors import UnknownName
 from fairlead.registry import GROUPS, Registered, Registry
 

@@ -6,9 +6,10 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import orjson
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,6 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 out = Console()
 err = Console(stderr=True)

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import note, print_json, print_lines
+from fairlead.cli.output import JsonOption, note, print_json, print_lines
 from fairlead.config import SchedulerConfig
 from fairlead.config.presets import Preset, preset_named
 from fairlead.config.presets import presets as all_presets

@@ -17,8 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import note, out, print_json, progress
+from fairlead.cli.output import JsonOption, note, out, print_json, progress
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.features import features as of_graph
 from fairlead.prediction.graph import load
