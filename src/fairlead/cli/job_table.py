@@ -83,6 +83,12 @@ def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _shown(key: str, value: Any) -> str:
     if key == "reason":
         return str(value["text"])
+    if key == "regimes":
+        return ", ".join(f"batch size {one['batch_size']} from step {one['from_steps']:,.0f}" for one in value)
+    if key == "last_failure":
+        return f"{value['why']} on {value['node']}" if value["node"] else str(value["why"])
+    if key == "last_lines":
+        return f"\n{'':>18}".join(value)
     if key == "rate":
         return f"{value:.3g} steps/s"
     if isinstance(value, float):
