@@ -32,6 +32,7 @@ _IN_WORDS = {str: "text", int: "a whole number", dict: "a mapping"}
 _MOST_WORKERS = _MOST_ACCELERATORS = 1_000_000
 _MOST_IN_COLUMN = 10_000_000
 _MOST_WHOLE = 2**53
+_MUST_BE = ("steps", "weight")
 _OTHER_DEFAULTS = tuple(default for _, default in _JOB_DEFAULTS[_USUAL:])
 
 
@@ -139,7 +140,7 @@ def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
     for name, value in record.items():
         sort = _SORT_OF.get(name)  # what is no field is told below
         if sort is float:
-            values[name] = _not_nan(name, value)
+            values[name] = _amount(name, value)
         elif sort is tuple:
             values[name] = tuple(_of_sort(int if name == "after" else str, name, each) for each in value)
         elif sort is int:
@@ -166,6 +167,14 @@ def _not_nan(name: str, value: Any) -> float:
     number = float(value)
     if math.isnan(number):
         raise ValueError(f"{name} is not a number")
+    return number
+
+
+def _amount(name: str, value: Any) -> float:
+    """Of what a job says of itself: never below 0, and work and weight there are."""
+    number = _not_nan(name, value)
+    if number < 0 or (name in _MUST_BE and not 0 < number < math.inf):
+        raise ValueError(f"{name} is {number:g}, not {'a finite number above 0' if name in _MUST_BE else '0 or more'}")
     return number
 
 
