@@ -23,6 +23,7 @@ from fairlead.core.columns import (
 )
 from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.holdings import NONE, Holdings
+from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
 from fairlead.core.losses import LOSS, note_losses
 from fairlead.core.plan import NO_FACTS, Facts, Launches
@@ -62,6 +63,7 @@ class State:
         self.memo: ev.Memo = None
         self.learned: Facts = NO_FACTS  # by estimation; another mapping whenever something is learned
         self.lessons = 0  # how often that was
+        self.routes: Routes = NO_ROUTES  # of those who serve requests; another mapping whenever one changes
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
         self.journal = ""  # its name, where it has one
@@ -95,7 +97,7 @@ class State:
         state.time, state.memo, state.any_min_run, state.weighted = view.time, memo, view.any_min_run, view.weighted
         state.given = True
         state._show(view.present.copy(), view.drained.copy())
-        state.learned, state.lessons = view.learned, view.lessons
+        state.learned, state.lessons, state.routes = view.learned, view.lessons, view.routes
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
         state.store.reserve(state.next_number)
@@ -163,6 +165,7 @@ class State:
             lessons=self.lessons,
             group_sizes=self.groups.sizes,
             adaptations=self.adaptations,
+            routes=self.routes,
         )
 
     def everybody(self) -> JobColumns:
@@ -217,6 +220,8 @@ class State:
             digest.update(repr(sorted(self.groups.since.items())).encode())
         if self.learned:
             digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
+        if self.routes:
+            digest.update(repr(sorted((number, route) for number, route in self.routes.items())).encode())
         return digest.hexdigest()
 
     # What events do.
@@ -310,6 +315,7 @@ class State:
             self._blank = None
         self.scheduler = event.scheduler
         self.memo = None
+        self._route(NO_ROUTES)  # whether and where there are any is for the other to say
 
     def _memo(self, event: ev.MemoChanged) -> None:
         self.memo = event.memo
@@ -340,12 +346,18 @@ class State:
             self._settle(plan.suspended, plan.time)
         if len(plan.launches):
             self._launch(plan.launches, plan.time)
+        if plan.routes:
+            self._route({**self.routes, **plan.routes})
         if len(plan.suspended):  # who runs again at once has moved, or changed its size; who does not was preempted
             a = self.store.arrays
             preempted = a["phase"][plan.suspended] == WAITING
             a["preemptions"][plan.suspended] += preempted
             if np.count_nonzero(preempted) < len(preempted):
                 a["moves"][plan.suspended] += ~preempted
+
+    def _route(self, routes: Routes) -> None:
+        if routes is not self.routes:
+            self.routes, self._blank = routes, None
 
     def _launch(self, launches: Launches, time: float) -> None:
         jobs, a = launches.jobs, self.store.arrays
@@ -428,6 +440,9 @@ class State:
         a["waiting_since_s"][jobs] = time
         self.holdings.release(jobs)
         self.running = self.running[a["held"][self.running].nonzero()[0]]
+        if self.routes:
+            gone = set(jobs.tolist())
+            self._route({number: route for number, route in self.routes.items() if number not in gone})
 
     def _count_company(self, seconds: float) -> None:
         """So long an accelerator with two jobs on it was held once, and each of them counts it."""
