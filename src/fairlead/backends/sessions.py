@@ -1,12 +1,13 @@
-"""What becomes of the requests to sessions, from what happens to their jobs: which accelerators serve whom, and with which batches,
-from when until when, as plans route them; and how many requests come. It is told events, by a simulated world or out of a
-journal, and draws requests when it is asked."""
+"""What becomes of the requests to sessions, from what happens to their jobs: which accelerators serve whom, and with which
+batches, from when until when, as plans route them; and how many requests come. It is told events, by a simulated world or out
+of a journal, and draws requests when it is asked."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -194,7 +195,7 @@ def _cut(stays: Sequence[_Stay]) -> list[tuple[float, float, tuple[_Stay, ...]]]
     """Stretches in which the same sessions are on an accelerator, with the same batches."""
     seconds = sorted({second for one in stays for second in (one.since_s, one.until_s)})
     found = []
-    for begin, end in zip(seconds, seconds[1:]):
+    for begin, end in pairwise(seconds):
         together = tuple(one for one in stays if one.since_s <= begin and one.until_s >= end)
         if together:
             found.append((begin, end, together))

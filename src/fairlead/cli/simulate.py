@@ -12,13 +12,12 @@ from fairlead.cli.event_log import event_log
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.config.hosts import read_hosts
 from fairlead.config.request_rates import read_request_rates
-from fairlead.engine.journal import MemoryJournal
 from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
 from fairlead.report.metrics import summarize
 from fairlead.report.tables import summary_table
 from fairlead.study.inputs import check_hosts, read_table
-from fairlead.study.simulate import Simulation
+from fairlead.study.simulate import Simulation, requests_of
 from fairlead.study.simulate import simulate as run_simulation
 from fairlead.workloads.hosts import bound_to_hosts
 from fairlead.workloads.sessions import told_rates

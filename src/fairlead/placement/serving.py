@@ -1,5 +1,5 @@
-"""Where sessions go: onto the accelerators of their routes, beside each other, before anybody else gets a place. Which these are
-is the policy's decision; the others find them taken."""
+"""Where sessions go: onto the accelerators of their routes, beside each other, before anybody else gets a place. Which these
+are is the policy's decision; the others find them taken."""
 
 from __future__ import annotations
 
@@ -60,23 +60,21 @@ def sessions_first(selection: Selection, view: Snapshot) -> tuple[Serving, Selec
 
 
 def joined(one: Launches, other: Launches) -> Launches:
-    """Both, the one's first."""
+    """Both, the one's first; of hosts nothing is said yet."""
     if not len(one):
         return other
     if not len(other):
         return one
-    columns: dict[str, np.ndarray] = {}
-    for name in ("batch_sizes", "cpus", "host_memory_gb"):
-        parts = [(getattr(each, name), len(each)) for each in (one, other)]
-        known = [column for column, _ in parts if column is not None]
-        if known:
-            columns[name] = np.concatenate([np.zeros(many, known[0].dtype) if c is None else c for c, many in parts])
+    sizes: Ints | None = None
+    if one.batch_sizes is not None or other.batch_sizes is not None:
+        columns = ((each.batch_sizes, len(each)) for each in (one, other))
+        sizes = np.concatenate([np.zeros(many, np.int64) if column is None else column for column, many in columns])
     return Launches(
         np.concatenate((one.jobs, other.jobs)),
         np.concatenate((one.types, other.types)),
         np.concatenate((one.offsets, one.offsets[-1] + other.offsets[1:])),
         np.concatenate((one.accelerators, other.accelerators)),
-        **columns,
+        sizes,
     )
 
 

@@ -1,15 +1,15 @@
-"""Inference beside training (Nexus, Shen et al., SOSP'19; Blox, appendix B): sessions first, on as few accelerators as their requests
-need, and training on what is left.
+"""Inference beside training (Nexus, Shen et al., SOSP'19; Blox, appendix B): sessions first, on as few accelerators as their
+requests need, and training on what is left.
 
     sessions:  a_s = R_s·l(b) / b accelerators, b the batch that can be gathered and run within SLO_s; all of them together on
                a_1 + … + a_n accelerators of a type and some headroom (`pooling.py`), kept as they are while these are enough
                (`replicas.py`). A session is on the type where a_s is least, or where there is room
     training:  who gives way is who comes last in the order of `training`
 
-A session is a job without an end: somebody cancels it. Where it is elastic it has as many workers as there are accelerators that
-serve it, however many it was submitted with, each a replica; otherwise always those, on accelerators of its own. R_s is what the
-job reported last as `request_rate`, or what `sessions` says. What routers have to know is the route of each session, which goes
-with the plan (`core/inference.py`); where only that changes, nobody is started again."""
+A session is a job without an end: somebody cancels it. Where it is elastic it has as many workers as there are accelerators
+that serve it, however many it was submitted with, each a replica; otherwise always those, on accelerators of its own. R_s is
+what the job reported last as `request_rate`, or what `sessions` says. What routers have to know is the route of each session,
+which goes with the plan (`core/inference.py`); where only that changes, nobody is started again."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Nexus:
         return Pooled(self.wait, self.headroom, self.neighbours)
 
     def _routes(self, seats: Sequence[_Seat]) -> dict[int, Route]:
-        """How requests are divided, as evenly as can be: a function of who is where, so that the same is said the same again."""
+        """How requests are divided, as evenly as can be: by who is where alone, so that the same is said the same again."""
         routes: dict[int, Route] = {}
         for kind in sorted({seat.type for seat in seats}):
             here = [seat for seat in seats if seat.type == kind]

@@ -1,12 +1,12 @@
-"""Which accelerators of a type serve which sessions, from one decision to the next. A session whose accelerators change is started
-again, so nobody's change unless they have to:
+"""Which accelerators of a type serve which sessions, from one decision to the next. A session whose accelerators change is
+started again, so nobody's change unless they have to:
 
     enough:   the present accelerators are, where loads a_s can be divided among them such that none has more than `level`,
               1 / (1 + h), or what packing everybody anew would fill them to (`pooling.py`): min L with Σ_k x_sk = a_s and
               Σ_s x_sk ≤ L over the accelerators k that s is on
-    grow:     who is left with something by max Σ x_sk at that level, or is new, joins the accelerators that are emptiest, as long
-              as one takes a quarter of a level or all that is left; for the rest it gets new ones. Then it stands in on
-              the 2·`neighbours` emptiest besides
+    grow:     who is left with something by max Σ x_sk at that level, or is new, joins the accelerators that are emptiest, as
+              long as one takes a quarter of a level or all that is left; for the rest it gets new ones. Then it stands in
+              on the 2·`neighbours` emptiest besides
     shrink:   while there are more than `spare` accelerators beyond what packing anew would take, one goes without which the
               others are enough
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.core.cluster import Floats
+from fairlead.core.cluster import Floats, Ints
 from fairlead.core.inference import Session
 from fairlead.policies.pooling import Pooled, accelerators_for, headroom, pooled
 from fairlead.policies.program import Program
@@ -128,24 +128,27 @@ def _shrink(wanted: Sequence[Wanted], seats: Seats, level: float, most: int) -> 
         bound = {place for one in wanted if one.fixed for place in seats[one.session.name]}
         for place in sorted(places, key=lambda place: (sum(place in mine for mine in seats.values()), place)):
             without = {name: mine - {place} for name, mine in seats.items()}
-            if place not in bound and all(without[name] or not seats[name] for name in seats):
-                if divided(wanted, without)[1] <= level + _NEARLY:
-                    seats.update(without)
-                    break
+            if place in bound or any(seats[name] and not without[name] for name in seats):
+                continue
+            if divided(wanted, without)[1] <= level + _NEARLY:
+                seats.update(without)
+                break
         else:
             return
 
 
 def _most(wanted: Sequence[Wanted], seats: Seats, level: float) -> tuple[Floats, dict[int, float]]:
-    """What is left over of each session where accelerators are filled to a level and no further, and how full each is then."""
+    """What is left over of each session where accelerators are filled to a level and no further, and how full each is then.
+    Rather something of one large session than of several small ones: each that lacks something is started again."""
     load = np.array([one.load for one in wanted])
+    smallness = 1 - load.argsort(kind="stable").argsort() / len(load)
     rows, places, at = _pairs(wanted, seats)
     if not len(rows):
         return load, {}
     pairs = np.arange(len(rows))
     program = Program(
         "how much of the requests accelerators can answer",
-        np.ones(len(rows)),
+        1 + 0.1 * smallness[rows],
         np.zeros(len(rows)),
         load[rows],
         np.full(len(load) + len(places), -math.inf),
@@ -157,7 +160,7 @@ def _most(wanted: Sequence[Wanted], seats: Seats, level: float) -> tuple[Floats,
     return load - np.bincount(rows, values, len(load)), dict(zip(places, used.tolist()))
 
 
-def _pairs(wanted: Sequence[Wanted], seats: Seats) -> tuple[np.ndarray, list[int], np.ndarray]:
+def _pairs(wanted: Sequence[Wanted], seats: Seats) -> tuple[Ints, list[int], Ints]:
     """Who is where, as rows of `wanted` and positions among the accelerators; and these."""
     places = sorted({place for one in wanted for place in seats[one.session.name]})
     position = {place: at for at, place in enumerate(places)}

@@ -1,5 +1,5 @@
-"""Sessions served as a journal tells: by the accelerators that their routes had there, at the rates that they reported, from when
-their replicas were up until they were taken away. The journal knows the accelerators; requests are drawn anew."""
+"""Sessions served as a journal tells: by the accelerators that their routes had there, at the rates that they reported, from
+when their replicas were up until they were taken away. The journal knows the accelerators; requests are drawn anew."""
 
 from __future__ import annotations
 
