@@ -33,7 +33,7 @@ def used(seats: Seats) -> set[int]:
 
 
 def test_at_first_all_are_packed_together():
-    seats = seated(wanted({name: 0.25 for name in "abcdefgh"}), "v100", 20, HOW, 1)
+    seats = seated(wanted(dict.fromkeys("abcdefgh", 0.25)), "v100", 20, HOW, 1)
     assert len(used(seats)) == 3
     assert all(seats.values())
 
@@ -58,8 +58,8 @@ def test_who_is_new_takes_what_others_leave_before_it_takes_more():
 
 
 def test_accelerators_that_nobody_needs_are_given_back_one_by_one():
-    seats = settled(seated(wanted({name: 0.9 for name in "abcdefgh"}), "v100", 20, HOW, 1))
-    less = wanted({name: 0.3 for name in "abcdefgh"}, seats)
+    seats = settled(seated(wanted(dict.fromkeys("abcdefgh", 0.9)), "v100", 20, HOW, 1))
+    less = wanted(dict.fromkeys("abcdefgh", 0.3), seats)
     scale = 1 + headroom([one.session for one in less], np.array([one.load for one in less]), HOW)
     smaller = seated(less, "v100", 20, HOW, 1)
     assert len(used(smaller)) == accelerators_for(2.4, scale) + 1

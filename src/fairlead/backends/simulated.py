@@ -115,6 +115,8 @@ class Simulated:
             c["ran"][columns.number] = columns.settled_run_s
             self.world.started[columns.number] = columns.starts > 0
             self.world.natures.said_before(columns.number, columns.metric(BATCH_SIZE))
+            for name in columns.metrics if self.world.natural else ():
+                self.world.natures.reported_before(columns.number, name, columns.metric(name))
             self._failures.update(zip(columns.number.tolist(), columns.failures.tolist()))
         running = jobs.number[jobs.running]
         self.world.serving = frozenset(view.routes)

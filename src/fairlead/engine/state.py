@@ -22,6 +22,7 @@ from fairlead.core.columns import (
     without,
 )
 from fairlead.core.errors import FairleadError, InvalidPlan
+from fairlead.core.facts import about_whom, without_jobs
 from fairlead.core.holdings import NONE, Holdings
 from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
@@ -321,7 +322,9 @@ class State:
         self.memo = event.memo
 
     def _learned(self, event: ev.FactsLearned) -> None:
-        self.learned = {**self.learned, **event.facts}
+        phase = self.store.arrays["phase"]
+        late = [n for n in map(about_whom, event.facts) if n is not None and n in self.job_of and phase[n] > RUNNING]
+        self.learned = {**self.learned, **without_jobs(event.facts, late)}
         self.lessons += 1
         self._blank = None
 
@@ -468,6 +471,8 @@ class State:
                 self._settle(stopping, when)
             self.live = self.live[a["phase"][self.live] <= RUNNING]
         a["ended_s"][jobs] = time
+        if self.learned and (left := without_jobs(self.learned, jobs.tolist())) is not self.learned:
+            self.learned, self._blank = left, None
         if self.groups.sizes:
             whole = (a["base_steps"][jobs] >= a["steps"][jobs]) | done
             for group, number, all_steps in zip(a["group"][jobs].tolist(), jobs.tolist(), whole.tolist()):
