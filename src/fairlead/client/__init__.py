@@ -5,5 +5,6 @@ from fairlead.client.gang import GangBroken, Patience
 from fairlead.client.loop import Lease, lease
 from fairlead.client.part import Elastic, elastic
 from fairlead.client.reports import report
+from fairlead.client.route import Route, route
 
-__all__ = ["Elastic", "GangBroken", "Lease", "Patience", "elastic", "lease", "report"]
+__all__ = ["Elastic", "GangBroken", "Lease", "Patience", "Route", "elastic", "lease", "report", "route"]
