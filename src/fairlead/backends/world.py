@@ -15,6 +15,7 @@ from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE
+from fairlead.core.inference import Routes
 from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
 from fairlead.core.operands import FALSE, INFINITY, TRUE, ZERO, moment
 from fairlead.core.plan import TUNED, Launches
@@ -75,6 +76,7 @@ class World:
         self.jobs: dict[int, Job] = {}
         self.running: Ints = NONE
         self.natures = Natures(natures or {})
+        self.serving: frozenset[int] = frozenset()  # who has a route
         # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit, a nature.
         self.natural = False
         self.costly, self._saving, self._limited, self._in_part = False, False, False, False
@@ -131,6 +133,14 @@ class World:
             else:
                 left[mine] -= need
         return np.array(short, dtype=np.int64)
+
+    def route(self, launches: Launches, routes: Routes) -> Ints:
+        """Who is launched with a route serves requests, and who goes on with one; returned are those who are new in that and
+        go on. Requests are not this world's: a session goes on as it would with the replicas it asked for, in any company."""
+        if not routes and not self.serving:
+            return NONE
+        before, self.serving = self.serving, self.serving - set(launches.jobs.tolist()) | set(routes)
+        return np.array(sorted(set(routes) - before - set(launches.jobs.tolist())), dtype=np.int64)
 
     def launch(self, launches: Launches, now: float) -> Ints:
         """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
@@ -264,17 +274,19 @@ class World:
     def _resize(self, launches: Launches) -> None:
         """Look up who runs at another size or batch size than it asked for, or did so before."""
         for index, (number, workers) in enumerate(zip(launches.jobs.tolist(), launches.workers.tolist())):
-            kind = self.jobs[number].kind
+            kind, asked = self.jobs[number].kind, self.jobs[number].workers
             wanted = 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])
             if number in self.natures:
                 self.natures.give(number, wanted)
                 of_host = (launches.cpus, launches.host_memory_gb)
                 cpus, memory = (0.0 if column is None else float(column[index]) for column in of_host)
                 self.natures.give_of_host(number, cpus, memory)
+            elif number in self.serving:  # whose replicas do no more together than one
+                workers = asked
             elif kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):
                 kind = kind_of(model_of(kind), wanted)
-            self.row[number], self.part[number] = self._row_at(kind, self.jobs[number].workers, workers)
-            self.asked[number] = workers
+            self.row[number], self.part[number] = self._row_at(kind, asked, workers)
+            self.asked[number] = launches.workers[index]
             self._in_part = self._in_part or self.part[number] != 1.0
 
     def _row_at(self, kind: str, asked: int, workers: int) -> tuple[int, float]:
@@ -368,6 +380,9 @@ class World:
             return NONE
         row, type_ = self.row[jobs[of]], self.type[jobs[of]]
         factor = self.table.paired[row, self.row[mate], type_] / np.maximum(self.table.alone[row, type_], 1e-300)
+        if self.serving:
+            factor[np.isin(jobs[of], list(self.serving))] = 1.0
+            mate = mate[~np.isin(mate, list(self.serving))]
         turn = np.arange(len(of)) - of.searchsorted(of)  # a job's first mate, its second, ...: each slows it in turn
         for one in range(int(turn.max()) + 1):
             now = (turn == one).nonzero()[0]
@@ -399,7 +414,8 @@ class World:
         if not self.where.shared:
             return NONE
         of, mate = self._company(jobs)
-        return np.unique(np.concatenate((jobs[of], mate)))
+        both = np.unique(np.concatenate((jobs[of], mate)))
+        return both[~np.isin(both, list(self.serving))] if self.serving else both
 
     def _reserve(self, size: int) -> None:
         old = len(self.row)

@@ -14,6 +14,7 @@ import orjson
 from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Floats, Ints, Node
 from fairlead.core.errors import JournalError
+from fairlead.core.inference import Route
 from fairlead.core.job import Job
 from fairlead.core.plan import NO_LAUNCHES, Launches, RoundPlan
 from fairlead.core.reasons import Code, Reason
@@ -227,6 +228,8 @@ def _planned(event: ev.RoundPlanned) -> dict[str, Any]:
             amounts: Floats | None = getattr(starts, name)
             if amounts is not None and amounts.any():
                 record[name] = amounts
+    if plan.routes:
+        record["routes"] = [[n, r.accelerators, r.parts, r.batch, r.rate] for n, r in sorted(plan.routes.items())]
     return record
 
 
@@ -250,7 +253,11 @@ def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
         for number, by, code, facts in record.get("refused", ())
     )
     admitted, ended, suspended = (_ints(record.get(name, ())) for name in ("admitted", "ended", "suspended"))
-    return ev.RoundPlanned(RoundPlan(float(record["t"]), refused, admitted, ended, suspended, launches))
+    routes = {
+        int(number): Route(tuple(map(int, places)), tuple(map(float, parts)), int(batch), float(rate))
+        for number, places, parts, batch, rate in record.get("routes", ())
+    }
+    return ev.RoundPlanned(RoundPlan(float(record["t"]), refused, admitted, ended, suspended, launches, routes))
 
 
 def _progress(event: ev.ProgressReported) -> dict[str, Any]:

@@ -22,7 +22,9 @@ from fairlead.core.columns import (
     without,
 )
 from fairlead.core.errors import FairleadError, InvalidPlan
+from fairlead.core.facts import about_whom, without_jobs
 from fairlead.core.holdings import NONE, Holdings
+from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
 from fairlead.core.losses import LOSS, note_losses
 from fairlead.core.operands import NO, ONE, ZERO, moment
@@ -64,6 +66,7 @@ class State:
         self.memo: ev.Memo = None
         self.learned: Facts = NO_FACTS  # by estimation; another mapping whenever something is learned
         self.lessons = 0  # how often that was
+        self.routes: Routes = NO_ROUTES  # of those who serve requests; another mapping whenever one changes
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
         self.journal = ""  # its name, where it has one
@@ -97,7 +100,7 @@ class State:
         state.time, state.memo, state.any_min_run, state.weighted = view.time, memo, view.any_min_run, view.weighted
         state.given = True
         state._show(view.present.copy(), view.drained.copy())
-        state.learned, state.lessons = view.learned, view.lessons
+        state.learned, state.lessons, state.routes = view.learned, view.lessons, view.routes
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
         state.store.reserve(state.next_number)
@@ -165,6 +168,7 @@ class State:
             lessons=self.lessons,
             group_sizes=self.groups.sizes,
             adaptations=self.adaptations,
+            routes=self.routes,
         )
 
     def everybody(self) -> JobColumns:
@@ -219,6 +223,8 @@ class State:
             digest.update(repr(sorted(self.groups.since.items())).encode())
         if self.learned:
             digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
+        if self.routes:
+            digest.update(repr(sorted((number, route) for number, route in self.routes.items())).encode())
         return digest.hexdigest()
 
     # What events do.
@@ -312,12 +318,15 @@ class State:
             self._blank = None
         self.scheduler = event.scheduler
         self.memo = None
+        self._route(NO_ROUTES)  # whether and where there are any is for the other to say
 
     def _memo(self, event: ev.MemoChanged) -> None:
         self.memo = event.memo
 
     def _learned(self, event: ev.FactsLearned) -> None:
-        self.learned = {**self.learned, **event.facts}
+        phase = self.store.arrays["phase"]
+        late = [n for n in map(about_whom, event.facts) if n is not None and n in self.job_of and phase[n] > RUNNING]
+        self.learned = {**self.learned, **without_jobs(event.facts, late)}
         self.lessons += 1
         self._blank = None
 
@@ -342,12 +351,18 @@ class State:
             self._settle(plan.suspended, now)
         if len(plan.launches):
             self._launch(plan.launches, now)
+        if plan.routes:
+            self._route({**self.routes, **plan.routes})
         if len(plan.suspended):  # who runs again at once has moved, or changed its size; who does not was preempted
             a = self.store.arrays
             preempted = a["phase"][plan.suspended] == _PHASE[WAITING]
             a["preemptions"][plan.suspended] += preempted
             if np.count_nonzero(preempted) < len(preempted):
                 a["moves"][plan.suspended] += ~preempted
+
+    def _route(self, routes: Routes) -> None:
+        if routes is not self.routes:
+            self.routes, self._blank = routes, None
 
     def _launch(self, launches: Launches, time: Floats) -> None:
         jobs, a = launches.jobs, self.store.arrays
@@ -430,6 +445,9 @@ class State:
         a["waiting_since_s"][jobs] = time
         self.holdings.release(jobs)
         self.running = self.running[a["held"][self.running].nonzero()[0]]
+        if self.routes:
+            gone = set(jobs.tolist())
+            self._route({number: route for number, route in self.routes.items() if number not in gone})
 
     def _count_company(self, seconds: float) -> None:
         """So long an accelerator with two jobs on it was held once, and each of them counts it."""
@@ -455,6 +473,8 @@ class State:
                 self._settle(stopping, when)
             self.live = self.live[a["phase"][self.live] <= _PHASE[RUNNING]]
         a["ended_s"][jobs] = time
+        if self.learned and (left := without_jobs(self.learned, jobs.tolist())) is not self.learned:
+            self.learned, self._blank = left, None
         if self.groups.sizes:
             whole = (a["base_steps"][jobs] >= a["steps"][jobs]) | done
             for group, number, all_steps in zip(a["group"][jobs].tolist(), jobs.tolist(), whole.tolist()):

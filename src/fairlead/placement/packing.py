@@ -17,6 +17,7 @@ from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection, filled
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.placement.nodes import FreeByNode
+from fairlead.placement.serving import sessions_first
 
 PlaceGangs: TypeAlias = Callable[["Room", Ints, Ints, Ints], list[list[int]]]
 """(room, jobs, types, workers), from large to small → accelerators for each in this order: as many as it has workers, or none
@@ -101,8 +102,11 @@ def pack(
     sticky: bool = True,
     make_room: Callable[[Snapshot, Ints], Room] = Room,
 ) -> Placed:
-    """Place a selection: keep who can stay, then gangs from large to small, then single workers all at once. Where `singles`
-    is None, single workers come last among the gangs."""
+    """Place a selection: who serves requests as its route says, then keep who can stay, then gangs from large to small, then
+    single workers all at once. Where `singles` is None, single workers come last among the gangs."""
+    if selection.routes:
+        serving, rest, beside = sessions_first(selection, view)
+        return serving.joined(pack(rest, beside, gangs, singles, sticky=sticky, make_room=make_room))
     if selection.combination is not None:
         return _pack_shared(selection, view, gangs, singles, make_room)
     stays = _can_stay(selection, view)

@@ -19,6 +19,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Ints
 from fairlead.core.errors import FairleadError
+from fairlead.core.inference import Route, Routes
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches as Starts
 from fairlead.core.plan import RoundPlan
@@ -28,7 +29,7 @@ from fairlead.runtime.control.keepable import same
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
 from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.control.measures import Measures
-from fairlead.runtime.orders import Ended, Given, Metric, Order, Task, Told, Wants
+from fairlead.runtime.orders import Ended, Given, Metric, Order, Routed, Task, Told, Wants
 
 RATE_TELLS = 0.05
 """A rate that differs by less from what is known is not worth an event."""
@@ -129,7 +130,7 @@ class Live:
             self._send(self.launches.revoke(job))
         starts = plan.launches
         bounds = starts.offsets.tolist()
-        for number, begin, end, given in zip(starts.jobs.tolist(), bounds, bounds[1:], _given(starts)):
+        for number, begin, end, given in zip(starts.jobs.tolist(), bounds, bounds[1:], _given(starts, plan.routes)):
             job, generation = self._job_of[number], self._generation.get(number, 0) + 1
             self._generation[number] = generation
             steps, _, _ = self._progress.get(number, (0.0, 0.0, 0.0))
@@ -138,6 +139,10 @@ class Live:
             seats = self._seats(starts.accelerators[begin:end])
             saved = self._saved.get(number, 0)
             self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved, given))
+        launched = set(starts.jobs.tolist())
+        for number, route in plan.routes.items():
+            if number not in launched:
+                self._send(self.launches.reroute(number, _routed(route)))
         return ()
 
     def reconcile(self, view: Snapshot, keep: Callable[[Sequence[ev.Event]], None] | None = None) -> Sequence[ev.Event]:
@@ -165,6 +170,8 @@ class Live:
         there = view.jobs.runners
         columns = (there.batch_size, there.cpus_given, there.memory_given_gb)
         given = dict(zip(there.number.tolist(), (Given(*each) for each in zip(*(column.tolist() for column in columns)))))
+        for number, route in view.routes.items():
+            given[number] = replace(given[number], routed=_routed(route))
         for number, places in seats.items():
             job, saved = self._job_of[number], int(self._progress[number][0])
             self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved, given[number])
@@ -473,8 +480,17 @@ class Live:
         return first, first + 1
 
 
-def _given(starts: Starts) -> list[Given]:
+def _given(starts: Starts, routes: Routes) -> list[Given]:
     """What a plan gives each of its launches besides accelerators."""
     zeros = [0] * len(starts)
     columns = (starts.batch_sizes, starts.cpus, starts.host_memory_gb)
-    return [Given(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns))]
+    given = [Given(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns))]
+    if not routes:
+        return given
+    mine = [routes.get(number) for number in starts.jobs.tolist()]
+    return [one if route is None else replace(one, routed=_routed(route)) for one, route in zip(given, mine)]
+
+
+def _routed(route: Route) -> Routed:
+    """Workers stand on the accelerators of a route in their order."""
+    return Routed(route.batch, route.rate, route.parts)
