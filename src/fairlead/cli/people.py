@@ -172,6 +172,8 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
 def _shown(key: str, value: Any) -> str:
     if key == "reason":
         return str(value["text"])
+    if key == "regimes":
+        return ", ".join(f"batch size {one['batch_size']} from step {one['from_steps']:,.0f}" for one in value)
     if isinstance(value, float):
         return duration(value) if key.endswith("_s") else f"{value:,.6g}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

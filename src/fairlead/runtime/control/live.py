@@ -19,16 +19,17 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Ints
 from fairlead.core.errors import FairleadError
-from fairlead.core.job import Job, Phase
+from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.plan import Launches as Starts
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.counting import Counted
 from fairlead.runtime.control.keepable import same
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
 from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.control.measures import Measures
-from fairlead.runtime.orders import Ended, Given, Metric, Order, Task, Told, Wants
+from fairlead.runtime.orders import Ended, Given, Metric, Order, Progress, Task, Told, Wants
 
 RATE_TELLS = 0.05
 """A rate that differs by less from what is known is not worth an event."""
@@ -40,6 +41,8 @@ FIRST_PORT, PORTS = 20_000, 10_000
 """For gangs to find each other."""
 
 LONGEST_WAIT_S = 3600.0
+
+_AS_MADE = Counted()  # of jobs that have told no batch size
 
 
 LOOK_WITHIN_S = 30.0
@@ -90,6 +93,7 @@ class Live:
         self._generation: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._progress: dict[int, tuple[float, float, float]] = {}  # steps, rate, since: as the state knows them
+        self._counted: dict[int, Counted] = {}
         self._limits = Limits()
         self._measures = Measures()
         self._saved: dict[int, int] = {}  # steps in the last checkpoint of who does not run
@@ -152,7 +156,8 @@ class Live:
             view.jobs.number.tolist(), view.jobs.base_steps.tolist(), view.jobs.rate.tolist(), view.jobs.since_s.tolist()
         )
         self._progress = {number: (steps, rate, since) for number, steps, rate, since in known}
-        self._saved = {number: int(steps) for number, (steps, rate, _) in self._progress.items() if not rate}
+        self._counted = {number: Counted(regimes) for number, regimes in view.regimes.items() if number in self._job_of}
+        self._saved = {number: self._made(number) for number, (_, rate, _) in self._progress.items() if not rate}
         everybody = view.jobs.with_rows(np.arange(view.next_number))
         self._done = set(np.flatnonzero(everybody.phase == Phase.FINISHED).tolist())
         self._measures.know(view)
@@ -166,7 +171,7 @@ class Live:
         columns = (there.batch_size, there.cpus_given, there.memory_given_gb)
         given = dict(zip(there.number.tolist(), (Given(*each) for each in zip(*(column.tolist() for column in columns)))))
         for number, places in seats.items():
-            job, saved = self._job_of[number], int(self._progress[number][0])
+            job, saved = self._job_of[number], self._made(number)
             self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved, given[number])
         self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist())
         # A job that waits, or moved, may still be leaving a node where by the state nothing runs.
@@ -405,14 +410,27 @@ class Live:
         run.saved = max(run.saved, word.saved)
         if run.leaving:  # by the state it does not run any more, or runs elsewhere soon
             return ()
-        if word.batch_size:
-            self._measures.hear_size(word.job, word.batch_size, self._job_of[word.job].user)
+        return self._got_on(word, now)
+
+    def _got_on(self, word: Progress, now: float) -> Sequence[ev.Event]:
+        job, told = self._job_of[word.job], word.rate
+        if word.batch_size and (told or word.job not in self._counted):  # another size counts once it is known how fast it is
+            self._measures.hear_size(word.job, word.batch_size, job.user)
+            if job.mode != ELASTIC:
+                self._counted.setdefault(word.job, Counted()).hear(word.steps, word.batch_size)
         steps, rate, since = self._progress.get(word.job, (0.0, 0.0, now))
+        counted = self._counted.get(word.job, _AS_MADE)
+        done, told = counted.declared(word.steps), told * counted.worth or rate
         expected = steps + rate * (now - since)
-        off = abs(word.steps - expected) > max(1.0, RATE_TELLS * (word.steps - steps), OFF_S * word.rate)
-        if not off and abs(word.rate - rate) <= RATE_TELLS * rate:
+        off = abs(done - expected) > max(1.0, RATE_TELLS * (done - steps), OFF_S * told)
+        overruns = steps <= job.steps < done
+        if not off and not overruns and abs(told - rate) <= RATE_TELLS * rate:
             return ()
-        return (self._progressed(word.job, word.steps, word.rate, now),)
+        return (self._progressed(word.job, done, told, now),)
+
+    def _made(self, job: int) -> int:
+        """The steps of its own count that the state knows of."""
+        return round(self._counted.get(job, _AS_MADE).made(self._progress[job][0]))
 
     def _progressed(self, job: int, steps: float, rate: float, now: float) -> ev.ProgressReported:
         self._progress[job] = (steps, rate, now)
@@ -427,18 +445,19 @@ class Live:
             if end.fate is not Fate.YIELDED:  # who was asked to leave stopped counting then
                 self._limits.stopped(end.job, now)
             one, at = np.array([end.job], dtype=np.int64), np.array([now])
-            saved = np.array([float(end.saved)])
+            done = self._counted.get(end.job, _AS_MADE).declared(end.saved)
+            saved = np.array([float(done)])
             if end.fate is Fate.FINISHED:
                 self._send(self.launches.drop(end.job))  # it may have been about to go on elsewhere
                 self._forget(end.job)
                 events.append(ev.JobsFinished(now, one, at))
             elif end.fate is Fate.YIELDED:
-                events.append(self._progressed(end.job, end.saved, 0.0, now))
+                events.append(self._progressed(end.job, done, 0.0, now))
             elif end.fate is Fate.LOST:
-                self._progress[end.job] = (end.saved, 0.0, now)
+                self._progress[end.job] = (done, 0.0, now)
                 events.append(ev.JobsInterrupted(now, one, saved))
             elif end.fate is Fate.FAILED:
-                self._progress[end.job] = (end.saved, 0.0, now)
+                self._progress[end.job] = (done, 0.0, now)
                 self._failures[end.job] = self._failures.get(end.job, 0) + 1
                 if self._failures[end.job] > self._job_of[end.job].retry_limit:
                     self._send(self.launches.drop(end.job))
@@ -447,13 +466,13 @@ class Live:
                 else:
                     if end.asked:  # by the state it waits, or is about to go on elsewhere
                         self._send(self.launches.drop(end.job))
-                        events.append(self._progressed(end.job, end.saved, 0.0, now))
+                        events.append(self._progressed(end.job, done, 0.0, now))
                     events.append(ev.JobsInterrupted(now, one, saved, own_fault=True))
         return events
 
     def _forget(self, job: int) -> None:
         """It has ended; what agents still say of it is of no interest."""
-        for about in (self._job_of, self._generation, self._failures, self._progress, self._saved):
+        for about in (self._job_of, self._generation, self._failures, self._progress, self._saved, self._counted):
             about.pop(job, None)
         self._limits.forget(job)
         self._measures.forget(job)
