@@ -92,7 +92,9 @@ class MeasuredBatches:
 
     def of(self, kind: str, workers: int) -> Mapping[int, Floats]:
         own, found = batch_size_of(kind), dict[int, Floats]()
-        alike = {other for other, held, *_ in measured_rates(self._learned) if model_of(other) == model_of(kind) and held == workers}
+        alike = {
+            other for other, held, *_ in measured_rates(self._learned) if model_of(other) == model_of(kind) and held == workers
+        }
         for other in alike if own is not None else ():
             near, far = _seen(self._learned, other, workers, self._types)
             if (size := batch_size_of(other)) is not None and own is not None:

@@ -6,7 +6,8 @@ the window is over, or when a job's batch size or speed is another (Zheng et al.
 over the rounds n_j of each job in the window (`window.py`; k is `power`, λ is `makespan`). What n rounds are worth follows from
 the regimes through which they are expected to lead (`trajectory.py`). The plan is the memo: who runs in which round, from when
 on. A round's selection is the plan's column, in its order; where somebody does not fit after all, others take the room, longest
-first, and behind them who is not in the plan, which happens where it stands because the next is not there in time. Where there are several types, each job is planned on one of them (`by_type.py`); what is fair is by its fastest."""
+first. Behind them is who came since: a plan also stands where the next one is not there in time. Where there are several types,
+each job is planned on one of them (`by_type.py`); what is fair is by its fastest."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ class Shockwave:
         return unpacked
 
     def _stands(self, view: Snapshot, memo: Mapping[str, Any]) -> bool:
-        """Whether the plan is of these jobs on these accelerators, and not over; and of jobs as large and fast as they are now."""
+        """Whether the plan is of these jobs on these accelerators, and not over; and of jobs of this size and speed."""
         if "grown" not in memo:  # an older journal's
             return False
         over = float(memo["begun"]) + (self.rounds - _EARLY) * float(memo["round_s"])

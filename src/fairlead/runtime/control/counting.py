@@ -28,12 +28,15 @@ class Counted:
         for regime in regimes:
             self._stretches.append(_Stretch(regime.batch_size, self.made(regime.from_steps), regime.from_steps))
 
-    def hear(self, made: float, size: int) -> None:
-        """The size of the steps behind so many. What was done at later ones was lost, and is done again."""
+    def hear(self, made: float, size: int) -> bool:
+        """The size of the steps behind so many; whether it is another than before. What was done at later ones was lost, and is
+        done again."""
         kept = [stretch for stretch in self._stretches if stretch.made < made]
-        if not kept or kept[-1].size != size:
+        another = not kept or kept[-1].size != size
+        if another:
             kept.append(_Stretch(size, made if kept else 0.0, self.declared(made) if kept else 0.0))
         self._stretches = kept
+        return another
 
     @property
     def worth(self) -> float:

@@ -413,20 +413,18 @@ class Live:
         return self._got_on(word, now)
 
     def _got_on(self, word: Progress, now: float) -> Sequence[ev.Event]:
-        job, told = self._job_of[word.job], word.rate
+        job, told, worth_telling = self._job_of[word.job], word.rate, False
         if word.batch_size and (told or word.job not in self._counted):  # another size counts once it is known how fast it is
             self._measures.hear_size(word.job, word.batch_size, job.user)
             if job.mode != ELASTIC:
-                self._counted.setdefault(word.job, Counted()).hear(word.steps, word.batch_size)
+                worth_telling = self._counted.setdefault(word.job, Counted()).hear(word.steps, word.batch_size)
         steps, rate, since = self._progress.get(word.job, (0.0, 0.0, now))
         counted = self._counted.get(word.job, _AS_MADE)
         done, told = counted.declared(word.steps), told * counted.worth or rate
         expected = steps + rate * (now - since)
-        off = abs(done - expected) > max(1.0, RATE_TELLS * (done - steps), OFF_S * told)
-        overruns = steps <= job.steps < done
-        if not off and not overruns and abs(told - rate) <= RATE_TELLS * rate:
-            return ()
-        return (self._progressed(word.job, done, told, now),)
+        worth_telling |= abs(done - expected) > max(1.0, RATE_TELLS * (done - steps), OFF_S * told)
+        worth_telling |= abs(told - rate) > RATE_TELLS * rate or steps <= job.steps < done
+        return (self._progressed(word.job, done, told, now),) if worth_telling else ()
 
     def _made(self, job: int) -> int:
         """The steps of its own count that the state knows of."""
