@@ -14,7 +14,7 @@ from fairlead.core.adaptation import BATCH_SIZE, Regime
 from fairlead.engine.state import State
 from fairlead.journals.opening import read_journal
 
-SMALL, LARGE, STEPS = 32, 512, 400
+SMALL, LARGE, STEPS = 32, 512, 800
 
 GROWS = f"""
 import os, sys, time
@@ -37,14 +37,14 @@ batches = Batches()
 lease = fairlead.lease(batches, load=load, save=lambda f: (f / "used").write_text(f"{{batches.used}} {{batches.batch_size}}"))
 for _ in lease:
     lease.batch_size = batches.batch_size
-    time.sleep(0 if os.path.exists("grows.hurry") else 0.02 if batches.batch_size == {SMALL} else 0.16)
+    time.sleep(0 if os.path.exists("grows.hurry") else 0.02 if batches.batch_size == {SMALL} else 0.08)
     if os.path.exists("grows.now"):
         batches.batch_size = lease.batch_size = {LARGE}
 """
 
 
 def grows(cluster: ClusterAtWork, **about: Any) -> dict[str, Any]:
-    """400 steps of 20 ms at its first batch size; at the large one, 25 of 160 ms."""
+    """800 steps of 20 ms at its first batch size; at the large one, 50 of 80 ms."""
     (cluster.root / "grows.py").write_text(GROWS)
     told = {"name": "grows", "run": [sys.executable, "grows.py"], "env": {"PYTHONPATH": SOURCE}, "directory": str(cluster.root)}
     return {**told, "kind": f"grows (batch size {SMALL})", "steps": STEPS, **about}
@@ -107,7 +107,7 @@ def test_an_announcement_changes_the_plan_at_the_next_round(tmp_path):
         state = State.replay(read_journal(str(cluster.journal)))
         (first, second) = state.adaptations.regimes[0]
         assert (first, second.batch_size) == (Regime(SMALL, first.from_steps), LARGE)
-        assert state.learned[f"measured 1 × grows (batch size {LARGE}) on v100"] == pytest.approx(1 / 0.16, rel=0.3)
+        assert state.learned[f"measured 1 × grows (batch size {LARGE}) on v100"] == pytest.approx(1 / 0.08, rel=0.3)
 
 
 def test_a_lazy_one_keeps_its_plan_to_the_end_of_the_window_and_what_was_not_declared_is_flagged(tmp_path):
