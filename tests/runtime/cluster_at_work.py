@@ -73,10 +73,13 @@ class ClusterAtWork:
         grace_s: float = 10.0,
         embedded: bool = False,
         journal: str = "",
+        preset: str = "",
     ) -> None:
-        """`embedded`: all of it by `fairlead up`; there are no agents to kill one by one then."""
+        """`embedded`: all of it by `fairlead up`; there are no agents to kill one by one then. With `preset`, the policy is
+        that one's."""
         self.root, self.cluster, self._machines = root, Cluster.parse(machines), machines
-        self._command = ["up" if embedded else "serve", "--policy", policy, "--round", str(round_s)]
+        who = ["--preset", preset] if preset else ["--policy", policy]
+        self._command = ["up" if embedded else "serve", *who, "--round", str(round_s)]
         self._command += [] if embedded else ["--term", str(term_s), "--grace", str(grace_s)]
         self._command += ["--journal", journal] if journal else []
         self._embedded = embedded

@@ -52,6 +52,7 @@ class Snapshot:
     history: Floats  # accelerator-seconds of the jobs that have finished, in order of their end
     run_to_completion: bool = False  # who runs is left alone until it ends
     first_step_s: float = 0.0  # who has not made a step since its start is left alone for so long
+    round_s: float = 0.0  # of the scheduler that decides; 0: at every event
     any_drained: bool = False
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
     weighted: bool = True  # whether any job may have a weight other than 1

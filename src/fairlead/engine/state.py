@@ -125,7 +125,14 @@ class State:
 
     # What others read.
 
-    def snapshot(self, time: float | None = None, *, run_to_completion: bool = False, first_step_s: float = 0.0) -> Snapshot:
+    def snapshot(
+        self,
+        time: float | None = None,
+        *,
+        run_to_completion: bool = False,
+        first_step_s: float = 0.0,
+        round_s: float = 0.0,
+    ) -> Snapshot:
         """The state as the stages see it, at a moment not before the last event."""
         now = self.time if time is None else time
         if self._blank is None:
@@ -138,6 +145,7 @@ class State:
             history=self._history[: self._finished_count],
             run_to_completion=run_to_completion,
             first_step_s=first_step_s,
+            round_s=round_s,
         )
         if self.groups.through or self.followers:
             through = self._through(now) if self.groups.through else view.through

@@ -141,8 +141,12 @@ class Application:
     def rate(self, per_node: tuple[int, ...], split: Split, epoch: int) -> float:
         """Progress a second."""
         batch = min(max(split.batch_size(sum(per_node)), self.smallest), self.largest)
-        sqr, var = self.noise(batch, epoch)
-        return float(_gain(sqr, var, batch / self.smallest)) / self._step_s(per_node, split)
+        return self.gain(batch, epoch) / self.step_s(per_node, split)
+
+    def gain(self, batch_size: int, epoch: int) -> float:
+        """Progress of a step."""
+        sqr, var = self.noise(batch_size, epoch)
+        return float(_gain(sqr, var, batch_size / self.smallest))
 
     def run_s(self, per_node: tuple[int, ...], split: Split) -> float:
         """A whole training on one placement, with one split."""
@@ -154,9 +158,9 @@ class Application:
         )
         sqr, var = ((1 - share) * grad[below] + share * grad[above] for grad in (self.grad_sqr, self.grad_var))
         gain = _gain(sqr, var, batch / self.smallest)
-        return float((np.diff(self.ends, prepend=0.0) / gain).sum()) * self._step_s(per_node, split)
+        return float((np.diff(self.ends, prepend=0.0) / gain).sum()) * self.step_s(per_node, split)
 
-    def _step_s(self, per_node: tuple[int, ...], split: Split) -> float:
+    def step_s(self, per_node: tuple[int, ...], split: Split) -> float:
         step_s, sync_s = self.curve(per_node).at(split.local)
         return float(step_s + (split.passes - 1) * (step_s - sync_s))
 
