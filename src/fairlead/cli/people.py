@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from fairlead.cli.options import JsonOption
 from fairlead.cli.output import note, out, print_json
 from fairlead.config.source import read_yaml
-from fairlead.core.errors import InputError
+from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import ELASTIC
 from fairlead.report.columns import duration
 from fairlead.runtime.packing import digest_of, pack
@@ -27,6 +28,9 @@ MOST_LISTED = 1000
 
 MOST_IN_ARRAY = 10_000
 """Jobs that one submission makes of one task."""
+
+LAST_LINES = 5
+"""Of a job that failed; a trace's end and the error."""
 
 NameArgument = Annotated[str, typer.Argument(help="A job's name or number.")]
 
@@ -141,7 +145,7 @@ def queue(
     table.add_column("where, or why not", min_width=24)
     for job in jobs:
         done = f"{100 * job['steps_done'] / job['steps']:.0f} %"
-        where = where_of(job)
+        where = escape(where_of(job))
         rate = f"{job['rate']:.3g}" if job["rate"] else ""
         user = [job["user"]] if everybody else []
         table.add_row(str(job["number"]), job["name"], *user, job["phase"], done, rate, where)
@@ -159,32 +163,55 @@ def where_of(job: Mapping[str, Any]) -> str:
 
 
 def info(name: NameArgument, json: JsonOption = False) -> None:
-    """Everything about one job."""
-    job = control_plane().job(name)
+    """Everything about one job; of one that failed also its last lines, where its log can be read."""
+    plane = control_plane()
+    job = _with_last_lines(plane, plane.job(name))
     if json:
         print_json(job)
         return
     for key, value in job.items():
         if value not in (None, "", []):
-            out.print(f"{key:>16}  {_shown(key, value)}", highlight=False)
+            out.print(f"{key:>16}  {_shown(key, value)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _shown(key: str, value: Any) -> str:
     if key == "reason":
         return str(value["text"])
+    if key == "last_failure":
+        return f"{value['why']} on {value['node']}" if value["node"] else str(value["why"])
+    if key == "last_lines":
+        return f"\n{'':>18}".join(value)
     if isinstance(value, float):
         return duration(value) if key.endswith("_s") else f"{value:,.6g}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def why(name: NameArgument, json: JsonOption = False) -> None:
-    """Why a job does not run yet: who says so, and the numbers."""
-    job = control_plane().job(name)
+    """Why a job does not run, or failed: who says so, and the numbers; of one that failed also its last lines."""
+    plane = control_plane()
+    job = _with_last_lines(plane, plane.job(name))
     reason = job.get("reason")
     if json:
-        print_json({"name": job["name"], "phase": job["phase"], "reason": reason})
+        print_json({key: job.get(key) for key in ("name", "phase", "reason", "last_lines") if key in job or key == "reason"})
         return
-    out.print(f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else ""), highlight=False, soft_wrap=True)
+    told = f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else "")
+    out.print(told, highlight=False, markup=False, soft_wrap=True)
+    for line in job.get("last_lines", ()):
+        out.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _with_last_lines(plane: ControlPlane, job: dict[str, Any]) -> dict[str, Any]:
+    """Of a job that failed, or failed and has not begun again: what the worker who failed said last. Its log is on its node,
+    and may be away or gone."""
+    failure = job.get("last_failure")
+    if failure is None or job["phase"] == "running":
+        return job
+    try:
+        pieces = list(plane.logs(str(job["number"]), launch=job["starts"], rank=failure["rank"], tail=LAST_LINES))
+    except FairleadError:
+        return job
+    lines = "".join(piece["text"] for piece in pieces).splitlines()
+    return {**job, "last_lines": lines} if lines else job
 
 
 def cancel(name: NameArgument, json: JsonOption = False) -> None:

@@ -132,6 +132,7 @@ class Ended:
     steps: int
     saved: int
     why: str = ""  # for people: what ended it, such as "killed 30 s after it was asked to stop"
+    rank: int = 0  # of the first that failed
 
 
 Told: TypeAlias = Progress | Metric | Wants | Ended

@@ -443,12 +443,12 @@ class Live:
                 if self._failures[end.job] > self._job_of[end.job].retry_limit:
                     self._send(self.launches.drop(end.job))
                     self._forget(end.job)
-                    events.append(ev.JobsFailed(now, one, at, end.why or f"exit code {end.code}"))
+                    events.append(ev.JobsFailed(now, one, at, *_how(end)))
                 else:
                     if end.asked:  # by the state it waits, or is about to go on elsewhere
                         self._send(self.launches.drop(end.job))
                         events.append(self._progressed(end.job, end.saved, 0.0, now))
-                    events.append(ev.JobsInterrupted(now, one, saved, own_fault=True))
+                    events.append(ev.JobsInterrupted(now, one, saved, True, *_how(end)))
         return events
 
     def _forget(self, job: int) -> None:
@@ -471,6 +471,10 @@ class Live:
         than those of a second control plane on this machine."""
         first = FIRST_PORT + 2 * ((crc32(self.checkpoints.encode()) + 7919 * launch[0] + launch[1]) % (PORTS // 2))
         return first, first + 1
+
+
+def _how(end: Outcome) -> tuple[str, int, int, int]:
+    return end.why or f"exit code {end.code}", end.code, end.node, end.rank
 
 
 def _given(starts: Starts) -> list[Given]:
