@@ -36,6 +36,7 @@ class Given:
     batch_size: int = 0  # of the whole gang; 0: the job's own, -1: it tunes it
     cpus: float = 0.0  # for each worker; 0: nothing was said
     host_memory_gb: float = 0.0  # likewise
+    company: bool = False  # others are to run on its accelerators beside it, from the beginning on
 
 
 @dataclass(frozen=True, slots=True)

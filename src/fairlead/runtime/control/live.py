@@ -165,6 +165,8 @@ class Live:
         there = view.jobs.runners
         columns = (there.batch_size, there.cpus_given, there.memory_given_gb)
         given = dict(zip(there.number.tolist(), (Given(*each) for each in zip(*(column.tolist() for column in columns)))))
+        crowded = set(view.holdings.on(view.holdings.occupancy > 1).tolist())
+        given |= {number: replace(given[number], company=True) for number in crowded & set(given)}
         for number, places in seats.items():
             job, saved = self._job_of[number], int(self._progress[number][0])
             self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved, given[number])
@@ -481,4 +483,6 @@ def _given(starts: Starts) -> list[Given]:
     """What a plan gives each of its launches besides accelerators."""
     zeros = [0] * len(starts)
     columns = (starts.batch_sizes, starts.cpus, starts.host_memory_gb)
-    return [Given(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns))]
+    shared = np.bincount(starts.accelerators)[starts.accelerators] > 1
+    company = np.logical_or.reduceat(shared, starts.offsets[:-1]).tolist() if len(starts) else []
+    return [Given(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns), company)]
