@@ -201,6 +201,10 @@ class ClusterAtWork:
     def until_all_ended(self) -> dict[str, dict[str, Any]]:
         return self.until("all jobs end", lambda jobs: all(job["phase"] in ENDED for job in jobs.values()))
 
+    def until_connected(self) -> None:
+        """Every agent has found the control plane (again)."""
+        wait_for(lambda: all(node["connected"] for node in self.nodes().values()), "all agents connect", self._logs)
+
     def nodes(self) -> dict[str, dict[str, Any]]:
         return {node["name"]: node for node in self.ask("GET", "/v1/nodes")["nodes"]}
 

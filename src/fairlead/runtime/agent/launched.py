@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fairlead.client.page import Stage
+from fairlead.core.failure import signal_name
 from fairlead.runtime.agent.files import write_json
 from fairlead.runtime.agent.pages import Standing
 from fairlead.runtime.agent.records import ENDED, SETTLED, Record, Stop
@@ -210,6 +211,7 @@ class Launched:
             steps=standings[0].steps,
             saved=standings[0].saved,
             why=self._why(failed),
+            rank=0 if failed is None else failed.record.rank,
         )
         # A disk that takes nothing must not keep a job from ending; it can be told anew from the exits and pages.
         with contextlib.suppress(OSError):
@@ -239,6 +241,5 @@ def _how(rank: int, exit: Exit) -> str:
     if exit.why:
         return f"worker {rank}: {exit.why}"
     if exit.code < 0:
-        name = signal.Signals(-exit.code).name if -exit.code in set(signal.Signals) else f"signal {-exit.code}"
-        return f"worker {rank} was ended by {name}"
+        return f"worker {rank} was ended by {signal_name(-exit.code)}"
     return f"worker {rank} ended with status {exit.code}"

@@ -177,6 +177,8 @@ class Live:
         given = dict(zip(there.number.tolist(), (Given(*each) for each in zip(*(column.tolist() for column in columns)))))
         for number, route in view.routes.items():
             given[number] = replace(given[number], routed=_routed(route))
+        crowded = set(view.holdings.on(view.holdings.occupancy > 1).tolist())
+        given |= {number: replace(given[number], company=True) for number in crowded & set(given)}
         for number, places in seats.items():
             job, saved = self._job_of[number], self._made(number)
             self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved, given[number])
@@ -467,12 +469,12 @@ class Live:
                 if self._failures[end.job] > self._job_of[end.job].retry_limit:
                     self._send(self.launches.drop(end.job))
                     self._forget(end.job)
-                    events.append(ev.JobsFailed(now, one, at, end.why or f"exit code {end.code}"))
+                    events.append(ev.JobsFailed(now, one, at, *_how(end)))
                 else:
                     if end.asked:  # by the state it waits, or is about to go on elsewhere
                         self._send(self.launches.drop(end.job))
                         events.append(self._progressed(end.job, done, 0.0, now))
-                    events.append(ev.JobsInterrupted(now, one, saved, own_fault=True))
+                    events.append(ev.JobsInterrupted(now, one, saved, True, *_how(end)))
         return events
 
     def _forget(self, job: int) -> None:
@@ -497,11 +499,17 @@ class Live:
         return first, first + 1
 
 
+def _how(end: Outcome) -> tuple[str, int, int, int]:
+    return end.why or f"exit code {end.code}", end.code, end.node, end.rank
+
+
 def _given(starts: Starts, routes: Routes) -> list[Given]:
     """What a plan gives each of its launches besides accelerators."""
     zeros = [0] * len(starts)
     columns = (starts.batch_sizes, starts.cpus, starts.host_memory_gb)
-    given = [Given(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns))]
+    shared = np.bincount(starts.accelerators)[starts.accelerators] > 1
+    company = np.logical_or.reduceat(shared, starts.offsets[:-1]).tolist() if len(starts) else []
+    given = [Given(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns), company)]
     if not routes:
         return given
     mine = [routes.get(number) for number in starts.jobs.tolist()]
