@@ -126,8 +126,9 @@ class World:
         holder, place = self.where.holdings(self.running).places(self.running)
         left: Floats = there - np.bincount(place, needs[self.row[holder]], minlength=self.cluster.size)
         short: list[int] = []
-        for number, begin, end in zip(launches.jobs.tolist(), launches.offsets.tolist(), launches.offsets[1:].tolist()):
-            mine, need = launches.accelerators[begin:end], float(needs[self.row[number]])
+        for index, number in enumerate(launches.jobs.tolist()):
+            mine = launches.accelerators[launches.offsets[index] : launches.offsets[index + 1]]
+            need = float(needs[self._row_launched(launches, index)[0]])
             if (left[mine] < need * (1 - 1e-9)).any():
                 short.append(number)
             else:
@@ -274,20 +275,24 @@ class World:
     def _resize(self, launches: Launches) -> None:
         """Look up who runs at another size or batch size than it asked for, or did so before."""
         for index, (number, workers) in enumerate(zip(launches.jobs.tolist(), launches.workers.tolist())):
-            kind, asked = self.jobs[number].kind, self.jobs[number].workers
-            wanted = 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])
             if number in self.natures:
-                self.natures.give(number, wanted)
+                self.natures.give(number, _batch_size(launches, index))
                 of_host = (launches.cpus, launches.host_memory_gb)
                 cpus, memory = (0.0 if column is None else float(column[index]) for column in of_host)
                 self.natures.give_of_host(number, cpus, memory)
-            elif number in self.serving:  # whose replicas do no more together than one
-                workers = asked
-            elif kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):
-                kind = kind_of(model_of(kind), wanted)
-            self.row[number], self.part[number] = self._row_at(kind, asked, workers)
-            self.asked[number] = launches.workers[index]
+            self.row[number], self.part[number] = self._row_launched(launches, index)
+            self.asked[number] = workers
             self._in_part = self._in_part or self.part[number] != 1.0
+
+    def _row_launched(self, launches: Launches, index: int) -> tuple[int, float]:
+        """The row of one of these at the size and batch size it is given, and the part of its rate."""
+        number, workers = int(launches.jobs[index]), int(launches.workers[index])
+        kind, asked, wanted = self.jobs[number].kind, self.jobs[number].workers, _batch_size(launches, index)
+        if number in self.serving and number not in self.natures:  # whose replicas do no more together than one
+            workers = asked
+        elif number not in self.natures and kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):
+            kind = kind_of(model_of(kind), wanted)
+        return self._row_at(kind, asked, workers)
 
     def _row_at(self, kind: str, asked: int, workers: int) -> tuple[int, float]:
         """The row for a size, and the part of its rate: with fewer or more workers than any row is about, in proportion."""
@@ -432,3 +437,8 @@ class World:
         self.type = np.concatenate((self.type, np.full(extra, -1, dtype=np.int64)))
         self.spread = np.concatenate((self.spread, np.zeros(extra, dtype=np.bool_)))
         self.started = np.concatenate((self.started, np.zeros(extra, dtype=np.bool_)))
+
+
+def _batch_size(launches: Launches, index: int) -> int:
+    """That one of these is given; 0: none."""
+    return 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])
