@@ -70,7 +70,10 @@ class EstimationContract:
         for policy in self.policies:
             for where, seed in SCENES[:2]:
                 blame = "there was more to learn than the lesson said"
-                check_skipping(self.stages(policy), where, seed, costs, blame=blame, who=f"{policy} ")
+                runs = [
+                    play(self.stages(policy), where, seed, skip=skip, costs=costs, faults=True)[1] for skip in (True, False)
+                ]
+                check_skipping(*runs, where, blame=blame, who=f"{policy} ")
 
     def test_rates_are_a_function_of_the_snapshot(self) -> None:
         contract = self
