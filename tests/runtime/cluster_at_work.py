@@ -73,10 +73,13 @@ class ClusterAtWork:
         grace_s: float = 10.0,
         embedded: bool = False,
         journal: str = "",
+        preset: str = "",
     ) -> None:
-        """`embedded`: all of it by `fairlead up`; there are no agents to kill one by one then."""
+        """`embedded`: all of it by `fairlead up`; there are no agents to kill one by one then. With `preset`, the policy is
+        that one's."""
         self.root, self.cluster, self._machines = root, Cluster.parse(machines), machines
-        self._command = ["up" if embedded else "serve", "--policy", policy, "--round", str(round_s)]
+        who = ["--preset", preset] if preset else ["--policy", policy]
+        self._command = ["up" if embedded else "serve", *who, "--round", str(round_s)]
         self._command += [] if embedded else ["--term", str(term_s), "--grace", str(grace_s)]
         self._command += ["--journal", journal] if journal else []
         self._embedded = embedded
@@ -197,6 +200,10 @@ class ClusterAtWork:
 
     def until_all_ended(self) -> dict[str, dict[str, Any]]:
         return self.until("all jobs end", lambda jobs: all(job["phase"] in ENDED for job in jobs.values()))
+
+    def until_connected(self) -> None:
+        """Every agent has found the control plane (again)."""
+        wait_for(lambda: all(node["connected"] for node in self.nodes().values()), "all agents connect", self._logs)
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         return {node["name"]: node for node in self.ask("GET", "/v1/nodes")["nodes"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -99,6 +100,9 @@ def serve(
     insecure: InsecureOption = False,
     metrics_open: MetricsOption = False,
     log_format: LogOption = "text",
+    checkpoints: Annotated[
+        Path | None, typer.Option("--checkpoints", help="Where jobs save, the same on all nodes. [default: ROOT/checkpoints]")
+    ] = None,
     keep_ended: Annotated[
         float, typer.Option("--keep-ended", help="Seconds for which checkpoints of ended jobs are kept.", min=0.0)
     ] = 7 * 86400.0,
@@ -126,12 +130,15 @@ def serve(
     for option, address in (("--http", http), ("--agents", agents)):
         mend = "--tls-cert and --tls-key"
         check_clear(option, address, encrypted=certificate is not None, insecure=insecure, mend=mend)
+    for option, seconds in (("term", term), ("grace", grace)):
+        if not math.isfinite(seconds):
+            raise InputError("command line", "a number of seconds", field=f"--{option}", value=seconds)
     scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(60.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
     keeping = Housekeeping(config, metrics_open, rules, keep_ended, certificate, term, grace)
-    serve_plane(machines, scheduler, Places(root, journal, http, agents), keeping)
+    serve_plane(machines, scheduler, Places(root, journal, http, agents, checkpoints), keeping)
 
 
 def agent(
@@ -140,7 +147,10 @@ def agent(
     accelerators: Annotated[str, typer.Option("--accelerators", help="Such as v100:4. [default: found by NVML]")] = "",
     root: Annotated[Path, typer.Option("--root", help="Where jobs' files and logs are kept.")] = Path(".fairlead-agent"),
     token_file: Annotated[Path | None, typer.Option("--token-file", help="A file with an agent's token.")] = None,
-    address: Annotated[str, typer.Option("--address", help="Where other nodes find this one.")] = "127.0.0.1",
+    address: Annotated[
+        str,
+        typer.Option("--address", help="Where other nodes find this one. [default: where it reaches the control plane from]"),
+    ] = "",
     user: Annotated[str, typer.Option("--user", help="Whom jobs run as, where the agent is root.")] = "",
     end_jobs: Annotated[bool, typer.Option("--end-jobs", help="When it is ended, let jobs save and end them too.")] = False,
     log_format: LogOption = "text",

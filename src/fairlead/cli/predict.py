@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,12 +75,22 @@ def pair(
 def train(
     to: Annotated[Path, typer.Option("--out", help="Where the predictor is written.")],
     set_: SetOption = "h200",
+    without: Annotated[list[str] | None, typer.Option("--without", help="A family to leave out; several times.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Learn from a measured set and its pairs; the learner that errs least on what it has not seen is kept."""
     data, known, about = _data(set_)
     busy = {name: one.utilization for name, one in known.alone.items()}
-    made = training.train(data, busy, known.pairs, learners.there(), about)
+    pairs = known.pairs
+    if without:
+        for family in without:
+            if family not in data.families:
+                offered = near_or_all(family, sorted(set(data.families)))
+                raise InputError("predict train", f"a family of the set; {offered}", field="without", value=family)
+        families = {name: one.family for name, one in known.alone.items()}
+        data, pairs = training.leaving_out(data, known.pairs, without, families)
+        about |= {"configurations": str(len(data)), "pairs": _told(pairs), "without": ", ".join(sorted(set(without)))}
+    made = training.train(data, busy, pairs, learners.there(), about)
     made.save(to)
     if json:
         print_json({"out": str(to), "learner": made.utilization.learner, **made.about})
@@ -184,7 +195,12 @@ def _data(name: str) -> tuple[Dataset, Profiles, dict[str, str]]:
         "driver": about["driver"],
         "framework": f"torch {about['torch']}",
         "configurations": str(len(rows)),
-        "pairs": ", ".join(f"{mode} {len({frozenset(pair) for pair in each})}" for mode, each in known.pairs.items()),
+        "pairs": _told(known.pairs),
         "fingerprint": fingerprint(rows, features, *pairs),
     }
     return dataset(rows, features), known, from_
+
+
+def _told(pairs: Mapping[str, Pairs]) -> str:
+    """How many, by the way of sharing."""
+    return ", ".join(f"{mode} {len({frozenset(pair) for pair in each})}" for mode, each in pairs.items())

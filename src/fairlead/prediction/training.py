@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,18 @@ def train(
         memory.fit(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb),
         {mode: slowdown(found, busy) for mode, found in pairs.items() if found},
     )
+
+
+def leaving_out(
+    data: Dataset, pairs: Mapping[str, Pairs], families: Collection[str], of: Mapping[str, str]
+) -> tuple[Dataset, Mapping[str, Pairs]]:
+    """What is left to learn from without some families; `of` is the family by name."""
+    rest = np.array([row for row, family in enumerate(data.families) if family not in families], dtype=np.int64)
+    known = {
+        mode: {names: both for names, both in found.items() if not any(of[name] in families for name in names)}
+        for mode, found in pairs.items()
+    }
+    return data.only(rest), known
 
 
 def slowdown(pairs: Pairs, busy: Mapping[str, float]) -> Slowdown:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fairlead.client.page import Stage
+from fairlead.core.failure import signal_name
 from fairlead.runtime.agent.files import write_json
 from fairlead.runtime.agent.pages import Standing
 from fairlead.runtime.agent.records import ENDED, SETTLED, Record, Stop
@@ -16,7 +17,7 @@ from fairlead.runtime.agent.reports import Reports
 from fairlead.runtime.agent.settings import Settings
 from fairlead.runtime.agent.stub import CUT_OFF, Exit
 from fairlead.runtime.agent.worker import Worker
-from fairlead.runtime.orders import Ended, Extend, Metric, Progress, Told, Wants
+from fairlead.runtime.orders import Ended, Extend, Metric, Progress, Routed, Told, Wants
 
 ASK_AGAIN_S = 1.0
 """A renewal that was asked for and not answered is asked for again: the question may have been lost."""
@@ -117,6 +118,11 @@ class Launched:
             for worker in self.workers:
                 worker.extend(order.renewal, order.max_steps, order.max_s)
 
+    def route(self, routed: Routed) -> None:
+        if self.ended is None:
+            for worker in self.workers:
+                worker.route(routed)
+
     def poll(self, now: float) -> list[Told]:
         if self._told_end:
             return []
@@ -205,6 +211,7 @@ class Launched:
             steps=standings[0].steps,
             saved=standings[0].saved,
             why=self._why(failed),
+            rank=0 if failed is None else failed.record.rank,
         )
         # A disk that takes nothing must not keep a job from ending; it can be told anew from the exits and pages.
         with contextlib.suppress(OSError):
@@ -234,6 +241,5 @@ def _how(rank: int, exit: Exit) -> str:
     if exit.why:
         return f"worker {rank}: {exit.why}"
     if exit.code < 0:
-        name = signal.Signals(-exit.code).name if -exit.code in set(signal.Signals) else f"signal {-exit.code}"
-        return f"worker {rank} was ended by {name}"
+        return f"worker {rank} was ended by {signal_name(-exit.code)}"
     return f"worker {rank} ended with status {exit.code}"

@@ -21,6 +21,7 @@ from fairlead.runtime.agent.files import write_whole
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.agent.telling import Telling
 from fairlead.runtime.agent.term import LeaseTerm
+from fairlead.runtime.listening import own_address
 from fairlead.runtime.messages import (
     METHOD,
     PIECE,
@@ -42,7 +43,7 @@ from fairlead.runtime.messages import (
     decode,
     encode,
 )
-from fairlead.runtime.orders import Ended, Extend, Launch, Order, Revoke, Told
+from fairlead.runtime.orders import Ended, Extend, Launch, Order, Reroute, Revoke, Told
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Agent:
     node: str
     control: str
     token: str = ""
-    address: str = "127.0.0.1"
+    address: str = ""  # where other nodes find this one; empty: where it reaches the control plane from
     credentials: grpc.ChannelCredentials | None = None
     clock: Callable[[], float] = time.monotonic
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -189,7 +190,7 @@ class Agent:
             has.type_name,
             len(has.devices),
             self._incarnation,
-            self.address,
+            self.address or own_address(self.control),
             tuple(sorted(running)),
             self._journal,
         )
@@ -257,6 +258,8 @@ class Agent:
                 return self.supervisor.launch(order)
             if isinstance(order, Extend):
                 self.supervisor.extend(order)
+            elif isinstance(order, Reroute):
+                self.supervisor.reroute(order)
             elif (ended := self._deliveries.drop(order)) is not None:
                 return ended
             elif not self.supervisor.has(order.job, order.generation):

@@ -10,9 +10,9 @@ import numpy as np
 
 from fairlead.core.adaptation import flags_of
 from fairlead.core.job import Phase
-from fairlead.engine.decide import why_waiting
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.engine.why import node_of, why_not_running
 from fairlead.estimation.measured import measured_rates
 from fairlead.runtime.messages import Beat
 from fairlead.runtime.tasks import UNKNOWN_STEPS
@@ -61,10 +61,15 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         "accelerators": held.tolist(),
         "after": list(job.after),
     }
-    overran = bool(a["base_steps"][number] > job.steps)
-    flags = flags_of(job, state.adaptations.regimes.get(number, ()), overran)
-    if flags:
+    overran = bool(a["base_steps"][number] > job.steps) and job.steps != UNKNOWN_STEPS
+    regimes = state.adaptations.regimes.get(number, ())
+    if regimes:
+        record["regimes"] = [{"batch_size": regime.batch_size, "from_steps": regime.from_steps} for regime in regimes]
+    if flags := flags_of(job, regimes, overran):
         record["flags"] = list(flags)
+    if (failure := state.last_failure.get(number)) is not None:
+        where = {"node": node_of(state, failure), "rank": failure.rank}
+        record["last_failure"] = {"why": failure.why, **dict(failure.facts), **where}
     reason = why(loop, number, now)
     if reason is not None:
         record["reason"] = reason
@@ -78,14 +83,7 @@ def _left(steps: float, done: float, rate: float) -> float | None:
 
 def why(loop: Loop, number: int, now: float) -> dict[str, Any] | None:
     """Why a job does not run: who says so, the code, the numbers, and a sentence. None where it runs or has ended well."""
-    state = loop.state
-    phase = Phase(int(state.store.arrays["phase"][number]))
-    if phase in (Phase.REFUSED, Phase.CANCELLED):
-        reason = state.refusals.get(number)
-    elif phase in (Phase.QUEUED, Phase.WAITING) and loop.plan is not None:
-        reason = why_waiting(loop.plan, number, state.job_of[number], state.snapshot(max(now, state.time)))
-    else:
-        return None
+    reason = why_not_running(loop.state, loop.plan, number, now)
     if reason is None:
         return None
     return {"by": reason.by, "code": str(reason.code), "facts": dict(reason.facts), "text": reason.text}

@@ -10,19 +10,19 @@ from fairlead.study.reproduce.case import Answer, Answers, Case, CaseFailed
 from fairlead.study.reproduce.findings import Findings, Line, Lines, Row, Wants, row
 from fairlead.study.reproduce.horus.jobs import MONTH
 from fairlead.study.reproduce.horus.makespan import makespan_s
-from fairlead.study.reproduce.horus.runs import FIFO, HORUS, OBP, Arm, Run, mean_wait_s, median_wait_s, percent
+from fairlead.study.reproduce.horus.runs import CHOOSING, FIFO, HORUS, OBP, PLAIN, Arm, Run, mean_wait_s, median_wait_s, percent
 from fairlead.study.reproduce.horus.scale import Scale
 from fairlead.study.reproduce.study import Study
 
 BACKFILLING = Arm("FIFO, passing", "{name: fifo, backfill: true}")
-FAIR = Arm("Horus-f", "{name: horus, queues: 3}")
-ARMS = (FIFO, BACKFILLING, OBP, HORUS, FAIR)
+FAIR = Arm("Horus-f", f"{{name: horus, queues: 3, {CHOOSING}}}")
+ARMS = (FIFO, BACKFILLING, OBP, HORUS, FAIR, PLAIN)
 WAITS = {"FIFO": 466.2, "OBP": 347.8, "Horus": 156.5, "Horus-f": 147.6}
 """Table 7, the mean in the paper's steps."""
 
 
 def queues(k: int) -> Arm:
-    return Arm(f"k = {k}", f"{{name: horus, queues: {k}}}")
+    return Arm(f"k = {k}", f"{{name: horus, queues: {k}, {CHOOSING}}}")
 
 
 def case(scale: Scale, arm: Arm, seed: int) -> Run:
@@ -57,8 +57,8 @@ def read_waits(scale: Scale, answers: Answers) -> Findings:
     for arm in ARMS:
         wait = partial(each, scale, answers, arm, minutes(mean_wait_s))
         rows.append(row(f"mean wait, {arm.label}", None, wait, "min", Wants.NOTHING))
-    for arm in (OBP, HORUS, FAIR):
-        known = WAITS["FIFO"] / WAITS[arm.label]
+    for arm in (OBP, HORUS, FAIR, PLAIN):
+        known = WAITS["FIFO"] / WAITS[arm.label] if arm.label in WAITS else None
         rows.append(row(f"mean wait, FIFO / {arm.label}", known, partial(over, scale, answers, FIFO, arm, mean_wait_s)))
     rows.append(row("mean wait, FIFO, passing / Horus", None, partial(over, scale, answers, BACKFILLING, HORUS, mean_wait_s)))
     for arm in ARMS:
