@@ -39,9 +39,15 @@ class PolicyContract:
         standard = SchedulerConfig(round_s=round_s).build(table)
         return Stages(**{**standard.__dict__, "policy": type(self).make()})
 
+    @classmethod
+    @lru_cache(maxsize=len(SCENES))
+    def _with_faults(cls, where: str, seed: int) -> tuple[State, list[ev.Event]]:
+        """A run with costs, on nodes that fail; several tests look at the same one."""
+        return play(cls().stages, where, seed, costs=COSTS, faults=True)
+
     def test_every_job_ends_and_the_invariants_hold(self) -> None:
         for where, seed in SCENES:
-            state, events = _with_faults(type(self), where, seed)
+            state, events = self._with_faults(where, seed)
             check_events(events, residents=self.residents)
             left = [Phase(p).name for p in state.everybody().phase.tolist() if p <= int(Phase.RUNNING)]
             assert not left, f"on {where} some jobs never ended: {left}"
@@ -54,13 +60,13 @@ class PolicyContract:
     def test_the_same_inputs_give_the_same_bytes(self) -> None:
         where, seed = SCENES[1]
         _, events = play(self.stages, where, seed, costs=COSTS, faults=True)
-        assert [encode(e) for e in events] == [encode(e) for e in _with_faults(type(self), where, seed)[1]]
+        assert [encode(e) for e in events] == [encode(e) for e in self._with_faults(where, seed)[1]]
 
     def test_skipping_quiet_rounds_changes_nothing(self) -> None:
         for where, seed in SCENES:
             _, stepping = play(self.stages, where, seed, skip=False, costs=COSTS, faults=True)
             blame = "a selection did not hold as long as it promised"
-            check_skipping(_with_faults(type(self), where, seed)[1], stepping, where, blame=blame)
+            check_skipping(self._with_faults(where, seed)[1], stepping, where, blame=blame)
 
     def test_a_selection_fits_and_is_a_function_of_the_snapshot(self) -> None:
         contract = self
@@ -114,9 +120,3 @@ class PolicyContract:
         used = np.bincount(types, weights=workers, minlength=len(view.capacity))
         used += np.bincount(view.cluster.type_of[serving], minlength=len(view.capacity))
         assert (used <= view.capacity).all(), f"{used.tolist()} accelerators selected, {view.capacity.tolist()} there are"
-
-
-@lru_cache(maxsize=len(SCENES))
-def _with_faults(contract: type[PolicyContract], where: str, seed: int) -> tuple[State, list[ev.Event]]:
-    """A run with costs, on nodes that fail; several tests of a policy look at the same one."""
-    return play(contract().stages, where, seed, costs=COSTS, faults=True)
