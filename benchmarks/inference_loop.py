@@ -22,7 +22,8 @@ def line(name: str, found: list[Looped]) -> str:
     starts, gave_way = (sum(getattr(one, what) for one in found) / len(found) for what in ("starts", "gave_way"))
     good, within = sum(one >= 0.99 for one in times), sum(one.within for one in found)
     mean, worst = sum(times) / len(times), min(one.worst for one in found)
-    return f"| {name} | {most:.3f} | {within} | {mean:.2%} | {min(times):.2%} | {good} | {worst:.1%} | {starts:.2f} | {gave_way:.2f} |"
+    told = f"{most:.3f} | {within} | {mean:.2%} | {min(times):.2%} | {good} | {worst:.1%} | {starts:.2f} | {gave_way:.2f}"
+    return f"| {name} | {told} |"
 
 
 def main(count: int, duration_s: float) -> None:

@@ -90,8 +90,8 @@ def test_sessions_may_stand_beside_each_other_and_beside_nobody_else():
     sound(RoundPlan(1.0, suspended=np.array([1]), launches=starts({1: (0, 1, 2)}), routes=more), None, view)
     with pytest.raises(InvalidPlan, match="share accelerator"):
         sound(RoundPlan(1.0, launches=starts({3: (2,)})), None, view)
+    routes = {1: Route((2, 3), (0.5, 0.5), 8, 90.0)}
     with pytest.raises(InvalidPlan, match="share accelerator"):
-        routes = {1: Route((2, 3), (0.5, 0.5), 8, 90.0)}
         sound(RoundPlan(1.0, suspended=np.array([1]), launches=starts({1: (2, 3)}), routes=routes), None, view)
 
 
