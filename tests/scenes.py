@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def state_of(
     return state
 
 
-def view_of(state: State, time: float = 0.0, table: ThroughputTable | None = None, **how: bool) -> Snapshot:
+def view_of(state: State, time: float = 0.0, table: ThroughputTable | None = None, **how: Any) -> Snapshot:
     """What a stage sees, with true rates (by default: of jobs that last so many seconds)."""
     known = table or ThroughputTable.timed(state.cluster.type_names)
     return state.snapshot(time, **how).but(estimate=Oracle(known).rates)

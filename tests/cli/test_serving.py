@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import ipaddress
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 import pytest
+from cluster_up import LOG, until
+from command import environment, fairlead
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from test_up import ENVIRONMENT, PATIENCE_S, fairlead, free_port, until
 
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.runtime.people import ControlPlane, RefusedRequest, Unreachable
+from foundry import PATIENCE_S, free_port, running
 
 
 def certificates(folder: Path) -> tuple[Path, Path, Path]:
@@ -57,18 +57,6 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
     return folder / "ca.pem", folder / "server.pem", folder / "server.key"
 
 
-@contextlib.contextmanager
-def process(folder: Path, *words: object) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "fairlead.cli.main", *map(str, words)]
-    with (folder / "up.log").open("ab") as log:
-        running = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=log, stderr=log)
-    try:
-        yield running
-    finally:
-        running.send_signal(signal.SIGTERM)
-        running.wait(PATIENCE_S)
-
-
 def reached(plane: ControlPlane) -> bool:
     try:
         return any(node["connected"] for node in plane.nodes())
@@ -81,9 +69,10 @@ def test_people_and_agents_speak_tls_and_tokens_are_made_and_revoked_while_it_ru
     http, agents = free_port(), free_port()
     words = ("--http", f"127.0.0.1:{http}", "--agents", f"127.0.0.1:{agents}", "--tls-cert", certificate, "--tls-key", key)
     joining = ("--control", f"127.0.0.1:{agents}", "--node", "v100-0", "--accelerators", "v100:1", "--token-file")
-    with process(tmp_path, "serve", "--cluster", "1xv100:1", "--round", "1", *words):
+    ending = {"log": LOG, "end": signal.SIGTERM}
+    with running(tmp_path, "serve", "--cluster", "1xv100:1", "--round", "1", *words, **ending):
         until(lambda: (tmp_path / ".fairlead" / "agent.token").exists(), tmp_path)
-        with process(tmp_path, "agent", *joining, ".fairlead/agent.token", "--tls-ca", ca, "--end-jobs"):
+        with running(tmp_path, "agent", *joining, ".fairlead/agent.token", "--tls-ca", ca, "--end-jobs", **ending):
             url = f"https://127.0.0.1:{http}"
             admin = (tmp_path / ".fairlead" / "admin.token").read_text()
             root = ControlPlane(url, admin, authority=str(ca))
@@ -92,7 +81,7 @@ def test_people_and_agents_speak_tls_and_tokens_are_made_and_revoked_while_it_ru
                 ControlPlane(url, admin).nodes()
             with pytest.raises(Unreachable):
                 ControlPlane(f"http://127.0.0.1:{http}", admin).nodes()
-            made = [fairlead(tmp_path, "token", "add", name, "--entity", "lab") for name in ("ann", "bob")]
+            made = [fairlead("token", "add", name, "--entity", "lab", cwd=tmp_path) for name in ("ann", "bob")]
             ann, bob = (ControlPlane(url, one.stdout.strip(), authority=str(ca)) for one in made)
             ann.submit([{"name": "hers", "run": ["true"]}])
             assert ann.job("hers")["entity"] == "lab"
@@ -103,15 +92,15 @@ def test_people_and_agents_speak_tls_and_tokens_are_made_and_revoked_while_it_ru
             with pytest.raises(RefusedRequest, match="admin"):
                 bob.drain("v100-0")
             until(lambda: ann.job("hers")["phase"] == "finished", tmp_path)
-            listed = orjson.loads(fairlead(tmp_path, "token", "list", "--json").stdout)["tokens"]
+            listed = orjson.loads(fairlead("token", "list", "--json", cwd=tmp_path).stdout)["tokens"]
             assert [(one["name"], one["role"]) for one in listed[2:]] == [("ann", "user"), ("bob", "user")]
-            assert fairlead(tmp_path, "token", "revoke", "ann").returncode == 0
+            assert fairlead("token", "revoke", "ann", cwd=tmp_path).returncode == 0
             with pytest.raises(RefusedRequest, match="token"):
                 ann.jobs()
             assert bob.jobs() == []
             kept = (tmp_path / ".fairlead" / "tokens.json").read_bytes()
             assert bob.token.encode() not in kept
-            by_environment = {**ENVIRONMENT, "FAIRLEAD_URL": url, "FAIRLEAD_TOKEN": bob.token, "FAIRLEAD_CA": str(ca)}
+            by_environment = {**environment(), "FAIRLEAD_URL": url, "FAIRLEAD_TOKEN": bob.token, "FAIRLEAD_CA": str(ca)}
             queue = [sys.executable, "-m", "fairlead.cli.main", "queue", "--json"]
             done = subprocess.run(queue, env=by_environment, capture_output=True, timeout=PATIENCE_S, check=True)
             assert orjson.loads(done.stdout) == {"jobs": []}

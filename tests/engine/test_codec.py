@@ -307,6 +307,8 @@ def test_an_opening_of_the_wrong_kind_is_called_damaged(place, value):
         *[("workers", value) for value in (-1, 0, 10**18, 1e308, 1.5, True, "1", None)],
         *[("name", []), ("name", None), ("kind", 3), ("mode", []), ("priority", 2**60), ("steps", "nan"), ("steps", [])],
         *[("allowed_types", [3]), ("allowed_types", 3), ("after", ["a"]), ("nosuch", 1)],
+        *[("steps", value) for value in (-5, 0, "inf")],
+        *[("weight", 0), ("weight", "inf"), ("cpus", -1), ("deadline_s", -1.0)],
     ],
 )
 def test_a_job_of_the_wrong_kind_is_called_damaged(field, value):

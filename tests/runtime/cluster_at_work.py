@@ -9,18 +9,14 @@ down every step and notice when they run twice at once. `check` says whether all
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +26,10 @@ from fairlead.core.cluster import Cluster
 from fairlead.engine.state import State
 from fairlead.journals.opening import read_journal
 from fairlead.testing import check_events
+from foundry import SOURCE, ends, foundry, free_port, has_ended
 
 PATIENCE_S = 60.0
 LOOK_S = 0.05
-SOURCE = str(Path(__file__).resolve().parents[2] / "src")
-FOUNDRY = Path(__file__).with_name("foundry.py")
 ENDED = {"finished", "failed", "cancelled", "refused"}
 
 JOB = """
@@ -78,10 +73,13 @@ class ClusterAtWork:
         grace_s: float = 10.0,
         embedded: bool = False,
         journal: str = "",
+        preset: str = "",
     ) -> None:
-        """`embedded`: all of it by `fairlead up`; there are no agents to kill one by one then."""
+        """`embedded`: all of it by `fairlead up`; there are no agents to kill one by one then. With `preset`, the policy is
+        that one's."""
         self.root, self.cluster, self._machines = root, Cluster.parse(machines), machines
-        self._command = ["up" if embedded else "serve", "--policy", policy, "--round", str(round_s)]
+        who = ["--preset", preset] if preset else ["--policy", policy]
+        self._command = ["up" if embedded else "serve", *who, "--round", str(round_s)]
         self._command += [] if embedded else ["--term", str(term_s), "--grace", str(grace_s)]
         self._command += ["--journal", journal] if journal else []
         self._embedded = embedded
@@ -119,8 +117,7 @@ class ClusterAtWork:
     def start_plane(self, death: str = "", wait: bool = True, **more: str) -> None:
         words = [*self._command, "--cluster", self._machines, "--root", str(self.root / "plane")]
         words += ["--http", f"127.0.0.1:{self.http}", "--agents", f"127.0.0.1:{self.port}"]
-        order = {"words": words, "log": str(self.root / "plane.log"), "death": death, **more}
-        self.plane = foundry().make(order)
+        self.plane = foundry().make(words, self.root / "plane.log", death=death, **more)
         if wait:
             self.until_there()
 
@@ -133,7 +130,7 @@ class ClusterAtWork:
 
     def plane_ended(self, of: str = "") -> int:
         """Waits for the control plane's end: its exit status, or the negative signal."""
-        ended_within(self.plane, lambda: f"of {of}\n{self._logs()}")
+        assert ends(self.plane, PATIENCE_S), f"the control plane does not end, of {of}\n{self._logs()}"
         status = foundry().status(self.plane)
         self.plane = 0
         return status
@@ -143,12 +140,12 @@ class ClusterAtWork:
         words = ["agent", "--control", f"127.0.0.1:{through or self.port}", "--node", node, "--end-jobs"]
         words += ["--accelerators", f"{about.type}:{about.accelerators}", "--root", str(self.root / node)]
         words += ["--token-file", str(self.root / "plane" / "agent.token")]
-        self.agents[node] = foundry().make({"words": words, "log": str(self.root / f"{node}.log")})
+        self.agents[node] = foundry().make(words, self.root / f"{node}.log")
 
     def end_agent(self, node: str, number: signal.Signals = signal.SIGKILL) -> None:
         pid = self.agents.pop(node)
         os.kill(pid, number)
-        ended_within(pid, self._logs)
+        assert ends(pid, PATIENCE_S), f"the agent does not end\n{self._logs()}"
         foundry().status(pid)
 
     # People.
@@ -270,62 +267,11 @@ class ClusterAtWork:
                     os.kill(pid, signal.SIGKILL)
 
 
-class Foundry:
-    """Our end of `foundry.py`."""
-
-    def __init__(self) -> None:
-        command, environment = [sys.executable, str(FOUNDRY)], {**os.environ, "PYTHONPATH": SOURCE}
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True)
-        atexit.register(self.close)
-
-    def make(self, order: dict[str, Any]) -> int:
-        return self._answer(order)
-
-    def status(self, pid: int) -> int:
-        return self._answer({"ended": pid})
-
-    def close(self) -> None:
-        self._process.communicate()
-
-    def _answer(self, order: dict[str, Any]) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(order), file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
-
-
-@cache
-def foundry() -> Foundry:
-    return Foundry()
-
-
 def wait_for(reached: Callable[[], bool], what: str, logs: Callable[[], str] = str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not reached():
         assert time.monotonic() < deadline, f"in vain: {what}\n{logs()}"
         time.sleep(LOOK_S)
-
-
-def has_ended(pid: int) -> bool:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
-
-
-def ended_within(pid: int, logs: Callable[[], str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(pid)
-        try:
-            assert select.select([handle], [], [], PATIENCE_S)[0], f"process {pid} does not end\n{logs()}"
-        finally:
-            os.close(handle)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _listens(port: int) -> bool:

@@ -15,7 +15,9 @@ from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE
+from fairlead.core.inference import Routes
 from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
+from fairlead.core.operands import FALSE, INFINITY, TRUE, ZERO, moment
 from fairlead.core.plan import TUNED, Launches
 from fairlead.workloads.nature import Nature, Standing
 from fairlead.workloads.profiles import ThroughputTable
@@ -74,6 +76,7 @@ class World:
         self.jobs: dict[int, Job] = {}
         self.running: Ints = NONE
         self.natures = Natures(natures or {})
+        self.serving: frozenset[int] = frozenset()  # who has a route
         # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit, a nature.
         self.natural = False
         self.costly, self._saving, self._limited, self._in_part = False, False, False, False
@@ -131,19 +134,27 @@ class World:
                 left[mine] -= need
         return np.array(short, dtype=np.int64)
 
+    def route(self, launches: Launches, routes: Routes) -> Ints:
+        """Who is launched with a route serves requests, and who goes on with one; returned are those who are new in that and
+        go on. Requests are not this world's: a session goes on as it would with the replicas it asked for, in any company."""
+        if not routes and not self.serving:
+            return NONE
+        before, self.serving = self.serving, self.serving - set(launches.jobs.tolist()) | set(routes)
+        return np.array(sorted(set(routes) - before - set(launches.jobs.tolist())), dtype=np.int64)
+
     def launch(self, launches: Launches, now: float) -> Ints:
         """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
         jobs, c = launches.jobs, self.columns
         self.where.take(launches, self.running)
         self.type[jobs] = launches.types
-        since: float | Floats = now
-        if self.costly:
-            since = now + np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
+        since = moment(now)
         if self._limited:
-            c["run_started"][jobs] = now
+            c["run_started"][jobs] = since
+        if self.costly:
+            since = since + np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
         c["since"][jobs] = c["began"][jobs] = c["kept_at"][jobs] = since
         c["kept"][jobs] = c["base"][jobs]
-        self.started[jobs] = True
+        self.started[jobs] = TRUE
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
         return self._set_rates(jobs, now)
@@ -189,7 +200,7 @@ class World:
 
     def steps_at(self, jobs: Ints, when: float | Floats) -> Floats:
         c = self.columns
-        done = c["base"][jobs] + c["rate"][jobs] * np.maximum(when - c["since"][jobs], 0.0)
+        done = c["base"][jobs] + c["rate"][jobs] * np.maximum(np.asarray(when) - c["since"][jobs], ZERO)
         return np.minimum(done, c["steps"][jobs])
 
     def saved_steps(self, jobs: Ints, now: float) -> Floats:
@@ -216,7 +227,7 @@ class World:
         """Who ends up to that second, in order of the end, then of the number."""
         if self.next_end() > when:
             return NONE
-        ending = self.running[self.ends[self.running] <= when]
+        ending = self.running[self.ends[self.running] <= moment(when)]
         ending.sort()
         return ending[self.ends[ending].argsort(kind="stable")]
 
@@ -230,23 +241,24 @@ class World:
 
     def _leave(self, jobs: Ints) -> Ints:
         neighbours = self._sharing(jobs)
-        self.columns["rate"][jobs] = 0.0
-        self.ends[jobs] = np.inf
+        self.columns["rate"][jobs] = ZERO
+        self.ends[jobs] = INFINITY
         self._next_end = None
         if self.natural:
             self.natures.leave(jobs)
         self.where.release(jobs)
-        self.running = self.running[self.ends[self.running] < np.inf]
+        self.running = self.running[self.ends[self.running] < INFINITY]
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
     def _size_up(self, launches: Launches) -> None:
         """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
         sizes = launches.workers
-        if self.natural or launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
+        as_asked = sizes.tobytes() == self.asked[launches.jobs].tobytes()  # a tenth of what it takes to count differences
+        if self.natural or launches.batch_sizes is not None or not as_asked:
             self._resize(launches)
         if not self._spread_tells:
             return
-        self.spread[launches.jobs] = False
+        self.spread[launches.jobs] = FALSE
         if len(launches.accelerators) == len(launches.jobs):
             return
         node = self.cluster.node_of[launches.accelerators]
@@ -262,17 +274,19 @@ class World:
     def _resize(self, launches: Launches) -> None:
         """Look up who runs at another size or batch size than it asked for, or did so before."""
         for index, (number, workers) in enumerate(zip(launches.jobs.tolist(), launches.workers.tolist())):
-            kind = self.jobs[number].kind
+            kind, asked = self.jobs[number].kind, self.jobs[number].workers
             wanted = 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])
             if number in self.natures:
                 self.natures.give(number, wanted)
                 of_host = (launches.cpus, launches.host_memory_gb)
                 cpus, memory = (0.0 if column is None else float(column[index]) for column in of_host)
                 self.natures.give_of_host(number, cpus, memory)
+            elif number in self.serving:  # whose replicas do no more together than one
+                workers = asked
             elif kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):
                 kind = kind_of(model_of(kind), wanted)
-            self.row[number], self.part[number] = self._row_at(kind, self.jobs[number].workers, workers)
-            self.asked[number] = workers
+            self.row[number], self.part[number] = self._row_at(kind, asked, workers)
+            self.asked[number] = launches.workers[index]
             self._in_part = self._in_part or self.part[number] != 1.0
 
     def _row_at(self, kind: str, asked: int, workers: int) -> tuple[int, float]:
@@ -366,6 +380,9 @@ class World:
             return NONE
         row, type_ = self.row[jobs[of]], self.type[jobs[of]]
         factor = self.table.paired[row, self.row[mate], type_] / np.maximum(self.table.alone[row, type_], 1e-300)
+        if self.serving:
+            factor[np.isin(jobs[of], list(self.serving))] = 1.0
+            mate = mate[~np.isin(mate, list(self.serving))]
         turn = np.arange(len(of)) - of.searchsorted(of)  # a job's first mate, its second, ...: each slows it in turn
         for one in range(int(turn.max()) + 1):
             now = (turn == one).nonzero()[0]
@@ -397,7 +414,8 @@ class World:
         if not self.where.shared:
             return NONE
         of, mate = self._company(jobs)
-        return np.unique(np.concatenate((jobs[of], mate)))
+        both = np.unique(np.concatenate((jobs[of], mate)))
+        return both[~np.isin(both, list(self.serving))] if self.serving else both
 
     def _reserve(self, size: int) -> None:
         old = len(self.row)

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import note, out, print_json
-from fairlead.config.source import read_yaml
+from fairlead.cli.job_table import job_table, told
+from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.core.errors import InputError
-from fairlead.core.job import ELASTIC
-from fairlead.report.columns import duration
 from fairlead.runtime.packing import digest_of, pack
 from fairlead.runtime.tasks import TaskSpec, checked
 
@@ -105,6 +103,8 @@ def submit(
 
 
 def _task_in(file: str) -> dict[str, Any]:
+    from fairlead.config.source import read_yaml  # half of the time that the other verbs take to start
+
     written = read_yaml(file)
     written.mapping(TaskSpec.model_fields)
     return dict(written.data)
@@ -135,27 +135,9 @@ def queue(
     if json:
         print_json({"jobs": jobs})
         return
-    table = Table(box=box.SIMPLE)
-    for heading in ("number", "name", *(["user"] if everybody else []), "phase", "done", "steps/s"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("where, or why not", min_width=24)
-    for job in jobs:
-        done = f"{100 * job['steps_done'] / job['steps']:.0f} %"
-        where = where_of(job)
-        rate = f"{job['rate']:.3g}" if job["rate"] else ""
-        user = [job["user"]] if everybody else []
-        table.add_row(str(job["number"]), job["name"], *user, job["phase"], done, rate, where)
-    out.print(table)
+    out.print(job_table(jobs, out.width, users=everybody))
     if len(jobs) == MOST_LISTED:
         note(f"of all jobs, those that run and the youngest are shown, {MOST_LISTED:,} in all")
-
-
-def where_of(job: Mapping[str, Any]) -> str:
-    """Where a job runs, an elastic one also with how many workers; or why it does not."""
-    nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
-    if nodes and job.get("mode") == ELASTIC:
-        return f"{nodes}, {many} {'worker' if many == 1 else 'workers'}"
-    return nodes or str(job.get("reason", {}).get("text", ""))
 
 
 def info(name: NameArgument, json: JsonOption = False) -> None:
@@ -164,17 +146,8 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
     if json:
         print_json(job)
         return
-    for key, value in job.items():
-        if value not in (None, "", []):
-            out.print(f"{key:>16}  {_shown(key, value)}", highlight=False)
-
-
-def _shown(key: str, value: Any) -> str:
-    if key == "reason":
-        return str(value["text"])
-    if isinstance(value, float):
-        return duration(value) if key.endswith("_s") else f"{value:,.6g}"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    for what, value in told(job):
+        out.print(f"{what:>16}  {value}", highlight=False, markup=False, soft_wrap=True)
 
 
 def why(name: NameArgument, json: JsonOption = False) -> None:
@@ -202,12 +175,16 @@ def nodes(json: JsonOption = False) -> None:
     if json:
         print_json({"nodes": found})
         return
-    table = Table("name", "type", "accelerators", "free", "up", "agent", "jobs", box=box.SIMPLE)
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
+    table.add_column("name", overflow="fold")
+    for heading in ("type", "accelerators", "free", "up", "agent"):
+        table.add_column(heading, no_wrap=True, justify="right" if heading in ("accelerators", "free") else "left")
+    table.add_column("jobs", overflow="fold", min_width=16)
     for node in found:
         there = "connected" if node["connected"] else "away"
         up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
         counts = (str(node["accelerators"]), str(node["free"]))
-        table.add_row(node["name"], node["type"], *counts, up, there, ", ".join(node["jobs"]))
+        table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, ", ".join(node["jobs"]))))
     out.print(table)
 
 
@@ -222,13 +199,13 @@ def drain(
     wait where there is no room, and none is placed on it any more. fairlead nodes shows when it is empty. It stays drained over
     restarts. Needs an admin's token. Exit codes: 0 done, 2 not.
     """
-    told = control_plane().drain(node, undo=undo)
+    answer = control_plane().drain(node, undo=undo)
     if json:
-        print_json(told)
+        print_json(answer)
     elif undo:
         out.print(f"{node} is used again", highlight=False)
     else:
-        left = f"; to leave at the next round: {', '.join(told['jobs'])}" if told["jobs"] else "; nothing runs on it"
+        left = f"; to leave at the next round: {', '.join(answer['jobs'])}" if answer["jobs"] else "; nothing runs on it"
         out.print(f"{node} is drained{left}", highlight=False)
 
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import note, out, print_json
+from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction import evaluation, learners, training
 from fairlead.prediction.dataset import Dataset, dataset

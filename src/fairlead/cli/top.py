@@ -13,13 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import out, print_json
-from fairlead.cli.people import control_plane, where_of
-from fairlead.report.columns import duration
-
-WIDE = 110
-"""Columns of a terminal in which everything about a job has room."""
+from fairlead.cli.job_table import job_table
+from fairlead.cli.output import JsonOption, out, print_json
+from fairlead.cli.people import control_plane
 
 _OTHERS = "·"  # somebody else's job, which a user does not see
 
@@ -53,7 +49,9 @@ def picture(seen: Mapping[str, Any], width: int) -> Group:
     phases = [job["phase"] for job in seen["jobs"]]
     counts = ", ".join(f"{phases.count(phase)} {phase}" for phase in ("running", "waiting", "queued"))
     head = Text(f"second {seen['second']:,.0f}   {seen['policy']}   {counts}", style="bold")
-    return Group(head, _nodes(seen["nodes"]), _jobs(seen["jobs"], width >= WIDE), _decisions(seen["decisions"]))
+    return Group(
+        head, _nodes(seen["nodes"]), job_table(seen["jobs"], width, users=True, left=True), _decisions(seen["decisions"])
+    )
 
 
 def _nodes(nodes: list[dict[str, Any]]) -> Table:
@@ -66,22 +64,6 @@ def _nodes(nodes: list[dict[str, Any]]) -> Table:
             cells.append(f"[{'+'.join(name or _OTHERS for name in holders) or 'free'}{used}]")
         there = "drained" if node["drained"] else "connected" if node["connected"] else "away"
         table.add_row(node["name"], node["type"], there, Text(" ".join(cells)))
-    return table
-
-
-def _jobs(jobs: list[dict[str, Any]], wide: bool) -> Table:
-    table = Table(box=box.SIMPLE)
-    for heading in ("job", "user", "phase", "workers", "done", "steps/s", "time left"):
-        if wide or heading not in ("user", "workers"):
-            table.add_column(heading, no_wrap=True)
-    table.add_column("where, or why not", min_width=24)
-    for job in jobs:
-        left, rate = job["left_s"], f"{job['rate']:.3g}" if job["rate"] else ""
-        done = f"{job['steps_done']:,.0f}" if not job["steps_known"] else f"{100 * job['steps_done'] / job['steps']:.0f} %"
-        where = where_of(job)
-        left_text = "" if left is None else duration(left)
-        user, workers = ([job["user"]], [str(job["workers"])]) if wide else ([], [])
-        table.add_row(job["name"], *user, job["phase"], *workers, done, rate, left_text, Text(where))
     return table
 
 

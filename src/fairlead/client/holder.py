@@ -192,7 +192,11 @@ class Holder:
     def batch_size(self, size: int) -> None:
         if size < 1:
             raise ValueError(f"batch_size = {size}: expected 1 or more")
-        self._numbers[Field.BATCH_SIZE] = size
+        numbers = self._numbers
+        if numbers[Field.BEGAN_NS] and size != numbers[Field.BATCH_SIZE]:  # how fast it is counts from here on
+            numbers[Field.BEGAN_AT] = self.steps
+            numbers[Field.BEGAN_NS] = numbers[LAST_NS]
+        numbers[Field.BATCH_SIZE] = size
 
     def _where(self) -> int:
         return self.steps

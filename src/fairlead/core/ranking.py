@@ -12,6 +12,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.columns import JobColumns
+from fairlead.core.operands import INFINITY
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 
@@ -57,7 +58,7 @@ def crossing(now: float, key: Floats, who: Ints, growth: Floats | Ints) -> float
     if not len(who) or len(who) == len(key):
         return math.inf
     standing, moving = key.copy(), key[who]
-    standing[who] = math.inf  # who moves is not in anybody's way; behind all stands nobody
+    standing[who] = INFINITY  # who moves is not in anybody's way; behind all stands nobody
     standing.sort()
     waits = (standing[standing.searchsorted(moving)] - moving) / growth
     wait: float = waits.item(waits.argmin())
@@ -68,8 +69,9 @@ def smallest_first(key: Floats | Ints, enough: int) -> Ints:
     """Positions by ascending key, ties by position; at least the first `enough`, and never half of a tie."""
     if enough >= len(key) or len(key) < 64:
         return key.argsort(kind="stable")
-    limit = np.partition(key, enough)[enough]
-    candidates = (key <= limit).nonzero()[0]
+    split = key.copy()
+    split.partition(enough)
+    candidates = (key <= split[enough : enough + 1]).nonzero()[0]
     return np.asarray(candidates[key[candidates].argsort(kind="stable")])
 
 
@@ -127,7 +129,7 @@ def _small_enough(workers: Ints, at: int, free: int) -> list[int]:
     """Who fits, from a position on, into what others left: found at once where they are far away, one by one from there on."""
     found: list[int] = []
     while at < len(workers) and free > 0:
-        small = workers[at:] <= free
+        small = workers[at:] <= np.array(free)
         jump = int(small.argmax())
         if not small[jump]:
             break

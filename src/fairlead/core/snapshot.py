@@ -14,6 +14,7 @@ from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ColumnStore, JobColumns
 from fairlead.core.errors import FairleadError
 from fairlead.core.holdings import Holdings
+from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import NO_FACTS, Facts, Rates
 
@@ -51,6 +52,7 @@ class Snapshot:
     history: Floats  # accelerator-seconds of the jobs that have finished, in order of their end
     run_to_completion: bool = False  # who runs is left alone until it ends
     first_step_s: float = 0.0  # who has not made a step since its start is left alone for so long
+    round_s: float = 0.0  # of the scheduler that decides; 0: at every event
     any_drained: bool = False
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
     weighted: bool = True  # whether any job may have a weight other than 1
@@ -61,6 +63,7 @@ class Snapshot:
     through: JobColumns = field(default_factory=_nobody)  # who did all their steps, of groups that others are still in
     adaptations: Adaptations = field(default_factory=Adaptations)  # how batch sizes have changed so far
     waits: Waits = field(default_factory=lambda: NO_WAITS)  # who of the queued waits for others
+    routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of those who run and serve requests
 
     @property
     def regimes(self) -> Mapping[int, tuple[Regime, ...]]:

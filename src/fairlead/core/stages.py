@@ -46,6 +46,15 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class Planning(Policy, Protocol):
+    """A policy whose memo is a plan of what comes next: it stands where the next one is not there in time."""
+
+    def meanwhile(self, view: Snapshot, memo: Memo) -> Selection:
+        """What an old plan says of a moment at which others may be there than it is about. It takes no time."""
+        ...
+
+
+@runtime_checkable
 class Allocator(Protocol):
     """Who should have which fraction of time on which type. Pure as a policy is; asked only when something has changed. The
     round mechanism makes a policy of it."""

@@ -14,6 +14,7 @@ import orjson
 from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Floats, Ints, Node
 from fairlead.core.errors import JournalError
+from fairlead.core.inference import Route
 from fairlead.core.job import Job
 from fairlead.core.plan import NO_LAUNCHES, Launches, RoundPlan
 from fairlead.core.reasons import Code, Reason
@@ -32,6 +33,7 @@ _IN_WORDS = {str: "text", int: "a whole number", dict: "a mapping"}
 _MOST_WORKERS = _MOST_ACCELERATORS = 1_000_000
 _MOST_IN_COLUMN = 10_000_000
 _MOST_WHOLE = 2**53
+_MUST_BE = ("steps", "weight")
 _OTHER_DEFAULTS = tuple(default for _, default in _JOB_DEFAULTS[_USUAL:])
 
 
@@ -139,7 +141,7 @@ def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
     for name, value in record.items():
         sort = _SORT_OF.get(name)  # what is no field is told below
         if sort is float:
-            values[name] = _not_nan(name, value)
+            values[name] = _amount(name, value)
         elif sort is tuple:
             values[name] = tuple(_of_sort(int if name == "after" else str, name, each) for each in value)
         elif sort is int:
@@ -166,6 +168,14 @@ def _not_nan(name: str, value: Any) -> float:
     number = float(value)
     if math.isnan(number):
         raise ValueError(f"{name} is not a number")
+    return number
+
+
+def _amount(name: str, value: Any) -> float:
+    """Of what a job says of itself: never below 0, and work and weight there are."""
+    number = _not_nan(name, value)
+    if number < 0 or (name in _MUST_BE and not 0 < number < math.inf):
+        raise ValueError(f"{name} is {number:g}, not {'a finite number above 0' if name in _MUST_BE else '0 or more'}")
     return number
 
 
@@ -218,6 +228,8 @@ def _planned(event: ev.RoundPlanned) -> dict[str, Any]:
             amounts: Floats | None = getattr(starts, name)
             if amounts is not None and amounts.any():
                 record[name] = amounts
+    if plan.routes:
+        record["routes"] = [[n, r.accelerators, r.parts, r.batch, r.rate] for n, r in sorted(plan.routes.items())]
     return record
 
 
@@ -241,7 +253,11 @@ def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
         for number, by, code, facts in record.get("refused", ())
     )
     admitted, ended, suspended = (_ints(record.get(name, ())) for name in ("admitted", "ended", "suspended"))
-    return ev.RoundPlanned(RoundPlan(float(record["t"]), refused, admitted, ended, suspended, launches))
+    routes = {
+        int(number): Route(tuple(map(int, places)), tuple(map(float, parts)), int(batch), float(rate))
+        for number, places, parts, batch, rate in record.get("routes", ())
+    }
+    return ev.RoundPlanned(RoundPlan(float(record["t"]), refused, admitted, ended, suspended, launches, routes))
 
 
 def _progress(event: ev.ProgressReported) -> dict[str, Any]:

@@ -189,7 +189,12 @@ class Loop:
 
     def _view(self, moment: float) -> Snapshot:
         stages = self.stages
-        return self.state.snapshot(moment, run_to_completion=stages.run_to_completion, first_step_s=stages.first_step_s)
+        return self.state.snapshot(
+            moment,
+            run_to_completion=stages.run_to_completion,
+            first_step_s=stages.first_step_s,
+            round_s=stages.round_s,
+        )
 
     def _decide(self, view: Snapshot, memo: Memo, stages: Stages) -> Decision:
         began = self.stopwatch()

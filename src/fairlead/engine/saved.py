@@ -85,7 +85,7 @@ def _told(state: State) -> tuple[ev.Event, ...]:
         ev.Opened(0.0, state.cluster, state.scheduler, journal=state.journal),
         ev.MemoChanged(0.0, state.memo),
         ev.FactsLearned(0.0, state.learned),
-        ev.RoundPlanned(RoundPlan(0.0, refused=tuple(state.refusals.items()))),
+        ev.RoundPlanned(RoundPlan(0.0, refused=tuple(state.refusals.items()), routes=state.routes)),
     )
 
 
@@ -137,7 +137,7 @@ def _state(arrays: Arrays) -> State:
     state.time, state.any_min_run, state.lessons = about["time"], about["any_min_run"], about["lessons"]
     state.scheduler, state.memo, state.learned = opened.scheduler, memo.memo, learned.facts
     state.journal = opened.journal
-    state.refusals = dict(planned.plan.refused)
+    state.refusals, state.routes = dict(planned.plan.refused), planned.plan.routes
     state.job_of = {event.number: event.job for event in submitted if isinstance(event, ev.JobSubmitted)}
     size = arrays["ints"].shape[1]
     state.next_number = size

@@ -5,7 +5,9 @@ to be as fast as its relative speed says. Once it was seen at rate m_s on types 
 
 A rate is remembered by kind, workers, type and whether a gang stood on more nodes than it needs (*spread*), and replaced when a
 later one differs by more than a tenth. Of spread and not, the one that was not seen is taken to be like the other. A batch size
-that a plan gave, or left to the job, is another one than the kind's, and its rate is not remembered for the kind.
+that a plan gave, or left to the job, is another one than the kind's, and its rate is not remembered for the kind. A job that
+announced another one than it began with is measured as of the kind at that size, in steps of it; until it was, the rate that it
+began with stands. What was measured of a model at its sizes is what is known of other batches.
 
 Of elastic jobs it learns what `fitted` does: how fast each would be with other workers, and how its loss goes on."""
 
@@ -13,14 +15,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
-from fairlead.core.job import TIMED
+from fairlead.core.job import TIMED, batch_size_of, kind_of, model_of
 from fairlead.core.plan import Facts, Lesson, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimation.fitted import ModelSizes, by_job, elastic_rows, lessons
@@ -43,14 +45,15 @@ class Measured:
 
     def learn(self, view: Snapshot) -> Lesson:
         """Of all that run alike on one type, the mean counts: one number, which is known or is not."""
-        jobs, seen = view.jobs.runners, dict[tuple[int, int, int, bool], list[float]]()
-        columns = (jobs.kind, jobs.held, jobs.type, spread_gangs(jobs, view), jobs.rate, jobs.batch_size)
-        for kind, workers, type_, spread, rate, size in zip(*(column.tolist() for column in columns)):
-            if rate > 0 and view.names.kinds[kind] != TIMED and not size:
-                seen.setdefault((kind, workers, type_, spread), []).append(rate)
+        jobs, seen = view.jobs.runners, dict[tuple[str, int, int, bool], list[float]]()
+        columns = (jobs.number, jobs.kind, jobs.held, jobs.type, spread_gangs(jobs, view), jobs.rate, jobs.batch_size)
+        for number, code, workers, type_, spread, rate, size in zip(*(column.tolist() for column in columns)):
+            if rate > 0 and view.names.kinds[code] != TIMED and not size:
+                kind, worth = _present(view, number, view.names.kinds[code])
+                seen.setdefault((kind, workers, type_, spread), []).append(rate / worth)
         facts = dict[str, object]()
         for (kind, workers, type_, spread), rates in seen.items():
-            name = _fact(view.names.kinds[kind], workers, view.cluster.type_names[type_], spread)
+            name = _fact(kind, workers, view.cluster.type_names[type_], spread)
             mean, known = sum(rates) / len(rates), view.learned.get(name, 0.0)
             if abs(mean - known) > TELLS * known:
                 facts[name] = mean
@@ -60,21 +63,56 @@ class Measured:
 
     def rates(self, view: Snapshot) -> Rates:
         jobs, types = view.jobs, view.cluster.type_names
-        looks: dict[tuple[int, int], int] = {}
-        row = [looks.setdefault(look, len(looks)) for look in zip(jobs.kind.tolist(), jobs.workers.tolist())]
+        looks: dict[tuple[str, int, str, float], int] = {}
+        row = []
+        for number, code, workers in zip(jobs.number.tolist(), jobs.kind.tolist(), jobs.workers.tolist()):
+            kind = view.names.kinds[code]
+            row.append(looks.setdefault((kind, workers, *_present(view, number, kind)), len(looks)))
         speed = np.array([self.speeds.get(name, 1.0) for name in types])
         alone, spread = np.ones((2, len(looks), len(types)))
-        for (kind, workers), at in looks.items():
-            name = view.names.kinds[kind]
-            if name != TIMED:
-                near, far = (
-                    np.array([view.learned.get(_fact(name, workers, t, wide), 0.0) for t in types]) for wide in (False, True)
-                )
+        for (kind, workers, present, worth), at in looks.items():
+            if kind != TIMED:
+                near, far = worth * _seen(view.learned, present, workers, types)
+                if not (near + far).any():
+                    near, far = _seen(view.learned, kind, workers, types)
                 alone[at] = _filled(np.where(near > 0, near, far), speed)
                 spread[at] = np.where(far > 0, far, alone[at])
-        base = Rates(np.array(row, dtype=np.int64), alone, spread, np.zeros((len(looks), len(looks), len(types))))
+        paired = np.zeros((len(looks), len(looks), len(types)))
+        batches = MeasuredBatches(view.learned, types, speed) if view.adaptations else None
+        base = Rates(np.array(row, dtype=np.int64), alone, spread, paired, other_batches=batches)
         elastic = elastic_rows(view)
         return by_job(base, ModelSizes(view, base, elastic, None)) if len(elastic) else base
+
+
+class MeasuredBatches:
+    """Rates of a model at the batch sizes at which it was measured, in steps of the kind's own; of kinds that say their own."""
+
+    def __init__(self, learned: Facts, types: tuple[str, ...], speed: Floats) -> None:
+        self._learned, self._types, self._speed = learned, types, speed
+
+    def of(self, kind: str, workers: int) -> Mapping[int, Floats]:
+        own, found = batch_size_of(kind), dict[int, Floats]()
+        alike = {
+            other for other, held, *_ in measured_rates(self._learned) if model_of(other) == model_of(kind) and held == workers
+        }
+        for other in alike if own is not None else ():
+            near, far = _seen(self._learned, other, workers, self._types)
+            if (size := batch_size_of(other)) is not None and own is not None:
+                found[size] = _filled(np.where(near > 0, near, far), self._speed) * (size / own)
+        return dict(sorted(found.items()))
+
+
+def _present(view: Snapshot, number: int, kind: str) -> tuple[str, float]:
+    """Which kind a job is at the batch size that it has announced, and how many declared steps one of its steps is."""
+    past = view.regimes.get(number, ())
+    if not past or past[-1].batch_size == past[0].batch_size:
+        return kind, 1.0
+    return kind_of(model_of(kind), past[-1].batch_size), past[-1].batch_size / past[0].batch_size
+
+
+def _seen(learned: Facts, kind: str, workers: int, types: tuple[str, ...]) -> Floats:
+    """By type, near to each other and spread; 0 where nobody has seen it."""
+    return np.array([[learned.get(_fact(kind, workers, t, wide), 0.0) for t in types] for wide in (False, True)])
 
 
 def _filled(measured: Floats, speed: Floats) -> Floats:

@@ -29,6 +29,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.policies.classes import lots
+from fairlead.policies.program import Model
 from fairlead.policies.sifting import Sifted
 from fairlead.policies.supply import Supply
 from fairlead.policies.ways import Ways
@@ -175,7 +176,7 @@ class _Bounded:
         likely = np.array([way in near.ways for way in self._whose], dtype=np.bool_)
         first = np.concatenate(((ways.two < 0) | likely, np.ones(2 * every, dtype=np.bool_)))
         bounds = (np.zeros(len(cost)), upper, np.full(len(room), -np.inf), room)
-        self.program = Sifted(name, cost, *bounds, entries, first, tolerance=1e-10)
+        self.program = Sifted(name, Model(cost, *bounds, entries), first, tolerance=1e-10)
         laid: list[tuple[int, Layout, Stretches, Ints]] = []
         self._bounds: list[tuple[int, Layout, int]] = []  # by row: a class, a layout, a block
         for group, (rank, key) in enumerate(zip(ranked, keys)):

@@ -27,7 +27,7 @@ from fairlead.policies.classes import Classes, lots
 from fairlead.policies.dealing import Clash, dealt_out, stuck
 from fairlead.policies.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.max_min import SLIGHT
-from fairlead.policies.program import TOLERANCE, Program, Solution
+from fairlead.policies.program import TOLERANCE, Model, Program, Solution
 from fairlead.policies.sifting import Sifted
 from fairlead.policies.ways import Ways
 
@@ -239,14 +239,15 @@ class _Model:
         lower[0] = 0.0 if scaled else -np.inf
         entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
         below = np.full(resources + classes, -np.inf)
+        model = Model(cost, lower, upper, below, above, entries)
         self.program: Program | Sifted
         if scaled:
-            self.program = Program(supply.name, cost, lower, upper, below, above, entries, tolerance=1e-10)
+            self.program = Program(supply.name, model, tolerance=1e-10)
         else:
-            alone = np.append(True, ways.two < 0)
-            self.program = Sifted(supply.name, cost, lower, upper, below, above, entries, alone, tolerance=1e-10)
+            self.program = Sifted(supply.name, model, np.append(True, ways.two < 0), tolerance=1e-10)
         self._base = resources + classes
         self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
+        self._wanted = np.zeros(0)  # and how much is asked for beyond it
         self._expected: tuple[Ints, Floats] = (self.owner, self.speed)
         self._leveled = not scaled  # whether it looks for the least excess
 
@@ -273,8 +274,9 @@ class _Model:
             self._ask(np.append(all_, owner), np.append(np.zeros(len(all_)), speed), asked)
         elif not self.scaled:
             wanted = asked.beyond(self.owner, self.speed)
-            rows = self._base + np.arange(len(wanted))
-            self.program.row_bounds(rows, wanted, np.full(len(wanted), np.inf))
+            other = (wanted != self._wanted).nonzero()[0]  # where levels rise, most stand still
+            self.program.row_bounds(self._base + other, wanted[other], np.full(len(other), np.inf))
+            self._wanted = wanted
         for _ in range(_ROUNDS):
             found = self.program.solve()
             owner, speed = self._short(found.values, asked)
@@ -317,6 +319,7 @@ class _Model:
         some = faster > 0
         rows, columns, values = row[some], sides.way[at[some]] + 1, (faster * sides.weight[at])[some]
         wanted = asked.beyond(owner, speed)
+        self._wanted = np.append(self._wanted, wanted)
         if self.scaled:
             rows, columns = np.append(rows, np.arange(len(owner))), np.append(columns, np.zeros(len(owner), dtype=np.int64))
             values, wanted = np.append(values, -wanted), np.zeros(len(owner))

@@ -30,12 +30,22 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Routed:
+    """How requests are dealt out to the workers of a launch that serves them."""
+
+    batch: int  # at once
+    rate: float  # requests per second, to all of them
+    parts: tuple[float, ...]  # of these, by rank
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """What a plan gives a launch besides its accelerators."""
 
     batch_size: int = 0  # of the whole gang; 0: the job's own, -1: it tunes it
     cpus: float = 0.0  # for each worker; 0: nothing was said
     host_memory_gb: float = 0.0  # likewise
+    routed: Routed | None = None  # where it serves requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,16 @@ class Extend:
     max_s: float
 
 
-Order: TypeAlias = Launch | Revoke | Kill | Extend
+@dataclass(frozen=True, slots=True)
+class Reroute:
+    """Requests are dealt out in another way from now on; the workers stay."""
+
+    job: int
+    generation: int
+    routed: Routed
+
+
+Order: TypeAlias = Launch | Revoke | Kill | Extend | Reroute
 
 
 @dataclass(frozen=True, slots=True)

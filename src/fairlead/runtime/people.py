@@ -205,6 +205,8 @@ class ControlPlane:
         raise RefusedRequest(answer.status_code, _why(answer))
 
     def _trust(self) -> ssl.SSLContext | bool:
+        if not self.url.lower().startswith("https:"):
+            return False  # nobody to be believed; reading the system's authorities would take longer than the answer
         if not self.authority:
             return True
         try:

@@ -94,7 +94,7 @@ class TaskSpec(BaseModel):
     kind: Label = ""
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
     mode: Annotated[
-        Literal["static", "accordion", "gns", "elastic"],
+        Literal["static", "accordion", "gns", "expert", "elastic"],
         Field(description="how its batch size changes; elastic: it may be started with another number of workers too"),
     ] = "static"
     steps: Positive = UNKNOWN_STEPS

@@ -24,6 +24,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
+from fairlead.passes import passes_of
 
 _LARGEST_LOCAL = {"yolov3": 8}
 """Where more was measured than fits everywhere: Pollux' authors stop here."""
@@ -108,12 +109,9 @@ class Application:
         return min(at, len(self.ends) - 1)
 
     def split(self, batch_size: int, workers: int) -> Split:
-        """As large pieces as fit. Where one worker alone does more than the smallest batch, it takes two passes at least:
-        gradients' noise cannot be told from a single one."""
+        """As large pieces as fit."""
         local = math.ceil(batch_size / workers - 1e-8)
-        passes = math.ceil(local / self.most_local - 1e-8)
-        if workers == 1 and batch_size > self.smallest:
-            passes = max(passes, 2)
+        passes = int(passes_of(batch_size, workers, self.most_local, self.smallest))
         piece = math.ceil(local / passes - 1e-8)
         return Split(max(1, min(piece, self.largest // (workers * passes))), passes)
 
@@ -130,9 +128,7 @@ class Application:
         if least >= self.largest:
             return self.split(self.largest, workers)
         sizes = np.geomspace(least, self.largest, _SIZES)
-        passes = np.ceil(sizes / workers / self.most_local - 1e-8)
-        if workers == 1:
-            passes[sizes > self.smallest + 1e-8] = np.maximum(passes[sizes > self.smallest + 1e-8], 2)
+        passes: Floats = passes_of(sizes, workers, self.most_local, self.smallest)
         local = np.ceil(sizes / workers / passes - 1e-8)
         batch = np.minimum(local * passes * workers, self.largest)
         fits = (local >= self.least_local) & (local <= self.most_local) & (local * passes * workers <= self.largest)
@@ -145,8 +141,12 @@ class Application:
     def rate(self, per_node: tuple[int, ...], split: Split, epoch: int) -> float:
         """Progress a second."""
         batch = min(max(split.batch_size(sum(per_node)), self.smallest), self.largest)
-        sqr, var = self.noise(batch, epoch)
-        return float(_gain(sqr, var, batch / self.smallest)) / self._step_s(per_node, split)
+        return self.gain(batch, epoch) / self.step_s(per_node, split)
+
+    def gain(self, batch_size: int, epoch: int) -> float:
+        """Progress of a step."""
+        sqr, var = self.noise(batch_size, epoch)
+        return float(_gain(sqr, var, batch_size / self.smallest))
 
     def run_s(self, per_node: tuple[int, ...], split: Split) -> float:
         """A whole training on one placement, with one split."""
@@ -158,9 +158,9 @@ class Application:
         )
         sqr, var = ((1 - share) * grad[below] + share * grad[above] for grad in (self.grad_sqr, self.grad_var))
         gain = _gain(sqr, var, batch / self.smallest)
-        return float((np.diff(self.ends, prepend=0.0) / gain).sum()) * self._step_s(per_node, split)
+        return float((np.diff(self.ends, prepend=0.0) / gain).sum()) * self.step_s(per_node, split)
 
-    def _step_s(self, per_node: tuple[int, ...], split: Split) -> float:
+    def step_s(self, per_node: tuple[int, ...], split: Split) -> float:
         step_s, sync_s = self.curve(per_node).at(split.local)
         return float(step_s + (split.passes - 1) * (step_s - sync_s))
 

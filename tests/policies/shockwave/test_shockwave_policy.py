@@ -5,12 +5,16 @@ from __future__ import annotations
 from itertools import product
 from math import inf, nan
 
+import numpy as np
 import pytest
 
+from fairlead.core import events as ev
+from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.events import MemoChanged
 from fairlead.core.job import Job
+from fairlead.core.plan import RoundPlan
 from fairlead.policies.shockwave.policy import Shockwave
 from fairlead.testing import Harness, job
 from scenes import state_of, table_of, view_of
@@ -43,6 +47,49 @@ def test_a_job_that_changes_its_speed_is_planned_anew_at_once_or_at_the_next_pla
     _, memo = policy.select(view_of(state, table=slow), None)
     assert policy.select(view_of(state, 300.0, slow), memo)[1] is memo
     assert (policy.select(view_of(state, 300.0, fast), memo)[1] is not memo) == reactive
+
+
+@pytest.mark.parametrize("reactive", [True, False])
+def test_a_batch_size_that_is_announced_is_planned_with_though_no_speed_is_known_of_it(reactive: bool) -> None:
+    policy = Shockwave(rounds=10, round_s=300.0, reactive=reactive)
+    jobs = [Job(f"j{i}", steps=6000.0, kind="model (batch size 32)", mode="gns") for i in range(2)]
+    state = state_of(Cluster.parse("1xv100:1"), jobs, {0: [0]})
+    table = table_of(["v100"], {("model (batch size 32)", 1): [1.0]})
+
+    def announced(second: float, size: float) -> None:
+        state.apply(ev.MetricsReported(second, BATCH_SIZE, np.array([0]), np.array([size])))
+
+    _, memo = policy.select(view_of(state, table=table), None)
+    announced(100.0, 32.0)
+    assert policy.select(view_of(state, 100.0, table), memo)[1] is memo, "what it began with is no change"
+    announced(200.0, 64.0)
+    assert (policy.select(view_of(state, 300.0, table), memo)[1] is not memo) == reactive
+
+
+def test_its_rounds_are_those_of_the_scheduler_unless_it_is_told_others() -> None:
+    state = state_of(Cluster.parse("1xv100:1"), [Job("a", steps=960.0)])
+    for given, scheduler, used in ((None, 10.0, 10.0), (None, 0.0, 120.0), (60.0, 10.0, 60.0)):
+        policy = Shockwave(round_s=given)
+        _, memo = policy.select(view_of(state, round_s=scheduler), None)
+        assert memo["round_s"] == used
+        assert policy.schedule(memo).sum() == min(20, 960 / used)
+
+
+def test_an_old_plan_says_what_to_do_of_those_who_are_still_here_and_lets_others_fill_up() -> None:
+    policy = Shockwave(rounds=4, round_s=10.0)
+    state = state_of(Cluster.parse("2xv100:2"), [Job(f"j{i}", steps=1000.0) for i in range(4)])
+    _, memo = policy.select(view_of(state), None)
+    schedule = policy.schedule(memo)
+    for second, now in ((0.0, 0), (29.9, 2), (30.0, 3), (75.0, 3)):  # behind its window, as in its last round
+        found = policy.meanwhile(view_of(state, second), memo)
+        assert set(found.jobs.tolist()) == set(np.flatnonzero(schedule[:, now]))
+    state.apply(ev.JobSubmitted(80.0, 4, Job("new", steps=1000.0)))
+    state.apply(ev.RoundPlanned(RoundPlan(80.0, admitted=np.array([4]))))
+    for gone, left in ((3, {0, 1, 2, 4}), (0, {1, 2, 4}), (2, {1, 4}), (1, {4})):
+        state.apply(ev.JobCancelled(80.0, gone))
+        chosen = set(policy.meanwhile(view_of(state, 80.0), memo).jobs.tolist())
+        assert len(chosen) == min(2, len(left))
+        assert 4 not in chosen or len(left) <= 2, "who is in the plan comes first"
 
 
 def test_accelerators_do_not_idle_while_somebody_waits(harness: Harness) -> None:

@@ -65,8 +65,10 @@ def test_a_size_that_nobody_declared_or_measured_is_taken_as_it_comes() -> None:
     assert found.ahead.tolist() == [[0.0, 600.0]]
 
 
-def test_who_goes_on_behind_its_last_step_is_expected_to_need_a_little_more() -> None:
-    state = state_of(Cluster.parse("1xv100:1"), [of_mode("static")], {0: [0]}, done={0: 900.0})
+@pytest.mark.parametrize("done", [900.0, 870.0])
+def test_who_goes_on_behind_its_last_step_is_expected_to_need_a_little_more(done: float) -> None:
+    """It has said so, or should have ended by now."""
+    state = state_of(Cluster.parse("1xv100:1"), [of_mode("static")], {0: [0]}, done={0: done})
     found = foreseen(view_of(state, 60.0, TABLE))
     assert found.left_s.tolist() == [120.0]
     assert found.steps.tolist() == [1020.0]

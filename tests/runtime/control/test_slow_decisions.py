@@ -211,6 +211,8 @@ def test_who_runs_and_who_asks_does_not_suffer_from_a_placement_or_an_estimation
         before, decisions = loop.missed, loop.decisions
         await scene.until(lambda: loop.missed >= before + 3)
         assert plane.trouble.now == "a decision takes longer than a round", "people see it while it lasts"
+        counted = plane.metrics.text().decode().partition('fairlead_decisions_stood_total{why="late"} ')[2]
+        assert float(counted.split()[0]) >= 3, "and every round of it is counted"
         await scene.kept(lambda answered: live.cancel(1, answered))
         await scene.submit("late")
         assert (scene.runs(0), loop.state.holdings.of(0).tolist(), scene.starts(0)) == (True, held, 1)

@@ -1,12 +1,13 @@
 """Shockwave as a policy: plan a window of rounds, keep to the plan while nobody comes or goes, plan again when somebody does or
-the window is over, or when a job's speed is another (Zheng et al., NSDI'23, §6).
+the window is over, or when a job's batch size or speed is another (Zheng et al., NSDI'23, §6).
 
     max Σ_j w_j·ρ̂_j^k·log UTIL_j(n_j) − λ·N·M/Z_0·H(n)
 
 over the rounds n_j of each job in the window (`window.py`; k is `power`, λ is `makespan`). What n rounds are worth follows from
 the regimes through which they are expected to lead (`trajectory.py`). The plan is the memo: who runs in which round, from when
 on. A round's selection is the plan's column, in its order; where somebody does not fit after all, others take the room, longest
-first. Where there are several types, each job is planned on one of them (`by_type.py`); what is fair is by its fastest."""
+first. Behind them is who came since: a plan also stands where the next one is not there in time. Where there are several types,
+each job is planned on one of them (`by_type.py`); what is fair is by its fastest."""
 
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ from fairlead.policies.shockwave.window import EPSILON, Window, progress, window
 
 _EARLY = 1e-9  # of a round: a second so near to the next round belongs to it
 _LEAST = 1e-2  # of its run time is left of a job, however wrong the forecast
+_ROUND_S = 120.0  # where the scheduler has no rounds
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "rounds": (1, 1000),
@@ -60,7 +62,7 @@ class Shockwave:
 
     paper: ClassVar[str] = "Shockwave (Zheng et al., NSDI'23)"
     rounds: int = 20
-    round_s: float = 120.0
+    round_s: float | None = None
     power: float = 5.0
     makespan: float = 1e-3
     epsilon: float = EPSILON
@@ -75,10 +77,9 @@ class Shockwave:
 
     def __post_init__(self) -> None:
         for field, (least, most) in _BOUNDS.items():
-            if not least <= getattr(self, field) <= most:
-                raise InputError(
-                    "policy shockwave", f"a number from {least:g} to {most:,g}", field=field, value=getattr(self, field)
-                )
+            value = getattr(self, field)
+            if value is not None and not least <= value <= most:
+                raise InputError("policy shockwave", f"a number from {least:g} to {most:,g}", field=field, value=value)
         for field, names in (("program", get_args(Program)), ("forecast", tuple(RULES))):
             if getattr(self, field) not in names:
                 raise InputError("policy shockwave", " or ".join(names), field=field, value=getattr(self, field))
@@ -87,16 +88,25 @@ class Shockwave:
         if not len(view.jobs):
             return Selection.nobody(), memo
         kept = memo if memo and self._stands(view, memo) else self._planned(view, memo)
-        schedule, begun = self.schedule(kept), float(kept["begun"])
-        now = int((view.time - begun) / self.round_s + _EARLY)
-        runs = schedule[:, now]
+        return self._as_planned(view, kept), kept
+
+    def meanwhile(self, view: Snapshot, memo: Memo) -> Selection:
+        return self._as_planned(view, memo) if memo and len(view.jobs) else in_order(view)
+
+    def _as_planned(self, view: Snapshot, kept: Mapping[str, Any]) -> Selection:
+        """The plan's round at this moment, of those who are here; behind its window, its last one."""
+        schedule, begun, round_s = self.schedule(kept), float(kept["begun"]), float(kept["round_s"])
+        now = min(int((view.time - begun) / round_s + _EARLY), self.rounds - 1)
+        rows, there = _rows(kept["number"], view.jobs.number)
+        runs = there & schedule[rows, now]
         last = np.flatnonzero((schedule[:, now:] != schedule[:, now : now + 1]).any(axis=0))
         turn = now + int(last[0]) if len(last) else self.rounds
-        key = np.where(runs, kept["urgent"], kept["longest"] + len(runs))
-        prefer = np.where(runs, kept["type"], -1)
-        chosen = in_order(view, key, holds_until=begun + (turn - _EARLY) * self.round_s, prefer=prefer)
-        waits = ~chosen.chosen(view.jobs.number) & ~runs
-        return chosen.because(self._reasons(kept, schedule[:, now:], begun + now * self.round_s, np.flatnonzero(waits))), kept
+        key = np.where(runs, kept["urgent"][rows], kept["longest"][rows] + len(schedule))
+        key = np.where(there, key, 2 * len(schedule))
+        prefer = np.where(runs, kept["type"][rows], -1)
+        chosen = in_order(view, key, holds_until=begun + (turn - _EARLY) * round_s, prefer=prefer)
+        waits = there & ~chosen.chosen(view.jobs.number) & ~runs
+        return chosen.because(self._reasons(kept, schedule[:, now:], begun + now * round_s, rows[waits]))
 
     def schedule(self, memo: Mapping[str, Any]) -> Bools:
         """Jobs × rounds: who runs in which round of a plan."""
@@ -104,18 +114,22 @@ class Shockwave:
         return unpacked
 
     def _stands(self, view: Snapshot, memo: Mapping[str, Any]) -> bool:
-        """Whether the plan is of these jobs on these accelerators, and not over; and of jobs as fast as they are now."""
-        over = float(memo["begun"]) + (self.rounds - _EARLY) * self.round_s
+        """Whether the plan is of these jobs on these accelerators, and not over; and of jobs of this size and speed."""
+        if "grown" not in memo:  # an older journal's
+            return False
+        over = float(memo["begun"]) + (self.rounds - _EARLY) * float(memo["round_s"])
         same = np.array_equal(memo["number"], view.jobs.number) and np.array_equal(memo["capacity"], view.capacity)
         if not same or view.time >= over:
             return False
-        return not self.reactive or np.array_equal(memo["pace_s"], _fastest(view)[0])
+        if not self.reactive:
+            return True
+        return np.array_equal(memo["grown"], _grown(view)) and np.array_equal(memo["pace_s"], _fastest(view)[0])
 
     def _reasons(self, kept: Mapping[str, Any], ahead: Bools, now_s: float, waits: Ints) -> dict[int, Reason]:
         """Why the plan lets some wait; `ahead` are its rounds from the one on that began at `now_s`."""
         number, ratio, cost = (kept[name][waits].tolist() for name in ("number", "rho", "cost"))
         later = ahead[waits]
-        rounds, from_s = later.sum(axis=1).tolist(), (now_s + later.argmax(axis=1) * self.round_s).tolist()
+        rounds, from_s = later.sum(axis=1).tolist(), (now_s + later.argmax(axis=1) * float(kept["round_s"])).tolist()
         told = zip(number, rounds, from_s, ratio, cost)
         return {n: Unplaced.planned_later(r, later.shape[1], from_s=s, rho=f, cost=c) for n, r, s, f, c in told}
 
@@ -140,7 +154,7 @@ class Shockwave:
         unfair = rho(past_s, here_s - past_s, left_s, met)
         text = self.program == "text"
         weight = jobs.weight * unfair**self.power if text else jobs.weight
-        made = self._made(course, off, jobs.workers, weight, accelerators, max(float(total_s.sum()), self.round_s))
+        made = self._made(view, course, off, weight, accelerators, max(float(total_s.sum()), self._round_s(view)))
         if text:
             return made, unfair, unfair
         ends = deadlines(made, left_s, here_s, total_s, met, self.rho_max)
@@ -157,31 +171,35 @@ class Shockwave:
             pace_s = 1.0 / np.where(able, rates[:, type_], 1.0)
             course, off = self._course(view, pace_s, np.full(len(able), type_))
             there = int(view.capacity[type_])
-            made = self._made(course, off, view.jobs.workers, fastest.weight, there, 1.0)
+            made = self._made(view, course, off, fastest.weight, there, 1.0)
             penalty = fastest.penalty * there / fastest.accelerators
             windows[type_] = replace(made, most=np.where(able, made.most, 0), penalty=penalty)
         return windows
 
     def _course(self, view: Snapshot, pace_s: Floats, types: Ints) -> tuple[Trajectories, Floats]:
         """What jobs are expected to be on some types, and by how much that is wrong on purpose."""
-        course = trajectories(view, RULES[self.forecast], pace_s, types, least_s=self.round_s)
+        course = trajectories(view, RULES[self.forecast], pace_s, types, least_s=self._round_s(view))
         return course, self._off(view.jobs.number)
 
     def _made(
-        self, course: Trajectories, off: Floats, workers: Ints, weight: Floats, accelerators: int, scale_s: float
+        self, view: Snapshot, course: Trajectories, off: Floats, weight: Floats, accelerators: int, scale_s: float
     ) -> Window:
+        round_s = self._round_s(view)
         return window(
-            progress(course.done, course.ahead, course.pace_s * off[:, None], course.steps, self.rounds, self.round_s),
+            progress(course.done, course.ahead, course.pace_s * off[:, None], course.steps, self.rounds, round_s),
             course.longest_s * off,  # a bound of the makespan that counts on nobody's becoming faster
-            workers,
+            view.jobs.workers,
             weight,
             accelerators,
-            round_s=self.round_s,
+            round_s=round_s,
             makespan=self.makespan,
             scale_s=scale_s,
             epsilon=self.epsilon,
             loads=self.program == "text",
         )
+
+    def _round_s(self, view: Snapshot) -> float:
+        return self.round_s or view.round_s or _ROUND_S
 
     def _off(self, numbers: Ints) -> Floats:
         """By how much what is expected of each job is wrong on purpose (§8.10)."""
@@ -197,9 +215,11 @@ class Shockwave:
         """The memo. ρ̂, prices, what a round costs each job of its budget, and the gap are there for people to read."""
         return {
             "begun": view.time,
+            "round_s": self._round_s(view),
             "number": view.jobs.number.copy(),
             "capacity": view.capacity.copy(),
             "pace_s": _fastest(view)[0],
+            "grown": _grown(view),
             "schedule": np.packbits(found.schedule, axis=1),  # a byte for eight rounds, as every plan is journaled
             "type": found.types,
             "urgent": _rank(-urgency),
@@ -224,6 +244,18 @@ def _demand(view: Snapshot, memo: Memo) -> tuple[float, Floats]:
     came = np.isnan(since)  # it may have waited at the door: as crowded as now, for want of better knowledge
     since[came] = total - len(number) * (view.time - submitted_s[came])
     return total, since
+
+
+def _rows(planned: Ints, here: Ints) -> tuple[Ints, Bools]:
+    """Where in a plan each job is, and who is in it at all."""
+    rows = np.minimum(planned.searchsorted(here), len(planned) - 1)
+    return rows, planned[rows] == here
+
+
+def _grown(view: Snapshot) -> Ints:
+    """The batch size that each job has announced since it began with another; 0: none."""
+    past = (view.regimes.get(number, ()) for number in view.jobs.number.tolist())
+    return np.fromiter((each[-1].batch_size if len(each) > 1 else 0 for each in past), np.int64, len(view.jobs))
 
 
 def _rates(view: Snapshot) -> Floats:

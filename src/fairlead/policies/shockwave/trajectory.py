@@ -72,7 +72,7 @@ def trajectories(view: Snapshot, rule: Rule, pace_s: Floats, types: Ints, least_
     until = np.minimum(begun, jobs.steps_done[:, None])
     lived = np.diff(until, axis=1)
     coming = ahead(rule(jobs.steps, lived, ongoing, count), jobs.steps, lived, ongoing)
-    over = jobs.overran
+    over = jobs.steps_done >= jobs.steps
     if over.any():
         coming[over, ongoing[over]] = least_s / pace_s[over]
     return Trajectories(lived, coming, pace_s[:, None] * times, pace_s)

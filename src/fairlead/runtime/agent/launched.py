@@ -16,7 +16,7 @@ from fairlead.runtime.agent.reports import Reports
 from fairlead.runtime.agent.settings import Settings
 from fairlead.runtime.agent.stub import CUT_OFF, Exit
 from fairlead.runtime.agent.worker import Worker
-from fairlead.runtime.orders import Ended, Extend, Metric, Progress, Told, Wants
+from fairlead.runtime.orders import Ended, Extend, Metric, Progress, Routed, Told, Wants
 
 ASK_AGAIN_S = 1.0
 """A renewal that was asked for and not answered is asked for again: the question may have been lost."""
@@ -116,6 +116,11 @@ class Launched:
             self._max_s = order.max_s
             for worker in self.workers:
                 worker.extend(order.renewal, order.max_steps, order.max_s)
+
+    def route(self, routed: Routed) -> None:
+        if self.ended is None:
+            for worker in self.workers:
+                worker.route(routed)
 
     def poll(self, now: float) -> list[Told]:
         if self._told_end:

@@ -42,7 +42,7 @@ from fairlead.runtime.messages import (
     decode,
     encode,
 )
-from fairlead.runtime.orders import Ended, Extend, Launch, Order, Revoke, Told
+from fairlead.runtime.orders import Ended, Extend, Launch, Order, Reroute, Revoke, Told
 
 log = logging.getLogger(__name__)
 
@@ -257,6 +257,8 @@ class Agent:
                 return self.supervisor.launch(order)
             if isinstance(order, Extend):
                 self.supervisor.extend(order)
+            elif isinstance(order, Reroute):
+                self.supervisor.reroute(order)
             elif (ended := self._deliveries.drop(order)) is not None:
                 return ended
             elif not self.supervisor.has(order.job, order.generation):

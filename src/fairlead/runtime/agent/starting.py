@@ -71,6 +71,8 @@ class Starter:
                 if record.cgroup:
                     undo.callback(_dismiss, Cgroup.create(Path(record.cgroup), record.pid), stubs[-1])
                 workers.append(Worker(record, desk, lease, stubs[-1]))
+                if launch.given.routed is not None:
+                    workers[-1].route(launch.given.routed)
                 undo.callback(workers[-1].close)
                 errands.append(self._errand(launch, local_rank, desk, lease.path, where, checkpoints, held))
             workers.sort(key=lambda worker: worker.record.rank)

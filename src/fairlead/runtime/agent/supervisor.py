@@ -29,7 +29,7 @@ from fairlead.runtime.agent.sharing import MultiProcessService
 from fairlead.runtime.agent.starting import Starter
 from fairlead.runtime.agent.stub import LOG
 from fairlead.runtime.agent.worker import REPORTS, Worker
-from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Revoke, Told
+from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Reroute, Revoke, Told
 
 READ_AT_ONCE = 1 << 20
 SWEPT_AT_ONCE = 10
@@ -101,6 +101,11 @@ class Supervisor:
         """New bounds for a launch that asked for more."""
         if (launched := self._launched.get((order.job, order.generation))) is not None:
             launched.extend(order)
+
+    def reroute(self, order: Reroute) -> None:
+        """Other numbers for a launch that serves requests."""
+        if (launched := self._launched.get((order.job, order.generation))) is not None:
+            launched.route(order.routed)
 
     def poll(self) -> list[Told]:
         """What happened since the last call, and whatever is due by now: kills at the end of a grace, siblings of the

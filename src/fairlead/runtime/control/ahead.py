@@ -23,7 +23,7 @@ from fairlead.core.events import Memo
 from fairlead.core.plan import Lesson, Rates, Selection
 from fairlead.core.reasons import Unplaced
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import Allocated, Allocator, Estimation, Learning, Mechanism, Policy, Stages
+from fairlead.core.stages import Allocated, Allocator, Estimation, Learning, Mechanism, Planning, Policy, Stages
 from fairlead.runtime.control.aside import in_a_thread
 from fairlead.runtime.control.trouble import Trouble
 
@@ -108,8 +108,9 @@ class Unhurried:
 
 class Standing:
     """A policy whose last selection stands where it fails or takes longer than `patience_s`. Nobody new starts then: only the
-    policy knows who is next. A selection that no decision could be made of does not stand: the one before it does, and where
-    that one came to nothing either, who runs."""
+    policy knows who is next. Where its memo is a plan, that one stands instead, round by round, and who is next starts. A
+    selection that no decision could be made of does not stand: the one before it does, and where that one came to nothing
+    either, who runs."""
 
     def __init__(self, policy: Policy, patience_s: float, trouble: Trouble) -> None:
         self._policy, self._patience_s, self._trouble = policy, patience_s, trouble
@@ -127,10 +128,10 @@ class Standing:
                 selection = _of_those_here(selection, view)
         except NotYet:
             self._trouble.late("policy")
-            return self._stands(view), memo
+            return self._stands(view, memo), memo
         except Exception as problem:
             self._trouble.failed("policy", problem)
-            return self._stands(view), memo
+            return self._stands(view, memo), memo
         self._used = selection
         return selection, left
 
@@ -142,10 +143,22 @@ class Standing:
             self._last = None
         self._used, self._made = self._last, self._trouble.made
 
-    def _stands(self, view: Snapshot) -> Selection:
-        last = _who_runs(view) if self._last is None else _of_those_here(self._last, view)
+    def _stands(self, view: Snapshot, memo: Memo) -> Selection:
+        last = self._planned(view, memo)
+        if last is None:
+            last = _who_runs(view) if self._last is None else _of_those_here(self._last, view)
         others = np.setdiff1d(view.jobs.number[~view.jobs.running], last.jobs).tolist()
         return replace(last, head=None, reasons=dict.fromkeys(others, Unplaced.undecided(self._trouble.kind)))
+
+    def _planned(self, view: Snapshot, memo: Memo) -> Selection | None:
+        """What the policy's plan has for this moment, unless the last decision could not be made with it."""
+        if not isinstance(self._policy, Planning) or memo is None or self._last is None:
+            return None
+        try:
+            return replace(self._policy.meanwhile(view, memo), holds_until=None, revisit=view.time)
+        except Exception as problem:
+            self._trouble.failed("plan", problem)
+            return None
 
 
 class _Once:
@@ -201,6 +214,7 @@ def _of_those_here(selection: Selection, view: Snapshot) -> Selection:
         workers=selection.workers[here],
         combination=None if selection.combination is None else selection.combination[here],
         batch_sizes=None if selection.batch_sizes is None else selection.batch_sizes[here],
+        routes={number: route for number, route in selection.routes.items() if number in view.jobs.number},
         holds_until=None,
         revisit=view.time,
         head=selection.head if selection.head in view.jobs.number else None,
@@ -211,5 +225,7 @@ def _who_runs(view: Snapshot) -> Selection:
     """Everybody stays as they are; who shares an accelerator goes on sharing it."""
     jobs = view.jobs.only(view.jobs.running)
     places = view.holdings.last[jobs.number]
+    if view.routes:  # they share by their routes
+        places = np.where(np.isin(jobs.number, list(view.routes)), -1 - jobs.number, places)
     shared = len(np.unique(places)) < len(places)
-    return Selection(jobs.number, jobs.type, jobs.held, places if shared else None, revisit=view.time)
+    return Selection(jobs.number, jobs.type, jobs.held, places if shared else None, routes=view.routes, revisit=view.time)

@@ -6,11 +6,11 @@ from __future__ import annotations
 import secrets
 import signal
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.runtime.orders import Ended, Extend, Given, Kill, Launch, Order, Revoke, Task, Wants
+from fairlead.runtime.orders import Ended, Extend, Given, Kill, Launch, Order, Reroute, Revoke, Routed, Task, Wants
 
 NOTHING = Given()
 
@@ -179,6 +179,8 @@ class Launches:
                 run.owed |= set(missing)
                 run.sent = len(run.owed) < len(run.seats)
                 unheard.append(run)
+            if run.given.routed is not None and not run.leaving:  # a change may have got lost
+                orders += [(node, Reroute(*run.key, run.given.routed)) for node in here if node not in missing]
         # Strangers before anybody is sent: whoever begins, in place of who has left too, begins when they are gone.
         for node in found:
             for key in sorted(found[node]):
@@ -207,6 +209,16 @@ class Launches:
             self._all[key] = run
         run.seats += (seat,)
         return [(seat.node, _farewell(run))]
+
+    def reroute(self, job: int, routed: Routed) -> list[Addressed]:
+        """Who has not been sent yet finds it in its launch."""
+        run = self.latest(job)
+        if run is None:
+            return []
+        run.given = replace(run.given, routed=routed)
+        if not run.sent or run.leaving:
+            return []
+        return [(node, Reroute(*run.key, routed)) for node in self._nodes_left(run) if node not in run.owed]
 
     def revoke(self, job: int) -> list[Addressed]:
         run = self.latest(job)

@@ -19,16 +19,18 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Ints
 from fairlead.core.errors import FairleadError
-from fairlead.core.job import Job, Phase
+from fairlead.core.inference import Route, Routes
+from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.plan import Launches as Starts
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.counting import Counted
 from fairlead.runtime.control.keepable import same
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
 from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.control.measures import Measures
-from fairlead.runtime.orders import Ended, Given, Metric, Order, Task, Told, Wants
+from fairlead.runtime.orders import Ended, Given, Metric, Order, Progress, Routed, Task, Told, Wants
 
 RATE_TELLS = 0.05
 """A rate that differs by less from what is known is not worth an event."""
@@ -40,6 +42,8 @@ FIRST_PORT, PORTS = 20_000, 10_000
 """For gangs to find each other."""
 
 LONGEST_WAIT_S = 3600.0
+
+_AS_MADE = Counted()  # of jobs that have told no batch size
 
 
 LOOK_WITHIN_S = 30.0
@@ -90,6 +94,7 @@ class Live:
         self._generation: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._progress: dict[int, tuple[float, float, float]] = {}  # steps, rate, since: as the state knows them
+        self._counted: dict[int, Counted] = {}
         self._limits = Limits()
         self._measures = Measures()
         self._saved: dict[int, int] = {}  # steps in the last checkpoint of who does not run
@@ -129,7 +134,7 @@ class Live:
             self._send(self.launches.revoke(job))
         starts = plan.launches
         bounds = starts.offsets.tolist()
-        for number, begin, end, given in zip(starts.jobs.tolist(), bounds, bounds[1:], _given(starts)):
+        for number, begin, end, given in zip(starts.jobs.tolist(), bounds, bounds[1:], _given(starts, plan.routes)):
             job, generation = self._job_of[number], self._generation.get(number, 0) + 1
             self._generation[number] = generation
             steps, _, _ = self._progress.get(number, (0.0, 0.0, 0.0))
@@ -138,6 +143,10 @@ class Live:
             seats = self._seats(starts.accelerators[begin:end])
             saved = self._saved.get(number, 0)
             self._send(self.launches.start(number, generation, job.name, self.task_of(job), seats, saved, given))
+        launched = set(starts.jobs.tolist())
+        for number, route in plan.routes.items():
+            if number not in launched:
+                self._send(self.launches.reroute(number, _routed(route)))
         return ()
 
     def reconcile(self, view: Snapshot, keep: Callable[[Sequence[ev.Event]], None] | None = None) -> Sequence[ev.Event]:
@@ -152,7 +161,8 @@ class Live:
             view.jobs.number.tolist(), view.jobs.base_steps.tolist(), view.jobs.rate.tolist(), view.jobs.since_s.tolist()
         )
         self._progress = {number: (steps, rate, since) for number, steps, rate, since in known}
-        self._saved = {number: int(steps) for number, (steps, rate, _) in self._progress.items() if not rate}
+        self._counted = {number: Counted(regimes) for number, regimes in view.regimes.items() if number in self._job_of}
+        self._saved = {number: self._made(number) for number, (_, rate, _) in self._progress.items() if not rate}
         everybody = view.jobs.with_rows(np.arange(view.next_number))
         self._done = set(np.flatnonzero(everybody.phase == Phase.FINISHED).tolist())
         self._measures.know(view)
@@ -165,8 +175,10 @@ class Live:
         there = view.jobs.runners
         columns = (there.batch_size, there.cpus_given, there.memory_given_gb)
         given = dict(zip(there.number.tolist(), (Given(*each) for each in zip(*(column.tolist() for column in columns)))))
+        for number, route in view.routes.items():
+            given[number] = replace(given[number], routed=_routed(route))
         for number, places in seats.items():
-            job, saved = self._job_of[number], int(self._progress[number][0])
+            job, saved = self._job_of[number], self._made(number)
             self.launches.adopt(number, self._generation[number], job.name, self.task_of(job), places, saved, given[number])
         self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist())
         # A job that waits, or moved, may still be leaving a node where by the state nothing runs.
@@ -405,14 +417,25 @@ class Live:
         run.saved = max(run.saved, word.saved)
         if run.leaving:  # by the state it does not run any more, or runs elsewhere soon
             return ()
-        if word.batch_size:
-            self._measures.hear_size(word.job, word.batch_size, self._job_of[word.job].user)
+        return self._got_on(word, now)
+
+    def _got_on(self, word: Progress, now: float) -> Sequence[ev.Event]:
+        job, told, worth_telling = self._job_of[word.job], word.rate, False
+        if word.batch_size and (told or word.job not in self._counted):  # another size counts once it is known how fast it is
+            self._measures.hear_size(word.job, word.batch_size, job.user)
+            if job.mode != ELASTIC:
+                worth_telling = self._counted.setdefault(word.job, Counted()).hear(word.steps, word.batch_size)
         steps, rate, since = self._progress.get(word.job, (0.0, 0.0, now))
+        counted = self._counted.get(word.job, _AS_MADE)
+        done, told = counted.declared(word.steps), told * counted.worth or rate
         expected = steps + rate * (now - since)
-        off = abs(word.steps - expected) > max(1.0, RATE_TELLS * (word.steps - steps), OFF_S * word.rate)
-        if not off and abs(word.rate - rate) <= RATE_TELLS * rate:
-            return ()
-        return (self._progressed(word.job, word.steps, word.rate, now),)
+        worth_telling |= abs(done - expected) > max(1.0, RATE_TELLS * (done - steps), OFF_S * told)
+        worth_telling |= abs(told - rate) > RATE_TELLS * rate or steps <= job.steps < done
+        return (self._progressed(word.job, done, told, now),) if worth_telling else ()
+
+    def _made(self, job: int) -> int:
+        """The steps of its own count that the state knows of."""
+        return round(self._counted.get(job, _AS_MADE).made(self._progress[job][0]))
 
     def _progressed(self, job: int, steps: float, rate: float, now: float) -> ev.ProgressReported:
         self._progress[job] = (steps, rate, now)
@@ -427,18 +450,19 @@ class Live:
             if end.fate is not Fate.YIELDED:  # who was asked to leave stopped counting then
                 self._limits.stopped(end.job, now)
             one, at = np.array([end.job], dtype=np.int64), np.array([now])
-            saved = np.array([float(end.saved)])
+            done = self._counted.get(end.job, _AS_MADE).declared(end.saved)
+            saved = np.array([float(done)])
             if end.fate is Fate.FINISHED:
                 self._send(self.launches.drop(end.job))  # it may have been about to go on elsewhere
                 self._forget(end.job)
                 events.append(ev.JobsFinished(now, one, at))
             elif end.fate is Fate.YIELDED:
-                events.append(self._progressed(end.job, end.saved, 0.0, now))
+                events.append(self._progressed(end.job, done, 0.0, now))
             elif end.fate is Fate.LOST:
-                self._progress[end.job] = (end.saved, 0.0, now)
+                self._progress[end.job] = (done, 0.0, now)
                 events.append(ev.JobsInterrupted(now, one, saved))
             elif end.fate is Fate.FAILED:
-                self._progress[end.job] = (end.saved, 0.0, now)
+                self._progress[end.job] = (done, 0.0, now)
                 self._failures[end.job] = self._failures.get(end.job, 0) + 1
                 if self._failures[end.job] > self._job_of[end.job].retry_limit:
                     self._send(self.launches.drop(end.job))
@@ -447,13 +471,13 @@ class Live:
                 else:
                     if end.asked:  # by the state it waits, or is about to go on elsewhere
                         self._send(self.launches.drop(end.job))
-                        events.append(self._progressed(end.job, end.saved, 0.0, now))
+                        events.append(self._progressed(end.job, done, 0.0, now))
                     events.append(ev.JobsInterrupted(now, one, saved, own_fault=True))
         return events
 
     def _forget(self, job: int) -> None:
         """It has ended; what agents still say of it is of no interest."""
-        for about in (self._job_of, self._generation, self._failures, self._progress, self._saved):
+        for about in (self._job_of, self._generation, self._failures, self._progress, self._saved, self._counted):
             about.pop(job, None)
         self._limits.forget(job)
         self._measures.forget(job)
@@ -473,8 +497,17 @@ class Live:
         return first, first + 1
 
 
-def _given(starts: Starts) -> list[Given]:
+def _given(starts: Starts, routes: Routes) -> list[Given]:
     """What a plan gives each of its launches besides accelerators."""
     zeros = [0] * len(starts)
     columns = (starts.batch_sizes, starts.cpus, starts.host_memory_gb)
-    return [Given(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns))]
+    given = [Given(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns))]
+    if not routes:
+        return given
+    mine = [routes.get(number) for number in starts.jobs.tolist()]
+    return [one if route is None else replace(one, routed=_routed(route)) for one, route in zip(given, mine)]
+
+
+def _routed(route: Route) -> Routed:
+    """Workers stand on the accelerators of a route in their order."""
+    return Routed(route.batch, route.rate, route.parts)

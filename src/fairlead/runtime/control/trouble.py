@@ -44,9 +44,12 @@ class Trouble:
         that takes so long. It is over when that decision is made."""
         text = "a decision takes longer than a round"
         with self._lock:
-            if self._making and not self.now:
+            if not self._making or self._new:  # it is there, or has said itself what is wrong
+                return
+            if not self.now:
                 log.warning("a decision is late, what was decided last stands")
                 self.now = self.kind = text
+        self._told("late")
 
     @contextmanager
     def watched(self) -> Iterator[None]:

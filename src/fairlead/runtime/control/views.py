@@ -61,9 +61,11 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         "accelerators": held.tolist(),
         "after": list(job.after),
     }
-    overran = bool(a["base_steps"][number] > job.steps)
-    flags = flags_of(job, state.adaptations.regimes.get(number, ()), overran)
-    if flags:
+    overran = bool(a["base_steps"][number] > job.steps) and job.steps != UNKNOWN_STEPS
+    regimes = state.adaptations.regimes.get(number, ())
+    if regimes:
+        record["regimes"] = [{"batch_size": regime.batch_size, "from_steps": regime.from_steps} for regime in regimes]
+    if flags := flags_of(job, regimes, overran):
         record["flags"] = list(flags)
     reason = why(loop, number, now)
     if reason is not None:

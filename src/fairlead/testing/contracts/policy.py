@@ -103,6 +103,10 @@ class PolicyContract:
         if selection.batch_sizes is not None:
             assert not selection.batch_sizes[rigid].any(), "a job that is not elastic is given a batch size"
         combination = np.arange(len(numbers)) if selection.combination is None else selection.combination
-        _, heads = np.unique(combination, return_index=True)
-        used = np.bincount(selection.types[heads], weights=selection.workers[heads], minlength=len(view.capacity))
+        serving = np.array(sorted({place for route in selection.routes.values() for place in route.accelerators}), np.int64)
+        alone = ~np.isin(selection.jobs, list(selection.routes))
+        _, heads = np.unique(combination[alone], return_index=True)
+        types, workers = (column[alone][heads] for column in (selection.types, selection.workers))
+        used = np.bincount(types, weights=workers, minlength=len(view.capacity))
+        used += np.bincount(view.cluster.type_of[serving], minlength=len(view.capacity))
         assert (used <= view.capacity).all(), f"{used.tolist()} accelerators selected, {view.capacity.tolist()} there are"

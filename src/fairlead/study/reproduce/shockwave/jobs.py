@@ -24,7 +24,7 @@ GANGS = {1: 0.6, 2: 0.3, 4: 0.09, 8: 0.01}
 DURATIONS_S = tuple(np.geomspace(3600 * SHORTEST_H, 3600 * LONGEST_H, 100).tolist())
 HOURS = 1.4
 """In which all jobs arrive, as in the trace of 120."""
-FOLDER = "shockwave"
+FOLDER, POLLUX = "shockwave", "pollux"
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,10 @@ class AdaptiveJobs(World):
         """Of rates, jobs and regimes alike."""
         if self.data is None:
             return "generated"
-        folder = self._path("tacc_throughputs.json").parent
+        folder, pollux = self._path("tacc_throughputs.json").parent, self.data / POLLUX
         read = sorted((*folder.glob("*.trace"), *folder.glob("*.json")), key=lambda path: path.name)
-        told = "".join(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for path in read)
+        read += sorted(pollux.glob("*/*.csv"))
+        told = "".join(f"{path.parent.name}/{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for path in read)
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     @property
@@ -77,6 +78,14 @@ class AdaptiveJobs(World):
             modes={"static": static, "accordion": adapts, "gns": adapts},
         )
         return made.trace(seed), table
+
+    def pollux_jobs(self, workload: int) -> Trace:
+        """One of Pollux' eight workloads of 160 jobs, which train the applications that its authors measured."""
+        name = f"{POLLUX}/workloads/workload-{workload}.csv"
+        path = (self.data or Path()) / name
+        if self.data is None or not path.is_file():
+            raise InputError(name, "it in the folder of public traces: pass --data FOLDER")
+        return TraceFile(path, "pollux", applications=path.parents[1]).read()
 
     def _public(self, count: int) -> tuple[Trace, ThroughputTable]:
         table = _table(self._path("tacc_throughputs.json" if count == 120 else "wisr_throughputs.json"))

@@ -17,6 +17,11 @@ def accelerators_for(jobs: int) -> int:
     return TRACES.get(jobs) or round(jobs / CONTENTION)
 
 
+def jobs_on(accelerators: int) -> int:
+    """The 50 jobs of Figure 8 on its 14 accelerators, and as many for each of fewer."""
+    return round(50 * accelerators / 14)
+
+
 @dataclass(frozen=True)
 class Scale:
     name: str
@@ -27,6 +32,8 @@ class Scale:
     noises: tuple[float, ...]  # of forecasts, in Figure 13
     foreseen: int  # jobs whose regimes are forecast, in Figure 5
     fewer: int = 14  # accelerators, in Figures 8 and 16
+    every: int = 1  # one in so many of Pollux' jobs, on so many fewer accelerators, in Figures 11 and 17
+    workloads: tuple[int, ...] = (6,)
 
     @property
     def jobs(self) -> int:
@@ -46,9 +53,9 @@ class Scale:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("tiny", 15, (15,), 4, (0,), (0.0, 1.0), 20, 3),
+        Scale("tiny", 15, (15,), 4, (0,), (0.0, 1.0), 20, 3, 16),
         Scale("small", 120, (220,), 16, (0, 1, 2), (0.0, 0.4, 1.0), 200),
         Scale("medium", 120, (220, 460), 32, (0, 1, 2), (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 200),
-        Scale("full", 120, (220, 460, 900), 64, (0, 1, 2, 3, 4), (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 200),
+        Scale("full", 120, (220, 460, 900), 64, (0, 1, 2, 3, 4), (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 200, workloads=(1, 3, 6)),
     )
 }

@@ -14,12 +14,11 @@ from fairlead.study.reproduce.case import Answer, Answers, Case, CaseFailed
 from fairlead.study.reproduce.findings import Distribution, Findings, Picture, Stack, Wants, row
 from fairlead.study.reproduce.shockwave.jobs import Jobs
 from fairlead.study.reproduce.shockwave.runs import ALLOX, GAVEL, OSSP, ROUND_S, SHOCKWAVE, STATIC, Arm, Run
-from fairlead.study.reproduce.shockwave.scale import Scale
+from fairlead.study.reproduce.shockwave.scale import Scale, jobs_on
 from fairlead.study.reproduce.study import Study
 from fairlead.study.reproduce.sweep import known
 from fairlead.study.reproduce.world import World
 
-JOBS = 50
 ARMS = (SHOCKWAVE, GAVEL, ALLOX, OSSP)
 CLASSES = (("extra small", 0.0), ("small", 0.8), ("medium", 2.0), ("large", 6.0))
 """From so many accelerator-hours on."""
@@ -54,7 +53,7 @@ def _busy(record: RunRecord, edges: Floats) -> Floats:
 
 
 def made(scale: Scale, arm: Arm) -> Schedule:
-    return Schedule(arm.scheduler, min(JOBS, 5 * scale.fewer), scale.fewer, scale.seeds[0])
+    return Schedule(arm.scheduler, jobs_on(scale.fewer), scale.fewer, scale.seeds[0])
 
 
 def cases(scale: Scale) -> Iterable[Case]:

@@ -1,0 +1,95 @@
+"""Steps of jobs whose batch size grows, as the control plane hears them and as they were declared."""
+
+from __future__ import annotations
+
+import pytest
+from test_live import Scene, restarted
+
+from fairlead.core.adaptation import Regime
+from fairlead.core.job import ELASTIC, Phase
+from fairlead.runtime.control.counting import Counted
+from fairlead.runtime.control.views import job_record
+from fairlead.runtime.orders import Ended, Progress
+from fairlead.runtime.tasks import UNKNOWN_STEPS
+
+
+def test_a_step_of_twice_the_size_is_two_of_those_declared_and_the_way_back_is_the_same() -> None:
+    counted = Counted()
+    assert (counted.declared(7), counted.worth) == (7, 1.0)
+    for made, size in ((0, 32), (50, 32), (100, 64), (150, 256)):
+        counted.hear(made, size)
+    assert [counted.declared(made) for made in (40, 100, 120, 150, 160)] == [40, 100, 140, 200, 280]
+    assert [counted.made(declared) for declared in (40, 100, 140, 200, 280)] == [40, 100, 120, 150, 160]
+    assert counted.worth == 8.0
+    again = Counted([Regime(32, 0.0), Regime(64, 100.0), Regime(256, 200.0)])
+    assert [again.declared(made) for made in (40, 120, 160)] == [40, 140, 280]
+
+
+def test_what_is_lost_is_forgotten() -> None:
+    counted = Counted()
+    for made, size in ((0, 32), (100, 64), (60, 32), (200, 64)):
+        counted.hear(made, size)
+    assert counted.declared(210) == 220
+
+
+def growing(steps: float = 100.0, mode: str = "gns") -> Scene:
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("grows", steps=steps, mode=mode)
+    scene.at(0.0)
+    for second, made, rate, size in ((1.0, 10, 10.0, 32), (2.0, 20, 10.0, 32), (3.0, 28, 0.0, 64), (4.0, 30, 5.0, 64)):
+        tell(scene, second, made, rate, size)
+    return scene
+
+
+def tell(scene: Scene, second: float, made: int, rate: float, size: int) -> None:
+    scene.live.tell(0, [Progress(0, 1, made, made, rate, size)])
+    scene.at(second)
+    scene.at(second + 0.5)
+
+
+def test_progress_is_of_declared_steps_and_another_size_counts_once_its_speed_is_known() -> None:
+    scene = growing()
+    state = scene.loop.state
+    assert [regime.batch_size for regime in state.adaptations.regimes[0]] == [32, 64]
+    assert state.store.arrays["rate"][0] == 10.0, "five steps a second of two each"
+    tell(scene, 8.0, 50, 5.0, 64)
+    assert state.snapshot(8.5).jobs.steps_done[0] == pytest.approx(75.0)
+    assert job_record(scene.loop, 0, 8.5)["regimes"][1]["batch_size"] == 64
+    scene.check()
+
+
+def test_elastic_jobs_count_for_themselves() -> None:
+    scene = growing(mode=ELASTIC)
+    assert scene.loop.state.store.arrays["rate"][0] == 5.0
+    assert not scene.loop.state.adaptations
+
+
+def test_after_a_restart_steps_are_counted_as_before() -> None:
+    before = growing()
+    scene = restarted(before, "v100:1", 5.0)
+    scene.live.joined(0, [(0, 1)])
+    for event in scene.live.reconcile(scene.loop.state.snapshot(5.0)):
+        scene.loop.record(event)
+    tell(scene, 8.0, 50, 5.0, 64)
+    assert scene.loop.state.snapshot(8.5).jobs.steps_done[0] == pytest.approx(75.0, abs=1e-6)
+    scene.live.tell(0, [Ended(0, 1, 1, False, 55, 50)])  # it fails, and falls back to its checkpoint
+    scene.at(10.0)
+    assert scene.loop.state.store.arrays["base_steps"][0] == pytest.approx(70.0, abs=1e-6)
+    scene.check()
+
+
+@pytest.mark.parametrize(("steps", "flags"), [(40.0, ["did more steps than it declared"]), (UNKNOWN_STEPS, None)])
+def test_who_does_more_than_it_declared_says_so_though_it_is_as_fast_as_before(steps: float, flags: list[str] | None) -> None:
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("long", steps=steps)
+    scene.at(0.0)
+    for second in range(1, 8):
+        tell(scene, float(second), 10 * second, 10.0, 0)
+    assert job_record(scene.loop, 0, 7.5).get("flags") == flags
+    assert scene.phase(0) is Phase.RUNNING
+    scene.live.tell(0, [Ended(0, 1, 0, False, 70, 70)])
+    scene.at(9.0)
+    assert (scene.phase(0), job_record(scene.loop, 0, 9.0).get("flags")) == (Phase.FINISHED, flags)
+    scene.check()

@@ -1,0 +1,129 @@
+"""A real job announces another batch size, and Shockwave plans anew: at once, or where it is lazy with the next window."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_at_work import SOURCE, ClusterAtWork
+
+from fairlead.core import events as ev
+from fairlead.core.adaptation import BATCH_SIZE, Regime
+from fairlead.engine.state import State
+from fairlead.journals.opening import read_journal
+
+SMALL, LARGE, STEPS = 32, 512, 800
+
+GROWS = f"""
+import os, sys, time
+import fairlead
+
+class Batches:
+    def __init__(self):
+        self.batch_size, self.used = {SMALL}, 0
+
+    def __iter__(self):
+        while self.used < {SMALL * STEPS}:
+            self.used = min(self.used + self.batch_size, {SMALL * STEPS})
+            yield self.used
+
+def load(folder):
+    batches.used, batches.batch_size = map(int, (folder / "used").read_text().split())
+    return True
+
+batches = Batches()
+lease = fairlead.lease(batches, load=load, save=lambda f: (f / "used").write_text(f"{{batches.used}} {{batches.batch_size}}"))
+for _ in lease:
+    lease.batch_size = batches.batch_size
+    time.sleep(0 if os.path.exists("grows.hurry") else 0.02 if batches.batch_size == {SMALL} else 0.08)
+    if os.path.exists("grows.now"):
+        batches.batch_size = lease.batch_size = {LARGE}
+"""
+
+
+def grows(cluster: ClusterAtWork, **about: Any) -> dict[str, Any]:
+    """800 steps of 20 ms at its first batch size; at the large one, 50 of 80 ms."""
+    (cluster.root / "grows.py").write_text(GROWS)
+    told = {"name": "grows", "run": [sys.executable, "grows.py"], "env": {"PYTHONPATH": SOURCE}, "directory": str(cluster.root)}
+    return {**told, "kind": f"grows (batch size {SMALL})", "steps": STEPS, **about}
+
+
+def play(cluster: ClusterAtWork, seen: str, **about: Any) -> dict[str, dict[str, Any]]:
+    """Three jobs on two accelerators; once it is known how fast they are, one of them grows. What is told of the jobs then."""
+    still = {"kind": "still", "step_s": 0.02}
+    cluster.submit(grows(cluster, **about), cluster.job("still", STEPS, **still), cluster.job("waits", STEPS, **still))
+    cluster.until("two run", lambda jobs: sum(job["rate"] > 0 for job in jobs.values()) == 2 and jobs["grows"]["rate"] > 0)
+    return cluster.until(seen, lambda jobs: len(jobs["grows"].get("regimes", ())) == 2 or grow(cluster))
+
+
+def grow(cluster: ClusterAtWork) -> bool:
+    if len(planned(cluster)) > 1:  # with what was measured
+        (cluster.root / "grows.now").touch()
+    return False
+
+
+def planned(cluster: ClusterAtWork) -> list[ev.MemoChanged]:
+    return [event for event in read_journal(str(cluster.journal)) if isinstance(event, ev.MemoChanged)]
+
+
+def around(cluster: ClusterAtWork) -> tuple[ev.MemoChanged, list[ev.MemoChanged]]:
+    """The plan that stood when the job announced its size, and those that came then."""
+    told = [one for one in read_journal(str(cluster.journal)) if isinstance(one, ev.MetricsReported) and one.name == BATCH_SIZE]
+    (at,) = (one.time for one in told if LARGE in one.values.tolist())
+    plans = planned(cluster)
+    *_, before = (plan for plan in plans if plan.time <= at)
+    return before, [plan for plan in plans if plan.time > at]
+
+
+def rounds(plan: ev.MemoChanged, window: int) -> list[int]:
+    """Of each job, from the plan's beginning on."""
+    return np.unpackbits(plan.memo["schedule"], axis=1, count=window).sum(axis=1).tolist()
+
+
+def end(cluster: ClusterAtWork) -> None:
+    for name in ("grows", "still", "waits"):
+        cluster.hurry(name)
+    cluster.until_all_ended()
+
+
+def test_an_announcement_changes_the_plan_at_the_next_round(tmp_path):
+    with ClusterAtWork(tmp_path, "2xv100:2", preset="shockwave", embedded=True) as cluster:
+        jobs = play(cluster, "its regimes are seen", mode="gns")
+        assert "flags" not in jobs["grows"]
+        before = len(planned(cluster))
+        cluster.until(
+            "there is another plan", lambda jobs: len(planned(cluster)) > before or jobs["grows"]["phase"] != "running"
+        )
+        end(cluster)
+        old, (new, *_) = around(cluster)
+        assert new.memo["number"].tolist() == old.memo["number"].tolist() == [0, 1, 2], "nobody came or went"
+        assert (old.memo["round_s"], new.time < old.time + 30 * 0.5) == (0.5, True), "the window was not over"
+        assert (old.memo["grown"].tolist(), new.memo["grown"].tolist()) == ([0, 0, 0], [LARGE, 0, 0])
+        assert new.memo["pace_s"][0] < 0.75 * old.memo["pace_s"][0]
+        before, after = rounds(old, 30)[0] - (new.time - old.time) / 0.5, rounds(new, 30)[0]
+        assert after < 0.8 * before, "it needs fewer rounds than it would have"
+        state = State.replay(read_journal(str(cluster.journal)))
+        (first, second) = state.adaptations.regimes[0]
+        assert (first, second.batch_size) == (Regime(SMALL, first.from_steps), LARGE)
+        assert state.learned[f"measured 1 × grows (batch size {LARGE}) on v100"] == pytest.approx(1 / 0.08, rel=0.3)
+
+
+def test_a_lazy_one_keeps_its_plan_to_the_end_of_the_window_and_what_was_not_declared_is_flagged(tmp_path):
+    window = 4
+    policy = f"shockwave:rounds={window}:reactive=false"
+    with ClusterAtWork(tmp_path, "2xv100:2", policy, embedded=True) as cluster:
+        jobs = play(cluster, "its regimes are seen", steps=100)
+        jobs = cluster.until("it has done more than it said", lambda jobs: len(jobs["grows"].get("flags", ())) == 2)
+        assert jobs["grows"]["flags"] == [
+            "did more steps than it declared",
+            f"declared static, and its batch size became {LARGE}",
+        ]
+        before = len(planned(cluster))
+        cluster.until("there is another plan", lambda jobs: len(planned(cluster)) > before)
+        end(cluster)
+        old, (new, *_) = around(cluster)
+        assert new.memo["number"].tolist() == old.memo["number"].tolist() == [0, 1, 2]
+        assert new.time >= old.time + window * 0.5 - 1e-6
+        assert (old.memo["grown"].tolist(), new.memo["grown"].tolist()) == ([0, 0, 0], [LARGE, 0, 0])
