@@ -11,6 +11,7 @@ import typer
 from fairlead import __version__
 from fairlead.cli.on_demand import STYLE, OnDemand
 from fairlead.core.errors import FairleadError
+from fairlead.core.extras import how_to_install
 
 app = typer.Typer(
     name="fairlead",
@@ -54,7 +55,7 @@ def run() -> None:
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise
-        sys.stderr.write(f"fairlead: error: this needs {error.name}: pip install 'fairlead[cluster]'\n")
+        sys.stderr.write(f"fairlead: error: this needs {error.name}: {how_to_install('cluster')}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("fairlead: interrupted\n")

@@ -142,9 +142,9 @@ def queue(
     table = Table(box=box.SIMPLE)
     for heading in ("number", "name", *(["user"] if everybody else []), "phase", "done", "steps/s"):
         table.add_column(heading, no_wrap=True)
-    table.add_column("where, or why not", min_width=24)
+    table.add_column("where, or why not", min_width=16)
     for job in jobs:
-        done = f"{100 * job['steps_done'] / job['steps']:.0f} %"
+        done = done_of(job)
         where = escape(where_of(job))
         rate = f"{job['rate']:.3g}" if job["rate"] else ""
         user = [job["user"]] if everybody else []
@@ -152,6 +152,13 @@ def queue(
     out.print(table)
     if len(jobs) == MOST_LISTED:
         note(f"of all jobs, those that run and the youngest are shown, {MOST_LISTED:,} in all")
+
+
+def done_of(job: Mapping[str, Any]) -> str:
+    """How much of its work, where that is known; otherwise how many steps."""
+    if job["phase"] == "finished":
+        return "100 %"
+    return f"{100 * job['steps_done'] / job['steps']:.0f} %" if job["steps_known"] else f"{job['steps_done']:,.0f} steps"
 
 
 def where_of(job: Mapping[str, Any]) -> str:
@@ -169,9 +176,16 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
     if json:
         print_json(job)
         return
-    for key, value in job.items():
+    told = {key: value for key, value in job.items() if key not in ("now_s", "steps_known")}
+    if not job["steps_known"]:
+        del told["steps"]
+    told |= {moment: f"{duration(job['now_s'] - job[moment])} ago" for moment in _MOMENTS if job[moment] is not None}
+    for key, value in told.items():
         if value not in (None, "", []):
-            out.print(f"{key:>16}  {_shown(key, value)}", highlight=False, markup=False, soft_wrap=True)
+            out.print(f"{key.removesuffix('_s'):>16}  {_shown(key, value)}", highlight=False, markup=False, soft_wrap=True)
+
+
+_MOMENTS = ("submitted_s", "first_started_s", "ended_s")
 
 
 def _shown(key: str, value: Any) -> str:

@@ -20,6 +20,7 @@ import typer
 from fairlead.cli.options import JsonOption
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.extras import how_to_install
 from fairlead.prediction.features import features as of_graph
 from fairlead.prediction.graph import load
 from fairlead.profiling.configurations import Configuration, configuration, configurations
@@ -191,7 +192,7 @@ def _torch(device: str) -> Any:
     try:
         torch = import_module("torch")
     except ImportError:
-        raise FairleadError("profiling trains models: install fairlead[torch]") from None
+        raise FairleadError(f"profiling trains models: {how_to_install('torch')}") from None
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(
             "--device", "a device that is there; this machine has no CUDA, try --device cpu", field="device", value=device
