@@ -139,7 +139,7 @@ def queue(
     if json:
         print_json({"jobs": jobs})
         return
-    table = Table(box=box.SIMPLE)
+    table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
     for heading in ("number", "name", *(["user"] if everybody else []), "phase", "done", "steps/s"):
         table.add_column(heading, no_wrap=True)
     table.add_column("where, or why not", min_width=16)
@@ -179,10 +179,12 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
     told = {key: value for key, value in job.items() if key not in ("now_s", "steps_known")}
     if not job["steps_known"]:
         del told["steps"]
-    told |= {moment: f"{duration(job['now_s'] - job[moment])} ago" for moment in _MOMENTS if job[moment] is not None}
+    if (now := job.get("now_s")) is not None:
+        told |= {moment: f"{duration(now - job[moment])} ago" for moment in _MOMENTS if job[moment] is not None}
     for key, value in told.items():
         if value not in (None, "", []):
-            out.print(f"{key.removesuffix('_s'):>16}  {_shown(key, value)}", highlight=False, markup=False, soft_wrap=True)
+            label = key.removesuffix("_s") if key in _MOMENTS else key
+            out.print(f"{label:>16}  {_shown(key, value)}", highlight=False, markup=False, soft_wrap=True)
 
 
 _MOMENTS = ("submitted_s", "first_started_s", "ended_s")
