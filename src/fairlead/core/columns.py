@@ -168,7 +168,7 @@ class _Derived(Generic[T]):
         if view is None:
             return self
         column = self.compute(view)
-        column.setflags(False)
+        column.setflags(False)  # type: ignore[call-arg]
         view.__dict__[self.name] = column
         return column
 
