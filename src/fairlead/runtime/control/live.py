@@ -30,6 +30,8 @@ from fairlead.runtime.control.keepable import same
 from fairlead.runtime.control.launches import Addressed, Fate, Key, Launches, Outcome, Seat
 from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.control.measures import Measures
+from fairlead.runtime.control.uses import Uses
+from fairlead.runtime.messages import Beat
 from fairlead.runtime.orders import Ended, Given, Metric, Order, Progress, Routed, Task, Told, Wants
 
 RATE_TELLS = 0.05
@@ -97,6 +99,8 @@ class Live:
         self._counted: dict[int, Counted] = {}
         self._limits = Limits()
         self._measures = Measures()
+        self._uses = Uses()
+        self._seen: dict[int, Beat] = {}  # by node, what its agent saw last of its accelerators
         self._saved: dict[int, int] = {}  # steps in the last checkpoint of who does not run
         self._done: set[int] = set()  # jobs that had finished before a restart, and may be saving still
         self._present: set[int] = set()  # nodes that are up, as the state knows it
@@ -308,6 +312,10 @@ class Live:
 
         self._ring(_Request(happen, lambda events: answered()))
 
+    def see(self, node: int, beat: Beat) -> None:
+        """What an agent sees of its accelerators; looked at when something happens, as it does wherever jobs run."""
+        self._seen[node] = beat
+
     @property
     def stopped(self) -> bool:
         return self._stopped
@@ -367,9 +375,18 @@ class Live:
             events = request.happen(self.now)
             happened += events
             self._unanswered.append((request, events))
+        self._look_at_uses()
         if self.now >= self._measures.due_s:
             happened += self._measures.told(self.now)
         return happened + self._overrun()
+
+    def _look_at_uses(self) -> None:
+        if not self._seen:
+            return
+        seen, self._seen = self._seen, {}
+        for job, use in self._uses.see(seen, self.launches.everybody()):
+            if job in self._job_of:
+                self._measures.see(job, use, self._job_of[job].user)
 
     def _overrun(self) -> list[ev.Event]:
         """Whoever has used its time limit up has failed, and is killed when that is in the journal."""
@@ -481,6 +498,7 @@ class Live:
             about.pop(job, None)
         self._limits.forget(job)
         self._measures.forget(job)
+        self._uses.forget(job)
 
     def _seats(self, accelerators: Ints) -> tuple[Seat, ...]:
         """By node, in the order of ranks: the first worker stands on the first accelerator."""
