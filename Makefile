@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := out
 
+# Where one is told to write none, every process of the tests and of the demo would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test lint types imports unit browser postgres bench pictures clean
 
 help:
@@ -11,7 +14,7 @@ help:
 	@echo "make test    ruff, mypy --strict, import-linter, pytest"
 	@echo "make setup   only the virtual environment in $(VENV)"
 	@echo "make bench   the benchmarks (minutes)"
-	@echo "make pictures the pictures of docs/policies.md"
+	@echo "make pictures the pictures of docs/policies.md, docs/profiles.md and docs/prediction.md"
 	@echo "make clean   remove what the above made"
 
 setup: $(VENV)/.installed
@@ -35,8 +38,8 @@ demo: setup
 test: lint types imports unit
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks examples docs/make_policy_pictures.py
-	$(BIN)/ruff format --check src tests benchmarks examples docs/make_policy_pictures.py
+	$(BIN)/ruff check src tests benchmarks examples docs/make_policy_pictures.py docs/make_prediction_pictures.py
+	$(BIN)/ruff format --check src tests benchmarks examples docs/make_policy_pictures.py docs/make_prediction_pictures.py
 
 types: setup
 	$(BIN)/mypy
@@ -45,7 +48,7 @@ imports: setup
 	$(BIN)/lint-imports --no-cache
 
 unit: setup browser postgres
-	$(BIN)/pytest --numprocesses auto
+	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 # The report is tested in a real browser. As root on Debian it is installed; elsewhere those tests say that they were skipped.
 browser:
@@ -73,6 +76,7 @@ bench: setup
 
 pictures: setup
 	$(BIN)/python docs/make_policy_pictures.py
+	$(BIN)/python docs/make_prediction_pictures.py
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from fairlead.client import elastic as elastic
     from fairlead.client import lease as lease
     from fairlead.client import report as report
+    from fairlead.client import route as route
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
     """What training scripts use, fetched when it is used, so that `import fairlead` stays light."""
-    if name in ("Elastic", "elastic", "lease", "report"):
+    if name in ("Elastic", "elastic", "lease", "report", "route"):
         from fairlead import client
 
         return getattr(client, name)

@@ -16,10 +16,12 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.testing import check_events, cluster, random_jobs, random_table
+from fairlead.workloads.nature import Nature, Speed, Standing
 from fairlead.workloads.profiles import ThroughputTable
 
 POLICIES = {
@@ -198,6 +200,36 @@ def test_another_scheduler_can_go_on_from_the_same_moment():
     assert found["srtf"]["short"] < 400.0
     loop.run()
     assert {job: end for job, (end, _) in ends_of(loop.state).items()} == found["fifo"]
+
+
+class Telling(Nature):
+    """It says how far it is at every hundredth step, and always the same of itself."""
+
+    def speed(self, standing: Standing) -> Speed:
+        hundreds = standing.steps // 100
+        return Speed(1.0, 100 * (hundreds + 1), 32, {"hundreds": hundreds, "likes": 7.0})
+
+
+def test_in_a_fork_jobs_do_not_say_again_what_they_have_said():
+    machine, natures = cluster("v100:2"), {"a": Telling(), "b": Telling()}
+    table = ThroughputTable.timed(machine.type_names)
+    stages = SchedulerConfig(round_s=60.0).build(table)
+    jobs = [Job("a", steps=1000.0), Job("b", steps=1000.0)]
+    whole = Loop(State(machine), Simulated(machine, table, jobs, natures=natures), stages, journal=MemoryJournal())
+    whole.run(250.0)
+    view = whole.state.snapshot(250.0).detached()
+    told = len(whole.journal.events)
+    rest = Loop(
+        State.from_snapshot(view), Simulated.from_snapshot(view, table, natures=natures), stages, journal=MemoryJournal()
+    )
+    for loop in (whole, rest):
+        loop.run()
+    reports, again = (
+        [encode(event) for event in events if isinstance(event, ev.MetricsReported)]
+        for events in (whole.journal.events[told:], rest.journal.events)
+    )
+    assert again == reports
+    assert len(again) == 7  # the hundreds that were still to come, of both at once
 
 
 def test_a_fork_leaves_the_original_untouched():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command import Done, fairlead, one_after_the_other
+from command import Done, fairlead, from_scratch
 
 NATIVE = "name,submitted_s,duration_s\na,0,10\n"
 SIMULATE = ("simulate", "--policy", "fifo", "--cluster", "1xv100:1")
@@ -179,34 +179,24 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
 }
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory) -> dict[str, Done]:
-    """What the command says to each of them."""
-    folder = tmp_path_factory.mktemp("wrong")
-    cases = []
-    for index, (files, arguments, _) in enumerate(WRONG.values()):
-        mine = folder / str(index)
-        mine.mkdir()
-        for name, content in files.items():
-            (mine / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-        cases.append((mine, arguments))
-    return dict(zip(WRONG, one_after_the_other(cases), strict=True))
-
-
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_input_is_one_line_with_its_place(name, answers):
-    _, arguments, named = WRONG[name]
+def test_a_wrong_input_is_one_line_with_its_place(name, tmp_path):
+    files, arguments, named = WRONG[name]
     if "/dev/full" in arguments and not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here to be a full disk")
-    check(answers[name], named)
+    write(files, tmp_path)
+    check(fairlead(*arguments, cwd=tmp_path), named)
 
 
 def test_a_process_from_scratch_says_the_same(tmp_path):
     files, arguments, named = WRONG["a trace with a word for a number"]
+    write(files, tmp_path)
+    check(from_scratch(*arguments, cwd=tmp_path), named)
+
+
+def write(files: dict[str, str | bytes], folder: Path) -> None:
     for name, content in files.items():
-        (tmp_path / name).write_text(content)
-    done = fairlead(*arguments, cwd=tmp_path)
-    check(Done(done.returncode, done.stdout, done.stderr), named)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def check(done: Done, named: tuple[str, ...]) -> None:

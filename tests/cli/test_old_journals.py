@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import re
-import signal
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import httpx
-from command import environment
+from cluster_up import LOG, until
 
 from fairlead.config.cluster import read_cluster
 from fairlead.core import events as ev
@@ -20,8 +15,7 @@ from fairlead.core.job import Job
 from fairlead.engine.state import State
 from fairlead.journals.sqlite import SqliteJournal
 from fairlead.workloads.catalogue import accelerator_types
-
-PATIENCE_S = 60.0
+from foundry import free_port, running
 
 
 def test_a_journal_of_which_only_a_snapshot_is_left_is_gone_on_with(tmp_path: Path) -> None:
@@ -33,25 +27,17 @@ def test_a_journal_of_which_only_a_snapshot_is_left_is_gone_on_with(tmp_path: Pa
     journal.snapshot(state)
     journal.retain(1, math.inf)
     journal.close()
-    ports = []
-    for _ in range(2):
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            ports.append(f"127.0.0.1:{listener.getsockname()[1]}")
-    command = [sys.executable, "-m", "fairlead.cli.main", "serve", "--cluster", "1xv100:1", "--root", str(tmp_path)]
-    command += ["--http", ports[0], "--agents", ports[1]]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            try:
+    http, agents = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    words = ("serve", "--cluster", "1xv100:1", "--root", ".", "--http", http, "--agents", agents)
+    with running(tmp_path, *words, log=LOG) as process:
+
+        def told() -> httpx.Response | None:
+            assert process.poll() is None, (tmp_path / LOG).read_text()
+            with contextlib.suppress(httpx.TransportError, OSError):
                 headers = {"Authorization": f"Bearer {(tmp_path / 'admin.token').read_text()}"}
-                answer = httpx.get(f"http://{ports[0]}/v1/jobs/old", headers=headers)
-                break
-            except (httpx.TransportError, OSError):
-                assert process.poll() is None, process.stderr and process.stderr.read()
-                time.sleep(0.05)
+                return httpx.get(f"http://{http}/v1/jobs/old", headers=headers)
+            return None
+
+        answer = until(told, tmp_path)
         assert (answer.status_code, answer.json()["number"]) == (200, 0)
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=PATIENCE_S)
-    assert not re.search("Traceback", said), said
+    assert "Traceback" not in (tmp_path / LOG).read_text()

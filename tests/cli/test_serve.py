@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,58 +12,38 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import Result
+from cluster_up import LOG, until
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core import events as ev
 from fairlead.journals.opening import read_journal
-
-PATIENCE_S = 60.0
-SOURCE = str(Path(__file__).resolve().parents[2] / "src")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE}
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def until(reached: Callable[[], Any], folder: Path) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := reached()):
-        assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
-        time.sleep(0.05)
-    return found
+from foundry import Running, free_port, running
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
     """What it has logged so far, the first remark left out: that is for people."""
-    return [json.loads(line) for line in (folder / "log").read_text().splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in (folder / LOG).read_text().splitlines() if line.startswith("{")]
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *words: str, end: int = signal.SIGINT) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def serving(folder: Path, *words: str, end: int = signal.SIGINT) -> Iterator[tuple[Running, str]]:
     http = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "fairlead.cli.main", "serve", "--cluster", "2xv100:2", "--root", "root", *words]
-    command += ["--http", http, "--agents", f"127.0.0.1:{free_port()}", "--log-format", "json"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=log, stderr=log)
+    (folder / LOG).unlink(missing_ok=True)
+    addresses = ("--http", http, "--agents", f"127.0.0.1:{free_port()}")
+    command = ("serve", "--cluster", "2xv100:2", "--root", "root", *words, *addresses, "--log-format", "json")
+    with running(folder, *command, log=LOG, end=end) as process:
 
-    def answers() -> bool:
-        assert process.poll() is None, (folder / "log").read_text()[-2000:]
-        with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"http://{http}/v1/health").status_code == 200
-        return False
+        def answers() -> bool:
+            assert process.poll() is None, (folder / LOG).read_text()[-2000:]
+            with contextlib.suppress(httpx.HTTPError):
+                return httpx.get(f"http://{http}/v1/health", verify=False).status_code == 200
+            return False
 
-    try:
         until(answers, folder)
         yield process, f"http://{http}"
-    finally:
-        process.send_signal(end)
-        process.wait(PATIENCE_S)
-    assert "Traceback" not in (folder / "log").read_text()
+    assert "Traceback" not in (folder / LOG).read_text()
 
 
 @contextlib.contextmanager
@@ -104,7 +79,7 @@ def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
         assert "rounds: 2.0" in shown, "what is not named stays"
         assert "unknown policy 'nonsense'" in str(scheduler("set", "--policy", "nonsense").exception)
         assert "scheduler file" in str(scheduler("set").exception)
-    log = (tmp_path / "log").read_text()
+    log = (tmp_path / LOG).read_text()
     assert not any((tmp_path / "root" / f"{role}.token").read_text() in log for role in ("admin", "agent"))
     with (
         serving(tmp_path, "--config", "scheduler.yaml", end=signal.SIGTERM) as (process, url),

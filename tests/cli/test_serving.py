@@ -2,71 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
-import ipaddress
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import orjson
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-from test_up import ENVIRONMENT, PATIENCE_S, fairlead, free_port, until
+from cluster_up import LOG, until
+from command import environment, fairlead
 
+from certificates import certificates
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.runtime.people import ControlPlane, RefusedRequest, Unreachable
-
-
-def certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """An authority, and a server's certificate and key that it vouches for: files."""
-    now = datetime.datetime.now(datetime.UTC)
-
-    def certified(name: str, key, issuer: str, signer, *, authority: bool) -> x509.Certificate:
-        subject, by = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, issuer))
-        made = x509.CertificateBuilder().subject_name(subject).issuer_name(by).public_key(key.public_key())
-        made = made.serial_number(x509.random_serial_number())
-        made = made.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
-        made = made.add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        made = made.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        if authority:
-            usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-            made = made.add_extension(usage, critical=True)
-        else:
-            here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")])
-            made = made.add_extension(here, critical=False)
-        return made.sign(signer, hashes.SHA256())
-
-    root, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    files = {
-        "ca.pem": certified("authority", root, "authority", root, authority=True).public_bytes(pem),
-        "server.pem": certified("server", server, "authority", root, authority=False).public_bytes(pem),
-        "server.key": server.private_bytes(pem, plain, serialization.NoEncryption()),
-    }
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    return folder / "ca.pem", folder / "server.pem", folder / "server.key"
-
-
-@contextlib.contextmanager
-def process(folder: Path, *words: object) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "fairlead.cli.main", *map(str, words)]
-    with (folder / "up.log").open("ab") as log:
-        running = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=log, stderr=log)
-    try:
-        yield running
-    finally:
-        running.send_signal(signal.SIGTERM)
-        running.wait(PATIENCE_S)
+from foundry import PATIENCE_S, free_port, running
 
 
 def reached(plane: ControlPlane) -> bool:
@@ -81,9 +31,10 @@ def test_people_and_agents_speak_tls_and_tokens_are_made_and_revoked_while_it_ru
     http, agents = free_port(), free_port()
     words = ("--http", f"127.0.0.1:{http}", "--agents", f"127.0.0.1:{agents}", "--tls-cert", certificate, "--tls-key", key)
     joining = ("--control", f"127.0.0.1:{agents}", "--node", "v100-0", "--accelerators", "v100:1", "--token-file")
-    with process(tmp_path, "serve", "--cluster", "1xv100:1", "--round", "1", *words):
+    ending = {"log": LOG, "end": signal.SIGTERM}
+    with running(tmp_path, "serve", "--cluster", "1xv100:1", "--round", "1", *words, **ending):
         until(lambda: (tmp_path / ".fairlead" / "agent.token").exists(), tmp_path)
-        with process(tmp_path, "agent", *joining, ".fairlead/agent.token", "--tls-ca", ca, "--end-jobs"):
+        with running(tmp_path, "agent", *joining, ".fairlead/agent.token", "--tls-ca", ca, "--end-jobs", **ending):
             url = f"https://127.0.0.1:{http}"
             admin = (tmp_path / ".fairlead" / "admin.token").read_text()
             root = ControlPlane(url, admin, authority=str(ca))
@@ -92,7 +43,7 @@ def test_people_and_agents_speak_tls_and_tokens_are_made_and_revoked_while_it_ru
                 ControlPlane(url, admin).nodes()
             with pytest.raises(Unreachable):
                 ControlPlane(f"http://127.0.0.1:{http}", admin).nodes()
-            made = [fairlead(tmp_path, "token", "add", name, "--entity", "lab") for name in ("ann", "bob")]
+            made = [fairlead("token", "add", name, "--entity", "lab", cwd=tmp_path) for name in ("ann", "bob")]
             ann, bob = (ControlPlane(url, one.stdout.strip(), authority=str(ca)) for one in made)
             ann.submit([{"name": "hers", "run": ["true"]}])
             assert ann.job("hers")["entity"] == "lab"
@@ -103,15 +54,15 @@ def test_people_and_agents_speak_tls_and_tokens_are_made_and_revoked_while_it_ru
             with pytest.raises(RefusedRequest, match="admin"):
                 bob.drain("v100-0")
             until(lambda: ann.job("hers")["phase"] == "finished", tmp_path)
-            listed = orjson.loads(fairlead(tmp_path, "token", "list", "--json").stdout)["tokens"]
+            listed = orjson.loads(fairlead("token", "list", "--json", cwd=tmp_path).stdout)["tokens"]
             assert [(one["name"], one["role"]) for one in listed[2:]] == [("ann", "user"), ("bob", "user")]
-            assert fairlead(tmp_path, "token", "revoke", "ann").returncode == 0
+            assert fairlead("token", "revoke", "ann", cwd=tmp_path).returncode == 0
             with pytest.raises(RefusedRequest, match="token"):
                 ann.jobs()
             assert bob.jobs() == []
             kept = (tmp_path / ".fairlead" / "tokens.json").read_bytes()
             assert bob.token.encode() not in kept
-            by_environment = {**ENVIRONMENT, "FAIRLEAD_URL": url, "FAIRLEAD_TOKEN": bob.token, "FAIRLEAD_CA": str(ca)}
+            by_environment = {**environment(), "FAIRLEAD_URL": url, "FAIRLEAD_TOKEN": bob.token, "FAIRLEAD_CA": str(ca)}
             queue = [sys.executable, "-m", "fairlead.cli.main", "queue", "--json"]
             done = subprocess.run(queue, env=by_environment, capture_output=True, timeout=PATIENCE_S, check=True)
             assert orjson.loads(done.stdout) == {"jobs": []}

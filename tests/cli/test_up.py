@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import json
 import math
-import os
 import signal
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
 
+import command
 import pytest
+from cluster_up import cluster_up, until
 
 from fairlead.runtime.people import ControlPlane, RefusedRequest, Unreachable
+from foundry import SOURCE
 
-PATIENCE_S = 90.0
-SOURCE = str(Path(__file__).resolve().parents[2] / "src")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE}
 JOB = """
 import sys, time
 import fairlead
@@ -32,81 +26,42 @@ for step in fairlead.lease(range(int(sys.argv[1])), save=lambda folder: None):
 """
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def fairlead(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fairlead.cli.main", *map(str, words)]
-    return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-
-
-@contextlib.contextmanager
-def cluster_up(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    http, agents = free_port(), free_port()
-    command = [sys.executable, "-m", "fairlead.cli.main", "up", "--round", "1", "--cluster", "2xv100:2,2xk80:2"]
-    command += ["--http", f"127.0.0.1:{http}", "--agents", f"127.0.0.1:{agents}"]
-    with (folder / "up.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=log, stderr=log)
-    try:
-        until(lambda: fairlead(folder, "nodes", "--json").returncode == 0, folder)
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            process.wait(PATIENCE_S)
-
-
-def until(reached, folder: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not reached():
-        if time.monotonic() > deadline:
-            raise AssertionError((folder / "up.log").read_text()[-2000:])
-        time.sleep(0.2)
-
-
-def answer(folder: Path, *words: object) -> dict:
-    done = fairlead(folder, words[0], "--json", *words[1:])
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_jobs_from_the_command_line_run_end_and_are_told_of(tmp_path):
     (tmp_path / "job.py").write_text(JOB)
     (tmp_path / "task.yaml").write_text(
         f"name: from-file\nrun: [{sys.executable}, job.py, '5', file.steps]\nenv: {{PYTHONPATH: {SOURCE}}}\n"
     )
+    answer, fairlead = (functools.partial(ask, cwd=tmp_path) for ask in (command.answer, command.fairlead))
     with cluster_up(tmp_path) as process:
-        assert answer(tmp_path, "submit", "task.yaml") == {"jobs": [{"number": 0, "name": "from-file"}]}
-        long = fairlead(tmp_path, "submit", "--name", "long", "--", "sleep", "1000")
+        assert answer("submit", "task.yaml") == {"jobs": [{"number": 0, "name": "from-file"}]}
+        long = fairlead("submit", "--name", "long", "--", "sleep", "1000")
         assert long.returncode == 0, long.stderr
-        wide = fairlead(tmp_path, "submit", "--workers", "9", "--", "true")
+        wide = fairlead("submit", "--workers", "9", "--", "true")
         assert (wide.returncode, "can never run here" in wide.stderr) == (2, True)
-        assert answer(tmp_path, "submit", "--dry-run", "--types", "k80", "--", "true")["jobs"][0]["types"] == ["k80"]
-        until(lambda: answer(tmp_path, "info", "from-file")["phase"] == "finished", tmp_path)
+        dry = fairlead("submit", "--dry-run", "--json", "--types", "k80", "--", "true")
+        assert json.loads(dry.stdout)["jobs"][0]["types"] == ["k80"]
+        until(lambda: answer("info", "from-file")["phase"] == "finished", tmp_path)
         assert (tmp_path / "file.steps").read_text().split() == [str(n) for n in range(5)]
-        until(lambda: answer(tmp_path, "info", "long")["phase"] == "running", tmp_path)
-        assert [job["name"] for job in answer(tmp_path, "queue")["jobs"]] == ["long"]
-        assert "long is running" in fairlead(tmp_path, "why", "long").stdout
-        assert answer(tmp_path, "usage")["usage"][0]["jobs"] == 2
-        assert fairlead(tmp_path, "cancel", "long").returncode == 0
-        assert fairlead(tmp_path, "info", "nobody").returncode == 2
-        assert {node["name"]: node["up"] for node in answer(tmp_path, "nodes")["nodes"]} == {"v100-0": True, "k80-1": True}
+        until(lambda: answer("info", "long")["phase"] == "running", tmp_path)
+        assert [job["name"] for job in answer("queue")["jobs"]] == ["long"]
+        assert "long is running" in fairlead("why", "long").stdout
+        assert answer("usage")["usage"][0]["jobs"] == 2
+        assert fairlead("cancel", "long").returncode == 0
+        assert fairlead("info", "nobody").returncode == 2
+        assert {node["name"]: node["up"] for node in answer("nodes")["nodes"]} == {"v100-0": True, "k80-1": True}
         run = f"name: goes-on\nrun: [{sys.executable}, job.py, '9999', more.steps]\nenv: {{PYTHONPATH: {SOURCE}}}\n"
         (tmp_path / "task.yaml").write_text(run)
-        answer(tmp_path, "submit", "task.yaml")
+        answer("submit", "task.yaml")
         until((tmp_path / "more.steps").exists, tmp_path)
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) in (0, 130)
+        assert process.wait() in (0, 130)
     told = (tmp_path / "up.log").read_text()
     assert told.startswith("people: http://")
     assert "no control plane" not in told.partition("node joined")[0]
     steps = len((tmp_path / "more.steps").read_text().split())
     assert f"goes-on has left with {steps:,} steps saved" in told
     assert "goes on with them" in told
-    gone = fairlead(tmp_path, "queue")
+    gone = fairlead("queue")
     assert (gone.returncode, "fairlead up" in gone.stderr) == (2, True)
 
 
@@ -144,7 +99,7 @@ def test_what_cannot_be_sent_is_refused():
     ],
 )
 def test_mistakes_are_one_line(tmp_path, words, said):
-    done = fairlead(tmp_path, *words)
+    done = command.fairlead(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

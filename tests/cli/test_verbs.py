@@ -14,12 +14,13 @@ from types import SimpleNamespace
 
 import orjson
 import pytest
-from test_up import ENVIRONMENT, PATIENCE_S, SOURCE, cluster_up, until
+from cluster_up import cluster_up, until
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.runtime.people import ControlPlane, RefusedRequest
 from fairlead.workloads.tables import read_throughputs
+from foundry import PATIENCE_S, SOURCE, environment
 
 PRINTS = """
 import os, sys, time
@@ -43,8 +44,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
 
         def prints(name: str, *words: object, **about: object) -> dict:
             run = [sys.executable, str(folder / "prints.py"), *map(str, words)]
-            environment = {"PYTHONPATH": SOURCE, "HURRY": str(folder / f"hurry-{name}")}
-            return {"name": name, "run": run, "directory": str(folder), "env": environment, **about}
+            around = {"PYTHONPATH": SOURCE, "HURRY": str(folder / f"hurry-{name}")}
+            return {"name": name, "run": run, "directory": str(folder), "env": around, **about}
 
         def hurry(name: str) -> None:
             """All that was to be seen of a job while it runs has been seen."""
@@ -64,7 +65,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
 
 
 def fairlead(folder: Path, *words: object) -> str:
-    """The command in this process: a new one would take a second, and this is done often."""
+    """The command in this process."""
     with contextlib.chdir(folder):
         done = CliRunner().invoke(app, list(map(str, words)))
     assert done.exit_code == 0, done.output or done.exception
@@ -83,7 +84,7 @@ def test_a_log_is_followed_from_launch_to_launch_until_the_job_ends(here):
     here.plane.submit([here.prints("talks", 600, "loud")])
     node = here.reaches("talks", "running")["nodes"][0]
     command = [sys.executable, "-m", "fairlead.cli.main", "logs", "-f", "--launch", "1", "talks"]
-    follows = subprocess.Popen(command, cwd=here.folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    follows = subprocess.Popen(command, cwd=here.folder, env=environment(), stdout=subprocess.PIPE, text=True)
     until(lambda: here.plane.job("talks")["steps_done"] > 3, here.folder)
     others = [here.prints(f"in-the-way-{n}", 8) for n in range(6)]
     here.plane.submit(others)
@@ -171,7 +172,7 @@ def test_top_shows_who_holds_what_and_the_last_decisions(here):
     assert max(map(len, once.splitlines())) <= 80
     screen, terminal = os.openpty()
     command = [sys.executable, "-m", "fairlead.cli.main", "top", "--every", "0.2"]
-    live = subprocess.Popen(command, cwd=here.folder, env={**ENVIRONMENT, "TERM": "xterm"}, stdout=terminal)
+    live = subprocess.Popen(command, cwd=here.folder, env={**environment(), "TERM": "xterm"}, stdout=terminal)
     os.close(terminal)
     drawn = b""
     while drawn.count(b"shown") < 6:  # in more than one picture

@@ -15,7 +15,16 @@ from fairlead.client.noise import Noise
 from fairlead.client.page import Field, Stage
 from fairlead.client.part import WARM_UP, Elastic, Limits, elastic
 from fairlead.client.surroundings import BATCH_SIZE, NODES, REPORTS
-from fairlead.core.goodput import REPORTED, Goodputs, StepModel
+from fairlead.core.goodput import (
+    LARGEST,
+    LEAST_LOCAL,
+    MOST_LOCAL,
+    REPORTED,
+    SMALLEST,
+    TWICE_ABOVE,
+    Goodputs,
+    StepModel,
+)
 
 
 class Clock:
@@ -170,6 +179,23 @@ def test_its_own_batch_size_is_as_good_as_what_the_scheduler_reckons_with(monkey
     goodputs = Goodputs(np.array([model.to_data()]), np.array([[1.0, var]]), limits, np.array([4]))
     reached = float(goodputs.at_batch(np.array([float(best)]), [4], 4)[0, 0])
     assert reached >= 0.99 * float(goodputs.best([4], [False])[0, 0])
+
+
+@pytest.mark.parametrize(("workers", "most_local"), [(1, 0), (1, 16), (3, 16), (4, 0)])
+def test_the_scheduler_reckons_with_the_passes_that_workers_make(monkeypatch, told, workers, most_local):
+    """A worker that is alone goes over its smallest batch twice too, and says so."""
+    launched(monkeypatch, workers)
+    limits = Limits(12, 96, 4, most_local)
+    Elastic(12, limits)
+    columns = {name: np.array([value]) for name, value in told().items()}
+    twice = columns[TWICE_ABOVE]
+    for size in range(12, 97, 3):
+        told_limits = np.array([[columns[name][0] for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)]])
+        goodputs = Goodputs(np.ones((1, 7)), np.ones((1, 2)), told_limits, np.array([1]), twice)
+        _, passes = goodputs._split(np.array([[[float(size)]]]), np.array([[[float(workers)]]]))
+        assert passes.item() == limits.passes(size, workers)
+    assert limits.passes(12, 1) == 2
+    assert limits.passes(7, 1) == 1
 
 
 def test_a_size_that_a_plan_gave_is_not_tuned(monkeypatch):

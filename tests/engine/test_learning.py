@@ -124,3 +124,17 @@ def test_facts_that_are_not_a_mapping_are_damage():
     assert decode(line) == ev.FactsLearned(1.0, {"a": [1, 2.5, "x", {"b": None}]})
     with pytest.raises(JournalError, match="damaged"):
         decode(line.replace(b'{"a":[1,2.5,"x",{"b":null}]}', b"[1]"))
+
+
+def test_facts_about_a_job_are_forgotten_with_it():
+    machine = cluster("v100:4")
+    state = State(machine)
+    submitted = [ev.JobSubmitted(0.0, number, Job(f"j{number}")) for number in range(3)]
+    for event in (ev.Opened(0.0, machine, {}), *submitted):
+        state.apply(event)
+    state.apply(ev.FactsLearned(1.0, {"steps of 0": 1, "loss of 1": 2, "speed of 1": 3, "alarm of 1": 4, "steps of 12": 5}))
+    state.apply(ev.JobCancelled(2.0, 1))
+    assert state.learned == {"steps of 0": 1, "alarm of 1": 4, "steps of 12": 5}
+    state.apply(ev.FactsLearned(3.0, {"steps of 1": 6, "steps of 2": 7}))  # learned while the job was ending
+    assert state.learned == {"steps of 0": 1, "alarm of 1": 4, "steps of 12": 5, "steps of 2": 7}
+    assert State.from_snapshot(state.snapshot(3.0).detached()).learned == state.learned

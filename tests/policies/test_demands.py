@@ -8,7 +8,7 @@ import pytest
 from fairlead.core.errors import SolverError
 from fairlead.policies.classes import classes_of
 from fairlead.policies.demands import Demands
-from fairlead.policies.program import Program
+from fairlead.policies.program import Model, Program
 from policies.per_job import cp, moment, solved
 
 
@@ -101,8 +101,7 @@ def test_a_solver_used_again_answers_as_a_new_one():
     def answer(size):
         rng = np.random.default_rng(size)
         rows, columns = np.divmod(np.arange(5 * size), size)
-        program = Program(
-            "test",
+        model = Model(
             rng.uniform(1.0, 2.0, size),
             np.zeros(size),
             np.full(size, np.inf),
@@ -110,7 +109,7 @@ def test_a_solver_used_again_answers_as_a_new_one():
             np.ones(5),
             (rows, columns, rng.uniform(0.1, 1.0, 5 * size)),
         )
-        return program.solve().values.tobytes()
+        return Program("test", model).solve().values.tobytes()
 
     first = [answer(size) for size in (8, 40, 3)]
     assert [answer(size) for size in (3, 40, 8)] == first[::-1]

@@ -10,11 +10,12 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.core.inference import REPORTED
+from fairlead.core.inference import REPORTED, Route
 from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.stages import Stages
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
+from fairlead.engine.saved import load, save
 from fairlead.engine.state import State
 from fairlead.policies.nexus import Asked, Nexus
 from fairlead.testing.invariants import check_events
@@ -56,7 +57,8 @@ def test_a_session_has_what_its_requests_need_and_training_the_rest():
     after = ran("8xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 700.0)
     assert len(held(before)) == 8
     assert held(after) == {"photos": 2, **{f"train-{n}": 1 for n in range(6)}}
-    assert after.state.memo == {"routing": {"photos": {"type": "v100", "replicas": 2, "needed": 2, "batch": 32, "rate": 700.0}}}
+    places = after.state.holdings.of(8).tolist()
+    assert after.state.routes == {8: Route(tuple(places), (0.5, 0.5), 32, 700.0)}
 
 
 def test_a_session_grows_and_shrinks_with_the_rate_it_reports():
@@ -67,7 +69,7 @@ def test_a_session_grows_and_shrinks_with_the_rate_it_reports():
     assert sizes() == 2
     assert sizes(3000.0) == 5
     assert sizes(3000.0, 2500.0) == 5  # one more than needed is not worth a restart
-    assert sizes(3000.0, 500.0) == 1
+    assert sizes(3000.0, 500.0) == 2
 
 
 def test_a_session_that_is_not_elastic_has_the_replicas_it_was_submitted_with():
@@ -77,7 +79,8 @@ def test_a_session_that_is_not_elastic_has_the_replicas_it_was_submitted_with():
     loop = ran("8xv100:4", jobs, told, Nexus({"photos": PHOTOS}), 200.0)
     assert held(loop) == {"photos": 3}
     assert loop.state.everybody().starts.tolist() == [1, 0]
-    assert loop.state.memo["routing"]["photos"] == {"type": "v100", "replicas": 3, "needed": 5, "batch": 32, "rate": 3000.0}
+    route = loop.state.routes[0]
+    assert (len(route.accelerators), route.batch, route.rate) == (3, 32, 3000.0)
 
 
 @pytest.mark.parametrize(("rate", "size"), [(1e-300, 2), (1e-20, 2), (1e300, 8), (np.inf, 8), (0.0, 2), (-5.0, 2)])
@@ -94,15 +97,17 @@ def test_a_session_that_ends_leaves_its_accelerators_to_training():
     phases = loop.state.everybody().phase.tolist()
     assert [Phase(phase) for phase in phases] == [Phase.CANCELLED, Phase.FINISHED]
     assert loop.state.everybody().first_started_s[1] >= 500.0
-    assert loop.state.memo == {"routing": {}}
+    assert loop.state.routes == {}
 
 
 def test_a_session_takes_the_type_on_which_it_needs_fewest_or_what_there_is():
     jobs = [session("photos"), session("more")]
     policy = Nexus({"photos": PHOTOS, "more": PHOTOS})
-    assert ran("2xv100:2,8xp100:4", jobs, [], policy, 50.0).state.memo["routing"]["more"]["type"] == "p100"
-    short = ran("3xv100:3", jobs, [], policy, 50.0).state.memo["routing"]
-    assert (short["photos"]["replicas"], short["more"]["replicas"], short["more"]["needed"]) == (2, 1, 2)
+    two = ran("2xv100:2,8xp100:4", jobs, [], policy, 50.0)
+    assert [two.state.cluster.type_names[kind] for kind in two.state.everybody().type.tolist()] == ["v100", "p100"]
+    short = ran("1xv100:1", jobs, [], policy, 50.0)
+    assert held(short) == {"photos": 1}
+    assert "accelerator" in str(short.plan.reasons[1])
 
 
 def test_a_session_that_nobody_can_serve_says_why():
@@ -116,6 +121,95 @@ def test_training_inside_its_minimum_run_is_left_alone():
     jobs = [Job("train", steps=5000.0, workers=3, min_run_s=900.0), session(submitted_s=60.0)]
     assert held(ran("4xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 200.0)) == {"train": 3, "photos": 1}
     assert held(ran("4xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 1200.0)) == {"photos": 2}
+
+
+SMALL = Asked(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40)}, rate=150)
+
+
+def test_sessions_share_accelerators():
+    names = [f"session-{n}" for n in range(8)]
+    loop = ran("8xv100:4", [session(name) for name in names], [], Nexus(dict.fromkeys(names, SMALL)), 50.0)
+    used = {place for route in loop.state.routes.values() for place in route.accelerators}
+    assert len(loop.state.routes) == 8
+    assert len(used) == 3  # a fifth for each, and headroom
+    for route in loop.state.routes.values():
+        assert sum(route.parts) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_one_session_that_grows_does_not_start_the_others_again():
+    names = [f"session-{n}" for n in range(8)]
+    told = [ev.MetricsReported(100.0, REPORTED, np.array([3]), np.array([1200.0]))]
+    loop = ran("8xv100:4", [session(name) for name in names], told, Nexus(dict.fromkeys(names, SMALL)), 300.0)
+    assert loop.state.everybody().starts.tolist() == [1, 1, 1, 2, 1, 1, 1, 1]
+    assert loop.state.routes[3].rate == 1200.0
+    assert len({place for route in loop.state.routes.values() for place in route.accelerators}) == 4
+
+
+def test_a_batch_that_changes_alone_travels_without_a_start():
+    told = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([90.0]))]
+    loop = ran("8xv100:4", [session()], told, Nexus({"photos": PHOTOS}), 300.0)
+    assert loop.state.everybody().starts.tolist() == [1]
+    assert loop.state.routes[0].rate == 90.0
+    assert loop.state.routes[0].batch < 32
+    assert [len(e.plan.launches) for e in loop.journal.events if isinstance(e, ev.RoundPlanned) and e.plan.routes] == [1, 0]
+
+
+def test_training_that_goes_on_stays_where_it_is():
+    jobs = [*(Job(f"train-{n}", steps=5000.0) for n in range(8)), session(submitted_s=600.0)]
+    loop = ran("8xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 700.0)
+    assert loop.state.everybody().moves.tolist() == [0] * 9
+    assert loop.state.everybody().preemptions.tolist() == [0] * 6 + [1, 1] + [0]  # the last of fifo's order
+
+
+def test_sessions_of_a_lost_node_come_back_beside_the_others():
+    names = [f"session-{n}" for n in range(8)]
+    machine = Cluster.parse("8xv100:4")
+    table = ThroughputTable.timed(machine.type_names)
+    standard = SchedulerConfig(round_s=60.0).build(table)
+    world = Simulated(machine, table, [session(name) for name in names], faults=[ev.NodeLost(100.0, 0)])
+    policy = Nexus(dict.fromkeys(names, SMALL))
+    loop = Loop(State(machine), world, Stages(**{**standard.__dict__, "policy": policy}), MemoryJournal())
+    loop.record(ev.Opened(0.0, machine, {}))
+    loop.run(300.0)
+    check_events(loop.journal.events)
+    assert len(loop.state.routes) == 8
+    used = {place for route in loop.state.routes.values() for place in route.accelerators}
+    assert used <= set(range(4, 8))
+
+
+def test_a_scheduler_that_learns_of_sessions_midway_serves_them():
+    """No session was known to the world when it began; a session's second is a second all the same."""
+    machine = Cluster.parse("8xv100:4")
+    table = ThroughputTable.timed(machine.type_names)
+    asked = {"slo_ms": 100, "batches": [1, 32], "latency_ms": {"v100": [9, 40]}, "rate": 2000}
+    other = {"policy": {"name": "nexus", "sessions": {"photos": asked}}, "rounds": 60}
+    back = SchedulerConfig(round_s=60.0).to_data()
+    switches = [ev.SchedulerSwitched(120.0, other), ev.SchedulerSwitched(600.0, back)]
+    jobs = [Job("photos", steps=1000.0, mode=ELASTIC), Job("train", steps=1000.0)]
+    compose = lambda data: SchedulerConfig.from_data(data).build(table)  # noqa: E731
+    loop = Loop(
+        State(machine), Simulated(machine, table, jobs, others=switches), compose(back), MemoryJournal(), compose=compose
+    )
+    loop.record(ev.Opened(0.0, machine, back))
+    loop.run(300.0)
+    assert len(loop.state.routes[0].accelerators) == 3
+    assert loop.state.everybody().rate.tolist() == [1.0, 1.0]
+    loop.run()
+    check_events(loop.journal.events)
+    assert loop.state.everybody().ended_s.tolist() == [1000.0, 1000.0]
+
+
+def test_a_fork_carries_the_routes():
+    names = [f"session-{n}" for n in range(4)]
+    loop = ran("8xv100:4", [session(name) for name in names], [], Nexus(dict.fromkeys(names, SMALL)), 50.0)
+    view = loop.state.snapshot(loop.backend.now).detached()
+    state = State.from_snapshot(view)
+    assert state.routes == loop.state.routes == load(save(loop.state)).routes
+    world = Simulated.from_snapshot(view, ThroughputTable.timed(view.cluster.type_names))
+    fork = Loop(state, world, loop.stages, MemoryJournal())
+    fork.run(500.0)
+    assert state.everybody().starts.tolist() == [1] * 4
+    assert state.everybody().rate.tolist() == [1.0] * 4
 
 
 @pytest.mark.parametrize(

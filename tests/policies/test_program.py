@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
-from fairlead.policies.program import Program
+from fairlead.policies.program import Model, Program
 
 INF = np.inf
 
@@ -17,7 +17,7 @@ def diet(upper: float = INF) -> Program:
     """max 3a + 2b  s.t.  a + b ≤ 4,  a + 3b ≤ 6,  0 ≤ a, b ≤ upper: 12 at a = 4."""
     rows, columns, values = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([1.0, 1.0, 1.0, 3.0])
     bounds = (np.array([3.0, 2.0]), np.zeros(2), np.full(2, upper), np.full(2, -INF), np.array([4.0, 6.0]))
-    return Program("diet", *bounds, (rows, columns, values))
+    return Program("diet", Model(*bounds, (rows, columns, values)))
 
 
 def test_an_optimum_has_values_duals_and_a_worth() -> None:
@@ -36,7 +36,7 @@ def test_changes_reach_the_optimum_of_a_program_built_anew() -> None:
         kept.row_bounds(np.arange(2), np.full(2, -INF), room)
         kept.coefficient(1, 1, coefficient)
         entries = (np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([1.0, 1.0, 1.0, coefficient]))
-        fresh = Program("fresh", cost, np.zeros(2), np.full(2, INF), np.full(2, -INF), room, entries)
+        fresh = Program("fresh", Model(cost, np.zeros(2), np.full(2, INF), np.full(2, -INF), room, entries))
         assert kept.solve().objective == pytest.approx(fresh.solve().objective)
         assert kept.solve(primal=True).objective == pytest.approx(fresh.solve().objective)
 

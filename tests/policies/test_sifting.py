@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
-from fairlead.policies.program import Program
+from fairlead.policies.program import Model, Program
 from fairlead.policies.sifting import Sifted
 
 COLUMNS, ROWS = 400, 12
@@ -21,7 +21,7 @@ def a_program(seed, kind, *more):
     rows, columns = np.append(rows + 1, np.zeros(COLUMNS, dtype=np.int64)), np.append(columns, np.arange(COLUMNS))
     values = np.append(values, np.full(COLUMNS, 0.05))
     bounds = (np.zeros(COLUMNS), above, np.full(ROWS, -np.inf), rng.uniform(5.0, 9.0, ROWS))
-    return kind("test", cost, *bounds, (rows, columns, values), *more, tolerance=1e-10)
+    return kind("test", Model(cost, *bounds, (rows, columns, values)), *more, tolerance=1e-10)
 
 
 def assert_same(found, expected):

@@ -9,18 +9,14 @@ down every step and notice when they run twice at once. `check` says whether all
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +26,10 @@ from fairlead.core.cluster import Cluster
 from fairlead.engine.state import State
 from fairlead.journals.opening import read_journal
 from fairlead.testing import check_events
+from foundry import SOURCE, ends, foundry, free_port, has_ended
 
 PATIENCE_S = 60.0
 LOOK_S = 0.05
-SOURCE = str(Path(__file__).resolve().parents[2] / "src")
-FOUNDRY = Path(__file__).with_name("foundry.py")
 ENDED = {"finished", "failed", "cancelled", "refused"}
 
 JOB = """
@@ -122,8 +117,7 @@ class ClusterAtWork:
     def start_plane(self, death: str = "", wait: bool = True, **more: str) -> None:
         words = [*self._command, "--cluster", self._machines, "--root", str(self.root / "plane")]
         words += ["--http", f"127.0.0.1:{self.http}", "--agents", f"127.0.0.1:{self.port}"]
-        order = {"words": words, "log": str(self.root / "plane.log"), "death": death, **more}
-        self.plane = foundry().make(order)
+        self.plane = foundry().make(words, self.root / "plane.log", death=death, **more)
         if wait:
             self.until_there()
 
@@ -136,7 +130,7 @@ class ClusterAtWork:
 
     def plane_ended(self, of: str = "") -> int:
         """Waits for the control plane's end: its exit status, or the negative signal."""
-        ended_within(self.plane, lambda: f"of {of}\n{self._logs()}")
+        assert ends(self.plane, PATIENCE_S), f"the control plane does not end, of {of}\n{self._logs()}"
         status = foundry().status(self.plane)
         self.plane = 0
         return status
@@ -146,12 +140,12 @@ class ClusterAtWork:
         words = ["agent", "--control", f"127.0.0.1:{through or self.port}", "--node", node, "--end-jobs"]
         words += ["--accelerators", f"{about.type}:{about.accelerators}", "--root", str(self.root / node)]
         words += ["--token-file", str(self.root / "plane" / "agent.token")]
-        self.agents[node] = foundry().make({"words": words, "log": str(self.root / f"{node}.log")})
+        self.agents[node] = foundry().make(words, self.root / f"{node}.log")
 
     def end_agent(self, node: str, number: signal.Signals = signal.SIGKILL) -> None:
         pid = self.agents.pop(node)
         os.kill(pid, number)
-        ended_within(pid, self._logs)
+        assert ends(pid, PATIENCE_S), f"the agent does not end\n{self._logs()}"
         foundry().status(pid)
 
     # People.
@@ -178,7 +172,16 @@ class ClusterAtWork:
     def cancel(self, name: str) -> None:
         self.ask("DELETE", f"/v1/jobs/{name}")
 
+    def metrics(self) -> dict[str, float]:
+        """As Prometheus is told: by name and labels."""
+        lines = self._answer("GET", "/metrics").text.splitlines()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
     def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        told: dict[str, Any] = self._answer(method, path, body).json()
+        return told
+
+    def _answer(self, method: str, path: str, body: object = None) -> httpx.Response:
         token = (self.root / "plane" / "admin.token").read_text()
         url, headers = f"http://127.0.0.1:{self.http}{path}", {"Authorization": f"Bearer {token}"}
         try:
@@ -189,8 +192,7 @@ class ClusterAtWork:
         if answer.status_code == 503:
             raise Gone(answer.text)
         assert answer.is_success, answer.text
-        told: dict[str, Any] = answer.json()
-        return told
+        return answer
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """By name; that nobody who has ended comes back to life is looked at every time."""
@@ -206,6 +208,10 @@ class ClusterAtWork:
 
     def until_all_ended(self) -> dict[str, dict[str, Any]]:
         return self.until("all jobs end", lambda jobs: all(job["phase"] in ENDED for job in jobs.values()))
+
+    def until_connected(self) -> None:
+        """Every agent has found the control plane (again)."""
+        wait_for(lambda: all(node["connected"] for node in self.nodes().values()), "all agents connect", self._logs)
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         return {node["name"]: node for node in self.ask("GET", "/v1/nodes")["nodes"]}
@@ -273,62 +279,11 @@ class ClusterAtWork:
                     os.kill(pid, signal.SIGKILL)
 
 
-class Foundry:
-    """Our end of `foundry.py`."""
-
-    def __init__(self) -> None:
-        command, environment = [sys.executable, str(FOUNDRY)], {**os.environ, "PYTHONPATH": SOURCE}
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True)
-        atexit.register(self.close)
-
-    def make(self, order: dict[str, Any]) -> int:
-        return self._answer(order)
-
-    def status(self, pid: int) -> int:
-        return self._answer({"ended": pid})
-
-    def close(self) -> None:
-        self._process.communicate()
-
-    def _answer(self, order: dict[str, Any]) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(order), file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
-
-
-@cache
-def foundry() -> Foundry:
-    return Foundry()
-
-
 def wait_for(reached: Callable[[], bool], what: str, logs: Callable[[], str] = str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not reached():
         assert time.monotonic() < deadline, f"in vain: {what}\n{logs()}"
         time.sleep(LOOK_S)
-
-
-def has_ended(pid: int) -> bool:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
-
-
-def ended_within(pid: int, logs: Callable[[], str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(pid)
-        try:
-            assert select.select([handle], [], [], PATIENCE_S)[0], f"process {pid} does not end\n{logs()}"
-        finally:
-            os.close(handle)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _listens(port: int) -> bool:

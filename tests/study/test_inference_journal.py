@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fairlead.backends.sessions import Requests
 from fairlead.backends.simulated import Simulated
 from fairlead.backends.world import Costs
 from fairlead.cli.main import app
@@ -16,12 +17,13 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.core.inference import REPORTED
+from fairlead.core.inference import REPORTED, Route, Session
 from fairlead.core.job import Job
+from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.journal import JsonlJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.study.inference_journal import _in_force, read_history
+from fairlead.study.inference_journal import read_history
 from fairlead.workloads.profiles import ThroughputTable
 
 PHOTOS = {"slo_ms": 100, "rate": 200, "batches": [1, 32], "latency_ms": {"v100": [9, 40]}}
@@ -78,10 +80,30 @@ def test_a_sample_of_requests_tells_what_all_of_them_do(journal):
     assert history.sampled(100_000).sessions == history.served().sessions
 
 
-def test_batches_are_those_that_were_planned_at_the_time():
-    assert _in_force([], 5.0, 9.0) == [(5.0, 9.0, 1)]
-    planned = [(0.0, 8), (6.0, 8), (7.0, 16), (9.0, 4)]
-    assert _in_force(planned, 5.0, 9.0) == [(5.0, 7.0, 8), (7.0, 9.0, 16)]
+def test_batches_and_company_are_those_that_were_planned_at_the_time():
+    machine = Cluster.parse("2xv100:2")
+    sessions = {name: Session(name, 10.0, 0.1, {"v100": np.full(32, 0.01)}) for name in "ab"}
+    requests = Requests(machine, sessions)
+    one, both = np.array([0]), np.array([0, 1])
+    launch = Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]))
+    beside = Launches(one + 1, one * 0, np.array([0, 1]), np.array([1]))
+    for event in (
+        ev.JobSubmitted(0.0, 0, Job("a")),
+        ev.JobSubmitted(0.0, 1, Job("b")),
+        ev.RoundPlanned(RoundPlan(0.0, launches=launch, routes={0: Route((0, 1), (0.5, 0.5), 8, 10.0)})),
+        ev.RoundPlanned(RoundPlan(5.0, launches=beside, routes={1: Route((1,), (1.0,), 4, 10.0)})),
+        ev.RoundPlanned(RoundPlan(7.0, routes={0: Route((0, 1), (0.5, 0.5), 16, 20.0)})),
+        ev.JobsFinished(9.0, both, np.array([8.0, 9.0])),
+    ):
+        requests.see(event)
+    history = requests.history()
+    told = [
+        (window, {r.session: r.batch for r in server.residents})
+        for window, server in zip(history.windows, history.plan.servers)
+    ]
+    first = [((0.0, 7.0), {"a": 8}), ((7.0, 8.0), {"a": 16})]
+    second = [((0.0, 5.0), {"a": 8}), ((5.0, 7.0), {"a": 8, "b": 4}), ((7.0, 8.0), {"a": 16, "b": 4}), ((8.0, 9.0), {"b": 4})]
+    assert told == first + second
 
 
 def test_a_journal_without_sessions_says_so(tmp_path):

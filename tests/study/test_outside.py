@@ -153,6 +153,13 @@ def test_a_journal_without_its_beginning_is_refused() -> None:
         outside(real_run(jobs=[])[1:], "x.sqlite")
 
 
+def test_an_event_that_cannot_have_happened_is_told_with_its_place() -> None:
+    events = real_run(jobs=[Job("one")])
+    number = next(place for place, event in enumerate(events) if isinstance(event, ev.JobSubmitted))
+    with pytest.raises(JournalError, match=f"x.jsonl:{number + 2}: an event that cannot have happened: job number 0 was given"):
+        outside([*events[: number + 1], *events[number:]], "x.jsonl")
+
+
 def test_an_elastic_job_is_simulated_at_the_size_it_asked_for_though_it_never_had_it() -> None:
     """A real journal has no rates but those that were seen; two jobs that ask for all of it shared it all along."""
     kind = "ResNet-50 (batch size 64)"

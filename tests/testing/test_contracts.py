@@ -107,10 +107,17 @@ class TestNexusWithoutSessions(PolicyContract):
 
 
 class TestNexus(PolicyContract):
-    """Some of the jobs are sessions, each of which needs two accelerators, and takes one where there are no more."""
+    """Some of the jobs are sessions with accelerators of their own."""
 
     asked = Asked(slo_ms=100, batches=(1, 32), latency_ms=dict.fromkeys(("v100", "p100", "k80"), (9, 40)), rate=700)
     make = staticmethod(lambda: Nexus(dict.fromkeys(("job-1", "job-4", "job-9"), TestNexus.asked)))
+
+
+class TestNexusSharing(PolicyContract):
+    """Sessions that share accelerators, and together need more than half of the cluster."""
+
+    asked = Asked(slo_ms=100, batches=(1, 32), latency_ms=dict.fromkeys(("v100", "p100", "k80"), (9, 40)), rate=300)
+    make = staticmethod(lambda: Nexus(dict.fromkeys((f"job-{n}" for n in range(2, 24, 3)), TestNexusSharing.asked)))
 
 
 class TestTiresiasBySubmission(PolicyContract):

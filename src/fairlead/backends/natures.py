@@ -59,6 +59,11 @@ class Natures:
         """The batch sizes that were told before this world began; NaN for none."""
         self._told.update((n, int(size)) for n, size in zip(numbers.tolist(), sizes.tolist()) if size == size)
 
+    def reported_before(self, numbers: Ints, name: str, values: Floats) -> None:
+        """The same of what else was told, by its name."""
+        known = zip(numbers.tolist(), values.tolist())
+        self._reported.update(((number, name), value) for number, value in known if value == value and number in self._of)
+
     def give(self, number: int, batch_size: int) -> None:
         """A plan launches it with this batch size; 0: with its own."""
         self._given[number] = batch_size

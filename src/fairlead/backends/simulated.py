@@ -12,11 +12,13 @@ from typing import TypeAlias
 import numpy as np
 
 from fairlead.backends.losses import LossReports
+from fairlead.backends.sessions import Requests
 from fairlead.backends.world import Costs, World
 from fairlead.core import events as ev
 from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.cluster import Cluster, Ints
 from fairlead.core.holdings import ragged
+from fairlead.core.inference import Session
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.rounds import boundary_at
@@ -34,7 +36,8 @@ OUT_OF_MEMORY = "out of memory"
 
 class Simulated:
     """Give it the cluster, the true rates, and what comes from outside: jobs by submission, and node faults. Jobs that `losses`
-    has a curve for, by name, report on their way; those that `natures` knows run at the speed of their nature."""
+    has a curve for, by name, report on their way; those that `natures` knows run at the speed of their nature; those that are
+    `sessions` get requests, which are served as plans route them."""
 
     def __init__(
         self,
@@ -50,8 +53,10 @@ class Simulated:
         down: Iterable[int] = (),
         losses: Mapping[str, LossCurve] | None = None,
         natures: Mapping[str, Nature] | None = None,
+        sessions: Mapping[str, Session] | None = None,
     ) -> None:
         self.now = start_s
+        self.requests = Requests(cluster, sessions) if sessions else None
         self.world = World(cluster, table, costs or Costs(), max(256, first_number + len(arrivals)), natures)
         self._arrivals = sorted(arrivals, key=lambda job: job.submitted_s)
         self._next_job = 0
@@ -110,8 +115,11 @@ class Simulated:
             c["ran"][columns.number] = columns.settled_run_s
             self.world.started[columns.number] = columns.starts > 0
             self.world.natures.said_before(columns.number, columns.metric(BATCH_SIZE))
+            for name in columns.metrics if self.world.natural else ():
+                self.world.natures.reported_before(columns.number, name, columns.metric(name))
             self._failures.update(zip(columns.number.tolist(), columns.failures.tolist()))
         running = jobs.number[jobs.running]
+        self.world.serving = frozenset(view.routes)
         if len(running):
             offsets, places = ragged(view.holdings.of(number) for number in running.tolist())
             now_running = jobs.only(jobs.running)
@@ -150,6 +158,8 @@ class Simulated:
                 happened.extend(self._losses.tell(self.world, stretch))
         if limit < math.inf:
             self.now = limit
+        if self.requests is not None:
+            self._serve(happened)
         return happened
 
     def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
@@ -167,6 +177,7 @@ class Simulated:
             if self.world.natural and len(over := self.world.natures.overrun(plan.suspended)):  # further than one would expect
                 told.append(self._progress(over, plan.time))
         launches = plan.launches
+        touched.append(self.world.route(launches, plan.routes))
         if len(launches) and len(short := self.world.out_of_memory(launches)):
             launches = launches.only(~np.isin(launches.jobs, short))
             told.extend(self._out_of_memory(short, plan.time))
@@ -174,7 +185,14 @@ class Simulated:
             touched.append(self.world.launch(launches, plan.time))
             self._go_on(launches.jobs, plan.time, told)
         self._refresh(touched, plan.time, told)
+        if self.requests is not None:
+            self._serve((ev.RoundPlanned(plan), *told))
         return told
+
+    def _serve(self, events: Iterable[ev.Event]) -> None:
+        assert self.requests is not None
+        for event in events:
+            self.requests.see(event)
 
     def _out_of_memory(self, jobs: Ints, now: float) -> Iterator[ev.Event]:
         """They fall over as they start: back to the line, or out of it where that was once too often."""
@@ -183,7 +201,7 @@ class Simulated:
             self._failures[number] = self._failures.get(number, 0) + 1
         last = np.array([self._failures[n] > self.world.jobs[n].retry_limit for n in jobs.tolist()], dtype=np.bool_)
         if len(again := jobs[~last]):
-            yield ev.JobsInterrupted(now, again, self.world.columns["base"][again], own_fault=True)
+            yield ev.JobsInterrupted(now, again, self.world.columns["base"][again], True, OUT_OF_MEMORY)
         if len(over := jobs[last]):
             yield ev.JobsFailed(now, over, np.full(len(over), now), OUT_OF_MEMORY)
 

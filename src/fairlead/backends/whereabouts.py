@@ -31,9 +31,9 @@ class Whereabouts:
     def take(self, launches: Launches, running: Ints) -> None:
         if self._kept is None and launches.exclusive:
             self._count += 1
-            self._with[launches.jobs], self._noted[self._count] = self._count, launches
+            self._with[launches.jobs], self._noted[self._count] = np.array(self._count), launches
             if len(self._noted) > _MANY:
-                self._noted = {one: self._noted[one] for one in np.unique(self._with[running]).tolist() if one}
+                self._noted = {one: self._noted[one] for one in sorted(set(self._with[running].tolist())) if one}
                 self._noted[self._count] = launches
         else:
             holdings = self.holdings(running)

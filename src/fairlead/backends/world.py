@@ -15,7 +15,9 @@ from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE
+from fairlead.core.inference import Routes
 from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
+from fairlead.core.operands import FALSE, INFINITY, TRUE, ZERO, moment
 from fairlead.core.plan import TUNED, Launches
 from fairlead.workloads.nature import Nature, Standing
 from fairlead.workloads.profiles import ThroughputTable
@@ -74,10 +76,12 @@ class World:
         self.jobs: dict[int, Job] = {}
         self.running: Ints = NONE
         self.natures = Natures(natures or {})
+        self.serving: frozenset[int] = frozenset()  # who has a route
         # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit, a nature.
         self.natural = False
         self.costly, self._saving, self._limited, self._in_part = False, False, False, False
         self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
+        self._saves_noted = False  # until somebody asks, a run began and was saved where its line of progress begins
 
     def arrive(self, number: int, job: Job) -> None:
         self._reserve(number + 1)
@@ -123,27 +127,37 @@ class World:
         holder, place = self.where.holdings(self.running).places(self.running)
         left: Floats = there - np.bincount(place, needs[self.row[holder]], minlength=self.cluster.size)
         short: list[int] = []
-        for number, begin, end in zip(launches.jobs.tolist(), launches.offsets.tolist(), launches.offsets[1:].tolist()):
-            mine, need = launches.accelerators[begin:end], float(needs[self.row[number]])
+        for index, number in enumerate(launches.jobs.tolist()):
+            mine = launches.accelerators[launches.offsets[index] : launches.offsets[index + 1]]
+            need = float(needs[self._row_launched(launches, index)[0]])
             if (left[mine] < need * (1 - 1e-9)).any():
                 short.append(number)
             else:
                 left[mine] -= need
         return np.array(short, dtype=np.int64)
 
+    def route(self, launches: Launches, routes: Routes) -> Ints:
+        """Who is launched with a route serves requests, and who goes on with one; returned are those who are new in that and
+        go on. Requests are not this world's: a session goes on as it would with the replicas it asked for, in any company."""
+        if not routes and not self.serving:
+            return NONE
+        before, self.serving = self.serving, self.serving - set(launches.jobs.tolist()) | set(routes)
+        return np.array(sorted(set(routes) - before - set(launches.jobs.tolist())), dtype=np.int64)
+
     def launch(self, launches: Launches, now: float) -> Ints:
         """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
         jobs, c = launches.jobs, self.columns
         self.where.take(launches, self.running)
         self.type[jobs] = launches.types
-        since: float | Floats = now
-        if self.costly:
-            since = now + np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
+        since = moment(now)
         if self._limited:
-            c["run_started"][jobs] = now
-        c["since"][jobs] = c["began"][jobs] = c["kept_at"][jobs] = since
-        c["kept"][jobs] = c["base"][jobs]
-        self.started[jobs] = True
+            c["run_started"][jobs] = since
+        if self.costly:
+            since = since + np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
+            self.started[jobs] = TRUE
+        c["since"][jobs] = since
+        if self._saves_noted:
+            self._note(jobs)
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
         return self._set_rates(jobs, now)
@@ -153,6 +167,7 @@ class World:
         does here goes on by the very same line, so that it ends at the same second; returned are the others, whose progress
         changes. Of who shares its accelerators, how much was saved before its company changed is not known: all of it."""
         jobs, c = launches.jobs, self.columns
+        self._note_saves()
         self.launch(launches, now)
         c["run_started"][jobs], c["ran"][jobs] = told.run_started_s, told.settled_run_s
         loaded = told.run_started_s + np.where(told.starts > 1, c["restart"][jobs], c["launch"][jobs])
@@ -177,6 +192,7 @@ class World:
         elif not self.costly:
             c["base"][jobs] = self.steps_at(jobs, now)
         else:  # the last seconds went into saving, at the speed of now, whenever that last changed
+            self._note_saves()
             until = np.maximum(now - c["save"][jobs], c["began"][jobs])
             done = c["base"][jobs] + c["rate"][jobs] * (until - c["since"][jobs])
             c["base"][jobs] = np.clip(done, c["kept"][jobs], c["steps"][jobs])
@@ -189,11 +205,12 @@ class World:
 
     def steps_at(self, jobs: Ints, when: float | Floats) -> Floats:
         c = self.columns
-        done = c["base"][jobs] + c["rate"][jobs] * np.maximum(when - c["since"][jobs], 0.0)
+        done = c["base"][jobs] + c["rate"][jobs] * np.maximum(np.asarray(when) - c["since"][jobs], ZERO)
         return np.minimum(done, c["steps"][jobs])
 
     def saved_steps(self, jobs: Ints, now: float) -> Floats:
         """Where the last checkpoint stands: that of the start, or the latest of the regular ones since."""
+        self._note_saves()
         c = self.columns
         whole = self._up_to_last_save(jobs, now - c["kept_at"][jobs])
         return np.where(whole > 0, self.steps_at(jobs, c["kept_at"][jobs] + whole), c["kept"][jobs])
@@ -216,7 +233,7 @@ class World:
         """Who ends up to that second, in order of the end, then of the number."""
         if self.next_end() > when:
             return NONE
-        ending = self.running[self.ends[self.running] <= when]
+        ending = self.running[self.ends[self.running] <= moment(when)]
         ending.sort()
         return ending[self.ends[ending].argsort(kind="stable")]
 
@@ -228,25 +245,36 @@ class World:
 
     # What the above are made of.
 
+    def _note_saves(self) -> None:
+        if not self._saves_noted:
+            self._saves_noted = True
+            self._note(self.running)
+
+    def _note(self, jobs: Ints) -> None:
+        c = self.columns
+        c["began"][jobs] = c["kept_at"][jobs] = c["since"][jobs]
+        c["kept"][jobs] = c["base"][jobs]
+
     def _leave(self, jobs: Ints) -> Ints:
         neighbours = self._sharing(jobs)
-        self.columns["rate"][jobs] = 0.0
-        self.ends[jobs] = np.inf
+        self.columns["rate"][jobs] = ZERO
+        self.ends[jobs] = INFINITY
         self._next_end = None
         if self.natural:
             self.natures.leave(jobs)
         self.where.release(jobs)
-        self.running = self.running[self.ends[self.running] < np.inf]
+        self.running = self.running[self.ends[self.running] < INFINITY]
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
     def _size_up(self, launches: Launches) -> None:
         """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
         sizes = launches.workers
-        if self.natural or launches.batch_sizes is not None or np.count_nonzero(sizes != self.asked[launches.jobs]):
+        as_asked = sizes.tobytes() == self.asked[launches.jobs].tobytes()  # a tenth of what it takes to count differences
+        if self.natural or launches.batch_sizes is not None or not as_asked:
             self._resize(launches)
         if not self._spread_tells:
             return
-        self.spread[launches.jobs] = False
+        self.spread[launches.jobs] = FALSE
         if len(launches.accelerators) == len(launches.jobs):
             return
         node = self.cluster.node_of[launches.accelerators]
@@ -262,18 +290,24 @@ class World:
     def _resize(self, launches: Launches) -> None:
         """Look up who runs at another size or batch size than it asked for, or did so before."""
         for index, (number, workers) in enumerate(zip(launches.jobs.tolist(), launches.workers.tolist())):
-            kind = self.jobs[number].kind
-            wanted = 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])
             if number in self.natures:
-                self.natures.give(number, wanted)
+                self.natures.give(number, _batch_size(launches, index))
                 of_host = (launches.cpus, launches.host_memory_gb)
                 cpus, memory = (0.0 if column is None else float(column[index]) for column in of_host)
                 self.natures.give_of_host(number, cpus, memory)
-            elif kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):
-                kind = kind_of(model_of(kind), wanted)
-            self.row[number], self.part[number] = self._row_at(kind, self.jobs[number].workers, workers)
+            self.row[number], self.part[number] = self._row_launched(launches, index)
             self.asked[number] = workers
             self._in_part = self._in_part or self.part[number] != 1.0
+
+    def _row_launched(self, launches: Launches, index: int) -> tuple[int, float]:
+        """The row of one of these at the size and batch size it is given, and the part of its rate."""
+        number, workers = int(launches.jobs[index]), int(launches.workers[index])
+        kind, asked, wanted = self.jobs[number].kind, self.jobs[number].workers, _batch_size(launches, index)
+        if number in self.serving and number not in self.natures:  # whose replicas do no more together than one
+            workers = asked
+        elif number not in self.natures and kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):
+            kind = kind_of(model_of(kind), wanted)
+        return self._row_at(kind, asked, workers)
 
     def _row_at(self, kind: str, asked: int, workers: int) -> tuple[int, float]:
         """The row for a size, and the part of its rate: with fewer or more workers than any row is about, in proportion."""
@@ -284,6 +318,7 @@ class World:
     def refresh(self, jobs: Ints, now: float) -> Ints:
         """Others came or went on their accelerators: progress goes on from here at the new speed. Nothing is saved by that."""
         c = self.columns
+        self._note_saves()
         if self._saving:
             c["kept"][jobs] = self.saved_steps(jobs, now)
             c["kept_at"][jobs] += self._up_to_last_save(jobs, now - c["kept_at"][jobs])
@@ -366,6 +401,9 @@ class World:
             return NONE
         row, type_ = self.row[jobs[of]], self.type[jobs[of]]
         factor = self.table.paired[row, self.row[mate], type_] / np.maximum(self.table.alone[row, type_], 1e-300)
+        if self.serving:
+            factor[np.isin(jobs[of], list(self.serving))] = 1.0
+            mate = mate[~np.isin(mate, list(self.serving))]
         turn = np.arange(len(of)) - of.searchsorted(of)  # a job's first mate, its second, ...: each slows it in turn
         for one in range(int(turn.max()) + 1):
             now = (turn == one).nonzero()[0]
@@ -397,7 +435,8 @@ class World:
         if not self.where.shared:
             return NONE
         of, mate = self._company(jobs)
-        return np.unique(np.concatenate((jobs[of], mate)))
+        both = np.unique(np.concatenate((jobs[of], mate)))
+        return both[~np.isin(both, list(self.serving))] if self.serving else both
 
     def _reserve(self, size: int) -> None:
         old = len(self.row)
@@ -414,3 +453,8 @@ class World:
         self.type = np.concatenate((self.type, np.full(extra, -1, dtype=np.int64)))
         self.spread = np.concatenate((self.spread, np.zeros(extra, dtype=np.bool_)))
         self.started = np.concatenate((self.started, np.zeros(extra, dtype=np.bool_)))
+
+
+def _batch_size(launches: Launches, index: int) -> int:
+    """That one of these is given; 0: none."""
+    return 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])

@@ -16,7 +16,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.hosts import read_hosts
 from fairlead.config.scheduler import LARGEST_SEED, parse_part
 from fairlead.core.errors import InputError
-from fairlead.report.columns import COLUMNS, Column, shown
+from fairlead.report.columns import COLUMNS, shown_within
 from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
 from fairlead.report.tables import comparison_table
@@ -196,17 +196,14 @@ def compare(
 def _table(arms: list[Aggregate], title: str) -> Table:
     """One row per scheduler and load, with as many figures as the terminal has room for."""
     columns = [column for name in FIGURES for column in COLUMNS if column.key == name]
-    rows = [
-        (arm.label, "as is" if arm.load is None else f"{arm.load:g}", *(_cell(arm, column) for column in columns))
-        for arm in arms
+    cells = [
+        shown_within([arm.mean.get(each.key) for arm in arms], [arm.half_width.get(each.key) for arm in arms], each.shows)
+        for each in columns
     ]
+    names = [(arm.label, "as is" if arm.load is None else f"{arm.load:g}") for arm in arms]
+    rows = [(*name, *row) for name, row in zip(names, zip(*cells, strict=True), strict=True)]
     caption = f"mean ± half the 95 % interval over {arms[0].seeds} seeds"
     return fitted(title, ("scheduler", "jobs/h", *(column.heading for column in columns)), rows, 2, caption)
-
-
-def _cell(arm: Aggregate, column: Column) -> str:
-    width = arm.half_width.get(column.key)
-    return shown(arm.mean.get(column.key), column.shows) + (f" ± {shown(width, column.shows)}" if width else "")
 
 
 def _numbers(option: str, text: str) -> list[float | None]:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import note, print_json
+from fairlead.cli.output import JsonOption, note, print_json
 from fairlead.cli.people import NameArgument, control_plane
 
 

@@ -1,45 +1,76 @@
-"""`fairlead policies`: what there is to choose from."""
+"""`fairlead policies`: what there is to choose from, a line each, and all about one of them."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+import inspect
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import out, print_json
+from fairlead.cli.output import JsonOption, note, out, print_json, print_lines
 from fairlead.core.errors import UnknownName
 from fairlead.registry import GROUPS, Registered, Registry
 
+KINDS = {**{kind: kind for kind in GROUPS}, **{f"{kind}s": kind for kind in GROUPS}, "policies": "policy"}
+"""By what people call them."""
+
 
 def policies(
-    what: Annotated[str, typer.Argument(help=f"{', '.join(GROUPS)}, or all.")] = "policy",
+    what: Annotated[
+        str, typer.Argument(help=f"A kind ({', '.join(GROUPS)}), all of them (all), or the name of one part.")
+    ] = "policy",
     json: JsonOption = False,
 ) -> None:
-    """List policies (or other parts): name, one line, parameters and the paper it comes from."""
-    kinds = list(GROUPS) if what == "all" else [what.removesuffix("s") if what != "policies" else "policy"]
-    if kinds[0] not in GROUPS:
-        raise UnknownName("kind of part", what, (*GROUPS, "all"))
-    found = [entry for kind in kinds for entry in Registry.installed().of(kind)]
-    if json:
-        print_json({"parts": [_described(entry) for entry in found]})
+    """List policies, or other parts, with a line each; or tell all about one: its parameters and the paper it comes from.
+
+    Examples:
+
+      fairlead policies
+
+      fairlead policies tiresias
+
+      fairlead policies placement
+
+      fairlead policies all --json
+    """
+    installed = Registry.installed()
+    if what == "all" or what in KINDS:
+        kinds = list(GROUPS) if what == "all" else [KINDS[what]]
+        found = {kind: [_described(entry) for entry in installed.of(kind)] for kind in kinds}
+        if json:
+            print_json({"parts": [part for parts in found.values() for part in parts]})
+            return
+        for kind, parts in found.items():
+            print_lines([(part["name"], part["summary"]) for part in parts], kind)
+        note("all about one, with its parameters: fairlead policies NAME")
         return
-    for kind in kinds:
-        table = Table(title=kind, title_justify="left", expand=False)
-        table.add_column("name", no_wrap=True, min_width=max(len(entry.name) for entry in found if entry.what == kind))
-        for heading in ("what it does", "parameters (defaults)", "from"):
-            table.add_column(heading, overflow="fold")
-        for entry in found:
-            if entry.what == kind:
-                line = _described(entry)
-                given = ", ".join(f"{k}={v}" for k, v in line["parameters"].items())  # type: ignore[attr-defined]
-                table.add_row(f"[bold]{entry.name}[/bold]", str(line["summary"]), given, entry.paper or entry.origin)
-        out.print(table)
+    claims = [(kind, name) for kind in GROUPS for name in installed.entries.get(kind, {}) if name == what.replace("_", "-")]
+    if not claims:
+        raise UnknownName(
+            "kind or part", what, {*KINDS, "all", *(name for kind in GROUPS for name in installed.entries.get(kind, {}))}
+        )
+    named = [installed.find(kind, name) for kind, name in claims]
+    if json:
+        print_json({"parts": [_described(entry) for entry in named]})
+        return
+    for index, entry in enumerate(named):
+        out.print("\n" * bool(index) + "\n".join(_told(entry)), highlight=False, markup=False, soft_wrap=True)
 
 
-def _described(entry: Registered) -> dict[str, object]:
+def _told(entry: Registered) -> list[str]:
+    """Everything about a part, line by line."""
+    about = _described(entry)
+    parameters = about["parameters"]
+    text = inspect.getdoc(entry.load()) or ""
+    lines = [f"{entry.name} ({entry.what})", ""]
+    lines += [f"  {line}".rstrip() for line in (text if text.startswith(about["summary"]) else about["summary"]).splitlines()]
+    lines += ["", "  parameters, and their defaults:"] if parameters else ["", "  no parameters"]
+    lines += [f"    {name} = {value}" for name, value in parameters.items()]
+    return [*lines, f"  from {entry.paper or entry.origin}"]
+
+
+def _described(entry: Registered) -> dict[str, Any]:
     found = entry.load()
     parameters = {}
     if dataclasses.is_dataclass(found):

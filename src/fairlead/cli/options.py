@@ -13,6 +13,7 @@ import typer
 
 from fairlead.backends.faults import Outage
 from fairlead.backends.world import Costs
+from fairlead.cli.output import JsonOption as JsonOption
 from fairlead.cli.output import note
 from fairlead.config import Part, SchedulerConfig, read_cluster, read_costs
 from fairlead.config.scheduler import LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_chain, parse_part
@@ -135,7 +136,6 @@ ContentionOption: TypeAlias = Annotated[
 UnfairAboveOption: TypeAlias = Annotated[
     float, typer.Option("--unfair-above", help="A job is unfairly treated where its finish-time fairness exceeds this.")
 ]
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 SeedOption: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of all that is random.", min=0)]
 JobsOption: TypeAlias = Annotated[int, typer.Option("--jobs", help="How many jobs to generate.", min=1)]
 ProcessesOption: TypeAlias = Annotated[

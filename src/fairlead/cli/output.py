@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import orjson
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -19,9 +20,15 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
+
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 out = Console()
 err = Console(stderr=True)
+
+MOST_FOR_NAMES = 25
+"""Columns, in lists of names with a line each."""
 
 
 def print_json(data: Mapping[str, Any]) -> None:
@@ -30,6 +37,17 @@ def print_json(data: Mapping[str, Any]) -> None:
         raise OSError("standard output is closed")
     sys.stdout.buffer.write(orjson.dumps(_finite(data), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def print_lines(named: Sequence[tuple[str, str]], title: str) -> None:
+    """A name and a line each; on a terminal lines are cut where it ends, and a few long names stand out."""
+    width = min(max(len(name) for name, _ in named), MOST_FOR_NAMES)
+    out.print(title, style="bold", highlight=False)
+    for name, about in named:
+        line = Text(f"  {name:<{width}}  {about}")
+        if out.is_terminal:
+            line.truncate(out.width, overflow="ellipsis")
+        out.print(line, highlight=False, soft_wrap=True)
 
 
 def note(text: str) -> None:

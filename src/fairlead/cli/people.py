@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import note, out, print_json
+from fairlead.cli.job_table import job_table, told
+from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.config.source import read_yaml
-from fairlead.core.errors import InputError
-from fairlead.core.job import ELASTIC
-from fairlead.report.columns import duration
+from fairlead.core.errors import FairleadError, InputError
 from fairlead.runtime.packing import digest_of, pack
 from fairlead.runtime.tasks import TaskSpec, checked
 
@@ -27,6 +26,9 @@ MOST_LISTED = 1000
 
 MOST_IN_ARRAY = 10_000
 """Jobs that one submission makes of one task."""
+
+LAST_LINES = 5
+"""Of a job that failed; a trace's end and the error."""
 
 NameArgument = Annotated[str, typer.Argument(help="A job's name or number.")]
 
@@ -112,6 +114,7 @@ def submit(
 
 
 def _task_in(file: str) -> dict[str, Any]:
+
     written = read_yaml(file)
     written.mapping(TaskSpec.model_fields)
     return dict(written.data)
@@ -142,58 +145,48 @@ def queue(
     if json:
         print_json({"jobs": jobs})
         return
-    table = Table(box=box.SIMPLE)
-    for heading in ("number", "name", *(["user"] if everybody else []), "phase", "done", "steps/s"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("where, or why not", min_width=24)
-    for job in jobs:
-        done = f"{100 * job['steps_done'] / job['steps']:.0f} %"
-        where = where_of(job)
-        rate = f"{job['rate']:.3g}" if job["rate"] else ""
-        user = [job["user"]] if everybody else []
-        table.add_row(str(job["number"]), job["name"], *user, job["phase"], done, rate, where)
-    out.print(table)
+    out.print(job_table(jobs, out.width, users=everybody))
     if len(jobs) == MOST_LISTED:
         note(f"of all jobs, those that run and the youngest are shown, {MOST_LISTED:,} in all")
 
 
-def where_of(job: Mapping[str, Any]) -> str:
-    """Where a job runs, an elastic one also with how many workers; or why it does not."""
-    nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
-    if nodes and job.get("mode") == ELASTIC:
-        return f"{nodes}, {many} {'worker' if many == 1 else 'workers'}"
-    return nodes or str(job.get("reason", {}).get("text", ""))
-
-
 def info(name: NameArgument, json: JsonOption = False) -> None:
-    """Everything about one job."""
-    job = control_plane().job(name)
+    """Everything about one job; of one that failed also its last lines, where its log can be read."""
+    plane = control_plane()
+    job = _with_last_lines(plane, plane.job(name))
     if json:
         print_json(job)
         return
-    for key, value in job.items():
-        if value not in (None, "", []):
-            out.print(f"{key:>16}  {_shown(key, value)}", highlight=False)
-
-
-def _shown(key: str, value: Any) -> str:
-    if key == "reason":
-        return str(value["text"])
-    if key == "regimes":
-        return ", ".join(f"batch size {one['batch_size']} from step {one['from_steps']:,.0f}" for one in value)
-    if isinstance(value, float):
-        return duration(value) if key.endswith("_s") else f"{value:,.6g}"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    for what, value in told(job):
+        out.print(f"{what:>16}  {value}", highlight=False, markup=False, soft_wrap=True)
 
 
 def why(name: NameArgument, json: JsonOption = False) -> None:
-    """Why a job does not run yet: who says so, and the numbers."""
-    job = control_plane().job(name)
+    """Why a job does not run, or failed: who says so, and the numbers; of one that failed also its last lines."""
+    plane = control_plane()
+    job = _with_last_lines(plane, plane.job(name))
     reason = job.get("reason")
     if json:
-        print_json({"name": job["name"], "phase": job["phase"], "reason": reason})
+        print_json({key: job.get(key) for key in ("name", "phase", "reason", "last_lines") if key in job or key == "reason"})
         return
-    out.print(f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else ""), highlight=False, soft_wrap=True)
+    told = f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else "")
+    out.print(told, highlight=False, markup=False, soft_wrap=True)
+    for line in job.get("last_lines", ()):
+        out.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _with_last_lines(plane: ControlPlane, job: dict[str, Any]) -> dict[str, Any]:
+    """Of a job that failed, or failed and has not begun again: what the worker who failed said last. Its log is on its node,
+    and may be away or gone."""
+    failure = job.get("last_failure")
+    if failure is None or job["phase"] == "running":
+        return job
+    try:
+        pieces = list(plane.logs(str(job["number"]), launch=job["starts"], rank=failure["rank"], tail=LAST_LINES))
+    except FairleadError:
+        return job
+    lines = "".join(piece["text"] for piece in pieces).splitlines()
+    return {**job, "last_lines": lines} if lines else job
 
 
 def cancel(name: NameArgument, json: JsonOption = False) -> None:
@@ -211,12 +204,16 @@ def nodes(json: JsonOption = False) -> None:
     if json:
         print_json({"nodes": found})
         return
-    table = Table("name", "type", "accelerators", "free", "up", "agent", "jobs", box=box.SIMPLE)
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
+    table.add_column("name", overflow="fold")
+    for heading in ("type", "accelerators", "free", "up", "agent"):
+        table.add_column(heading, no_wrap=True, justify="right" if heading in ("accelerators", "free") else "left")
+    table.add_column("jobs", overflow="fold", min_width=16)
     for node in found:
         there = "connected" if node["connected"] else "away"
         up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
         counts = (str(node["accelerators"]), str(node["free"]))
-        table.add_row(node["name"], node["type"], *counts, up, there, ", ".join(node["jobs"]))
+        table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, ", ".join(node["jobs"]))))
     out.print(table)
 
 
@@ -231,13 +228,13 @@ def drain(
     wait where there is no room, and none is placed on it any more. fairlead nodes shows when it is empty. It stays drained over
     restarts. Needs an admin's token. Exit codes: 0 done, 2 not.
     """
-    told = control_plane().drain(node, undo=undo)
+    answer = control_plane().drain(node, undo=undo)
     if json:
-        print_json(told)
+        print_json(answer)
     elif undo:
         out.print(f"{node} is used again", highlight=False)
     else:
-        left = f"; to leave at the next round: {', '.join(told['jobs'])}" if told["jobs"] else "; nothing runs on it"
+        left = f"; to leave at the next round: {', '.join(answer['jobs'])}" if answer["jobs"] else "; nothing runs on it"
         out.print(f"{node} is drained{left}", highlight=False)
 
 

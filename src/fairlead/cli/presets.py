@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import out, print_json
+from fairlead.cli.output import JsonOption, note, print_json, print_lines
 from fairlead.config import SchedulerConfig
 from fairlead.config.presets import Preset, preset_named
 from fairlead.config.presets import presets as all_presets
@@ -36,13 +34,8 @@ def presets(context: typer.Context, json: JsonOption = False) -> None:
     if json:
         print_json({"presets": [_described(preset) for preset in found]})
         return
-    table = Table(title="presets", title_justify="left", expand=False)
-    table.add_column("name", no_wrap=True)
-    for heading in ("what it is", "parts", "from"):
-        table.add_column(heading, overflow="fold")
-    for preset in found:
-        table.add_row(f"[bold]{preset.name}[/bold]", preset.about, _parts(preset), preset.paper)
-    out.print(table)
+    print_lines([(preset.name, preset.about) for preset in found], "presets")
+    note("one as the scheduler file that it is: fairlead presets show NAME")
 
 
 @presets_app.command()
@@ -61,11 +54,3 @@ def show(
 def _described(preset: Preset) -> dict[str, object]:
     scheduler = SchedulerConfig.preset(preset.name).to_data()
     return {"name": preset.name, "about": preset.about, "paper": preset.paper, "scheduler": scheduler}
-
-
-def _parts(preset: Preset) -> str:
-    """What it is made of, less what every scheduler has unless it says otherwise."""
-    plain, mine = SchedulerConfig().to_data(), SchedulerConfig.preset(preset.name)
-    parts = [str(mine.policy)]
-    parts += [f"{what} {getattr(mine, what)}" for what in ("admission", "placement") if mine.to_data()[what] != plain[what]]
-    return ", ".join(parts)

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import note, print_json
+from fairlead.cli.output import JsonOption, note, print_json
 from fairlead.cli.people import control_plane
 from fairlead.workloads.measured_table import MeasuredRate, drafted
 from fairlead.workloads.tables import write_throughputs

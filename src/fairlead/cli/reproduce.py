@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -105,10 +105,7 @@ def gavel(
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    studies, size = GAVEL.chosen(_names(only)), GAVEL.scale(scale)
-    world = World(_table(throughputs))
-    _ = world.table  # a table that cannot be read is told before anything runs
-    _run(Reproduction(GAVEL, size, world, folder, studies), processes, json)
+    _run(_asked(GAVEL, scale, only, folder, lambda: World(_table(throughputs))), processes, json)
 
 
 @reproduce_app.command("blox", help=_BLOX_HELP)
@@ -126,10 +123,7 @@ def blox(
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    studies, size = BLOX.chosen(_names(only)), BLOX.scale(scale)
-    world = PublicTraces(data=_data(data, "Philly's durations"))
-    _ = world.mark  # as above
-    _run(Reproduction(BLOX, size, world, folder, studies), processes, json)
+    _run(_asked(BLOX, scale, only, folder, lambda: PublicTraces(data=_data(data, "Philly's durations"))), processes, json)
 
 
 @reproduce_app.command("shockwave", help=_SHOCKWAVE_HELP)
@@ -146,10 +140,7 @@ def shockwave(
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    studies, size = SHOCKWAVE.chosen(_names(only)), SHOCKWAVE.scale(scale)
-    world = AdaptiveJobs(data=_data(data, "Shockwave's traces"))
-    _ = world.mark  # as above
-    _run(Reproduction(SHOCKWAVE, size, world, folder, studies), processes, json)
+    _run(_asked(SHOCKWAVE, scale, only, folder, lambda: AdaptiveJobs(data=_data(data, "Shockwave's traces"))), processes, json)
 
 
 @reproduce_app.command("horus", help=_HORUS_HELP)
@@ -160,15 +151,16 @@ def horus(
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    studies, size = HORUS.chosen(_names(only)), HORUS.scale(scale)
-    _run(Reproduction(HORUS, size, MeasuredPairs(), folder, studies), processes, json)
+    _run(_asked(HORUS, scale, only, folder, MeasuredPairs), processes, json)
 
 
-def _names(only: str | None) -> list[str]:
+def _asked(paper: Paper[S], scale: str, only: str | None, folder: Path, world: Callable[[], World]) -> Reproduction[S]:
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
     if only is not None and not names:
         raise InputError("--only", "names of studies, separated by commas", field="only", value=only)
-    return names
+    studies, size, rates = paper.chosen(names), paper.scale(scale), world()
+    _ = rates.mark, rates.table  # what cannot be read is told before anything runs
+    return Reproduction(paper, size, rates, folder, studies)
 
 
 def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import note, out, print_json
+from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.people import control_plane
 from fairlead.config.scheduler import SchedulerConfig, parse_part
 from fairlead.config.wall_time import read_scheduler, scheduler_of

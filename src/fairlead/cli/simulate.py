@@ -12,14 +12,12 @@ from fairlead.cli.event_log import event_log
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.config.hosts import read_hosts
 from fairlead.config.request_rates import read_request_rates
-from fairlead.engine.journal import MemoryJournal
 from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
 from fairlead.report.metrics import summarize
 from fairlead.report.tables import summary_table
-from fairlead.study.inference_journal import sessions_of
 from fairlead.study.inputs import check_hosts, read_table
-from fairlead.study.simulate import Simulation
+from fairlead.study.simulate import Simulation, requests_of
 from fairlead.study.simulate import simulate as run_simulation
 from fairlead.workloads.hosts import bound_to_hosts
 from fairlead.workloads.sessions import told_rates
@@ -123,11 +121,9 @@ def simulate(
         source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds, told
     )
     pictures = report is not None or png is not None
-    serves = scheduler.policy.name == "nexus"
     with event_log(events) as log, progress(None, f"{scheduler.label} on {source.name}", quiet=json) as bar:
-        journal = log if log is not None or not serves else MemoryJournal()
-        run = run_simulation(given, journal=journal, gantt=pictures, on_progress=bar.show)
-        serving = sessions_of(run, seed=seed) if serves else None
+        run = run_simulation(given, journal=log, gantt=pictures, on_progress=bar.show)
+        serving = requests_of(run, seed=seed)
     summary = summarize(run.record, metrics)
     refused = [{"name": run.state.job_of[n].name, "reason": str(why)} for n, why in sorted(run.state.refusals.items())]
     flagged = [{"name": run.state.job_of[n].name, "flags": list(flags)} for n, flags in run.state.flags().items()]

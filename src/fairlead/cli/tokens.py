@@ -10,8 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import note, out, print_json
+from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.core.errors import InputError
 from fairlead.runtime.tasks import is_name
 

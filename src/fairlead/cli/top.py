@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -13,13 +13,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.options import JsonOption
-from fairlead.cli.output import out, print_json
-from fairlead.cli.people import control_plane, where_of
-from fairlead.report.columns import duration
-
-WIDE = 110
-"""Columns of a terminal in which everything about a job has room."""
+from fairlead.cli.job_table import job_table
+from fairlead.cli.output import JsonOption, out, print_json
+from fairlead.cli.people import control_plane
+from fairlead.core.errors import FairleadError
+from fairlead.runtime.people import passes
 
 _OTHERS = "·"  # somebody else's job, which a user does not see
 
@@ -32,28 +30,47 @@ def top(
     """The cluster as it is now, live: nodes, jobs, decisions.
 
     Each node's accelerators with who holds them and how busy they are; jobs with their progress, speed and the time they need
-    yet, where their steps are known; the last decisions. Ctrl-C ends it.
+    yet, where their steps are known; the last decisions. A control plane that goes away is waited for. Ctrl-C ends it.
 
     With an admin's token all jobs are shown, otherwise your own. --json prints one object and ends. Exit codes: 0 done, 2 no
     control plane, 130 interrupted.
     """
-    plane = control_plane()
+    seen = control_plane().overview()
     if json:
-        print_json(plane.overview())
+        print_json(seen)
     elif once or not out.is_terminal:
-        out.print(picture(plane.overview(), out.width))
+        out.print(picture(seen, out.width))
     else:
-        with Live(picture(plane.overview(), out.width), console=out, screen=True, auto_refresh=False) as live:
-            while True:
-                time.sleep(every)
-                live.update(picture(plane.overview(), out.width), refresh=True)
+        with Live(picture(seen, out.width), console=out, screen=True, auto_refresh=False) as live:
+            for latest, away in looks(seen, lambda: control_plane().overview(), lambda: time.sleep(every)):
+                live.update(picture(latest, out.width, away), refresh=True)
 
 
-def picture(seen: Mapping[str, Any], width: int) -> Group:
+def looks(
+    seen: dict[str, Any], look: Callable[[], dict[str, Any]], pause: Callable[[], None]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """What is seen from time to time; where nobody answers, what was seen last, and why there is no more."""
+    while True:
+        pause()
+        away = ""
+        try:
+            seen = look()
+        except FairleadError as problem:
+            if not passes(problem):
+                raise
+            away = str(problem)
+        yield seen, away
+
+
+def picture(seen: Mapping[str, Any], width: int, away: str = "") -> Group:
     phases = [job["phase"] for job in seen["jobs"]]
     counts = ", ".join(f"{phases.count(phase)} {phase}" for phase in ("running", "waiting", "queued"))
     head = Text(f"second {seen['second']:,.0f}   {seen['policy']}   {counts}", style="bold")
-    return Group(head, _nodes(seen["nodes"]), _jobs(seen["jobs"], width >= WIDE), _decisions(seen["decisions"]))
+    if away:
+        head.append(f"\nas it was; waiting for the control plane: {away}", style="red")
+    return Group(
+        head, _nodes(seen["nodes"]), job_table(seen["jobs"], width, users=True, left=True), _decisions(seen["decisions"])
+    )
 
 
 def _nodes(nodes: list[dict[str, Any]]) -> Table:
@@ -66,22 +83,6 @@ def _nodes(nodes: list[dict[str, Any]]) -> Table:
             cells.append(f"[{'+'.join(name or _OTHERS for name in holders) or 'free'}{used}]")
         there = "drained" if node["drained"] else "connected" if node["connected"] else "away"
         table.add_row(node["name"], node["type"], there, Text(" ".join(cells)))
-    return table
-
-
-def _jobs(jobs: list[dict[str, Any]], wide: bool) -> Table:
-    table = Table(box=box.SIMPLE)
-    for heading in ("job", "user", "phase", "workers", "done", "steps/s", "time left"):
-        if wide or heading not in ("user", "workers"):
-            table.add_column(heading, no_wrap=True)
-    table.add_column("where, or why not", min_width=24)
-    for job in jobs:
-        left, rate = job["left_s"], f"{job['rate']:.3g}" if job["rate"] else ""
-        done = f"{job['steps_done']:,.0f}" if not job["steps_known"] else f"{100 * job['steps_done'] / job['steps']:.0f} %"
-        where = where_of(job)
-        left_text = "" if left is None else duration(left)
-        user, workers = ([job["user"]], [str(job["workers"])]) if wide else ([], [])
-        table.add_row(job["name"], *user, job["phase"], *workers, done, rate, left_text, Text(where))
     return table
 
 

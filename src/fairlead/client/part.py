@@ -18,6 +18,7 @@ from typing import TypeVar
 from fairlead.client.noise import Noise
 from fairlead.client.reports import report
 from fairlead.client.surroundings import Surroundings
+from fairlead.passes import passes_of
 
 Batch = TypeVar("Batch", bound=Sequence[object])
 
@@ -43,11 +44,12 @@ class Limits:
             raise ValueError(f"least_local={self.least_local}, most_local={self.most_local}: expected 1 ≤ least ≤ most")
 
     def passes(self, batch_size: int, workers: int) -> int:
-        """So few that each worker's part of a batch fits. A worker that is alone goes twice where it can: with one part of a
-        batch nobody knows how noisy gradients are."""
-        most = self.most_local or self.largest
-        passes = -(-batch_size // (workers * most))
-        return max(passes, 2) if workers == 1 and batch_size >= 2 * self.least_local else passes
+        """So few that each worker's part of a batch fits. A worker that is alone goes twice where it can."""
+        return int(passes_of(batch_size, workers, self.most_local or self.largest, self.twice_above))
+
+    @property
+    def twice_above(self) -> int:
+        return 2 * self.least_local - 1
 
 
 class Elastic:
@@ -64,7 +66,7 @@ class Elastic:
         self.batch_size = min(wanted, limits.largest)
         if self.rank == 0:
             told = {"smallest": limits.smallest, "largest": limits.largest, "least_local": limits.least_local}
-            told["most_local"] = limits.most_local or limits.largest
+            told |= {"most_local": limits.most_local or limits.largest, "twice_above": limits.twice_above}
             report(**{f"batch.{name}": value for name, value in told.items()})
 
     @property

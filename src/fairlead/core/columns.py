@@ -14,6 +14,7 @@ import numpy.typing as npt
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InvalidPlan, StaleSnapshot
 from fairlead.core.job import Phase
+from fairlead.core.operands import NO, TRUE, ZERO, moment
 
 INT_COLUMNS: dict[str, int] = {
     "number": -1,
@@ -107,7 +108,7 @@ def _grown(block: npt.NDArray[T], defaults: npt.NDArray[T], size: int) -> npt.ND
 def without(rows: Ints, gone: Ints) -> Ints:
     """Ascending `rows` less some of them."""
     leaves = np.zeros(len(rows), dtype=np.bool_)
-    leaves[rows.searchsorted(gone)] = True
+    leaves[rows.searchsorted(gone)] = TRUE
     return rows[~leaves]
 
 
@@ -129,7 +130,7 @@ class _Column(Generic[T]):
             raise StaleSnapshot(f"column {name!r} was first read after the state had moved on from second {view.now:g}")
         known = name == "number" and store.by_number
         column: npt.NDArray[Any] = view._rows if known else store.arrays[name][view._rows]
-        column.setflags(write=False)
+        column.setflags(False)  # type: ignore[call-arg]  # by its place: a word would take three times as long
         view.__dict__[name] = column
         return column
 
@@ -167,7 +168,7 @@ class _Derived(Generic[T]):
         if view is None:
             return self
         column = self.compute(view)
-        column.setflags(write=False)
+        column.setflags(False)  # type: ignore[call-arg]
         view.__dict__[self.name] = column
         return column
 
@@ -239,11 +240,11 @@ class JobColumns:
 
     @_Derived
     def running(self) -> Bools:
-        return self.held > 0
+        return self.held > NO
 
     @_Derived
     def steps_done(self) -> Floats:
-        ran = np.maximum(self.now - self.since_s, 0.0)
+        ran = np.maximum(moment(self.now) - self.since_s, ZERO)
         return np.minimum(self.base_steps + self.rate * ran, self.steps)
 
     @_Derived
@@ -258,12 +259,12 @@ class JobColumns:
     @_Derived
     def run_s(self) -> Floats:
         """Time spent holding accelerators so far."""
-        return self.settled_run_s + self.running * (self.now - self.run_started_s)
+        return self.settled_run_s + self.running * (moment(self.now) - self.run_started_s)
 
     @_Derived
     def accelerator_s(self) -> Floats:
         """Accelerator time received so far: run time × accelerators held."""
-        return self.settled_accelerator_s + self.held * (self.now - self.run_started_s)
+        return self.settled_accelerator_s + self.held * (moment(self.now) - self.run_started_s)
 
     @_Derived
     def waited_s(self) -> Floats:

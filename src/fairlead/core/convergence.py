@@ -15,6 +15,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.columns import JobColumns
+from fairlead.core.facts import fact_about
 from fairlead.core.plan import Facts
 
 MORE, LESS = 0.1, 0.01
@@ -28,7 +29,7 @@ _FLOORS = 40
 
 def fact_of(number: int) -> str:
     """The name of the fact that holds what a job reported of its loss, and the curve."""
-    return f"loss of {number}"
+    return fact_about("loss", number)
 
 
 def learned(points: Sequence[Sequence[float]]) -> dict[str, Any]:

@@ -20,7 +20,9 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import JobColumns
+from fairlead.core.facts import fact_about
 from fairlead.core.plan import Facts
+from fairlead.passes import passes_of
 
 NODES, WORKERS, LOCAL, COMPUTE, STEP = "step.nodes", "step.workers", "step.local_batch", "step.compute_s", "step.s"
 """Under these a job reports how long a step takes it, and where: T_step, and T_grad of it."""
@@ -28,7 +30,9 @@ SQR, VAR = "grad_sqr", "grad_var"
 """Under these, how noisy its gradients are."""
 SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL = "batch.smallest", "batch.largest", "batch.least_local", "batch.most_local"
 """Under these, the batch sizes it can run with, in all and on each worker."""
-REPORTED = (NODES, WORKERS, LOCAL, COMPUTE, STEP, SQR, VAR, SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)
+TWICE_ABOVE = "batch.twice_above"
+"""Under this, with more than how many samples it goes twice where it is alone; else that is the smallest batch."""
+REPORTED = (NODES, WORKERS, LOCAL, COMPUTE, STEP, SQR, VAR, SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL, TWICE_ABOVE)
 
 _TINY = 1e-8
 _OVERLAPS: Floats = np.array([1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0])
@@ -43,7 +47,7 @@ Seen = Sequence[Sequence[float]]
 
 def fact_of(number: int) -> str:
     """The name of the fact that holds what was seen of a job's steps, and the model."""
-    return f"steps of {number}"
+    return fact_about("steps", number)
 
 
 def believable_steps(told: Floats) -> Bools:
@@ -145,6 +149,7 @@ class Goodputs:
     noise: Floats  # jobs × (sqr, var)
     limits: Floats  # jobs × (smallest, largest, least local, most local)
     profiled: Ints  # the most workers each was seen with
+    twice_above: Floats | None = None  # the batch above which a worker that is alone goes twice; None: the smallest
 
     @classmethod
     def of(cls, jobs: JobColumns, facts: Facts) -> tuple[Bools, Goodputs]:
@@ -156,10 +161,13 @@ class Goodputs:
         told: Bools = np.array([fact is not None for fact in known], dtype=np.bool_)
         models = np.array([fact["model"] for fact in known if fact is not None], dtype=np.float64).reshape(-1, 7)
         most = [max(int(one[1]) for one in fact["seen"]) for fact in known if fact is not None]
-        return told, cls(models, noise[told], limits[told], np.array(most, dtype=np.int64))
+        twice = jobs.metric(TWICE_ABOVE)[told]
+        twice = np.where(np.isfinite(twice), twice, limits[told, 0])
+        return told, cls(models, noise[told], limits[told], np.array(most, dtype=np.int64), twice)
 
     def only(self, rows: Ints | Bools) -> Goodputs:
-        return Goodputs(self.model[rows], self.noise[rows], self.limits[rows], self.profiled[rows])
+        twice = None if self.twice_above is None else self.twice_above[rows]
+        return Goodputs(self.model[rows], self.noise[rows], self.limits[rows], self.profiled[rows], twice)
 
     @property
     def most_workers(self) -> Ints:
@@ -196,11 +204,9 @@ class Goodputs:
         return np.asarray(np.where(batch >= w * self.limits[:, 2, None, None], good, 0.0)[:, :, 0])
 
     def _split(self, batch: Floats, workers: Floats) -> tuple[Floats, Floats]:
-        """What a worker does at once, and in how many passes. One that is alone with more than the smallest batch takes two at
-        least: the noise of gradients cannot be told from a single one."""
-        smallest, _, _, most = (column[:, None, None] for column in self.limits.T)
-        passes = np.maximum(np.ceil(batch / workers / most - _TINY), 1.0)
-        passes = np.where((workers == 1) & (batch > smallest + _TINY), np.maximum(passes, 2.0), passes)
+        """What a worker does at once, and in how many passes."""
+        twice = self.limits[:, 0] if self.twice_above is None else self.twice_above
+        passes: Floats = passes_of(batch, workers, self.limits[:, 3, None, None], twice[:, None, None])
         return np.ceil(batch / workers / passes - _TINY), passes
 
     def _gain(self, scale: Floats) -> Floats:

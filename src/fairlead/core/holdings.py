@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fairlead.core.cluster import Bools, Ints
+from fairlead.core.operands import FALSE, NOBODY, TRUE
 
 NONE: Ints = np.empty(0, dtype=np.int64)
 
@@ -42,19 +43,19 @@ class Holdings:
     def held_by(self, numbers: Ints) -> Bools:
         """By accelerator, whether one of these jobs holds it."""
         marks = self._marks
-        marks[numbers] = True
+        marks[numbers] = TRUE
         held: Bools = marks[self._layers[0]]
         for layer in self._layers[1:]:
             held |= marks[layer]
-        marks[numbers] = False
+        marks[numbers] = FALSE
         return held
 
     def others(self, numbers: Ints, than: Ints) -> Ints:
         """These numbers without some of them, in their order."""
         marks = self._marks
-        marks[than] = True
+        marks[than] = TRUE
         left = numbers[~marks[numbers]]
-        marks[than] = False
+        marks[than] = FALSE
         return left
 
     def on(self, accelerators: Bools) -> Ints:
@@ -65,14 +66,14 @@ class Holdings:
     def places(self, numbers: Ints) -> tuple[Ints, Ints]:
         """All that these jobs hold, as a job's number and an accelerator: by job, each in ascending order."""
         marks = self._marks
-        marks[numbers] = True
+        marks[numbers] = TRUE
         owner: list[Ints] = []
         place: list[Ints] = []
         for layer in self._layers:
             at = marks[layer].nonzero()[0]
             owner.append(layer[at])
             place.append(at)
-        marks[numbers] = False
+        marks[numbers] = FALSE
         owners, places = np.concatenate(owner), np.concatenate(place)
         order = np.lexsort((places, owners))
         return owners[order], places[order]
@@ -99,10 +100,10 @@ class Holdings:
     def release(self, jobs: Ints) -> None:
         """These jobs, which all hold something, let go."""
         marks = self._marks
-        marks[jobs] = True
+        marks[jobs] = TRUE
         for layer in self._layers:
-            layer[marks[layer]] = -1
-        marks[jobs] = False
+            layer[marks[layer]] = NOBODY
+        marks[jobs] = FALSE
         if self.shared:
             self._settle_down()
 
@@ -145,6 +146,12 @@ class Holdings:
 def ragged(parts: Iterable[Ints]) -> tuple[Ints, Ints]:
     """Offsets and the flat column of several arrays."""
     arrays = list(parts)
-    offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
-    np.cumsum([len(a) for a in arrays], out=offsets[1:])
+    offsets = offsets_of(np.array([len(a) for a in arrays], dtype=np.int64))
     return offsets, np.concatenate(arrays) if arrays else NONE
+
+
+def offsets_of(sizes: Ints) -> Ints:
+    """Where each of several parts of one column begins, and where the last ends."""
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.add.accumulate(sizes, out=offsets[1:])
+    return offsets

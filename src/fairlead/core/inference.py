@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
@@ -45,6 +46,23 @@ class Session:
         """Requests per second of one accelerator that runs batches of 1, 2, … back to back."""
         latency = self.latency_s[type_name]
         return np.arange(1, len(latency) + 1) / latency
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a session's requests go, as routers have to know it: the accelerators that serve it, ascending, each for itself or
+    beside others; the part of its requests that each is meant to get (0: it only stands in); how many are run at once; and for
+    how many a second this was planned."""
+
+    accelerators: tuple[int, ...]
+    parts: tuple[float, ...]
+    batch: int
+    rate: float
+
+
+Routes: TypeAlias = Mapping[int, Route]
+"""By the number of a session's job."""
+NO_ROUTES: Routes = {}
 
 
 @dataclass(frozen=True)

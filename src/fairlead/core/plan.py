@@ -13,6 +13,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE
+from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.reasons import Reason
 from fairlead.core.usage import Usage
 
@@ -130,7 +131,8 @@ class Rates:
 class Selection:
     """An ordered list of entries: who should run, on which type, with how many workers.
 
-    Entries with the same `combination` share all of their accelerators: one type, one number of workers. `holds_until` is the
+    Entries with the same `combination` share all of their accelerators: one type, one number of workers. Those with a route
+    serve requests: they get the accelerators of their route, each of which any number of them may share. `holds_until` is the
     policy's promise: if nothing happens, it would answer the same before that second; None promises nothing, and the policy is
     asked again every round.
     """
@@ -141,6 +143,7 @@ class Selection:
     combination: Ints | None = None  # None: every job alone
     batch_sizes: Ints | None = None  # 0: unchanged; `TUNED`: the job's own choice; None: all unchanged
     pinned: Mapping[int, Ints] = field(default_factory=dict)  # job → the accelerators it must get
+    routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of those who serve requests
     holds_until: float | None = None
     revisit: float = math.inf  # where nothing is promised and there are no rounds: when to ask again without an event
     reasons: Mapping[int, Reason] = field(default_factory=dict)  # why some were left out, where there is more to say
@@ -220,6 +223,13 @@ class Launches:
     def none(cls) -> Launches:
         return NO_LAUNCHES
 
+    @classmethod
+    def alone(cls, jobs: Ints, types: Ints, workers: Ints, offsets: Ints, places: Ints, sizes: Ints | None) -> Launches:
+        """On accelerators that are known to be free, each job on its own; `workers` is what `offsets` say."""
+        workers.setflags(False)
+        fields = {"jobs": jobs, "types": types, "offsets": offsets, "accelerators": places, "batch_sizes": sizes}
+        return filled(cls, **fields, exclusive=True, _workers=workers)
+
     @property
     def workers(self) -> Ints:
         known: Ints | None = self.__dict__.get("_workers")
@@ -270,6 +280,7 @@ class RoundPlan:
     ended: Ints = field(default_factory=lambda: NONE)  # finished early, by the termination stage
     suspended: Ints = field(default_factory=lambda: NONE)
     launches: Launches = field(default_factory=lambda: NO_LAUNCHES)
+    routes: Routes = field(default_factory=lambda: NO_ROUTES)  # that are new: of who is launched, or goes on where it is
     # What follows is for people and for the loop; it is not part of the journal.
     holds_until: float | None = field(default=None, compare=False)
     revisit: float = field(default=math.inf, compare=False)
@@ -283,4 +294,5 @@ class RoundPlan:
 
     @property
     def changes(self) -> bool:
-        return bool(len(self.suspended) or len(self.launches.jobs) or len(self.admitted) or len(self.ended) or self.refused)
+        moves = len(self.suspended) or len(self.launches.jobs) or len(self.admitted) or len(self.ended)
+        return bool(moves or self.refused or self.routes)

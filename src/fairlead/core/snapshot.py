@@ -14,6 +14,7 @@ from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ColumnStore, JobColumns
 from fairlead.core.errors import FairleadError
 from fairlead.core.holdings import Holdings
+from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import NO_FACTS, Facts, Rates
 
@@ -62,6 +63,7 @@ class Snapshot:
     through: JobColumns = field(default_factory=_nobody)  # who did all their steps, of groups that others are still in
     adaptations: Adaptations = field(default_factory=Adaptations)  # how batch sizes have changed so far
     waits: Waits = field(default_factory=lambda: NO_WAITS)  # who of the queued waits for others
+    routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of those who run and serve requests
 
     @property
     def regimes(self) -> Mapping[int, tuple[Regime, ...]]:

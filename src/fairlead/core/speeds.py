@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core.cluster import Floats
+from fairlead.core.facts import fact_about
 
 TELLS = 0.1
 """A difference of rates that is worth remembering."""
@@ -24,7 +25,7 @@ SLOWEST, FASTEST = 1e-9, 1e12
 
 def fact_of(number: int) -> str:
     """The name of the fact that holds the speeds a job was seen at, and the curve."""
-    return f"speed of {number}"
+    return fact_about("speed", number)
 
 
 def learned(seen: Sequence[Sequence[float]], workers: int, rate: float) -> dict[str, Any] | None:

@@ -14,6 +14,8 @@ import orjson
 from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Floats, Ints, Node
 from fairlead.core.errors import JournalError
+from fairlead.core.holdings import offsets_of
+from fairlead.core.inference import Route
 from fairlead.core.job import Job
 from fairlead.core.plan import NO_LAUNCHES, Launches, RoundPlan
 from fairlead.core.reasons import Code, Reason
@@ -32,6 +34,7 @@ _IN_WORDS = {str: "text", int: "a whole number", dict: "a mapping"}
 _MOST_WORKERS = _MOST_ACCELERATORS = 1_000_000
 _MOST_IN_COLUMN = 10_000_000
 _MOST_WHOLE = 2**53
+_MUST_BE = ("steps", "weight")
 _OTHER_DEFAULTS = tuple(default for _, default in _JOB_DEFAULTS[_USUAL:])
 
 
@@ -139,7 +142,7 @@ def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
     for name, value in record.items():
         sort = _SORT_OF.get(name)  # what is no field is told below
         if sort is float:
-            values[name] = _not_nan(name, value)
+            values[name] = _amount(name, value)
         elif sort is tuple:
             values[name] = tuple(_of_sort(int if name == "after" else str, name, each) for each in value)
         elif sort is int:
@@ -166,6 +169,14 @@ def _not_nan(name: str, value: Any) -> float:
     number = float(value)
     if math.isnan(number):
         raise ValueError(f"{name} is not a number")
+    return number
+
+
+def _amount(name: str, value: Any) -> float:
+    """Of what a job says of itself: never below 0, and work and weight there are."""
+    number = _not_nan(name, value)
+    if number < 0 or (name in _MUST_BE and not 0 < number < math.inf):
+        raise ValueError(f"{name} is {number:g}, not {'a finite number above 0' if name in _MUST_BE else '0 or more'}")
     return number
 
 
@@ -218,6 +229,8 @@ def _planned(event: ev.RoundPlanned) -> dict[str, Any]:
             amounts: Floats | None = getattr(starts, name)
             if amounts is not None and amounts.any():
                 record[name] = amounts
+    if plan.routes:
+        record["routes"] = [[n, r.accelerators, r.parts, r.batch, r.rate] for n, r in sorted(plan.routes.items())]
     return record
 
 
@@ -228,8 +241,7 @@ def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
     launches = NO_LAUNCHES
     if "launched" in record:
         workers = _ints(record["workers"])
-        offsets = np.zeros(len(workers) + 1, dtype=np.int64)
-        np.cumsum(workers, out=offsets[1:])
+        offsets = offsets_of(workers)
         sizes = _ints(record["batch_sizes"]) if "batch_sizes" in record else None
         accelerators = _ints(record["accelerators"])
         if len(accelerators) != offsets[-1]:
@@ -241,7 +253,11 @@ def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
         for number, by, code, facts in record.get("refused", ())
     )
     admitted, ended, suspended = (_ints(record.get(name, ())) for name in ("admitted", "ended", "suspended"))
-    return ev.RoundPlanned(RoundPlan(float(record["t"]), refused, admitted, ended, suspended, launches))
+    routes = {
+        int(number): Route(tuple(map(int, places)), tuple(map(float, parts)), int(batch), float(rate))
+        for number, places, parts, batch, rate in record.get("routes", ())
+    }
+    return ev.RoundPlanned(RoundPlan(float(record["t"]), refused, admitted, ended, suspended, launches, routes))
 
 
 def _progress(event: ev.ProgressReported) -> dict[str, Any]:
@@ -253,6 +269,27 @@ def _progress(event: ev.ProgressReported) -> dict[str, Any]:
         "rates": _column(event.rates),
         "since": _column(event.since),
     }
+
+
+_HOW = (("code", 0), ("node", -1), ("rank", 0))
+
+
+def _how(event: ev.JobsFailed | ev.JobsInterrupted) -> dict[str, int]:
+    return {name: getattr(event, name) for name, usual in _HOW if getattr(event, name) != usual}
+
+
+def _to_failed(r: Mapping[str, Any]) -> ev.JobsFailed:
+    return ev.JobsFailed(float(r["t"]), _ints(r["jobs"]), _floats(r["at"]), *_why_and_how(r, r["why"]))
+
+
+def _to_interrupted(r: Mapping[str, Any]) -> ev.JobsInterrupted:
+    jobs, steps = _ints(r["jobs"]), _floats(r["steps"])
+    return ev.JobsInterrupted(float(r["t"]), jobs, steps, r["own_fault"], *_why_and_how(r, r.get("why", "")))
+
+
+def _why_and_how(r: Mapping[str, Any], why: Any) -> tuple[str, int, int, int]:
+    code, node, rank = (_whole(name, r.get(name, usual), -_MOST_WHOLE, _MOST_WHOLE) for name, usual in _HOW)
+    return _of_sort(str, "why", why), code, node, rank
 
 
 _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
@@ -284,13 +321,15 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
     ev.FactsLearned: lambda e: {"e": "learned", "t": e.time, "facts": _plain(e.facts)},
     ev.ProgressReported: _progress,
     ev.JobsFinished: lambda e: {"e": "finished", "t": e.time, "jobs": e.jobs, "at": _column(e.at)},
-    ev.JobsFailed: lambda e: {"e": "failed", "t": e.time, "jobs": e.jobs, "at": _column(e.at), "why": e.why},
+    ev.JobsFailed: lambda e: {"e": "failed", "t": e.time, "jobs": e.jobs, "at": _column(e.at), "why": e.why, **_how(e)},
     ev.JobsInterrupted: lambda e: {
         "e": "interrupted",
         "t": e.time,
         "jobs": e.jobs,
         "steps": e.steps,
         "own_fault": e.own_fault,
+        **({"why": e.why} if e.why else {}),
+        **_how(e),
     },
 }
 
@@ -324,6 +363,6 @@ _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
         float(r["t"]), _ints(r["jobs"]), _floats(r["steps"]), _floats(r["rates"]), _floats(r["since"])
     ),
     "finished": lambda r: ev.JobsFinished(float(r["t"]), _ints(r["jobs"]), _floats(r["at"])),
-    "failed": lambda r: ev.JobsFailed(float(r["t"]), _ints(r["jobs"]), _floats(r["at"]), r["why"]),
-    "interrupted": lambda r: ev.JobsInterrupted(float(r["t"]), _ints(r["jobs"]), _floats(r["steps"]), r["own_fault"]),
+    "failed": _to_failed,
+    "interrupted": _to_interrupted,
 }

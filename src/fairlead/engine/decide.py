@@ -13,6 +13,7 @@ from fairlead.core.cluster import Bools, Cluster, Ints
 from fairlead.core.columns import JobColumns, without
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
+from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import NO_FACTS, Lesson, Placed, RoundPlan, Selection, filled
 from fairlead.core.reasons import Reason, Unplaced
@@ -70,6 +71,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         revisit = min(revisit, again)
     if len(ended) and (view.waits or len(view.queued)):  # who waited for them, or for their room, may enter at the next look
         holds_until, revisit = None if holds_until is None else min(holds_until, view.time), min(revisit, view.time)
+    routes = _new_routes(selection, placed, view) if selection.routes else NO_ROUTES
     reasons = {**selection.reasons, **placed.unplaced}
     plan = filled(
         RoundPlan,
@@ -79,6 +81,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         ended=ended,
         suspended=suspended,
         launches=placed.launches,
+        routes=routes,
         holds_until=holds_until,
         revisit=revisit,
         free=placed.free,
@@ -102,6 +105,8 @@ def why_waiting(plan: RoundPlan, number: int, job: Job, view: Snapshot) -> Reaso
     """Why a job that is alive does not run after this plan; every waiting job has an answer."""
     if (waits := view.waits.get(number)) is not None:
         return Unplaced.after(", ".join(_name(view, other) for other in waits.unfinished or (waits.lost,)))
+    if _not_yet_seen(plan, number, view):
+        return Unplaced.next_decision()
     known = plan.reasons.get(number)
     if known is not None:
         return known
@@ -116,7 +121,16 @@ def why_waiting(plan: RoundPlan, number: int, job: Job, view: Snapshot) -> Reaso
     if plan.head is not None and plan.head != number:
         head = view.job_of[plan.head]
         return Unplaced.behind(head.name, needed=head.workers)
-    return Unplaced.outranked(job.workers, free=max((plan.free[t] for t in suits), default=0))
+    free = max((plan.free[t] for t in suits), default=0)
+    return Unplaced.not_chosen(job.workers, free=free) if free >= job.workers else Unplaced.outranked(job.workers, free=free)
+
+
+def _not_yet_seen(plan: RoundPlan, number: int, view: Snapshot) -> bool:
+    """Whether a job has come, or come back to the line, since the plan was made; who was launched by it has come back."""
+    if number in plan.launches.jobs:
+        return True
+    since_s = (jobs.waiting_since_s[jobs.number == number] for jobs in (view.jobs, view.queued))
+    return any(bool((column > plan.time).any()) for column in since_s)
 
 
 def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:
@@ -173,12 +187,25 @@ def why_never(job: Job, cluster: Cluster) -> Reason:
     return Unplaced.unsuitable(f"no throughput above 0 for {job.kind!r} with {job.workers} workers")
 
 
+def _new_routes(selection: Selection, placed: Placed, view: Snapshot) -> Routes:
+    """Of who is launched, and of who stays and had another one."""
+    launched, kept = set(placed.launches.jobs.tolist()), set(placed.kept.tolist())
+    return {
+        number: route
+        for number, route in sorted(selection.routes.items())
+        if number in launched or (number in kept and view.routes.get(number) != route)
+    }
+
+
 def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
-    """Jobs inside their minimum run stay as they are, whatever the policy thought; the last in its order give way."""
+    """Jobs inside their minimum run stay as they are, whatever the policy thought; the last in its order give way. Who has a
+    route shares its accelerators, and is left to the policy that does: it knows who must be left alone."""
     protected = view.protected
     if protected is None or not protected.any():
         return selection
     jobs = view.jobs.only(protected)
+    if selection.routes:
+        jobs = jobs.only(~np.isin(jobs.number, list(selection.routes)))
     places = view.holdings.last[jobs.number]
     apart = selection.combination is None
     beside = not apart or len(np.unique(places)) < len(places)
@@ -190,7 +217,8 @@ def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
     workers = np.concatenate((jobs.held, selection.workers[rest]))
     chosen = np.arange(len(selection)) if selection.combination is None else selection.combination
     combination = np.concatenate((-1 - places, chosen[rest]))  # who shares an accelerator now goes on sharing it
-    stay = _that_fit(types, workers, combination, view)
+    serving = np.isin(numbers, list(selection.routes))
+    stay = _that_fit(types, workers, combination, serving, view.capacity - _serving(selection.routes, view))
     sizes = selection.batch_sizes
     return replace(
         selection,
@@ -217,10 +245,17 @@ def _unchanged(selection: Selection, jobs: JobColumns) -> Bools:
     return same
 
 
-def _that_fit(types: Ints, workers: Ints, combination: Ints, view: Snapshot) -> list[int]:
-    """The entries, in their order, for which there are accelerators; a combination takes its own once."""
-    free = view.capacity.tolist()
-    seen: set[int] = set()
+def _serving(routes: Routes, view: Snapshot) -> Ints:
+    """How many accelerators of each type serve requests."""
+    places = np.unique(np.array([place for route in routes.values() for place in route.accelerators], dtype=np.int64))
+    return np.bincount(view.cluster.type_of[places], minlength=len(view.capacity))
+
+
+def _that_fit(types: Ints, workers: Ints, combination: Ints, serving: Bools, capacity: Ints) -> list[int]:
+    """The entries, in their order, for which there are accelerators; a combination takes its own once, and who serves has
+    them already."""
+    free = capacity.tolist()
+    seen: set[int] = set(combination[serving].tolist())
     stay = []
     for index, (kind, want, group) in enumerate(zip(types.tolist(), workers.tolist(), combination.tolist())):
         if group in seen:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fairlead.core.cluster import Ints
+from fairlead.core.inference import Routes
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.snapshot import Snapshot
 
@@ -16,6 +17,7 @@ def still_possible(plan: RoundPlan, view: Snapshot) -> RoundPlan:
     """The plan without what has been overtaken, at the moment of the view."""
     queued = view.queued.number
     admitted = _among(queued, plan.admitted)
+    launches = _launches(plan.launches, np.concatenate((view.jobs.number, admitted)), view)
     ended = _among(view.jobs.number, plan.ended)
     return replace(
         plan,
@@ -24,8 +26,16 @@ def still_possible(plan: RoundPlan, view: Snapshot) -> RoundPlan:
         admitted=admitted,
         ended=ended,
         suspended=_among(view.jobs.runners.number, plan.suspended),
-        launches=_launches(plan.launches, np.concatenate((view.jobs.number, admitted)), view),
+        launches=launches,
+        routes=_routes(plan, launches, view) if plan.routes else plan.routes,
     )
+
+
+def _routes(plan: RoundPlan, launches: Launches, view: Snapshot) -> Routes:
+    """Of who is launched after all, or was to go on and still does."""
+    running = np.setdiff1d(view.jobs.runners.number, plan.suspended)
+    there = {*launches.jobs.tolist(), *running.tolist()}
+    return {number: route for number, route in plan.routes.items() if number in there}
 
 
 def _launches(launches: Launches, alive: Ints, view: Snapshot) -> Launches:

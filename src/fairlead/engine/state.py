@@ -22,9 +22,13 @@ from fairlead.core.columns import (
     without,
 )
 from fairlead.core.errors import FairleadError, InvalidPlan
+from fairlead.core.facts import about_whom, without_jobs
+from fairlead.core.failure import Failure
 from fairlead.core.holdings import NONE, Holdings
+from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
 from fairlead.core.losses import LOSS, note_losses
+from fairlead.core.operands import NO, ONE, ZERO, moment
 from fairlead.core.plan import NO_FACTS, Facts, Launches
 from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Names, Snapshot
@@ -38,6 +42,7 @@ FINISHED, FAILED, CANCELLED, REFUSED = map(int, (Phase.FINISHED, Phase.FAILED, P
 _CODED = ("kind", "user", "entity", "group")  # columns of codes for names
 _LOOK = attrgetter(*_CODED, "allowed_types", "memory_gb", "workers", "cpus", "host_memory_gb")
 MOST_METRICS_KEPT = 2000  # names; past that, those that nobody alive uses are forgotten
+_PHASE = {int(phase): np.array(int(phase)) for phase in Phase}  # as columns take them
 _MAY_GO_TO = {int(new): np.array([new in LEGAL[old] for old in Phase]) for new in Phase}
 
 
@@ -62,8 +67,10 @@ class State:
         self.memo: ev.Memo = None
         self.learned: Facts = NO_FACTS  # by estimation; another mapping whenever something is learned
         self.lessons = 0  # how often that was
+        self.routes: Routes = NO_ROUTES  # of those who serve requests; another mapping whenever one changes
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
+        self.last_failure: dict[int, Failure] = {}  # of who failed, or failed and is tried again
         self.journal = ""  # its name, where it has one
         self.any_min_run, self.weighted = False, False
         self.given = False  # whether a plan so far has said with which batch size, or how much of its host, a job is to run
@@ -95,7 +102,7 @@ class State:
         state.time, state.memo, state.any_min_run, state.weighted = view.time, memo, view.any_min_run, view.weighted
         state.given = True
         state._show(view.present.copy(), view.drained.copy())
-        state.learned, state.lessons = view.learned, view.lessons
+        state.learned, state.lessons, state.routes = view.learned, view.lessons, view.routes
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
         state.store.reserve(state.next_number)
@@ -171,6 +178,7 @@ class State:
             lessons=self.lessons,
             group_sizes=self.groups.sizes,
             adaptations=self.adaptations,
+            routes=self.routes,
         )
 
     def everybody(self) -> JobColumns:
@@ -200,7 +208,7 @@ class State:
         return bool(len(self.live) or len(self.queue))
 
     def digest(self) -> str:
-        """A fingerprint of everything that events determine; equal states have equal ones."""
+        """A fingerprint of everything that events determine and decisions can rest on; equal states have equal ones."""
         digest = hashlib.blake2b(digest_size=16)
         for name in ALL_COLUMNS:
             digest.update(np.ascontiguousarray(self.store.arrays[name][: self.next_number]).tobytes())
@@ -225,6 +233,8 @@ class State:
             digest.update(repr(sorted(self.groups.since.items())).encode())
         if self.learned:
             digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
+        if self.routes:
+            digest.update(repr(sorted((number, route) for number, route in self.routes.items())).encode())
         return digest.hexdigest()
 
     # What events do.
@@ -282,7 +292,7 @@ class State:
             raise InvalidPlan(f"there is no job number {event.number} to cancel")
         if self.store.arrays["phase"][event.number] > RUNNING:
             return  # it ended before the cancellation arrived
-        self._end(np.array([event.number], dtype=np.int64), event.time, CANCELLED)
+        self._end(np.array([event.number], dtype=np.int64), moment(event.time), CANCELLED)
 
     def _node_lost(self, event: ev.NodeLost) -> None:
         self._show(self._with_node(self.present, event.node, False), self.drained)
@@ -299,9 +309,9 @@ class State:
             self._forget_metrics()
         self.store.metric(event.name)[event.jobs] = values
         if event.name == LOSS:
-            note_losses(self.store, event.jobs, values, self._steps_at(event.jobs, event.time))
+            note_losses(self.store, event.jobs, values, self._steps_at(event.jobs, moment(event.time)))
         elif event.name == BATCH_SIZE:
-            steps, kind = self._steps_at(event.jobs, event.time), self.store.arrays["kind"][event.jobs]
+            steps, kind = self._steps_at(event.jobs, moment(event.time)), self.store.arrays["kind"][event.jobs]
             for number, size, done, code in zip(*(c.tolist() for c in (event.jobs, event.values, steps, kind))):
                 job = self.job_of[number]
                 if job.mode != ELASTIC:  # whose batch size follows from where it stands, and not from how far it is
@@ -318,44 +328,53 @@ class State:
             self._blank = None
         self.scheduler = event.scheduler
         self.memo = None
+        self._route(NO_ROUTES)  # whether and where there are any is for the other to say
 
     def _memo(self, event: ev.MemoChanged) -> None:
         self.memo = event.memo
 
     def _learned(self, event: ev.FactsLearned) -> None:
-        self.learned = {**self.learned, **event.facts}
+        phase = self.store.arrays["phase"]
+        late = [n for n in map(about_whom, event.facts) if n is not None and n in self.job_of and phase[n] > RUNNING]
+        self.learned = {**self.learned, **without_jobs(event.facts, late)}
         self.lessons += 1
         self._blank = None
 
     def _planned(self, event: ev.RoundPlanned) -> None:
-        plan = event.plan
+        plan, now = event.plan, moment(event.plan.time)
         if plan.refused:
             self.refusals.update(plan.refused)
             for phase, wanted in ((REFUSED, False), (CANCELLED, True)):
                 gone = [number for number, reason in plan.refused if (reason.code is Code.AFTER_NOBODY) is wanted]
                 if gone:
-                    self._end(np.array(gone, dtype=np.int64), plan.time, phase)
+                    self._end(np.array(gone, dtype=np.int64), now, phase)
         if len(plan.admitted):
             self._go(plan.admitted, WAITING)
             self._still_queued()
             self.live = _merged(self.live, plan.admitted)
         if len(plan.ended):
-            self._end(plan.ended, plan.time, FINISHED)
+            self._end(plan.ended, now, FINISHED)
             self._remember(self.store.arrays["settled_accelerator_s"][plan.ended])
         if len(plan.suspended):
             self._go(plan.suspended, WAITING)
-            self._keep_progress(plan.suspended, plan.time)
-            self._settle(plan.suspended, plan.time)
+            self._keep_progress(plan.suspended, now)
+            self._settle(plan.suspended, now)
         if len(plan.launches):
-            self._launch(plan.launches, plan.time)
+            self._launch(plan.launches, now)
+        if plan.routes:
+            self._route({**self.routes, **plan.routes})
         if len(plan.suspended):  # who runs again at once has moved, or changed its size; who does not was preempted
             a = self.store.arrays
-            preempted = a["phase"][plan.suspended] == WAITING
+            preempted = a["phase"][plan.suspended] == _PHASE[WAITING]
             a["preemptions"][plan.suspended] += preempted
             if np.count_nonzero(preempted) < len(preempted):
                 a["moves"][plan.suspended] += ~preempted
 
-    def _launch(self, launches: Launches, time: float) -> None:
+    def _route(self, routes: Routes) -> None:
+        if routes is not self.routes:
+            self.routes, self._blank = routes, None
+
+    def _launch(self, launches: Launches, time: Floats) -> None:
         jobs, a = launches.jobs, self.store.arrays
         self._go(jobs, RUNNING)
         self.running = np.concatenate((self.running, jobs))
@@ -372,7 +391,7 @@ class State:
         a["since_s"][jobs] = time
         first = a["first_started_s"]
         first[jobs] = np.fmin(first[jobs], time)
-        a["starts"][jobs] += 1
+        a["starts"][jobs] += ONE
 
     def _progress(self, event: ev.ProgressReported) -> None:
         a = self.store.arrays
@@ -390,16 +409,19 @@ class State:
 
     def _failed(self, event: ev.JobsFailed) -> None:
         self._end(event.jobs, event.at, FAILED)
+        self.last_failure.update(dict.fromkeys(event.jobs.tolist(), Failure(event.why, event.code, event.node, event.rank)))
 
     def _interrupted(self, event: ev.JobsInterrupted) -> None:
         a = self.store.arrays
         hit = a["held"][event.jobs] > 0  # who was suspended or ended meanwhile has nothing to lose
         jobs = event.jobs[hit]
         self._go(jobs, WAITING)
-        self._settle(jobs, event.time)
+        self._settle(jobs, moment(event.time))
         a["base_steps"][jobs] = event.steps[hit]
         if event.own_fault:  # also of who failed while it was suspended
-            a["failures"][event.jobs[a["phase"][event.jobs] <= RUNNING]] += 1
+            tried = event.jobs[a["phase"][event.jobs] <= RUNNING]
+            a["failures"][tried] += 1
+            self.last_failure.update(dict.fromkeys(tried.tolist(), Failure(event.why, event.code, event.node, event.rank)))
 
     # What the above are made of.
 
@@ -409,19 +431,19 @@ class State:
         if np.count_nonzero(legal) < len(jobs):
             wrong = int(jobs[int((~legal).argmax())])
             check_transition(self.job_of[wrong].name, Phase(int(phase[wrong])), Phase(new))
-        phase[jobs] = new
+        phase[jobs] = _PHASE[new]
 
-    def _keep_progress(self, jobs: Ints, time: float | Floats) -> None:
+    def _keep_progress(self, jobs: Ints, time: Floats) -> None:
         """What jobs have done up to a second is where they go on from."""
         self.store.arrays["base_steps"][jobs] = self._steps_at(jobs, time)
 
-    def _steps_at(self, jobs: Ints, time: float | Floats) -> Floats:
+    def _steps_at(self, jobs: Ints, time: Floats) -> Floats:
         a = self.store.arrays
-        done: Floats = a["base_steps"][jobs] + a["rate"][jobs] * np.maximum(time - a["since_s"][jobs], 0.0)
+        done: Floats = a["base_steps"][jobs] + a["rate"][jobs] * np.maximum(time - a["since_s"][jobs], ZERO)
         steps: Floats = np.minimum(done, a["steps"][jobs])
         return steps
 
-    def _settle(self, jobs: Ints, time: float | Floats) -> None:
+    def _settle(self, jobs: Ints, time: Floats) -> None:
         """Running jobs stop: their service becomes part of the past, their accelerators free. Where their steps stand is said
         by who calls this."""
         a = self.store.arrays
@@ -431,18 +453,21 @@ class State:
         a["settled_accelerator_s"][jobs] += service
         if len(self.cluster.types) > 1:
             self.service_by_type += np.bincount(a["type"][jobs], service, minlength=len(self.cluster.types))
-        a["rate"][jobs] = 0.0
-        a["held"][jobs] = 0
+        a["rate"][jobs] = ZERO
+        a["held"][jobs] = NO
         a["waiting_since_s"][jobs] = time
         self.holdings.release(jobs)
         self.running = self.running[a["held"][self.running].nonzero()[0]]
+        if self.routes:
+            gone = set(jobs.tolist())
+            self._route({number: route for number, route in self.routes.items() if number not in gone})
 
     def _count_company(self, seconds: float) -> None:
         """So long an accelerator with two jobs on it was held once, and each of them counts it."""
         more = np.maximum(self.holdings.occupancy - 1, 0)
         self.service_by_type -= np.bincount(self.cluster.type_of, more, minlength=len(self.cluster.types)) * seconds
 
-    def _end(self, jobs: Ints, time: float | Floats, phase: int, *, done: bool = False) -> None:
+    def _end(self, jobs: Ints, time: Floats, phase: int, *, done: bool = False) -> None:
         """Jobs leave, whether they ran or not; `done` where all their steps are."""
         a = self.store.arrays
         held = a["held"][jobs]
@@ -454,13 +479,18 @@ class State:
             self.live = without(self.live, jobs)
         else:
             self._still_queued()
-            running = held > 0
+            running = held > NO
             if running.any():
-                stopping, when = jobs[running], time if isinstance(time, float) else time[running]
+                stopping, when = jobs[running], time[running] if time.ndim else time
                 self._keep_progress(stopping, when)
                 self._settle(stopping, when)
-            self.live = self.live[a["phase"][self.live] <= RUNNING]
+            self.live = self.live[a["phase"][self.live] <= _PHASE[RUNNING]]
         a["ended_s"][jobs] = time
+        if self.learned and (left := without_jobs(self.learned, jobs.tolist())) is not self.learned:
+            self.learned, self._blank = left, None
+        if self.last_failure:
+            for number in jobs.tolist():
+                self.last_failure.pop(number, None)
         if self.groups.sizes:
             whole = (a["base_steps"][jobs] >= a["steps"][jobs]) | done
             for group, number, all_steps in zip(a["group"][jobs].tolist(), jobs.tolist(), whole.tolist()):
@@ -469,7 +499,7 @@ class State:
     def _still_queued(self) -> None:
         queue = self.queue
         if len(queue):
-            self._queue = queue[self.store.arrays["phase"][queue] == QUEUED]
+            self._queue = queue[self.store.arrays["phase"][queue] == _PHASE[QUEUED]]
         if self.followers:
             self.followers = [number for number in self.followers if self.store.arrays["phase"][number] == QUEUED]
 

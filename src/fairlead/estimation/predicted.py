@@ -4,7 +4,10 @@
 
 u the predicted utilization and f the slowdown: linear while both come to at most 100 % together, quadratic above
 (`prediction/interference.py`). Predictions are plain numbers by kind, so that a journal says what was believed; who made them
-is not its business. How fast a job is alone it knows from the table."""
+is not its business. How fast a job is alone it knows from the table.
+
+Where agents see what jobs take that have an accelerator to themselves, that takes the place of what was predicted for their
+kind on that type: it is remembered as a fact, and replaced when a later one differs by more than a tenth."""
 
 from __future__ import annotations
 
@@ -14,20 +17,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fairlead.core.cluster import Bools
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import model_of
-from fairlead.core.plan import Rates
+from fairlead.core.plan import Lesson, Rates
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.usage import Usage
+from fairlead.core.usage import BUSY, TAKEN_GB, Usage
 from fairlead.estimation.rows import RateTable, Rows
 from fairlead.prediction.interference import Slowdown
-from fairlead.prediction.profiles import profiles
-from fairlead.profiling.results import sets
+from fairlead.prediction.profiles import devices, profiles
 
 WHERE = "estimation predicted"
 BELOW, ABOVE = (0.99, 0.03, 0.10), (1.13, -2.85, 1.51, 2.59, 1.21, -1.45)
 """As fitted to 595 pairs that took turns on an H200."""
+NOT_KNOWN = (100.0, math.inf)
+TELLS = 0.1
+"""A difference of uses that is worth remembering."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class Predicted:
     two who share it lose is a polynomial of their utilizations: `below` its coefficients (1, own, the other's) while both come
     to at most 100 percent, `above` (also own², own · other's, other's²) beyond; as fitted by `fairlead predict`. A kind without
     a prediction is taken to fill its accelerator, and has no company. `profiles` names a measured set that ships, for kinds
-    that `uses` does not name. `types` are those that the predictions are about; on others nobody has company. Empty: all.
+    that `uses` does not name. `types` are those that the predictions are about; on others nobody has company. Empty: all. What
+    agents measured of a kind on a type counts more than what is predicted.
     """
 
     paper: ClassVar[str] = "Horus §3.2 and §4.1 (Yeung et al., TPDS'21)"
@@ -60,31 +65,41 @@ class Predicted:
             given = getattr(self, name)
             if len(given) != many or not all(map(math.isfinite, given)):
                 raise InputError(WHERE, f"{many} finite coefficients", field=name, value=given)
-        if self.profiles and self.profiles not in sets():
-            raise InputError(WHERE, near_or_all(self.profiles, sets()), field="profiles", value=self.profiles)
+        if self.profiles and self.profiles not in devices():
+            raise InputError(WHERE, near_or_all(self.profiles, devices()), field="profiles", value=self.profiles)
+
+    def learn(self, view: Snapshot) -> Lesson:
+        """What agents saw of those that run; of all of a kind on one type the mean counts."""
+        if BUSY not in view.jobs.metrics:
+            return Lesson()
+        jobs, seen = view.jobs.runners, dict[str, list[tuple[float, float]]]()
+        columns = (jobs.kind, jobs.type, jobs.metric(BUSY), jobs.metric(TAKEN_GB))
+        for code, type_, busy, memory in zip(*(column.tolist() for column in columns)):
+            if math.isfinite(busy) and math.isfinite(memory):
+                name = _fact(view.names.kinds[code], view.cluster.type_names[type_])
+                seen.setdefault(name, []).append((min(100 * busy, 100.0), memory))
+        means = {name: np.mean(uses, axis=0).tolist() for name, uses in seen.items()}
+        return Lesson({name: use for name, use in means.items() if _tells(view.learned.get(name), use)})
 
     def rates(self, view: Snapshot) -> Rates:
-        if not self._kept:
-            self._kept.update(rows=Rows(self.table), fixed=self._predict(view))
+        if not self._kept or self._kept["learned"] is not view.learned:
+            self._kept.setdefault("rows", Rows(self.table))
+            self._kept.update(learned=view.learned, fixed=self._predict(view))
         return Rates(self._kept["rows"].of(view.jobs, view.names), **self._kept["fixed"])
 
     def _predict(self, view: Snapshot) -> dict[str, Any]:
         """All that does not depend on who is there."""
-        alone, kinds = self.table.alone, [kind for kind, _ in self.table.keys]
+        alone, kinds, types = self.table.alone, [kind for kind, _ in self.table.keys], view.cluster.type_names
         uses = {**_measured(self.profiles), **self.uses}
-        found = [uses.get(kind, uses.get(model_of(kind))) for kind in kinds]
-        busy, memory = np.array([(100.0, math.inf) if one is None else one for one in found]).T
-        known: Bools = np.array([one is not None for one in found])
-        about = np.array([not self.types or name in self.types for name in view.cluster.type_names])
+        predicted = [uses.get(kind, uses.get(model_of(kind), NOT_KNOWN)) for kind in kinds]
+        found = [[view.learned.get(_fact(kind, name), use) for name in types] for kind, use in zip(kinds, predicted)]
+        busy, memory = np.moveaxis(np.array(found, dtype=float).reshape(len(kinds), len(types), 2), 2, 0)  # classes × types
+        about = np.array([not self.types or name in self.types for name in types])
         there = np.array([kind.memory_gb for kind in view.cluster.types])
-        fits = (known[:, None] & known)[:, :, None] & about & ((memory[:, None] + memory)[:, :, None] <= there)
+        fits = about & (memory[:, None] + memory <= there) & np.isfinite(memory[:, None] + memory)
         slower = Slowdown(self.below, self.above).of(*np.broadcast_arrays(busy[:, None], busy[None, :]))
-        paired = np.where(fits, alone[:, None, :] / slower[:, :, None], 0.0) * (alone > 0)[None, :, :]
-        columns = (1, len(view.cluster.types))
-        usage = Usage(
-            np.where(about, np.tile(busy[:, None] / 100, columns), 1.0),
-            np.where(about, np.tile(memory[:, None], columns), math.inf),
-        )
+        paired = np.where(fits, alone[:, None, :] / slower, 0.0) * (alone > 0)[None, :, :]
+        usage = Usage(np.where(about, busy / 100, 1.0), np.where(about, memory, math.inf))
         plain = Rates(np.zeros(0, dtype=np.int64), alone, self.table.spread, paired)
         follows = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.wishes, "usage": usage}
         return {"alone": alone, "spread": self.table.spread, "paired": paired, **follows}
@@ -94,3 +109,11 @@ def _measured(device: str) -> dict[str, tuple[float, float]]:
     """Utilization and memory, by kind, of a measured set."""
     known = profiles(device).alone if device else {}
     return {name: (one.utilization, one.memory_mb / 1024) for name, one in known.items()}
+
+
+def _fact(kind: str, type_name: str) -> str:
+    return f"use of {kind} on {type_name}"
+
+
+def _tells(known: Any, use: list[float]) -> bool:
+    return known is None or any(abs(now - before) > TELLS * before for now, before in zip(use, known))

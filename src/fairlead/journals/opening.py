@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fairlead.core.errors import InputError, JournalError
 from fairlead.core.events import Event
+from fairlead.core.extras import install
 from fairlead.engine.journal import Journal, JsonlJournal, read_events
 from fairlead.journals.database import DatabaseJournal
 from fairlead.journals.sqlite import SqliteJournal
@@ -36,7 +37,7 @@ def _database(where: str, *, write: bool) -> DatabaseJournal:
         try:
             from fairlead.journals.postgres import PostgresJournal
         except ImportError as error:
-            raise JournalError("a journal in PostgreSQL needs psycopg: pip install 'fairlead[postgres]'") from error
+            raise JournalError(f"a journal in PostgreSQL needs psycopg: {install('postgres')}") from error
         return PostgresJournal(where, write=write)
     if where.startswith("sqlite:///"):
         return SqliteJournal(Path(where.removeprefix("sqlite:///")), write=write)

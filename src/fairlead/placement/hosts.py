@@ -29,6 +29,8 @@ class HostRoom(Room):
         jobs, node = view.jobs.only(view.jobs.number.searchsorted(owner)), self.cluster.node_of[place]
         for resource, needs in enumerate((jobs.cpus, jobs.host_memory_gb)):
             self.spare[resource] -= np.bincount(node, needs, len(self.cluster.nodes))
+        for job, route in selection.routes.items():  # they were placed before
+            self._use(np.array(route.accelerators, dtype=np.int64), self.needs(np.array([job], dtype=np.int64)))
 
     def companies(self, job: int) -> tuple[Ints, ...]:
         """Who is to be placed at once, in order of preference: a job with the others of its combination, or, where no host has

@@ -11,11 +11,13 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.holdings import NONE
+from fairlead.core.holdings import NONE, offsets_of
+from fairlead.core.operands import FALSE, NO, ONE
 from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection, filled
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.placement.nodes import FreeByNode
+from fairlead.placement.serving import sessions_first
 
 PlaceGangs: TypeAlias = Callable[["Room", Ints, Ints, Ints], list[list[int]]]
 """(room, jobs, types, workers), from large to small → accelerators for each in this order: as many as it has workers, or none
@@ -32,9 +34,7 @@ class Room:
     def __init__(self, view: Snapshot, kept: Ints) -> None:
         self.view, self.cluster, self.kept = view, view.cluster, kept
         self.given: list[tuple[int, Ints]] = []  # who is pinned, and got it
-        self.free: Bools = view.up.copy()
-        if len(kept):
-            self.free[view.holdings.held_by(kept)] = False
+        self.free: Bools = view.up > view.holdings.held_by(kept) if len(kept) else view.up.copy()  # up, and not held
 
     def by_node(self) -> FreeByNode:
         """What is free now, counted by node."""
@@ -49,7 +49,7 @@ class Room:
         return [node if node >= 0 and kind_of[node] == kind else -1 for node, kind in zip(nodes, types.tolist())]
 
     def take(self, accelerators: Ints) -> None:
-        self.free[accelerators] = False
+        self.free[accelerators] = FALSE
 
     def give(self, job: int, accelerators: Ints) -> bool:
         """Give a job these very accelerators, if it may have them."""
@@ -102,8 +102,11 @@ def pack(
     sticky: bool = True,
     make_room: Callable[[Snapshot, Ints], Room] = Room,
 ) -> Placed:
-    """Place a selection: keep who can stay, then gangs from large to small, then single workers all at once. Where `singles`
-    is None, single workers come last among the gangs."""
+    """Place a selection: who serves requests as its route says, then keep who can stay, then gangs from large to small, then
+    single workers all at once. Where `singles` is None, single workers come last among the gangs."""
+    if selection.routes:
+        serving, rest, beside = sessions_first(selection, view)
+        return serving.joined(pack(rest, beside, gangs, singles, sticky=sticky, make_room=make_room))
     if selection.combination is not None:
         return _pack_shared(selection, view, gangs, singles, make_room)
     stays = _can_stay(selection, view)
@@ -117,12 +120,12 @@ def pack(
     coming = (~stays).nonzero()[0]
     jobs, types, workers = selection.jobs[coming], selection.types[coming], selection.workers[coming]
     sizes = None if selection.batch_sizes is None else selection.batch_sizes[coming]
-    room = make_room(view, kept)
-    placed, places, unplaced = _place_new(room, jobs, types, workers, selection, gangs, singles, sticky)
+    room, offsets = make_room(view, kept), offsets_of(workers)
+    placed, places, unplaced = _place_new(room, jobs, types, workers, offsets, selection, gangs, singles, sticky)
     if len(placed) < len(jobs):
         jobs, types, workers = jobs[placed], types[placed], workers[placed]
-        sizes = None if sizes is None else sizes[placed]
-    launches = _launches(jobs, types, workers, places, sizes)
+        offsets, sizes = offsets_of(workers), None if sizes is None else sizes[placed]
+    launches = Launches.alone(jobs, types, workers, offsets, places, sizes) if len(jobs) else NO_LAUNCHES
     return filled(Placed, kept=kept, launches=launches, free=room.left(), unplaced=unplaced)
 
 
@@ -148,6 +151,7 @@ def _place_new(
     jobs: Ints,
     types: Ints,
     workers: Ints,
+    offsets: Ints,
     selection: Selection,
     gangs: PlaceGangs,
     singles: OrderSingles | None,
@@ -155,9 +159,8 @@ def _place_new(
 ) -> tuple[Ints, Ints, dict[int, Reason]]:
     """The positions in `jobs` of those who found a place, their accelerators one after the other, and why others did not."""
     unplaced: dict[int, Reason] = {}
-    ends = np.add.accumulate(workers)
-    starts = ends - workers
-    flat = [-1] * ends.item(-1)  # by job, in their order
+    starts = offsets[:-1]
+    flat = [-1] * offsets.item(-1)  # by job, in their order
     pinned: set[int] = set()
     for index, job in enumerate(jobs.tolist()) if selection.pinned else ():
         if job in selection.pinned:
@@ -169,7 +172,7 @@ def _place_new(
                 flat[starts.item(index) : starts.item(index) + len(wanted)] = wanted.tolist()
             else:
                 unplaced[job] = Unplaced.no_place("its pinned accelerators are not free")
-    large = np.arange(len(jobs)) if singles is None else (workers > 1).nonzero()[0]
+    large = np.arange(len(jobs)) if singles is None else (workers > ONE).nonzero()[0]
     if len(large):
         order = large[(-workers[large]).argsort(kind="stable")]
         if pinned:
@@ -185,9 +188,9 @@ def _place_new(
                 unplaced[jobs.item(index)] = Unplaced.no_place(f"{some} of type {name} {room.as_needed}")
     places = np.array(flat, dtype=np.int64)
     if len(large):
-        room.take(places[places >= 0])
+        room.take(places[places >= NO])
     if singles is not None and len(large) < len(jobs):
-        single = (workers == 1).nonzero()[0]
+        single = (workers == ONE).nonzero()[0]
         if pinned:
             single = single[[index not in pinned for index in single.tolist()]]
         places[starts[single]] = spots = _singles(room, jobs[single], types[single], singles, sticky)
@@ -204,7 +207,7 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
     spots = np.full(len(jobs), -1, dtype=np.int64)
     if sticky:
         last = room.view.holdings.last[jobs]
-        free = (last >= 0) & room.free[last]
+        free = (last >= NO) & room.free[last]
         if len(room.cluster.types) > 1:
             free &= room.cluster.type_of[last] == types
         wish = free.nonzero()[0]
@@ -214,26 +217,15 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
             claim[wanted[::-1]] = wish[::-1]  # of two that want the same, the one selected first: the last write counts
             first = claim[wanted] == wish
             spots[wish[first]] = wanted[first]
-            room.free[wanted] = False
-    rest = (spots < 0).nonzero()[0]
+            room.take(wanted)
+    rest = (spots < NO).nonzero()[0]
     kinds = sorted(set(types[rest].tolist()))
     for kind in kinds:
         mine = rest[types[rest] == kind] if len(kinds) > 1 else rest
         given = order(room, kind)[: len(mine)]
         spots[mine[: len(given)]] = given
-        room.free[given] = False
+        room.take(given)
     return spots
-
-
-def _launches(jobs: Ints, types: Ints, workers: Ints, places: Ints, sizes: Ints | None) -> Launches:
-    if not len(jobs):
-        return NO_LAUNCHES
-    if len(places) == len(jobs):
-        offsets = np.arange(len(jobs) + 1)
-    else:
-        offsets = np.zeros(len(jobs) + 1, dtype=np.int64)
-        np.add.accumulate(workers, out=offsets[1:])
-    return filled(Launches, jobs=jobs, types=types, offsets=offsets, accelerators=places, batch_sizes=sizes, exclusive=True)
 
 
 def _pack_shared(
@@ -268,8 +260,9 @@ def _pack_shared(
     unplaced: dict[int, Reason] = {}
     if len(new):
         jobs, types, workers = selection.jobs[new], selection.types[new], selection.workers[new]
-        placed, places, unplaced = _place_new(room, jobs, types, workers, selection, gangs, singles, True)
-        bounds = np.concatenate(([0], workers[placed].cumsum())).tolist()
+        offsets = offsets_of(workers)
+        placed, places, unplaced = _place_new(room, jobs, types, workers, offsets, selection, gangs, singles, True)
+        bounds = offsets_of(workers[placed]).tolist()
         spots = places.tolist()
         for group, begin, end in zip(selection.combination[new[placed]].tolist(), bounds, bounds[1:]):
             anchors[group] = tuple(spots[begin:end])

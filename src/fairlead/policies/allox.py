@@ -26,7 +26,7 @@ from fairlead.core.columns import JobColumns
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.program import Program
+from fairlead.policies.program import Model, Program
 
 TIE = 5e-7
 """Of the mean processing time: by so much staying on a type is cheaper, which decides between equals and nothing else."""
@@ -123,8 +123,7 @@ def assigned(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
     bonus = np.zeros_like(times) if here is None else TIE * (here[:, None] == np.arange(len(free)))
     lines = _Lines(times / scale, bonus, free)
     job, kind, place = lines.near_a_guess()
-    program = Program(
-        "allox",
+    model = Model(
         lines.worth(job, kind, place),
         np.zeros(len(job)),
         np.full(len(job), BOX),
@@ -132,6 +131,7 @@ def assigned(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
         np.concatenate((np.ones(count), free.repeat(lines.deep).astype(np.float64))),
         lines.entries(job, kind, place),
     )
+    program = Program("allox", model)
     solution = program.solve()
     while True:
         more = lines.missing(solution.duals)

@@ -59,7 +59,7 @@ class Classes:
         if len(of) and of.min() < 0:
             number, of = number[of >= 0], of[of >= 0]
         by_job = Allocation.tidy(share).take(of, axis=0).ravel()
-        entry = by_job.nonzero()[0]
+        entry = (by_job > 0).nonzero()[0]
         row, types = np.divmod(entry, share.shape[1])
         alone = np.full(len(row), -1, dtype=np.int64)
         return Allocation(number[row], alone, types, by_job[entry], reasons or {})
@@ -91,14 +91,13 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     if group is not None:
         code = code * (int(group.max(initial=0)) + 1) + group
     if np.count_nonzero(usable) == len(usable):
-        at, of = _distinct(code)
-        count = np.bincount(of, minlength=len(at))
+        at, of, count = _distinct(code)
     else:
         where = usable.nonzero()[0]
-        first, mine = _distinct(code[where])
+        one, mine, count = _distinct(code[where])
         of = np.full(len(jobs), -1, dtype=np.int64)
         of[where] = mine
-        at, count = where[first], np.bincount(mine, minlength=len(first))
+        at = where[one]
     row, mask, workers, weight = row[at], usable[at], jobs.workers[at], weights[at]
     tag = np.zeros(len(at), dtype=np.int64) if group is None else group[at]
     allowed = (mask[:, None] >> np.arange(types)) & 1
@@ -121,15 +120,16 @@ def lots(keys: Iterable[Hashable]) -> Floats:
     return drawn
 
 
-def _distinct(code: Ints) -> tuple[Ints, Ints]:
-    """Where each value first occurs, by ascending value; and which of them each entry is. Small values need no sorting."""
-    highest = int(code.max(initial=0))
-    if not len(code) or highest > 1 << 16:
-        _, first, of = np.unique(code, return_index=True, return_inverse=True)
-        return first, of
-    first_of = np.full(highest + 1, -1, dtype=np.int64)
-    first_of[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # the last write counts: the first occurrence
-    known = (first_of >= 0).nonzero()[0]
-    place = np.empty(len(first_of), dtype=np.int64)
+def _distinct(code: Ints) -> tuple[Ints, Ints, Ints]:
+    """By ascending value: where one entry of each value is, which value each entry has, and how many have it. Small values need
+    no sorting."""
+    if not len(code) or int(code.max()) > 1 << 16:
+        _, first, of, count = np.unique(code, return_index=True, return_inverse=True, return_counts=True)
+        return first, of, count
+    every = np.bincount(code)
+    known = (every > 0).nonzero()[0]
+    place, one = np.empty(len(every), dtype=np.int64), np.empty(len(known), dtype=np.int64)
     place[known] = np.arange(len(known))
-    return first_of[known], place[code]
+    of = place[code]
+    one[of] = np.arange(len(code))
+    return one, of, every[known]

@@ -29,7 +29,7 @@ from fairlead.core.reasons import Reason
 from fairlead.policies.classes import Classes
 from fairlead.policies.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.max_min import in_class_order
-from fairlead.policies.program import Program
+from fairlead.policies.program import Model, Program
 
 _REMEMBERED = 12  # prices
 _SPARE = 1e-9
@@ -164,7 +164,7 @@ class Demands:
         one = np.ones(len(self.classes))
         row_lower, row_upper = np.concatenate((np.full(types, -np.inf), one)), np.concatenate((room, one))
         # With the usual tolerance the excess itself would be no better than 1e-7.
-        found = Program(self.name, cost, lower, upper, row_lower, row_upper, entries, tolerance=1e-10).solve()
+        found = Program(self.name, Model(cost, lower, upper, row_lower, row_upper, entries), tolerance=1e-10).solve()
         _put_first(near, np.maximum(found.duals[:types], 0.0))
         return float(found.values[-1]), self._mix(g, f, found.values[:-1])
 
@@ -222,7 +222,7 @@ class Demands:
         lower = np.concatenate((np.full(types, -np.inf), np.zeros(groups), [1.0]))
         upper = np.append(np.zeros(types + groups), 1.0)
         unbounded = np.full(columns + 1, np.inf)
-        program = Program(self.name, np.append(gain, 0.0), np.zeros(columns + 1), unbounded, lower, upper, entries)
+        program = Program(self.name, Model(np.append(gain, 0.0), np.zeros(columns + 1), unbounded, lower, upper, entries))
         dual = program.solve().duals
         # All optima: nothing of a column that costs more than it gains, all of a type that has a price.
         loses = gain - use @ dual[:types] - dual[types + g] - pay * dual[-1] < -FITS

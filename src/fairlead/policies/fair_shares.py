@@ -17,7 +17,7 @@ import numpy as np
 from fairlead.core.cluster import Floats, Ints
 from fairlead.policies.classes import Classes, lots
 from fairlead.policies.pairs import paying
-from fairlead.policies.program import Program, Solution
+from fairlead.policies.program import Model, Program, Solution
 
 SECOND = 0.01
 PRECEDENCE = 1e5
@@ -77,7 +77,7 @@ class FairShares:
         assert program is not None
         if then is not None:
             program.costs(np.zeros(1, dtype=np.int64), np.array([PRECEDENCE * SECOND * float(want.sum())]))
-        return self._read(slots, program.solve())
+        return self._read(slots, program.solve(prices=False))
 
     # The model.
 
@@ -105,7 +105,7 @@ class FairShares:
             if apart:
                 room = np.concatenate((room, np.ones(types)))
             bounds = (one, -np.inf * one, np.inf * one, np.full(len(room), -np.inf), room)
-            self._program = Program(self.name, *bounds, (none, none, np.zeros(0)))
+            self._program = Program(self.name, Model(*bounds, (none, none, np.zeros(0))))
 
     def _fit(
         self,

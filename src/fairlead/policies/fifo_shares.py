@@ -30,7 +30,7 @@ from fairlead.policies.classes import Classes, classes_of
 from fairlead.policies.company import Sharing
 from fairlead.policies.in_line import beside, in_pairs, taken
 from fairlead.policies.max_min import nothing
-from fairlead.policies.program import Program
+from fairlead.policies.program import Model, Program
 from fairlead.policies.sharing import Answer, Means, shared
 from fairlead.policies.supply import Supply
 
@@ -159,8 +159,8 @@ def _assigned(gain: Floats, load: Floats, who: Ints, room: Floats) -> tuple[floa
     column = np.arange(len(job))
     none, ones = np.full(types + len(who), -np.inf), np.ones(len(column))
     entries = (np.concatenate((kind, types + job)), np.tile(column, 2), np.concatenate((load[who[job]], ones)))
-    program = Program("FIFO", gain[who[job], kind], 0.0 * ones, ones, none, np.concatenate((room, np.ones(len(who)))), entries)
-    found = program.solve()
+    above = np.concatenate((room, np.ones(len(who))))
+    found = Program("FIFO", Model(gain[who[job], kind], 0.0 * ones, ones, none, above, entries)).solve()
     x = np.zeros((len(who), types))
     x[job, kind] = found.values.clip(min=0.0)
     return found.objective, x, np.maximum(found.duals[:types], 0.0)

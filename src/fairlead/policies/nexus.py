@@ -1,38 +1,41 @@
-"""Inference beside training (Nexus, Shen et al., SOSP'19; Blox, appendix B): sessions first, with as many accelerators as their
+"""Inference beside training (Nexus, Shen et al., SOSP'19; Blox, appendix B): sessions first, on as few accelerators as their
 requests need, and training on what is left.
 
-    n_s = ⌈a_s + headroom·a_s / √(R_s·SLO_s)⌉ accelerators of the type on which these are fewest; a_s as in `pooling.py`
+    sessions:  a_s = R_s·l(b) / b accelerators, b the batch that can be gathered and run within SLO_s; all of them together on
+               a_1 + … + a_n accelerators of a type and some headroom (`pooling.py`), kept as they are while these are enough
+               (`replicas.py`). A session is on the type where a_s is least, or where there is room
+    training:  who gives way is who comes last in the order of `training`
 
-A session is a job without an end: somebody cancels it. Where it is elastic it has as many workers as it needs, however many it
-was submitted with, each a replica; otherwise always those. R_s is what the job reported last as `request_rate`, or what
-`sessions` says. What routers have to know is in the memo, which is journaled when it changes: the batch of each session, and
-for how many requests a second it was planned. An elastic session's launch carries its batch too; where the batch alone
-changes, nobody is started again for that.
-
-Sessions have accelerators to themselves here; `pooling.py` packs closer, and a selection has no words for it: jobs that share
-accelerators share all of them."""
+A session is a job without an end: somebody cancels it. Where it is elastic it has as many workers as there are accelerators
+that serve it, however many it was submitted with, each a replica; otherwise always those, on accelerators of its own. R_s is
+what the job reported last as `request_rate`, or what `sessions` says. What routers have to know is the route of each session,
+which goes with the plan (`core/inference.py`); where only that changes, nobody is started again."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from fairlead.core.cluster import Bools, Ints
+from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
-from fairlead.core.inference import MOST_IN_A_BATCH, MOST_REQUESTS_PER_S, REPORTED, Session, latencies
+from fairlead.core.holdings import NONE
+from fairlead.core.inference import MOST_IN_A_BATCH, MOST_REQUESTS_PER_S, REPORTED, Route, Session, latencies
 from fairlead.core.plan import Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Policy
 from fairlead.policies.fifo import Fifo
 from fairlead.policies.las import LeastAttainedService
-from fairlead.policies.pooling import gathered_batch
+from fairlead.policies.pooling import PLAIN, Pooled, gathered_batch
+from fairlead.policies.replicas import Wanted, divided, seated
 from fairlead.policies.size import ShortestRemainingTimeFirst
+
+_LEAST_REQUESTS_PER_S = 0.01
 
 _TRAINING: Mapping[str, Policy] = {  # policies without a memory
     "fifo": Fifo(preempt=True),
@@ -52,15 +55,29 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class _Sized:
-    """A session's accelerators."""
+class _Job:
+    """A session's job, with what it would take on each type that it may run on: a batch, and a load in accelerators."""
 
-    job: int
+    number: int
+    session: Session
+    ways: Mapping[int, tuple[int, float]]
+    now: int  # the type it runs on, or -1
+    places: tuple[int, ...]  # where it runs, and may go on
+    fixed: bool  # it must be left as it is
+    workers: int  # that it always has; 0: as many as it needs
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """A session's type and accelerators; those below 0 are new, whichever they will be."""
+
+    job: _Job
     type: int
-    workers: int
-    needed: int
-    batch: int
-    rate: float
+    places: frozenset[int]
+
+    @property
+    def load(self) -> float:
+        return self.job.ways[self.type][1]
 
 
 @dataclass(frozen=True)
@@ -68,20 +85,22 @@ class Nexus:
     """Inference sessions have the accelerators they need, training jobs what is left, in the order of `training`.
 
     `sessions` says, by the job's name, what a session is: `slo_ms`, `rate`, and of its model `batches` and, by type,
-    `latency_ms`. A session that runs is left as it is while it has what it needs, and at most `spare` more.
+    `latency_ms`. Sessions share accelerators, as `wait`, `headroom` and `neighbours` say; they are left as they are while those
+    are enough, and at most `spare` more than enough.
     """
 
     paper: ClassVar[str] = "Nexus (Shen et al., SOSP'19); Blox appendix B"
     sessions: Mapping[str, Asked] = field(default_factory=dict)
     training: Literal["fifo", "las", "srtf"] = "fifo"
-    wait: float = 0.3
-    headroom: float = 1.5
+    wait: float = PLAIN.wait
+    headroom: float = PLAIN.headroom
+    neighbours: int = PLAIN.neighbours
     spare: int = 1
 
     def __post_init__(self) -> None:
         for name, asked in self.sessions.items():
             _check(name, asked)
-        for parameter in ("wait", "headroom", "spare"):
+        for parameter in ("wait", "headroom", "neighbours", "spare"):
             value = getattr(self, parameter)
             if not 0 <= value < math.inf:
                 raise InputError("policy nexus", "a number from 0 on", field=parameter, value=value)
@@ -89,130 +108,184 @@ class Nexus:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         ours = self._ours(view)
         trained = view.but(jobs=view.jobs.only(~ours))
-        free = view.capacity.copy()
-        protected = trained.protected
-        if protected is not None:  # they stay, whatever sessions need
-            np.subtract.at(free, trained.jobs.type[protected], trained.jobs.held[protected])
-        sized, reasons = self._sized(view, ours, free)
-        used = np.zeros_like(view.capacity)
-        for one in sized:
-            used[one.type] += one.workers
         policy = _TRAINING[self.training]
-        rest, _ = policy.select(trained.but(capacity=view.capacity - used), None)
-        routing = _routing(view, sized)
-        known = {} if memo is None else memo["routing"]
-        return _both(view, sized, reasons, rest), memo if routing == known else {"routing": routing}
+        if not ours.any():
+            return policy.select(trained, None)[0], memo
+        room = view.capacity.copy()
+        if (protected := trained.protected) is not None:  # they stay, whatever sessions need
+            np.subtract.at(room, trained.jobs.type[protected], trained.jobs.held[protected])
+        jobs = self._jobs(view, ours)
+        seats = self._seats(jobs, np.maximum(room, 0), view)
+        rest, _ = policy.select(trained.but(capacity=view.capacity - _taken(seats, view)), None)
+        seats = _settled(seats, rest, trained)
+        selection = _both(view, seats, _reasons(jobs, seats, room), self._routes(seats), rest)
+        if any(job.fixed for job in jobs):
+            selection = selection.until(view.protection_ends)
+        return selection, memo
 
     def _ours(self, view: Snapshot) -> Bools:
         if not self.sessions:
             return np.zeros(len(view.jobs), dtype=np.bool_)
         return np.array([view.job_of[number].name in self.sessions for number in view.jobs.number.tolist()], dtype=np.bool_)
 
-    def _sized(self, view: Snapshot, ours: Bools, free: Ints) -> tuple[list[_Sized], dict[int, Reason]]:
-        """Who runs first, then by submission; each takes what it needs of what is `free`, or as much as there is."""
-        jobs = view.jobs.only(ours)
-        if not len(jobs):
-            return [], {}
-        sized: list[_Sized] = []
-        reasons: dict[int, Reason] = {}
-        protected, reported = view.protected, jobs.metric(REPORTED)
+    def _jobs(self, view: Snapshot, ours: Bools) -> list[_Job]:
+        """Who must be left alone first, then who runs, then by submission."""
+        jobs, protected, elastic = view.jobs.only(ours), view.protected, view.elastic[ours]
         fixed = np.zeros(len(jobs), dtype=np.bool_) if protected is None else protected[ours]
-        elastic = view.elastic[ours]
-        for row in np.lexsort((~jobs.running, ~fixed)).tolist():
-            number, held = int(jobs.number[row]), int(jobs.held[row])
-            now = int(jobs.type[row]) if jobs.running[row] else -1
-            ways = self._ways(view, number, float(reported[row]), int(jobs.fits[row]))
-            if fixed[row] or elastic[row]:
-                one = _choice(number, ways, free, now, held, self.spare, fixed=bool(fixed[row]))
-            else:
-                one = _as_asked(ways, free, now, int(jobs.workers[row]))
-            if one is None:
-                need = min((way.needed for way in ways.values()), default=0) if elastic[row] else int(jobs.workers[row])
-                what = Unplaced.outranked(need, free=int(free.max(initial=0)))
-                reasons[number] = what if ways else Unplaced.unsuitable("no type answers a single request within its SLO")
+        usable = view.up & ~view.holdings.held_by(view.jobs.number[~ours])
+        columns = (jobs.number, jobs.metric(REPORTED), jobs.fits, jobs.running, jobs.type, jobs.workers, fixed, elastic)
+        found = []
+        for number, reported, fits, runs, kind, workers, stays, resized in zip(*(column.tolist() for column in columns)):
+            session = self.session(view.job_of[number].name, reported if reported > 0 else None)
+            places = view.holdings.of(number) if runs else NONE
+            whole = stays or bool(usable[places].all()) or resized
+            here = tuple(places.tolist() if stays else places[usable[places]].tolist()) if whole else ()
+            ways = self._ways(session, view.cluster.type_names, fits)
+            if stays and kind not in ways:  # somebody else's decision, which it has to live with for a while
+                ways = {kind: (1, float(len(here)))}
+            found.append(_Job(number, session, ways, kind if here else -1, here, stays, 0 if resized else workers))
+        return sorted(found, key=lambda job: (not job.fixed, job.now < 0, job.number))
+
+    def _seats(self, jobs: Sequence[_Job], room: Ints, view: Snapshot) -> list[_Seat]:
+        """A type for each session, and accelerators on it."""
+        left, typed, seats, new = room.astype(np.float64), dict[int, list[_Job]](), list[_Seat](), 0
+        for job in jobs:
+            kind = self._type_of(job, left)
+            if kind < 0:
                 continue
-            free[one.type] -= one.workers
-            sized.append(one)
-        return sized, reasons
+            left[kind] -= self._need(job, kind)
+            if job.workers:
+                stay = job.now == kind and len(job.places) == job.workers
+                seats.append(_Seat(job, kind, frozenset(job.places if stay else range(new - job.workers, new))))
+                new -= 0 if stay else job.workers
+                room = room.copy()
+                room[kind] -= job.workers
+            else:
+                typed.setdefault(kind, []).append(job)
+        for kind, here in sorted(typed.items()):
+            wanted = [Wanted(j.session, j.ways[kind][1], _present(j, kind), j.fixed) for j in here]
+            found = seated(wanted, view.cluster.type_names[kind], int(max(room[kind], 0)), self._packing, self.spare)
+            for job in here:
+                if mine := found.get(job.session.name):
+                    seats.append(_Seat(job, kind, frozenset(place if place >= 0 else place + new for place in mine)))
+            new += min((place for mine in found.values() for place in mine if place < 0), default=0)
+        return sorted(seats, key=lambda seat: seat.job.number)
+
+    def _type_of(self, job: _Job, left: Floats) -> int:
+        """Where it is, if there is room for it; else where it takes fewest of those with room, or where most is left."""
+        if job.fixed:
+            return job.now
+        ways = sorted(job.ways, key=lambda kind: (kind != job.now, self._need(job, kind), kind))
+        roomy = [kind for kind in ways if self._need(job, kind) <= left[kind] + 1e-9]
+        if roomy or job.workers:
+            return roomy[0] if roomy else -1
+        return max(ways, key=lambda kind: (left[kind] / job.ways[kind][1], kind == job.now, -kind), default=-1)
+
+    def _need(self, job: _Job, kind: int) -> float:
+        """So many accelerators it takes, with the headroom that it would need by itself."""
+        if job.workers:
+            return float(job.workers)
+        alone = 1 + self.headroom / math.sqrt(job.session.rate * job.session.slo_s)
+        return job.ways[kind][1] * min(alone, 2.0)
+
+    @property
+    def _packing(self) -> Pooled:
+        return Pooled(self.wait, self.headroom, self.neighbours)
+
+    def _routes(self, seats: Sequence[_Seat]) -> dict[int, Route]:
+        """How requests are divided, as evenly as can be: by who is where alone, so that the same is said the same again."""
+        routes: dict[int, Route] = {}
+        for kind in sorted({seat.type for seat in seats}):
+            here = [seat for seat in seats if seat.type == kind]
+            wanted = [Wanted(seat.job.session, seat.load) for seat in here]
+            meant, _ = divided(wanted, {seat.job.session.name: set(seat.places) for seat in here})
+            for seat in here:
+                places, loads = tuple(sorted(seat.places)), meant[seat.job.session.name]
+                total = sum(loads.values()) or 1.0
+                parts = tuple(round(loads[place] / total, 4) for place in places)
+                routes[seat.job.number] = Route(places, parts, seat.job.ways[kind][0], seat.job.session.rate)
+        return routes
 
     def session(self, name: str, rate: float | None = None) -> Session:
         """The session of a name, at another rate than was said where one is given."""
         asked = self.sessions[name]
         latency = {kind: latencies(asked.batches, [ms / 1000 for ms in column]) for kind, column in asked.latency_ms.items()}
-        return Session(name, asked.rate if rate is None else rate, asked.slo_ms / 1000, latency)
+        known = min(max(asked.rate if rate is None else rate, _LEAST_REQUESTS_PER_S), MOST_REQUESTS_PER_S)
+        return Session(name, float(known), asked.slo_ms / 1000, latency)
 
-    def _ways(self, view: Snapshot, number: int, reported: float, fits: int) -> dict[int, _Sized]:
-        """By type, what the session needs there."""
-        session = self.session(view.job_of[number].name, min(reported, MOST_REQUESTS_PER_S) if reported > 0 else None)
-        rate, ways = session.rate, {}
-        for code, name in enumerate(view.cluster.type_names):
-            batch = gathered_batch(session, name, self.wait) if fits >> code & 1 else 0
-            if batch:
-                load = rate / float(session.throughput(name)[batch - 1])
-                needed = max(1, math.ceil(load * (1 + self.headroom / math.sqrt(rate * session.slo_s)) - 1e-9))
-                ways[code] = _Sized(number, code, needed, needed, batch, rate)
+    def _ways(self, session: Session, types: Sequence[str], fits: int) -> dict[int, tuple[int, float]]:
+        ways = {}
+        for code, name in enumerate(types):
+            if batch := gathered_batch(session, name, self.wait) if fits >> code & 1 else 0:
+                ways[code] = batch, session.rate / float(session.throughput(name)[batch - 1])
         return ways
 
 
-def _choice(
-    number: int, ways: Mapping[int, _Sized], free: Ints, now: int, held: int, spare: int, *, fixed: bool
-) -> _Sized | None:
-    """Where it is, where that will do; else where it needs fewest and finds them; else where it is served best."""
-    if fixed:
-        way = ways.get(now)
-        return _Sized(number, now, held, held, 0, 0.0) if way is None else replace(way, workers=held)
-    here = ways.get(now)
-    if here is not None and here.needed <= held <= min(here.needed + spare, int(free[now])):
-        return replace(here, workers=held)
-    if here is not None and here.needed <= free[now]:
-        return here
-    enough = [way for way in ways.values() if way.needed <= free[way.type]]
-    if enough:
-        return min(enough, key=lambda way: (way.needed, way.type))
-    some = [way for way in ways.values() if free[way.type] > 0]
-    if not some:
-        return None
-    best = max(some, key=lambda way: (free[way.type] / way.needed, -way.type))
-    return replace(best, workers=int(free[best.type]))
+def _present(job: _Job, kind: int) -> frozenset[int]:
+    return frozenset(job.places) if job.now == kind else frozenset()
 
 
-def _as_asked(ways: Mapping[int, _Sized], free: Ints, now: int, workers: int) -> _Sized | None:
-    """With the replicas that it was submitted with: where it is, else where it needs fewest."""
-    enough = [way for way in ways.values() if workers <= free[way.type]]
-    best = min(enough, key=lambda way: (way.type != now, way.needed, way.type), default=None)
-    return None if best is None else replace(best, workers=workers)
+def _taken(seats: Sequence[_Seat], view: Snapshot) -> Ints:
+    """Accelerators by type."""
+    places = {(seat.type, place) for seat in seats for place in seat.places}
+    return np.bincount(np.array([kind for kind, _ in sorted(places)], dtype=np.int64), minlength=len(view.capacity))
 
 
-def _both(view: Snapshot, sized: list[_Sized], reasons: Mapping[int, Reason], rest: Selection) -> Selection:
-    if not sized and not reasons:
-        return rest
-    columns = ([getattr(one, name) for one in sized] for name in ("job", "type", "workers", "batch"))
-    jobs, types, workers, batches = (np.array(column, dtype=np.int64) for column in columns)
+def _settled(seats: Sequence[_Seat], rest: Selection, trained: Snapshot) -> list[_Seat]:
+    """New accelerators are those that training leaves, beginning with nodes of which it leaves least: who goes on training
+    stays where it is."""
+    free = trained.up.copy()
+    free[[place for seat in seats for place in seat.places if place >= 0]] = False
+    free[trained.holdings.held_by(_staying(rest, trained))] = False
+    per_node = np.bincount(trained.cluster.node_of[free], minlength=len(trained.cluster.nodes))
+    given: dict[int, int] = {}
+    for kind in sorted({seat.type for seat in seats}):
+        there = np.flatnonzero(free & (trained.cluster.type_of == kind))
+        order = there[per_node[trained.cluster.node_of[there]].argsort(kind="stable")].tolist()
+        wanted = sorted({place for seat in seats if seat.type == kind for place in seat.places if place < 0}, reverse=True)
+        given.update(zip(wanted, order))
+    found = (replace(seat, places=frozenset(given.get(p, p) for p in seat.places if p >= 0 or p in given)) for seat in seats)
+    return [seat for seat in found if seat.places and len(seat.places) >= seat.job.workers]
+
+
+def _staying(rest: Selection, trained: Snapshot) -> Ints:
+    """Who of training goes on as it is."""
+    jobs = trained.jobs.of(rest.jobs)
+    stays = rest.jobs[(jobs.held == rest.workers) & (jobs.type == rest.types) & jobs.running]
+    protected = trained.protected
+    return stays if protected is None else np.union1d(stays, trained.jobs.number[protected])
+
+
+def _reasons(jobs: Sequence[_Job], seats: Sequence[_Seat], room: Ints) -> dict[int, Reason]:
+    served = {seat.job.number for seat in seats}
+    return {
+        job.number: Unplaced.outranked(job.workers or 1, free=0)
+        if job.ways
+        else Unplaced.unsuitable("no type answers a single request within its SLO")
+        for job in jobs
+        if job.number not in served
+    }
+
+
+def _both(
+    view: Snapshot, seats: Sequence[_Seat], reasons: Mapping[int, Reason], routes: Mapping[int, Route], rest: Selection
+) -> Selection:
+    jobs = np.array([seat.job.number for seat in seats], dtype=np.int64)
+    types = np.array([seat.type for seat in seats], dtype=np.int64)
+    workers = np.array([len(seat.places) for seat in seats], dtype=np.int64)
     at = view.jobs.position_of(jobs)
-    stays = (view.jobs.type[at] == types) & (view.jobs.held[at] == workers)
-    batches = np.where(view.elastic[at], np.where(stays, view.jobs.batch_size[at], batches), 0)
+    stays = [set(seat.places) == set(view.holdings.of(seat.job.number).tolist()) for seat in seats]
+    batches = np.array([0 if seat.job.workers else routes[seat.job.number].batch for seat in seats], dtype=np.int64)
+    batches = np.where(stays, view.jobs.batch_size[at], batches)
     return replace(
         rest,
         jobs=np.concatenate((jobs, rest.jobs)),
         types=np.concatenate((types, rest.types)),
         workers=np.concatenate((workers, rest.workers)),
         batch_sizes=np.concatenate((batches, np.zeros(len(rest), dtype=np.int64))),
+        routes=routes,
         reasons={**rest.reasons, **reasons},
     )
-
-
-def _routing(view: Snapshot, sized: list[_Sized]) -> dict[str, Any]:
-    """What routers have to know."""
-    return {
-        view.job_of[one.job].name: {
-            "type": view.cluster.type_names[one.type],
-            "replicas": one.workers,
-            "needed": one.needed,
-            "batch": one.batch,
-            "rate": one.rate,
-        }
-        for one in sorted(sized, key=lambda one: one.job)
-    }
 
 
 def _check(name: str, asked: Asked) -> None:

@@ -12,7 +12,7 @@ seconds, R the rate of the whole session, wherever it is run afterwards:
     types:     min Σ_sj a_sj·x_sj with Σ_j x_sj = 1 and (1 + h)·Σ_s a_sj·x_sj ≤ N_j; x_sj is the part of session s that type j
                serves. Where there is no room for all, as many requests as possible
     line:      on each type the loads are laid end to end, by SLO, and cut into (1 + h)·Σ a equal pieces, rounded to the
-               nearest number that holds Σ a, an accelerator each (McNaughton's wrap-around rule)
+               nearest number that holds Σ a, or up where they are few; an accelerator each (McNaughton's wrap-around rule)
     aid:       when it is free, an accelerator stands in for the `neighbours` on either side of it in that line
 
 What is left of a session beside its whole accelerators costs no more than the rest of it, and nothing is lost between bins."""
@@ -28,9 +28,10 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats
 from fairlead.core.errors import InputError
 from fairlead.core.inference import Resident, Server, ServingPlan, Session
-from fairlead.policies.program import Program
+from fairlead.policies.program import Model, Program
 
 _NEARLY = 1e-9
+_FEW = 10  # accelerators, of which half a one is too much to do without
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def pooled(sessions: Sequence[Session], accelerators: Mapping[str, float], how: 
     load = np.full(batch.shape, np.inf)
     for row, column in np.argwhere(batch > 0).tolist():
         load[row, column] = _loads(sessions[row], types[column])[batch[row, column] - 1]
-    scale = 1 + _headroom(sessions, load.min(axis=1, initial=math.inf), how)
+    scale = 1 + headroom(sessions, load.min(axis=1, initial=math.inf), how)
     share = _shares(np.array([s.rate for s in sessions]), load, np.array([accelerators[name] / scale for name in types]))
     servers: list[Server] = []
     for column, name in enumerate(types):
@@ -102,7 +103,14 @@ def _loads(session: Session, type_name: str) -> Floats:
     return session.rate / session.throughput(type_name)
 
 
-def _headroom(sessions: Sequence[Session], load: Floats, how: Pooled) -> float:
+def accelerators_for(load: float, scale: float) -> int:
+    """How many accelerators these loads need together, with room for their ups and downs."""
+    wanted = load * scale
+    whole = math.ceil(wanted - 1e-6) if wanted < _FEW else math.floor(wanted + 0.5)
+    return max(1, math.ceil(load - 1e-6), whole)
+
+
+def headroom(sessions: Sequence[Session], load: Floats, how: Pooled) -> float:
     """By which part accelerators exceed the load, so that its ups and downs find room."""
     known = np.isfinite(load)
     if not known.any():
@@ -120,8 +128,7 @@ def _shares(rate: Floats, load: Floats, room: Floats) -> Floats:
         return share
     use, worth = load[rows, columns], rate[rows] / rate.max()
     variable = np.arange(len(rows))
-    program = Program(
-        "which types serve which sessions",
+    model = Model(
         worth - 1e-3 * worth.min() * use / use.max(),  # all requests that can be served; then on the fewest accelerators
         np.zeros(len(rows)),
         np.ones(len(rows)),
@@ -133,15 +140,17 @@ def _shares(rate: Floats, load: Floats, room: Floats) -> Floats:
             np.concatenate((np.ones(len(rows)), use)),
         ),
     )
-    share[rows, columns] = program.solve().values.clip(0, 1)
+    share[rows, columns] = Program("which types serve which sessions", model).solve().values.clip(0, 1)
     return share
 
 
 def _laid_end_to_end(parts: Sequence[_Part], type_name: str, scale: float) -> list[Server]:
     """As few accelerators as these need, all filled alike."""
+    if not parts:
+        return []
     total = sum(part.load for part in parts)
-    count = max(math.ceil(total - 1e-6), math.floor(total * scale + 0.5))
-    level = total / max(count, 1)
+    count = accelerators_for(total, scale)
+    level = total / count
     residents: list[list[Resident]] = [[] for _ in range(count)]
     at, used = 0, 0.0
     for part in sorted(parts, key=lambda part: (part.session.slo_s, part.session.name)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import highspy
 import numpy as np
@@ -26,10 +26,26 @@ _IDLE: list[Any] = []
 """Solvers of programs that are gone, without a model: making one takes as long as solving a small program."""
 
 
+Entries: TypeAlias = tuple[Ints, Ints, Floats]
+"""Rows, columns and values of a matrix."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """max cost·x subject to lower ≤ x ≤ upper and row_lower ≤ A x ≤ row_upper; `entries` are those of A."""
+
+    cost: Floats
+    lower: Floats
+    upper: Floats
+    row_lower: Floats
+    row_upper: Floats
+    entries: Entries
+
+
 @dataclass(frozen=True)
 class Solution:
-    """An optimum: the columns' values and reduced costs (below 0: a unit of it would lose so much), the rows' duals, and
-    what it is worth."""
+    """An optimum: the columns' values and what it is worth; where prices were asked for, the columns' reduced costs (below 0: a
+    unit of it would lose so much) and the rows' duals."""
 
     values: Floats
     reduced: Floats
@@ -38,38 +54,18 @@ class Solution:
 
 
 class Program:
-    """max cost·x subject to lower ≤ x ≤ upper and row_lower ≤ A x ≤ row_upper.
-
-    `entries` are (rows, columns, values) of A. Every change keeps the last basis, from which the next solve goes on. It is a
-    cache: throw it away and build it anew from the same data, and the optimal value is the same.
+    """A model in the solver. Every change keeps the last basis, from which the next solve goes on. It is a cache: throw it away
+    and build it anew from the same data, and the optimal value is the same.
     """
 
-    def __init__(
-        self,
-        name: str,
-        cost: Floats,
-        lower: Floats,
-        upper: Floats,
-        row_lower: Floats,
-        row_upper: Floats,
-        entries: tuple[Ints, Ints, Floats],
-        tolerance: float = 1e-7,
-    ) -> None:
+    def __init__(self, name: str, model: Model, tolerance: float = 1e-7) -> None:
         """`tolerance` is how far the solver may miss a bound or an optimality condition, at least 1e-10."""
         self.name = name
-        self.columns, self.rows = len(cost), len(row_lower)
+        self.columns, self.rows = len(model.cost), len(model.row_lower)
         self._highs = _IDLE.pop() if _IDLE else _solver()
         for option in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
             self._highs.setOptionValue(option, tolerance)
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = self.columns, self.rows
-        lp.sense_ = highspy.ObjSense.kMaximize
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper
-        lp.row_lower_, lp.row_upper_ = row_lower, row_upper
-        starts, index, value = _columnwise(entries, self.columns)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = starts, index, value
-        self._must(self._highs.passModel(lp))
+        self._must(self._highs.passModel(_told(model)))
 
     def __del__(self) -> None:
         highs = self.__dict__.get("_highs")
@@ -91,7 +87,7 @@ class Program:
     def coefficient(self, row: int, column: int, value: float) -> None:
         self._must(self._highs.changeCoeff(row, column, value))
 
-    def add_rows(self, lower: Floats, upper: Floats, entries: tuple[Ints, Ints, Floats] | None = None) -> Ints:
+    def add_rows(self, lower: Floats, upper: Floats, entries: Entries | None = None) -> Ints:
         """New rows, empty where there are no `entries`; the row numbers in these count from the first of them."""
         none = np.zeros(0, dtype=np.int64)
         count = len(lower)
@@ -101,7 +97,7 @@ class Program:
         self.rows += count
         return np.arange(self.rows - count, self.rows)
 
-    def add_columns(self, cost: Floats, lower: Floats, upper: Floats, entries: tuple[Ints, Ints, Floats]) -> Ints:
+    def add_columns(self, cost: Floats, lower: Floats, upper: Floats, entries: Entries) -> Ints:
         """New columns; the column numbers in `entries` count from the first of them."""
         starts, index, value = _columnwise(entries, len(cost))
         self._must(self._highs.addCols(len(cost), cost, lower, upper, len(value), starts[:-1], index, value))
@@ -110,8 +106,9 @@ class Program:
 
     # Answers.
 
-    def solve(self, *, primal: bool = False) -> Solution:
-        """The optimum, or a `SolverError`. `primal` is the better way where the last point is still feasible."""
+    def solve(self, *, primal: bool = False, prices: bool = True) -> Solution:
+        """The optimum, or a `SolverError`. `primal` is the better way where the last point is still feasible. Without `prices`
+        the point alone comes out of the solver, in less time."""
         highs = self._highs
         highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX if primal else _ANY_SIMPLEX)
         highs.run()
@@ -129,7 +126,8 @@ class Program:
         if not worst <= TOLERANCE or not math.isfinite(objective):
             raise SolverError(self.name, f"optimal, yet off by {worst:g}")
         found = highs.getSolution()
-        values, reduced, duals = np.array(found.col_value), np.array(found.col_dual), np.array(found.row_dual)
+        values, none = np.array(found.col_value), np.zeros(0)
+        reduced, duals = (np.array(found.col_dual), np.array(found.row_dual)) if prices else (none, none)
         return Solution(values, reduced, duals, float(objective))
 
     def _off(self) -> float:
@@ -153,32 +151,14 @@ class Mixed:
     bound: float
 
 
-def solve_mixed(
-    name: str,
-    cost: Floats,
-    lower: Floats,
-    upper: Floats,
-    row_lower: Floats,
-    row_upper: Floats,
-    entries: tuple[Ints, Ints, Floats],
-    whole: Bools,
-    *,
-    nodes: int,
-    gap: float,
-) -> Mixed | None:
-    """As a `Program`, with whole numbers in the columns `whole`: until it is within `gap`, or for so many nodes, which unlike
+def solve_mixed(name: str, model: Model, whole: Bools, *, nodes: int, gap: float) -> Mixed | None:
+    """A model with whole numbers in the columns `whole`: until it is within `gap`, or for so many nodes, which unlike
     seconds are the same everywhere. None where no point was found by then."""
     highs = highspy.Highs()
     settings = {"output_flag": False, "threads": 1, "mip_max_nodes": nodes, "mip_abs_gap": gap, "mip_rel_gap": 0.0}
     for option, setting in settings.items():
         highs.setOptionValue(option, setting)
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = len(cost), len(row_lower)
-    lp.sense_ = highspy.ObjSense.kMaximize
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper
-    lp.row_lower_, lp.row_upper_ = row_lower, row_upper
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = _columnwise(entries, len(cost))
+    lp = _told(model)
     kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
     lp.integrality_ = [kinds[int(is_whole)] for is_whole in whole]
     if highs.passModel(lp) == highspy.HighsStatus.kError:
@@ -200,7 +180,19 @@ def _solver() -> Any:
     return highs
 
 
-def _columnwise(entries: tuple[Ints, Ints, Floats], columns: int) -> tuple[Any, Any, Floats]:
+def _told(model: Model) -> Any:
+    """The model in the solver's words."""
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = len(model.cost), len(model.row_lower)
+    lp.sense_ = highspy.ObjSense.kMaximize
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = model.cost, model.lower, model.upper
+    lp.row_lower_, lp.row_upper_ = model.row_lower, model.row_upper
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = _columnwise(model.entries, len(model.cost))
+    return lp
+
+
+def _columnwise(entries: Entries, columns: int) -> tuple[Any, Any, Floats]:
     rows, cols, values = entries
     order = cols.argsort(kind="stable")
     starts = np.zeros(columns + 1, dtype=np.int32)

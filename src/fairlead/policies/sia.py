@@ -24,7 +24,7 @@ from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.pollux import sizes_on
-from fairlead.policies.program import Program
+from fairlead.policies.program import Model, Program
 
 _WHOLE = 1 - 1e-6
 _SWEEPS = 4
@@ -117,8 +117,7 @@ def _columns(found: list[tuple[Ints, int, int, Floats]]) -> tuple[Ints, Ints, In
 def _chosen(job: Ints, kind: Ints, size: Ints, gain: Floats, jobs: int, capacity: Ints) -> list[int]:
     """One option for as many as there is room for: by the relaxed program, then the best of what is left."""
     column, types = np.arange(len(job)), len(capacity)
-    program = Program(
-        "types and sizes for elastic jobs",
+    model = Model(
         gain,
         np.zeros(len(job)),
         np.ones(len(job)),
@@ -130,7 +129,7 @@ def _chosen(job: Ints, kind: Ints, size: Ints, gain: Floats, jobs: int, capacity
             np.concatenate((np.ones(len(job)), size.astype(np.float64))),
         ),
     )
-    share = program.solve().values
+    share = Program("types and sizes for elastic jobs", model).solve().values
     given = {int(job[at]): at for at in (share > _WHOLE).nonzero()[0].tolist()}
     free = capacity.tolist()
     for at in given.values():

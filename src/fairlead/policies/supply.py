@@ -27,7 +27,7 @@ from fairlead.policies.classes import Classes, lots
 from fairlead.policies.dealing import Clash, dealt_out, stuck
 from fairlead.policies.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.max_min import SLIGHT
-from fairlead.policies.program import TOLERANCE, Program, Solution
+from fairlead.policies.program import TOLERANCE, Model, Program, Solution
 from fairlead.policies.sifting import Sifted
 from fairlead.policies.ways import Ways
 
@@ -47,7 +47,8 @@ class Asked:
         self.part = part
         self._key = key[order]
         self._sum = np.concatenate(([0.0], np.cumsum(part[order])))
-        self._first = np.bincount(of, minlength=classes).cumsum() - np.bincount(of, minlength=classes)
+        count = np.bincount(of, minlength=classes)
+        self._first = count.cumsum() - count
 
     def beyond(self, owner: Ints, speed: Floats) -> Floats:
         """Σ max(r − speed, 0) over the members of each class named."""
@@ -239,14 +240,15 @@ class _Model:
         lower[0] = 0.0 if scaled else -np.inf
         entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
         below = np.full(resources + classes, -np.inf)
+        model = Model(cost, lower, upper, below, above, entries)
         self.program: Program | Sifted
         if scaled:
-            self.program = Program(supply.name, cost, lower, upper, below, above, entries, tolerance=1e-10)
+            self.program = Program(supply.name, model, tolerance=1e-10)
         else:
-            alone = np.append(True, ways.two < 0)
-            self.program = Sifted(supply.name, cost, lower, upper, below, above, entries, alone, tolerance=1e-10)
+            self.program = Sifted(supply.name, model, np.append(True, ways.two < 0), tolerance=1e-10)
         self._base = resources + classes
         self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
+        self._wanted = np.zeros(0)  # and how much is asked for beyond it
         self._expected: tuple[Ints, Floats] = (self.owner, self.speed)
         self._leveled = not scaled  # whether it looks for the least excess
 
@@ -273,8 +275,9 @@ class _Model:
             self._ask(np.append(all_, owner), np.append(np.zeros(len(all_)), speed), asked)
         elif not self.scaled:
             wanted = asked.beyond(self.owner, self.speed)
-            rows = self._base + np.arange(len(wanted))
-            self.program.row_bounds(rows, wanted, np.full(len(wanted), np.inf))
+            other = (wanted != self._wanted).nonzero()[0]  # where levels rise, most stand still
+            self.program.row_bounds(self._base + other, wanted[other], np.full(len(other), np.inf))
+            self._wanted = wanted
         for _ in range(_ROUNDS):
             found = self.program.solve()
             owner, speed = self._short(found.values, asked)
@@ -292,8 +295,6 @@ class _Model:
         amount = values[1:][sides.way] * sides.weight
         used = (amount > _USED * scale).nonzero()[0]
         owner, speed, amount = sides.owner[used], sides.speed[used], amount[used] / max(scale, 1e-300)
-        order = np.lexsort((-speed, owner))
-        owner, speed, amount = owner[order], speed[order], amount[order]
         first = owner.searchsorted(owner)
         time, work = np.concatenate(([0.0], amount.cumsum())), np.concatenate(([0.0], (amount * speed).cumsum()))
         index = np.arange(1, len(owner) + 1)
@@ -317,6 +318,7 @@ class _Model:
         some = faster > 0
         rows, columns, values = row[some], sides.way[at[some]] + 1, (faster * sides.weight[at])[some]
         wanted = asked.beyond(owner, speed)
+        self._wanted = np.append(self._wanted, wanted)
         if self.scaled:
             rows, columns = np.append(rows, np.arange(len(owner))), np.append(columns, np.zeros(len(owner), dtype=np.int64))
             values, wanted = np.append(values, -wanted), np.zeros(len(owner))

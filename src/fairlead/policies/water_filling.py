@@ -183,10 +183,9 @@ def _until_full(vessel: Vessel[F], rise: _Rise) -> tuple[Floats, F, bool]:
         fit = vessel.fit(level)
         if fit.has_room:
             return level, fit, full
-        cost = vessel.cost(fit)
-        before = _affordable(rise, cost, clock, cost(start) - 1.0, cost(level) - 1.0)
         vessel.overflows(fit)
-        full = True
+        cost, full = vessel.cost(fit), True
+        before = _affordable(rise, cost, clock, cost(start) - 1.0, cost(level) - 1.0)
         if not before < clock:  # no number lies between
             if not fit.has_nearly_room:
                 raise SolverError(vessel.name, "levels that are too high and cannot be lowered")

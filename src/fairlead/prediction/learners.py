@@ -12,6 +12,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import FairleadError
+from fairlead.core.extras import install
 from fairlead.prediction.learned import Forest, Learned, Line, Tree
 
 Learner = Callable[[Floats, Floats], Learned]
@@ -153,4 +154,4 @@ def _library(name: str, package: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise FairleadError(f"this learner needs {package}: pip install 'fairlead[predict]'") from None
+        raise FairleadError(f"this learner needs {package}: {install('predict')}") from None

@@ -13,6 +13,7 @@ import numpy as np
 
 from fairlead.core.cluster import Ints
 from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.extras import install
 
 MOST_BYTES = 2**31  # protobuf's own limit
 MOST_NODES = 20_000
@@ -259,5 +260,5 @@ def _onnx() -> Any:
         onnx = import_module("onnx")
         import_module("onnx.shape_inference")
     except ImportError:
-        raise FairleadError("reading a model's graph needs onnx: pip install 'fairlead[predict]'") from None
+        raise FairleadError(f"reading a model's graph needs onnx: {install('predict')}") from None
     return onnx

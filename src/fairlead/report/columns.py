@@ -134,6 +134,21 @@ def shown_alike(values: Sequence[float | int | None], shows: Shows) -> list[str]
     return ["–" if v is None or not math.isfinite(v) else f"{_digits(v / unit)} {name}" for v in values]
 
 
+def shown_within(values: Sequence[float | None], widths: Sequence[float | None], shows: Shows) -> list[str]:
+    """The same, give or take so much: `"23.4 ± 5.4 h"`, both in one unit."""
+    cells = []
+    for text, width in zip(shown_alike(values, shows), widths, strict=True):
+        number, _, unit = text.rpartition(" ")
+        if width is None or not width or text == "–":
+            cells.append(text)
+        elif unit in _SIZES:
+            cells.append(f"{number} ± {_digits(width / _SIZES[unit])} {unit}")
+        else:
+            cells.append(f"{text} ± {shown(width, shows)}")
+    return cells
+
+
+_SIZES = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "%": 0.01, "MB": 1.0}
 _UNITS = ((60.0, 1.0, "s"), (3600.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
 
 

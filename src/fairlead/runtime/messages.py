@@ -14,7 +14,7 @@ import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Progress, Revoke, Wants
+from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Progress, Reroute, Revoke, Wants
 
 LARGEST = 4 << 20
 """Bytes of one message."""
@@ -22,7 +22,7 @@ LARGEST = 4 << 20
 PIECE = 256 << 10
 """Bytes of a log or an archive in one message, so that beats are not held up behind them."""
 
-VERSION = 3
+VERSION = 4
 """Of these messages: it changes when an older agent or control plane would misunderstand a newer one."""
 
 SERVICE, METHOD = "fairlead.Agents", "Session"
@@ -116,7 +116,7 @@ class Renewed:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
 class Orders:
-    orders: tuple[Launch | Revoke | Kill | Extend, ...]
+    orders: tuple[Launch | Revoke | Kill | Extend | Reroute, ...]
 
 
 @with_config(_STRICT)
@@ -168,7 +168,7 @@ _FROM_AGENT = (Hello, Beat, Words, LogPiece, WantCode)
 _FROM_CONTROL = (Welcome, OtherJournal, Renewed, Orders, Heard, ReadLog, CodePiece, Refused)
 _KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*_FROM_AGENT, *_FROM_CONTROL)}
 _PARTS: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind for kind in (Launch, Revoke, Kill, Extend, Progress, Metric, Wants, Ended)
+    kind.__name__.lower(): kind for kind in (Launch, Revoke, Kill, Extend, Reroute, Progress, Metric, Wants, Ended)
 }
 _ADAPTERS = {name: TypeAdapter(kind) for name, kind in {**_KINDS, **_PARTS}.items()}
 

@@ -30,12 +30,23 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Routed:
+    """How requests are dealt out to the workers of a launch that serves them."""
+
+    batch: int  # at once
+    rate: float  # requests per second, to all of them
+    parts: tuple[float, ...]  # of these, by rank
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """What a plan gives a launch besides its accelerators."""
 
     batch_size: int = 0  # of the whole gang; 0: the job's own, -1: it tunes it
     cpus: float = 0.0  # for each worker; 0: nothing was said
     host_memory_gb: float = 0.0  # likewise
+    company: bool = False  # others are to run on its accelerators beside it, from the beginning on
+    routed: Routed | None = None  # where it serves requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,16 @@ class Extend:
     max_s: float
 
 
-Order: TypeAlias = Launch | Revoke | Kill | Extend
+@dataclass(frozen=True, slots=True)
+class Reroute:
+    """Requests are dealt out in another way from now on; the workers stay."""
+
+    job: int
+    generation: int
+    routed: Routed
+
+
+Order: TypeAlias = Launch | Revoke | Kill | Extend | Reroute
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +152,7 @@ class Ended:
     steps: int
     saved: int
     why: str = ""  # for people: what ended it, such as "killed 30 s after it was asked to stop"
+    rank: int = 0  # of the first that failed
 
 
 Told: TypeAlias = Progress | Metric | Wants | Ended

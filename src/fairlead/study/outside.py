@@ -68,8 +68,11 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
     if not isinstance(opened, ev.Opened):
         raise JournalError(f"{name}: the beginning is missing; only a journal with all of its events can be simulated again")
     seen = Watched(State(opened.cluster))
-    for event in events:
-        seen.see(event)
+    for line, event in enumerate(events, start=1):
+        try:
+            seen.see(event)
+        except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+            raise JournalError(f"{name}:{line}: an event that cannot have happened: {error}") from error
     state, types = seen.state, opened.cluster.type_names
     measured = {**_told(opened), **seen.rates()}
     rates = {**_in_proportion(state.job_of.values(), measured), **measured}

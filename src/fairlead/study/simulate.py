@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.backends.faults import Outage, listed, random_process
+from fairlead.backends.requests import Serving
 from fairlead.backends.simulated import Other, Simulated
 from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
-from fairlead.core.events import Event, NodeLost, NodeRepaired, Opened
+from fairlead.core.events import Event, NodeLost, NodeRepaired, Opened, SchedulerSwitched
 from fairlead.core.job import Phase
 from fairlead.engine.journal import Journal, MemoryJournal, NoJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.policies.nexus import Nexus
 from fairlead.registry import Registry
 from fairlead.report.record import RunRecord
+from fairlead.study.inference_journal import sessions_in
 from fairlead.study.inputs import rates_by_nature, table_for, used_rates
 from fairlead.study.record import record_of
 from fairlead.workloads.profiles import ThroughputTable
-from fairlead.workloads.sessions import with_sessions
 from fairlead.workloads.trace import Trace
 
 
@@ -115,16 +115,17 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     registry = registry or Registry.installed()
     faults = given.faults.events(len(given.cluster.nodes), given.seed)
     stages = given.scheduler.build(table, registry)
-    trace = with_sessions(given.trace, stages.policy.sessions) if isinstance(stages.policy, Nexus) else given.trace
+    switches = (other.scheduler for other in given.others if isinstance(other, SchedulerSwitched))
     backend = Simulated(
         given.cluster,
         table,
-        trace.jobs,
+        given.trace.jobs,
         costs=given.costs,
         faults=faults,
         others=given.others,
-        losses=trace.losses,
-        natures=trace.natures,
+        losses=given.trace.losses,
+        natures=given.trace.natures,
+        sessions=sessions_in((given.scheduler.to_data(), *switches)),
     )
     loop = Loop(
         State(given.cluster),
@@ -135,10 +136,18 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
         compose=lambda data: SchedulerConfig.from_data(data).build(table, registry),
         stopwatch=time.perf_counter,
     )
-    rates = {**used_rates(trace.jobs, table), **rates_by_nature(trace, table, given.cluster)}
+    rates = {**used_rates(given.trace.jobs, table), **rates_by_nature(given.trace, table, given.cluster)}
     scheduler = {**given.scheduler.to_data(), "name": given.scheduler.label}
     loop.record(Opened(0.0, given.cluster, scheduler, given.trace.name, rates))
     return Begun(loop, table, rates)
+
+
+def requests_of(run: Run, most: float = 1e6, seed: int = 0) -> Serving | None:
+    """What became of the requests to a simulation's sessions, of at most about so many of them; None where it had none."""
+    world = run.loop.backend
+    if not isinstance(world, Simulated) or world.requests is None or not world.requests.jobs:
+        return None
+    return world.requests.history().sampled(most, seed)
 
 
 def peak_rss_mb() -> float:

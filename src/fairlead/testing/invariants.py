@@ -50,9 +50,9 @@ def check_events(events: Iterable[ev.Event], *, residents: int = 1, real: bool =
 
 
 def check_state(state: State, *, residents: int = 1) -> None:
-    """Accelerators, gangs and phases agree with each other."""
+    """Accelerators, gangs and phases agree with each other. Any number of sessions may share an accelerator."""
     jobs = state.everybody()
-    held = np.zeros(state.cluster.size, dtype=np.int64)
+    held, serving = np.zeros(state.cluster.size, dtype=np.int64), np.zeros(state.cluster.size, dtype=np.int64)
     for number, phase, size, kind in zip(*(c.tolist() for c in (jobs.number, jobs.phase, jobs.held, jobs.type))):
         places = state.holdings.of(number)
         name = state.job_of[number].name
@@ -63,8 +63,14 @@ def check_state(state: State, *, residents: int = 1) -> None:
         _require(len(set(places.tolist())) == size, f"{name} holds an accelerator twice: {places.tolist()}")
         _require(bool((state.cluster.type_of[places] == kind).all()), f"{name} stands on several types")
         held[places] += 1
+        if (route := state.routes.get(number)) is not None:
+            serving[places] += 1
+            _require(list(route.accelerators) == places.tolist(), f"{name} is routed to {route.accelerators}, not {places}")
+    _require(set(state.routes) <= set(state.running.tolist()), "somebody has a route and does not run")
     _require(bool((held == state.holdings.occupancy).all()), "occupancy does not add up")
+    held -= np.maximum(serving - 1, 0)
     _require(int(held.max(initial=0)) <= residents, f"an accelerator holds {held.max(initial=0)} jobs, at most {residents}")
+    _require(not (serving & (held > 1)).any(), "an accelerator that serves holds other jobs too")
     alive = jobs.number[jobs.phase <= int(Phase.RUNNING)]
     known = np.sort(np.concatenate((state.live, state.queue)))
     _require(np.array_equal(alive, known), "the lists of live and queued jobs do not match their phases")

@@ -24,6 +24,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
+from fairlead.passes import passes_of
 
 _LARGEST_LOCAL = {"yolov3": 8}
 """Where more was measured than fits everywhere: Pollux' authors stop here."""
@@ -108,12 +109,9 @@ class Application:
         return min(at, len(self.ends) - 1)
 
     def split(self, batch_size: int, workers: int) -> Split:
-        """As large pieces as fit. Where one worker alone does more than the smallest batch, it takes two passes at least:
-        gradients' noise cannot be told from a single one."""
+        """As large pieces as fit."""
         local = math.ceil(batch_size / workers - 1e-8)
-        passes = math.ceil(local / self.most_local - 1e-8)
-        if workers == 1 and batch_size > self.smallest:
-            passes = max(passes, 2)
+        passes = int(passes_of(batch_size, workers, self.most_local, self.smallest))
         piece = math.ceil(local / passes - 1e-8)
         return Split(max(1, min(piece, self.largest // (workers * passes))), passes)
 
@@ -130,9 +128,7 @@ class Application:
         if least >= self.largest:
             return self.split(self.largest, workers)
         sizes = np.geomspace(least, self.largest, _SIZES)
-        passes = np.ceil(sizes / workers / self.most_local - 1e-8)
-        if workers == 1:
-            passes[sizes > self.smallest + 1e-8] = np.maximum(passes[sizes > self.smallest + 1e-8], 2)
+        passes: Floats = passes_of(sizes, workers, self.most_local, self.smallest)
         local = np.ceil(sizes / workers / passes - 1e-8)
         batch = np.minimum(local * passes * workers, self.largest)
         fits = (local >= self.least_local) & (local <= self.most_local) & (local * passes * workers <= self.largest)

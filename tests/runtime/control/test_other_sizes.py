@@ -22,7 +22,7 @@ from fairlead.policies.nexus import Asked, Nexus
 from fairlead.runtime.agent.environment import variables
 from fairlead.runtime.control.measures import MOST_NAMES, Measures
 from fairlead.runtime.messages import Orders, decode, encode
-from fairlead.runtime.orders import Ended, Given, Launch, Metric, Progress, Revoke, Task
+from fairlead.runtime.orders import Ended, Given, Launch, Metric, Progress, Reroute, Revoke, Routed, Task
 from fairlead.runtime.tasks import checked
 
 
@@ -89,15 +89,37 @@ def test_a_session_is_started_with_the_replicas_and_the_batch_that_its_requests_
     scene.job("photos", steps=1e9, mode=ELASTIC)
     ((_, first),) = scene.at(0.0)
     assert isinstance(first, Launch)
-    assert (first.world_size, first.given.batch_size) == (2, 32)
-    for second, rate in ((1.0, 600.0), (3.0, 2000.0)):
-        scene.live.tell(0, [Metric(0, 1, "request_rate", rate)])
-        scene.at(second)
-    assert scene.at(10.0) == [(0, Revoke(0, 1))]
+    assert (first.world_size, first.given.batch_size, first.given.routed) == (2, 32, Routed(32, 700.0, (0.5, 0.5)))
+    assert decode(encode(Orders((first,)))) == Orders((first,))
+    scene.live.tell(0, [Metric(0, 1, "request_rate", 600.0)])
+    scene.at(1.0)
+    ((_, other),) = scene.at(10.0)
+    assert other == Reroute(0, 1, Routed(32, 600.0, (0.5, 0.5)))
+    assert decode(encode(Orders((other,)))) == Orders((other,))
+    scene.live.joined(0, [(0, 1)])  # the agent was away for a moment, and may not have heard it
+    assert scene.at(11.0) == [(0, other)]
+    scene.live.tell(0, [Metric(0, 1, "request_rate", 2000.0)])
+    scene.at(12.0)
+    assert scene.at(20.0) == [(0, Revoke(0, 1))]
     scene.live.tell(0, [Ended(0, 1, 0, True, 9, 9)])
-    ((_, second),) = scene.at(11.0)
+    ((_, second),) = scene.at(21.0)
     assert isinstance(second, Launch)
     assert (second.world_size, second.given.batch_size) == (3, 32)
+    scene.check()
+
+
+def test_sessions_that_share_an_accelerator_are_started_beside_each_other():
+    scene = Scene("v100:4")
+    small = Asked(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40)}, rate=150)
+    names = ("a", "b", "c")
+    scene.loop.stages = replace(scene.loop.stages, policy=Nexus(dict.fromkeys(names, small)))
+    scene.join()
+    for name in names:
+        scene.job(name, steps=1e9, mode=ELASTIC)
+    orders = [order for _, order in scene.at(0.0)]
+    assert all(isinstance(order, Launch) and order.given.routed is not None for order in orders)
+    assert len(orders) == 3
+    assert len({place for order in orders for place in order.accelerators}) < 3
     scene.check()
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fairlead.core.cluster import Floats
+from fairlead.core.cluster import Bools, Floats
 from fairlead.core.snapshot import Snapshot
 
 ROUNDING = 1e-9
@@ -76,7 +76,8 @@ class Judge:
         return rates.best if rates.best is not None else rates.alone.max(axis=1)
 
     def need_gb(self, look: Look, kind: int) -> float:
-        """Predicted, or what it says itself. Infinity where nothing is known."""
+        """The larger of what is predicted and what it says itself. Who has no prediction is taken at its word, and needs
+        everything where it gives none; without any predictions its word is all there is."""
         usage = self.view.rates.usage
         predicted = 0.0 if usage is None else float(usage.memory_gb[look.row, kind])
         if math.isinf(predicted) and look.least_memory_gb > 0:
@@ -148,8 +149,9 @@ class Judge:
         return sum(self.slowdowns(looks, kind)) / len(looks)
 
     @cached_property
-    def _usual(self) -> Floats:
-        """Classes × types: how slow company is, both together, in the mean over all who are here and could share with it."""
+    def _costs(self) -> tuple[Floats, Bools]:
+        """Classes × types: how slow company is, both together, in the mean over all who are here and could share with it; and
+        whether anybody could."""
         rates = self.view.rates
         rows, count = np.unique(rates.row, return_counts=True)
         alone, paired = rates.alone[rows], rates.paired[np.ix_(rows, rows)]
@@ -157,13 +159,22 @@ class Judge:
             kept = alone[:, None, :] / paired
         both = (kept + kept.transpose(1, 0, 2)) / 2 - 1
         there = np.isfinite(both) * count[None, :, None]
-        usual = np.zeros_like(rates.alone)
+        usual, company = np.zeros_like(rates.alone), np.zeros(rates.alone.shape, dtype=np.bool_)
         mean = np.where(there > 0, both, 0.0) * there
         usual[rows] = 1 + mean.sum(axis=1) / np.maximum(there.sum(axis=1), 1)
-        return usual
+        company[rows] = there.sum(axis=1) > 0
+        return usual, company
+
+    @property
+    def usually(self) -> Floats:
+        return self._costs[0]
+
+    @property
+    def has_company(self) -> Bools:
+        return self._costs[1]
 
     def usual(self, look: Look, kind: int) -> float:
-        return float(self._usual[look.row, kind])
+        return float(self.usually[look.row, kind])
 
     def elsewhere(self, look: Look, kind: int, spread: bool) -> float | None:
         """What the newcomer loses, alone, to being on this type and, where it is a gang, on so many nodes; None: all."""

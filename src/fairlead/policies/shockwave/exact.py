@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.policies.program import solve_mixed
+from fairlead.policies.program import Model, solve_mixed
 from fairlead.policies.shockwave.window import Window
 
 PATTERNS = 400
@@ -155,9 +155,9 @@ class _Model:
         self.row_lower.append(lower)
         self.row_upper.append(upper)
 
-    def program(self) -> tuple[Floats, Floats, Floats, Floats, Floats, tuple[Ints, Ints, Floats], Bools]:
+    def program(self) -> tuple[Model, Bools]:
         rows, columns, values = zip(*self.entries)
         entries = (np.array(rows), np.array(columns), np.array(values, dtype=np.float64))
-        bounds = (np.array(each, dtype=np.float64) for each in (self.lower, self.upper, self.row_lower, self.row_upper))
-        lower, upper, row_lower, row_upper = bounds
-        return np.array(self.cost, dtype=np.float64), lower, upper, row_lower, row_upper, entries, np.array(self.whole)
+        columns_and_rows = (self.cost, self.lower, self.upper, self.row_lower, self.row_upper)
+        cost, lower, upper, row_lower, row_upper = (np.array(each, dtype=np.float64) for each in columns_and_rows)
+        return Model(cost, lower, upper, row_lower, row_upper, entries), np.array(self.whole)

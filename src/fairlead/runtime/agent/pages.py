@@ -33,6 +33,8 @@ class LeaseFile:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._last = Standing()
+        numbers = self._numbers()
+        self._routes = 0 if numbers is None else numbers[Field.ROUTES]
 
     @classmethod
     def create(cls, path: Path, max_steps: int, max_s: float) -> LeaseFile:
@@ -58,6 +60,14 @@ class LeaseFile:
     def extend(self, renewal: int, max_steps: int, max_s: float) -> None:
         self.bound(max_steps, max_s)
         self._write(Field.RENEWALS, renewal)
+
+    def route(self, batch: int, rate: float, part: float) -> None:
+        """The count changes last, by which the worker knows that it saw all three."""
+        self._routes = self._routes % _LARGEST + 1
+        self._write(Field.ROUTE_BATCH, batch)
+        self._write(Field.ROUTE_RATE, round(rate * 1000))
+        self._write(Field.ROUTE_PART, round(part * 1e6))
+        self._write(Field.ROUTES, self._routes)
 
     def close(self) -> None:
         if self._file >= 0:

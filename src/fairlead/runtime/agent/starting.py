@@ -71,6 +71,8 @@ class Starter:
                 if record.cgroup:
                     undo.callback(_dismiss, Cgroup.create(Path(record.cgroup), record.pid), stubs[-1])
                 workers.append(Worker(record, desk, lease, stubs[-1]))
+                if launch.given.routed is not None:
+                    workers[-1].route(launch.given.routed)
                 undo.callback(workers[-1].close)
                 errands.append(self._errand(launch, local_rank, desk, lease.path, where, checkpoints, held))
             workers.sort(key=lambda worker: worker.record.rank)
@@ -169,7 +171,7 @@ class Starter:
             checkpoints=checkpoints,
             inherited={**inherited, **(user.variables if user else {})},
         )
-        if Counter([*held, *launch.accelerators])[accelerator] > 1:
+        if launch.given.company or Counter([*held, *launch.accelerators])[accelerator] > 1:
             environment.update(self._sharing.variables(accelerator, device))
         return Errand(
             command=[*launch.task.prefix, *launch.task.command],

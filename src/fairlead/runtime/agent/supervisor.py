@@ -29,7 +29,7 @@ from fairlead.runtime.agent.sharing import MultiProcessService
 from fairlead.runtime.agent.starting import Starter
 from fairlead.runtime.agent.stub import LOG
 from fairlead.runtime.agent.worker import REPORTS, Worker
-from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Revoke, Told
+from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Reroute, Revoke, Told
 
 READ_AT_ONCE = 1 << 20
 SWEPT_AT_ONCE = 10
@@ -102,6 +102,11 @@ class Supervisor:
         if (launched := self._launched.get((order.job, order.generation))) is not None:
             launched.extend(order)
 
+    def reroute(self, order: Reroute) -> None:
+        """Other numbers for a launch that serves requests."""
+        if (launched := self._launched.get((order.job, order.generation))) is not None:
+            launched.route(order.routed)
+
     def poll(self) -> list[Told]:
         """What happened since the last call, and whatever is due by now: kills at the end of a grace, siblings of the
         failed."""
@@ -145,10 +150,10 @@ class Supervisor:
         return grace_s - min(self._settings.kill_patience_s, grace_s / 2)
 
     def stop_all(self, grace_s: float | None = None) -> None:
-        """Asks everything to stop; keep polling until nothing is running. None: each has its own grace."""
+        """Asks everything to stop, for good; keep polling until nothing is running. None: each has its own grace."""
         now = self._clock()
         for launched in self._launched.values():
-            launched.revoke(now, grace_s)
+            launched.revoke(now, grace_s, for_good=True)
 
     def stop_sharing(self) -> None:
         """Ends the services of shared accelerators, for an agent that has stopped everything and leaves."""

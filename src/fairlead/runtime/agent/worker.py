@@ -18,6 +18,7 @@ from fairlead.runtime.agent.pages import LeaseFile, Standing
 from fairlead.runtime.agent.processes import Process, descendants, end, has_ended, is_there, send, watch, with_variable
 from fairlead.runtime.agent.records import WorkerRecord
 from fairlead.runtime.agent.stub import END, EXIT, NEVER_BEGAN, Exit
+from fairlead.runtime.orders import Routed
 
 REPORTS = "reports"
 LEASE = "lease"
@@ -84,6 +85,10 @@ class Worker:
     def extend(self, renewal: int, max_steps: int, max_s: float) -> None:
         if self._lease is not None:
             self._lease.extend(renewal, max_steps, max_s)
+
+    def route(self, routed: Routed) -> None:
+        if self._lease is not None and self.record.rank < len(routed.parts):
+            self._lease.route(routed.batch, routed.rate, routed.parts[self.record.rank])
 
     def ask(self) -> None:
         if self.exit is None:

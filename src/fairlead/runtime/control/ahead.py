@@ -214,6 +214,7 @@ def _of_those_here(selection: Selection, view: Snapshot) -> Selection:
         workers=selection.workers[here],
         combination=None if selection.combination is None else selection.combination[here],
         batch_sizes=None if selection.batch_sizes is None else selection.batch_sizes[here],
+        routes={number: route for number, route in selection.routes.items() if number in view.jobs.number},
         holds_until=None,
         revisit=view.time,
         head=selection.head if selection.head in view.jobs.number else None,
@@ -224,5 +225,7 @@ def _who_runs(view: Snapshot) -> Selection:
     """Everybody stays as they are; who shares an accelerator goes on sharing it."""
     jobs = view.jobs.only(view.jobs.running)
     places = view.holdings.last[jobs.number]
+    if view.routes:  # they share by their routes
+        places = np.where(np.isin(jobs.number, list(view.routes)), -1 - jobs.number, places)
     shared = len(np.unique(places)) < len(places)
-    return Selection(jobs.number, jobs.type, jobs.held, places if shared else None, revisit=view.time)
+    return Selection(jobs.number, jobs.type, jobs.held, places if shared else None, routes=view.routes, revisit=view.time)

@@ -6,11 +6,11 @@ from __future__ import annotations
 import secrets
 import signal
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.runtime.orders import Ended, Extend, Given, Kill, Launch, Order, Revoke, Task, Wants
+from fairlead.runtime.orders import Ended, Extend, Given, Kill, Launch, Order, Reroute, Revoke, Routed, Task, Wants
 
 NOTHING = Given()
 
@@ -37,6 +37,8 @@ class Outcome:
     code: int = 0
     why: str = ""
     asked: bool = False  # to leave, before that
+    node: int = -1  # where it failed
+    rank: int = 0  # who did
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ class Launches:
                 run.owed |= set(missing)
                 run.sent = len(run.owed) < len(run.seats)
                 unheard.append(run)
+            if run.given.routed is not None and not run.leaving:  # a change may have got lost
+                orders += [(node, Reroute(*run.key, run.given.routed)) for node in here if node not in missing]
         # Strangers before anybody is sent: whoever begins, in place of who has left too, begins when they are gone.
         for node in found:
             for key in sorted(found[node]):
@@ -207,6 +211,16 @@ class Launches:
             self._all[key] = run
         run.seats += (seat,)
         return [(seat.node, _farewell(run))]
+
+    def reroute(self, job: int, routed: Routed) -> list[Addressed]:
+        """Who has not been sent yet finds it in its launch."""
+        run = self.latest(job)
+        if run is None:
+            return []
+        run.given = replace(run.given, routed=routed)
+        if not run.sent or run.leaving:
+            return []
+        return [(node, Reroute(*run.key, routed)) for node in self._nodes_left(run) if node not in run.owed]
 
     def revoke(self, job: int) -> list[Addressed]:
         run = self.latest(job)
@@ -337,6 +351,7 @@ def _outcome(run: Running) -> Outcome:
     bad = None if overstayed else next((end for end in ends if end.code), None)
     whole = len(ends) == len(run.seats)
     end = bad or (ends[0] if ends else None)
+    node = next((place for place, told in run.ended.items() if told is bad), -1)
     code, why = (end.code, end.why) if end is not None else (0, "its node is gone" if run.lost else "it had not begun")
     if run.dropped:
         fate = Fate.DROPPED
@@ -348,7 +363,7 @@ def _outcome(run: Running) -> Outcome:
         fate = Fate.YIELDED
     else:
         fate = Fate.LOST
-    return Outcome(*run.key, fate, run.saved, code, why, run.revoked)
+    return Outcome(*run.key, fate, run.saved, code, why, run.revoked, node, 0 if bad is None else bad.rank)
 
 
 def _may_leave_so(run: Running, end: Ended) -> bool:

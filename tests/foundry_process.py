@@ -1,9 +1,8 @@
-"""Makes processes of Fairlead in no time: `python foundry.py`. It imports everything once; each process is a fork of it that
-goes on as the `fairlead` command, so that a control plane can be killed and started again dozens of times in a test.
+"""What `foundry.py` talks to. It imports everything once; each process is a fork of it that goes on as the `fairlead` command.
 
-It reads orders as JSON lines: `{"words": […], "log": PATH, "death": "before JobsFinished", "calendar": PATH}` makes a process,
-and its pid is the answer; `{"ended": PID}` is answered with how that one ended. When its input ends, it ends, and whoever is
-left of those it made with it.
+It reads orders as JSON lines: `{"words": […], "stdout": PATH, "stderr": PATH, "cwd": PATH, "death": "before JobsFinished",
+"calendar": PATH}` makes a process, and its pid is the answer; `{"ended": PID}` is answered with how that one ended. When its
+input ends, it ends, and whoever is left of those it made with it.
 
 A control plane with a `death` kills itself with SIGKILL when it is about to commit, or has just committed, the first event of
 that kind. `calendar` is a file with seconds by which the calendar is wrong, now. SIGUSR1 switches the scheduler to FIFO."""
@@ -16,6 +15,7 @@ import signal
 import sys
 import time
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,16 @@ time.time = _calendar  # before anybody takes it for a default
 import uvicorn  # noqa: E402
 from fastapi import FastAPI  # noqa: E402
 
+import fairlead.cli.main  # noqa: E402
 import fairlead.runtime.agent.session  # noqa: E402
-import fairlead.runtime.control.api  # noqa: E402, F401
-from fairlead.cli.main import run  # noqa: E402
+import fairlead.runtime.control.api  # noqa: E402
+from fairlead.cli.on_demand import COMMANDS  # noqa: E402
 from fairlead.config import SchedulerConfig  # noqa: E402
 from fairlead.core.events import Event  # noqa: E402
 from fairlead.journals.database import DatabaseJournal  # noqa: E402
 from fairlead.registry import Registry  # noqa: E402
 from fairlead.runtime.control.plane import Plane  # noqa: E402
-from fairlead.workloads.catalogue import accelerator_types  # noqa: E402
+from fairlead.workloads.catalogue import accelerator_types, catalogue  # noqa: E402
 
 
 def die() -> None:
@@ -83,31 +84,39 @@ def made(order: dict[str, Any]) -> int:
     if pid:
         return pid
     try:
-        with open(order["log"], "ab") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for stream, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+        os.chdir(order.get("cwd", "."))
+        sys.modules["__main__"] = fairlead.cli.main  # whoever is spawned from here imports that, not this
         if "calendar" in order:
             os.environ["WRONG_CALENDAR"] = order["calendar"]
         if order.get("death"):
             dies(*order["death"].split())
         switches_on_a_signal()
         sys.argv = ["fairlead", *order["words"]]
-        run()
+        fairlead.cli.main.run()
         code = 0
     except SystemExit as problem:
         code = problem.code if isinstance(problem.code, int) else int(problem.code is not None)
     except BaseException:
         traceback.print_exc()
         code = 70
-    sys.stderr.flush()
-    sys.stdout.flush()
-    os._exit(code)
+    try:
+        sys.stderr.flush()
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
 
 
 def warm_up() -> None:
     """Whatever is imported late."""
     accelerator_types()
+    catalogue()
+    for place in COMMANDS.values():
+        import_module(place.partition(":")[0])
+    for module in Registry.installed().modules():
+        import_module(module)
     for policy in ("fifo", "las", "max-min-fairness"):
         SchedulerConfig.from_data({"policy": policy, "estimation": "measured"}).build(None, Registry.installed())
     uvicorn.Config(FastAPI(), loop="asyncio").load()

@@ -1,0 +1,102 @@
+"""Jobs of a live cluster as people see them: a table for any terminal, and all about one. What a job is called, and where it
+runs or why it does not, is always there; the rest as far as there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.core.job import ELASTIC
+from fairlead.report.columns import duration
+
+WIDE = 110
+"""Columns of a terminal in which everything about a job has room."""
+
+LONGEST_NAME = 24
+"""Letters of a name in one line where there is little room; the others stand below."""
+
+
+def job_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = False, left: bool = False) -> Table:
+    """`users`: whose they are, where there is room; `left`: how long they will take yet."""
+    wide = width >= WIDE
+    shown = {
+        "number": wide,
+        "job": True,
+        "user": users and wide,
+        "phase": True,
+        "workers": wide,
+        "done": True,
+        "steps/s": True,
+        "time left": left,
+    }
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
+    for heading in (heading for heading, there in shown.items() if there):
+        if heading == "job":
+            table.add_column(heading, overflow="fold", max_width=None if wide else LONGEST_NAME)
+        else:
+            table.add_column(heading, no_wrap=True, justify="left" if heading in ("user", "phase") else "right")
+    table.add_column("where, or why not", overflow="fold", min_width=17)
+    for job in jobs:
+        cells = {
+            "number": str(job["number"]),
+            "job": job["name"],
+            "user": job["user"],
+            "phase": job["phase"],
+            "workers": str(job["workers"]),
+            "done": done(job),
+            "steps/s": f"{job['rate']:.3g}" if job["rate"] else "",
+            "time left": "" if job.get("left_s") is None else duration(job["left_s"]),
+        }
+        table.add_row(*(Text(cells[heading]) for heading, there in shown.items() if there), Text(where(job)))
+    return table
+
+
+def done(job: Mapping[str, Any]) -> str:
+    """Which part of its steps it has done, or how many where nobody knows of how many."""
+    if job["phase"] == "finished":
+        return "100 %"
+    if job["steps_known"]:
+        return f"{100 * job['steps_done'] / job['steps']:.0f} %"
+    return f"step {job['steps_done']:,.0f}"
+
+
+def where(job: Mapping[str, Any]) -> str:
+    """Where a job runs, an elastic one also with how many workers; or why it does not."""
+    nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
+    if nodes and job.get("mode") == ELASTIC:
+        return f"{nodes}, {many} {'worker' if many == 1 else 'workers'}"
+    return nodes or str(job.get("reason", {}).get("text", ""))
+
+
+_MOMENTS = ("submitted_s", "first_started_s", "ended_s")
+
+
+def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Everything about one job that has something to say: what, and how it reads."""
+    shown = {key: value for key, value in job.items() if key not in ("now_s", "steps_known")}
+    if not job.get("steps_known", True):
+        shown["steps"] = "not known"
+    if (now := job.get("now_s")) is not None:
+        shown |= {moment: f"{duration(now - job[moment])} ago" for moment in _MOMENTS if job.get(moment) is not None}
+    there = ((key, value) for key, value in shown.items() if value not in (None, "", []))
+    return [(key.removesuffix("_s").replace("_", " "), _shown(key, value)) for key, value in there]
+
+
+def _shown(key: str, value: Any) -> str:
+    if key == "reason":
+        return str(value["text"])
+    if key == "regimes":
+        return ", ".join(f"batch size {one['batch_size']} from step {one['from_steps']:,.0f}" for one in value)
+    if key == "last_failure":
+        return f"{value['why']} on {value['node']}" if value["node"] else str(value["why"])
+    if key == "last_lines":
+        return f"\n{'':>18}".join(value)
+    if key == "rate":
+        return f"{value:.3g} steps/s"
+    if isinstance(value, float):
+        return duration(value) if key.endswith("_s") else f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

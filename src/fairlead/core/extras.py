@@ -1,0 +1,8 @@
+"""What Fairlead can do without is in extras of its package; whoever finds one missing says here how it is had."""
+
+from __future__ import annotations
+
+
+def install(extra: str) -> str:
+    """The mend, as the end of a sentence."""
+    return f"in the clone of Fairlead, pip install -e '.[{extra}]'"

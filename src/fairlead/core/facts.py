@@ -1,0 +1,27 @@
+"""Facts that are about one job, by their names: they are of no use once it has ended, and the state forgets them then. What
+they hold is the business of who learned them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias, get_args
+
+from fairlead.core.plan import Facts
+
+What: TypeAlias = Literal["steps", "speed", "loss"]
+
+
+def fact_about(what: What, number: int) -> str:
+    return f"{what} of {number}"
+
+
+def about_whom(name: str) -> int | None:
+    """The job that a fact of this name is about, by number; None where it is about none."""
+    what, _, number = name.partition(" of ")
+    return int(number) if what in get_args(What) and number.isdecimal() else None
+
+
+def without_jobs(facts: Facts, gone: Iterable[int]) -> Facts:
+    """The same facts, less those about these jobs; the very same where there are none."""
+    about = {fact_about(what, number) for number in gone for what in get_args(What)} & facts.keys()
+    return {name: fact for name, fact in facts.items() if name not in about} if about else facts

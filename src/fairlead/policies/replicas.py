@@ -1,0 +1,173 @@
+"""Which accelerators of a type serve which sessions, from one decision to the next. A session whose accelerators change is
+started again, so nobody's change unless they have to:
+
+    enough:   the present accelerators are, where loads a_s can be divided among them such that none has more than `level`,
+              1 / (1 + h), or what packing everybody anew would fill them to (`pooling.py`): min L with Σ_k x_sk = a_s and
+              Σ_s x_sk ≤ L over the accelerators k that s is on
+    grow:     who is left with something by max Σ x_sk at that level, or is new, joins the accelerators that are emptiest, as
+              long as one takes a quarter of a level or all that is left; for the rest it gets new ones. Then it stands in
+              on the 2·`neighbours` emptiest besides
+    shrink:   while there are more than `spare` accelerators beyond what packing anew would take, one goes without which the
+              others are enough
+
+Where nobody has an accelerator yet, all are packed as `pooling.py` does it. It knows no jobs and no training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.inference import Session
+from fairlead.policies.pooling import Pooled, accelerators_for, headroom, pooled
+from fairlead.policies.program import Model, Program
+
+_NEARLY = 1e-6
+_LEAST_PART = 0.25  # of a level, for which it is worth to have a model on one more accelerator
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A session on one type: its load there in accelerators, and those that serve it now. `fixed` where that must stay so."""
+
+    session: Session
+    load: float
+    present: frozenset[int] = frozenset()
+    fixed: bool = False
+
+
+Seats = dict[str, set[int]]
+"""By session, the accelerators that serve it; those below 0 are new, whichever they will be."""
+
+
+def seated(wanted: Sequence[Wanted], type_name: str, room: int, how: Pooled, spare: int) -> Seats:
+    """On at most `room` accelerators. Whoever finds nothing is not there."""
+    if not wanted:
+        return {}
+    load = np.array([one.load for one in wanted])
+    scale = 1 + headroom([one.session for one in wanted], load, how)
+    enough = accelerators_for(float(load.sum()), scale)
+    level = max(1 / scale, float(load.sum()) / enough) if enough <= room else 1 / scale
+    seats: Seats = {one.session.name: set(one.present) for one in wanted}
+    if not any(seats.values()):
+        plan = pooled([one.session for one in wanted], {type_name: float(room)}, how)
+        for at, server in enumerate(plan.servers[:room]):
+            for resident in server.residents:
+                seats[resident.session].add(-1 - at)
+    else:
+        _grow(wanted, seats, level, room, how)
+        _shrink(wanted, seats, level, enough + spare)
+    return {name: places for name, places in seats.items() if places}
+
+
+def divided(wanted: Sequence[Wanted], seats: Seats) -> tuple[Mapping[str, Mapping[int, float]], float]:
+    """By session and accelerator, the load that is meant for it; and the load of the fullest, which is as low as can be."""
+    rows, places, at = _pairs(wanted, seats)
+    if not len(rows):
+        return {}, 0.0
+    load, pairs = np.array([one.load for one in wanted]), len(rows)
+    seen = np.unique(rows)
+    program = Program(
+        "which accelerators answer which requests",
+        Model(
+            cost=np.append(np.zeros(pairs), -1.0),
+            lower=np.zeros(pairs + 1),
+            upper=np.full(pairs + 1, math.inf),
+            row_lower=np.concatenate((load[seen], np.full(len(places), -math.inf))),
+            row_upper=np.concatenate((load[seen], np.zeros(len(places)))),
+            entries=(
+                np.concatenate((np.searchsorted(seen, rows), len(seen) + at, len(seen) + np.arange(len(places)))),
+                np.concatenate((np.arange(pairs), np.arange(pairs), np.full(len(places), pairs))),
+                np.concatenate((np.ones(2 * pairs), np.full(len(places), -1.0))),
+            ),
+        ),
+    )
+    values = program.solve().values
+    found: dict[str, dict[int, float]] = {}
+    for row, k, part in zip(rows.tolist(), at.tolist(), values[:-1].clip(0).tolist()):
+        found.setdefault(wanted[row].session.name, {})[places[k]] = part
+    return found, float(values[-1])
+
+
+def _grow(wanted: Sequence[Wanted], seats: Seats, level: float, room: int, how: Pooled) -> None:
+    if divided(wanted, seats)[1] <= level + _NEARLY and all(seats.values()):
+        return
+    missing, used = _most(wanted, seats, level)
+    new = 0
+    for row in sorted(range(len(wanted)), key=lambda row: (-missing[row], wanted[row].session.name)):
+        one, left = wanted[row], float(missing[row])
+        if one.fixed or left <= _NEARLY * max(1.0, one.load):
+            continue
+        mine = seats[one.session.name]
+        for place in sorted(used, key=lambda place: (used[place], -place)):
+            free = level - used[place]
+            if left <= _NEARLY or free < min(left, _LEAST_PART * level):
+                break
+            if place not in mine:
+                taken = min(left, free)
+                used[place] += taken
+                left -= taken
+                mine.add(place)
+        while left > _NEARLY and len(used) < room:
+            new -= 1
+            taken = min(left, level)
+            used[new] = taken
+            left -= taken
+            mine.add(new)
+        if mine > one.present:
+            others = sorted((place for place in used if place not in mine), key=lambda place: (used[place], -place))
+            mine.update(others[: 2 * how.neighbours])
+
+
+def _shrink(wanted: Sequence[Wanted], seats: Seats, level: float, most: int) -> None:
+    while True:
+        places = sorted({place for mine in seats.values() for place in mine})
+        if len(places) <= most:
+            return
+        bound = {place for one in wanted if one.fixed for place in seats[one.session.name]}
+        for place in sorted(places, key=lambda place: (sum(place in mine for mine in seats.values()), place)):
+            without = {name: mine - {place} for name, mine in seats.items()}
+            if place in bound or any(seats[name] and not without[name] for name in seats):
+                continue
+            if divided(wanted, without)[1] <= level + _NEARLY:
+                seats.update(without)
+                break
+        else:
+            return
+
+
+def _most(wanted: Sequence[Wanted], seats: Seats, level: float) -> tuple[Floats, dict[int, float]]:
+    """What is left over of each session where accelerators are filled to a level and no further, and how full each is then.
+    Rather something of one large session than of several small ones: each that lacks something is started again."""
+    load = np.array([one.load for one in wanted])
+    smallness = 1 - load.argsort(kind="stable").argsort() / len(load)
+    rows, places, at = _pairs(wanted, seats)
+    if not len(rows):
+        return load, {}
+    pairs = np.arange(len(rows))
+    program = Program(
+        "how much of the requests accelerators can answer",
+        Model(
+            cost=1 + 0.1 * smallness[rows],
+            lower=np.zeros(len(rows)),
+            upper=load[rows],
+            row_lower=np.full(len(load) + len(places), -math.inf),
+            row_upper=np.concatenate((load, np.full(len(places), level))),
+            entries=(np.concatenate((rows, len(load) + at)), np.concatenate((pairs, pairs)), np.ones(2 * len(rows))),
+        ),
+    )
+    values = program.solve().values.clip(0)
+    used = np.bincount(at, values, len(places))
+    return load - np.bincount(rows, values, len(load)), dict(zip(places, used.tolist()))
+
+
+def _pairs(wanted: Sequence[Wanted], seats: Seats) -> tuple[Ints, list[int], Ints]:
+    """Who is where, as rows of `wanted` and positions among the accelerators; and these."""
+    places = sorted({place for one in wanted for place in seats[one.session.name]})
+    position = {place: at for at, place in enumerate(places)}
+    found = [(row, position[place]) for row, one in enumerate(wanted) for place in sorted(seats[one.session.name])]
+    rows, at = np.array(found, dtype=np.int64).reshape(-1, 2).T
+    return rows, places, at

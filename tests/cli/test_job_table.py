@@ -1,0 +1,68 @@
+"""Jobs of a live cluster on a terminal: whatever its width, who it is and where it runs, or why it does not, is there."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fairlead.cli.job_table import job_table, told
+
+RUNS: dict[str, Any] = {
+    "number": 7,
+    "name": "counts",
+    "phase": "running",
+    "user": "ann",
+    "workers": 1,
+    "mode": "",
+    "steps": 1e6,
+    "steps_known": False,
+    "steps_done": 2000.0,
+    "rate": 9.7312,
+    "left_s": None,
+    "nodes": ["v100-0"],
+    "accelerators": [1],
+    "accelerator_s": 90.0,
+}
+WAITS = {
+    **RUNS,
+    "name": "resnet-50-imagenet-sweep-learning-rate-0.1",
+    "phase": "waiting",
+    "steps": 400.0,
+    "steps_known": True,
+    "steps_done": 100.0,
+    "rate": 0.0,
+    "nodes": [],
+    "accelerators": [],
+    "reason": {"text": "needs 8 accelerators of v100, of which 3 are free"},
+}
+
+
+def drawn(width: int, **about: bool) -> list[str]:
+    screen = Console(width=width, file=io.StringIO())
+    screen.print(job_table([RUNS, WAITS], width, **about))
+    return screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("left", [False, True])
+def test_names_and_reasons_are_whole_at_any_width(width: int, left: bool):
+    lines = drawn(width, users=True, left=left)
+    assert max(map(len, lines)) <= width
+    heading = next(line for line in lines if "where, or why not" in line)
+    reason, name, behind = (heading.index(word) for word in ("where", "job", "user" if width >= 110 else "phase"))
+    assert " ".join(line[reason:].strip() for line in lines[4:]).strip() == WAITS["reason"]["text"]
+    assert "".join(line[name:behind].strip() for line in lines[4:]) == WAITS["name"]
+    assert any("v100-0" in line for line in lines)
+    assert ("user" in heading) == (width >= 110)
+
+
+def test_steps_that_nobody_knows_are_counted_and_not_shared():
+    lines = "\n".join(drawn(80))
+    assert ("step 2,000" in lines, "25 %" in lines) == (True, True)
+    about = dict(told(RUNS))
+    assert (about["steps"], about["steps done"], about["rate"]) == ("not known", "2,000", "9.73 steps/s")
+    assert about["accelerator"] == "1.5 min"
+    assert "1e+06" not in about.values()

@@ -1,0 +1,60 @@
+"""Routes of sessions on a node: in the lease pages of their workers, where scripts read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from workshop import Node, order
+
+from fairlead.client.page import Field, Page
+from fairlead.client.route import Route, Routed, route
+from fairlead.client.surroundings import PAGE
+from fairlead.runtime.agent.pages import LeaseFile
+from fairlead.runtime.orders import Given, Reroute
+from fairlead.runtime.orders import Routed as Dealt
+
+SERVES = """
+import time, fairlead
+before = None
+while (now := fairlead.route()).rate < 900:
+    if now != before:
+        print(now.batch, now.rate, now.part, flush=True)
+    before = now
+    time.sleep(0.001)
+print(now.batch, now.rate, now.part)
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path):
+    made = Node(tmp_path / "node")
+    yield made
+    made.supervisor.close()
+
+
+def test_workers_see_their_part_and_every_change(node: Node) -> None:
+    launch = node.starts(order(SERVES, ranks=2, given=Given(batch_size=8, routed=Dealt(8, 120.5, (0.75, 0.25)))))
+    assert [node.printed(launch, rank) for rank in range(2)] == ["8 120.5 0.75\n", "8 120.5 0.25\n"]
+    node.restarts()
+    node.supervisor.reroute(Reroute(1, 1, Dealt(16, 1000.0, (0.5, 0.5))))
+    node.supervisor.reroute(Reroute(1, 7, Dealt(1, 1.0, (1.0, 1.0))))  # of a launch that is not here
+    assert node.ended(launch).code == 0
+    assert [node.printed(launch, rank).splitlines()[1] for rank in range(2)] == ["16 1000.0 0.5"] * 2
+
+
+def test_a_page_that_was_written_over_does_not_end_the_agent(tmp_path: Path) -> None:
+    lease = LeaseFile.create(tmp_path / "page", 0, 0.0)
+    page = Page(tmp_path / "page")
+    assert Routed(page).now() is None
+    page[Field.ROUTES] = 2**64 - 1
+    again = LeaseFile(tmp_path / "page")
+    again.route(4, 2.5, 1.0)
+    assert Routed(page).now() == Route(4, 2.5, 1.0)
+    for one in (lease, again):
+        one.close()
+
+
+def test_outside_fairlead_there_is_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PAGE, raising=False)
+    assert route() is None
