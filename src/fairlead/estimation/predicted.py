@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.core.job import model_of
+from fairlead.core.job import TIMED, model_of
 from fairlead.core.plan import Lesson, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.usage import BUSY, TAKEN_GB, Usage
@@ -69,14 +69,16 @@ class Predicted:
             raise InputError(WHERE, near_or_all(self.profiles, devices()), field="profiles", value=self.profiles)
 
     def learn(self, view: Snapshot) -> Lesson:
-        """What agents saw of those that run; of all of a kind on one type the mean counts."""
+        """What agents saw of those that run; of all of a kind on one type the mean counts. Who has no kind says nothing of
+        others."""
         if BUSY not in view.jobs.metrics:
             return Lesson()
         jobs, seen = view.jobs.runners, dict[str, list[tuple[float, float]]]()
         columns = (jobs.kind, jobs.type, jobs.metric(BUSY), jobs.metric(TAKEN_GB))
         for code, type_, busy, memory in zip(*(column.tolist() for column in columns)):
-            if math.isfinite(busy) and math.isfinite(memory):
-                name = _fact(view.names.kinds[code], view.cluster.type_names[type_])
+            kind = view.names.kinds[code]
+            if kind != TIMED and math.isfinite(busy) and math.isfinite(memory):
+                name = _fact(kind, view.cluster.type_names[type_])
                 seen.setdefault(name, []).append((min(100 * busy, 100.0), memory))
         means = {name: np.mean(uses, axis=0).tolist() for name, uses in seen.items()}
         return Lesson({name: use for name, use in means.items() if _tells(view.learned.get(name), use)})

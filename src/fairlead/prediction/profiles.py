@@ -30,8 +30,8 @@ class Alone:
 
 @dataclass(frozen=True)
 class Profiles:
-    """What was measured on one device, with the pairs of those that span one thing. `pairs[sharing][a, b]` are the slowdowns of a beside b and of b beside a; both orders
-    are there."""
+    """What was measured on one device, with the pairs of those that span one thing. `pairs[sharing][a, b]` are the slowdowns of
+    a beside b and of b beside a; both orders are there."""
 
     device: str
     alone: Mapping[str, Alone]
@@ -87,9 +87,7 @@ def paired_sets(device: str, span: Span | None = None) -> tuple[str, ...]:
     return tuple(name for name in sets() if name.startswith(wanted))
 
 
-def _pairs(
-    device: str, alone: Mapping[str, Alone], span: Span
-) -> dict[str, dict[tuple[str, str], tuple[float, float]]]:
+def _pairs(device: str, alone: Mapping[str, Alone], span: Span) -> dict[str, dict[tuple[str, str], tuple[float, float]]]:
     found: dict[str, dict[tuple[str, str], tuple[float, float]]] = {}
     for name in paired_sets(device, span):
         about, rows = measured(name)

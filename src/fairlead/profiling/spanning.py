@@ -1,5 +1,5 @@
-"""Which configurations meet in pairs: some that span the range evenly of what a sharing mode divides, of as many families as can
-be, small and quick enough to be held all at once and seen in a second. And in which order they meet."""
+"""Which configurations meet in pairs: some that span the range evenly of what a sharing mode divides, of as many families as
+can be, small and quick enough to be held all at once and seen in a second. And in which order they meet."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ class Limits:
 LIMITS = {Span.UTILIZATION: Limits(6_000.0, 15.0, 0.15), Span.SHARE: Limits(14_000.0, 12.0, 0.10)}
 
 
-def spanning(
-    measured: Sequence[Mapping[str, Any]], many: int = MANY, span: Span = Span.UTILIZATION
-) -> tuple[str, ...]:
+def spanning(measured: Sequence[Mapping[str, Any]], many: int = MANY, span: Span = Span.UTILIZATION) -> tuple[str, ...]:
     """Names, by a fixed rule: for each of `many` values in even steps from the least to the greatest, one of those near it, of
     the family taken least so far; of equals the nearest, then the first by name."""
     value = shares(measured) if span is Span.SHARE else {one["name"]: one.get("utilization", 0.0) for one in measured}
