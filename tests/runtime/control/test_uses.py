@@ -6,13 +6,18 @@ import numpy as np
 import pytest
 from test_live import Scene
 
+from fairlead.config.wall_time import compose
+from fairlead.core.errors import InputError
+from fairlead.core.job import Phase
 from fairlead.core.usage import BUSY, TAKEN_GB
 from fairlead.engine.state import State
 from fairlead.estimation.predicted import Predicted
+from fairlead.estimation.watched import Watched
 from fairlead.runtime.control.launches import Running, Seat
 from fairlead.runtime.control.uses import FEWEST, Uses
 from fairlead.runtime.messages import Beat
 from fairlead.runtime.orders import Metric, Progress, Task
+from fairlead.testing.invariants import check_state
 from scenes import table_of
 
 
@@ -103,3 +108,39 @@ def test_a_kind_without_a_prediction_is_known_once_it_was_seen():
     assert not predicted.rates(view).paired.any()
     seen = predicted.rates(view.but(learned={"use of a on v100": [30.0, 4.0]}))
     assert seen.paired[table.row("a", 1), table.row("a", 1), 0] > 0
+
+
+def test_on_a_real_cluster_company_comes_once_agents_have_seen_who_leaves_room():
+    compose({"policy": "horus", "estimation": "watched"})
+    scene = Scene("v100:2", policy="horus", estimation="watched")
+    scene.join()
+    for name, kind in zip("xyz", ("small", "large", "small")):
+        scene.job(name, steps=1e6, kind=kind)
+    scene.at(0.0)
+    assert scene.phase(2) is Phase.WAITING, "nothing is known of it"
+    alone = Beat((0.3, 0.95), (4.0, 14.0))
+    generation = {number: scene.live.launches.latest(number).generation for number in (0, 1)}
+    for second in range(1, 40):
+        scene.live.see(0, alone)
+        scene.live.tell(0, [Progress(number, generation[number], 2 * second, 0, 2.0) for number in (0, 1)])
+        scene.at(float(second))
+    state = scene.loop.state
+    assert state.learned["use of small on v100"] == pytest.approx([30.0, 4.0])
+    assert state.learned["measured 1 × small on v100"] == 2.0
+    assert scene.phase(2) is Phase.RUNNING
+    places = {number: scene.live.launches.latest(number).places for number in range(3)}
+    assert places[2] == places[0] != places[1]
+    scene.live.tell(0, [Progress(number, 1, 90, 0, 1.0) for number in (0, 2)])
+    scene.at(50.0)
+    assert state.learned["measured 1 × small on v100"] == 2.0, "a rate in company is not the kind's"
+    check_state(state, residents=2)
+    assert State.replay(scene.journal).digest() == state.digest()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [({"uses": {"a": (101.0, 1.0)}}, "uses"), ({"profiles": "h200_pairs"}, "profiles"), ({"speeds": {"v100": 0.0}}, "speeds")],
+)
+def test_bad_beliefs_are_told(parameters, field):
+    with pytest.raises(InputError, match=f"field '{field}'"):
+        Watched(**parameters)
