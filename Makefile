@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := out
 
+# Where one is told to write none, every process of the tests and of the demo would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test lint types imports unit browser postgres bench pictures clean
 
 help:
@@ -45,7 +48,7 @@ imports: setup
 	$(BIN)/lint-imports --no-cache
 
 unit: setup browser postgres
-	$(BIN)/pytest --numprocesses auto
+	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 # The report is tested in a real browser. As root on Debian it is installed; elsewhere those tests say that they were skipped.
 browser:

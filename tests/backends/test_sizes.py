@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fairlead.backends.world import Costs, World
+from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches
 from fairlead.testing import cluster
@@ -38,3 +39,21 @@ def test_another_size_runs_in_proportion_to_the_one_asked_for():
 
 def test_a_job_in_seconds_takes_longer_with_fewer_workers():
     assert rates(1, 4, 2, workers=4) == [0.25, 1.0, 0.5]
+
+
+def test_memory_is_judged_at_the_size_that_a_job_is_started_with_not_at_the_one_before():
+    table = ThroughputTable(
+        ("v100",), KEYS, ALONE, ALONE, np.zeros((4, 4, 1)), "made up", memory_gb=np.array([0.0, 20.0, 12.0, 7.0])
+    )
+    machine = Cluster((Node("n", "v100", 8),), (AcceleratorType("v100", 16.0),))
+    world, one = World(machine, table, Costs()), np.array([0])
+    world.arrive(0, Job("job", steps=1000.0, kind="net", workers=4))
+
+    def started(size: int) -> Launches:
+        return Launches(one, one, np.array([0, size]), np.arange(size))
+
+    assert world.out_of_memory(started(1)).tolist() == [0], "20 GB, of 16"
+    world.launch(started(2), 0.0)
+    world.stop(one, 1.0, saved=True)
+    assert world.out_of_memory(started(4)).tolist() == []
+    assert world.out_of_memory(started(1)).tolist() == [0]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError, InvalidPlan
+from fairlead.core.failure import Failure
 from fairlead.core.holdings import Holdings, ragged
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
 from fairlead.core.plan import Selection
@@ -122,6 +123,9 @@ def test_reasons_with_the_same_facts_are_equal_and_told_as_plain_data():
         Unplaced.nodes_down(1, up=0),
         Unplaced.no_place("x"),
         Unplaced.next_decision(),
+        Unplaced.not_chosen(1, free=1),
+        Unplaced.tried_again(Failure(), 1, 4),
+        Unplaced.failed(Failure("time limit"), 0, 1),
     ],
     ids=lambda reason: str(reason.code),
 )

@@ -42,6 +42,7 @@ def columns(draw, *values):
 
 
 ints = st.integers(0, 2**40)
+wholes = st.integers(-(2**31), 2**31)
 
 
 @st.composite
@@ -155,13 +156,18 @@ events = st.one_of(
     made(ev.ProgressReported, ints, finite, finite, finite),
     made(ev.JobsFinished, ints, finite),
     st.builds(
-        lambda t, w, c: ev.JobsFailed(t, np.array(c[0], np.int64), np.array(c[1]), w), moments, words, columns(ints, finite)
+        lambda t, w, c, how: ev.JobsFailed(t, np.array(c[0], np.int64), np.array(c[1]), w, *how),
+        moments,
+        words,
+        columns(ints, finite),
+        st.tuples(wholes, wholes, wholes),
     ),
     st.builds(
-        lambda t, w, c: ev.JobsInterrupted(t, np.array(c[0], np.int64), np.array(c[1]), w),
+        lambda t, w, c, how: ev.JobsInterrupted(t, np.array(c[0], np.int64), np.array(c[1]), w, *how),
         moments,
         st.booleans(),
         columns(ints, finite),
+        st.tuples(words, wholes, wholes, wholes),
     ),
 )
 

@@ -37,6 +37,19 @@ def appended(journal: PostgresJournal, start: int, end: int) -> None:
         journal.append(event)
 
 
+def begun(url: str) -> PostgresJournal:
+    """One with fifty events in it."""
+    journal = PostgresJournal(url)
+    appended(journal, 0, 50)
+    journal.commit()
+    return journal
+
+
+def check_and_close(journal: PostgresJournal) -> None:
+    check_continued(journal)
+    journal.close()
+
+
 def test_a_server_killed_in_the_middle_loses_nothing_it_acknowledged(server: PostgresServer) -> None:
     url = server.database()
     writer = Process(lambda acknowledge: write_on(PostgresJournal(url), acknowledge))
@@ -48,14 +61,11 @@ def test_a_server_killed_in_the_middle_loses_nothing_it_acknowledged(server: Pos
     server.start()
     journal = PostgresJournal(url)
     check_kept(journal, last_of(acknowledged))
-    check_continued(journal)
-    journal.close()
+    check_and_close(journal)
 
 
 def test_while_the_server_is_away_commits_fail_and_later_they_succeed(server: PostgresServer) -> None:
-    journal = PostgresJournal(server.database())
-    appended(journal, 0, 50)
-    journal.commit()
+    journal = begun(server.database())
     server.kill()
     appended(journal, 50, 60)
     for _ in range(2):
@@ -65,15 +75,12 @@ def test_while_the_server_is_away_commits_fail_and_later_they_succeed(server: Po
     server.start()
     journal.commit()
     assert journal.last == 60
-    check_continued(journal)
-    journal.close()
+    check_and_close(journal)
 
 
 def test_a_lost_connection_is_made_anew(postgres: PostgresServer) -> None:
     url = postgres.database()
-    journal = PostgresJournal(url)
-    appended(journal, 0, 50)
-    journal.commit()
+    journal = begun(url)
     end_connections(url)
     appended(journal, 50, 60)
     journal.commit()
@@ -81,15 +88,12 @@ def test_a_lost_connection_is_made_anew(postgres: PostgresServer) -> None:
     assert recover(journal)[0].digest() == State.replay(EVENTS[:60]).digest()
     end_connections(url)
     journal.snapshot(State.replay(EVENTS[:60]))
-    check_continued(journal)
-    journal.close()
+    check_and_close(journal)
 
 
 def test_a_commit_whose_answer_was_lost_is_not_written_twice(postgres: PostgresServer) -> None:
     url = postgres.database()
-    journal = PostgresJournal(url)
-    appended(journal, 0, 50)
-    journal.commit()
+    journal = begun(url)
     appended(journal, 50, 60)
     kept = list(journal._waiting)
     journal.commit()
@@ -97,8 +101,7 @@ def test_a_commit_whose_answer_was_lost_is_not_written_twice(postgres: PostgresS
     appended(journal, 60, 65)
     journal.commit()
     assert journal.last == 65
-    check_continued(journal)
-    journal.close()
+    check_and_close(journal)
 
 
 def test_who_lost_the_journal_to_another_writer_can_write_no_more(
@@ -106,9 +109,7 @@ def test_who_lost_the_journal_to_another_writer_can_write_no_more(
 ) -> None:
     monkeypatch.setattr("fairlead.journals.postgres.LOCK_WAIT_MS", 10)
     url = postgres.database()
-    first = PostgresJournal(url)
-    appended(first, 0, 50)
-    first.commit()
+    first = begun(url)
     end_connections(url)
     second = PostgresJournal(url)
     appended(first, 50, 60)
@@ -129,9 +130,7 @@ def test_who_lost_the_journal_to_its_own_dead_line_gets_it_back(
 ) -> None:
     monkeypatch.setattr("fairlead.journals.postgres.LOCK_WAIT_MS", 10)
     url = postgres.database()
-    journal = PostgresJournal(url)
-    appended(journal, 0, 50)
-    journal.commit()
+    journal = begun(url)
     database = journal._database
     ours = database._connection  # the server does not notice that nobody is at the other end any more
     database._connection = psycopg.connect(url)
@@ -141,6 +140,5 @@ def test_who_lost_the_journal_to_its_own_dead_line_gets_it_back(
     monkeypatch.setattr("fairlead.journals.postgres.LOCK_WAIT_MS", 500)
     appended(journal, 50, 60)
     journal.commit()
-    check_continued(journal)
-    journal.close()
+    check_and_close(journal)
     ours.close()

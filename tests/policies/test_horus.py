@@ -189,6 +189,42 @@ def test_in_a_batch_who_gets_on_with_anybody_is_left_for_who_does_not():
     matching.run()
 
 
+def test_the_next_in_line_moves_up_into_the_buffer_of_those_who_are_chosen_from():
+    """Beside the light one the heavy one is to go, which stands behind two others; with a small buffer it is not seen."""
+    line = (of("middle", "m1"), of("middle", "m2"), of("heavy", "h2"))
+    for beta, beside in ((1, "m1"), (2, "m1"), (3, "h2")):
+        harness = scene(on=machine(size=1), match=True, beta=beta).submit(of("light", "l"), *line)
+        harness.round()
+        assert together(harness) == {frozenset({"l", beside})}
+        harness.run()
+    harness = scene(on=machine(size=2), match=True, beta=2).submit(
+        of("light", "l"), of("light", "l2", most_slowdown=1.0), *line
+    )
+    harness.round()
+    assert frozenset({"l", "m1"}) in together(harness), "of the two middle ones, which is all that it sees"
+
+
+def ends_of(*jobs: Job, **parameters) -> float:
+    harness = scene(on=machine(size=1), most_jobs=parameters.pop("most_jobs", 1), **parameters).submit(*jobs).run()
+    return max(harness.ended_s(job.name) for job in jobs)
+
+
+def test_a_job_that_would_last_as_long_as_all_that_is_left_goes_first():
+    short = [of("light", f"s{i}", seconds=600.0) for i in range(12)]
+    long = of("light", "long", seconds=6000.0)
+    assert ends_of(*short, long, most_jobs=2) > 9000, "the short ones two at a time, and then the long one by itself"
+    assert ends_of(*short, long, most_jobs=2, critical=True) < 7600
+    harness = scene(on=machine(size=1), critical=True).submit(*short, of("light", "shorter", seconds=2000.0))
+    assert "shorter" not in harness.round().running, "there is time for it yet"
+
+
+def test_who_has_no_company_fills_all_places_of_its_accelerator_while_what_is_left_is_reckoned():
+    """4 × 600 s that want to be alone take 2,400 s of the accelerator, and a job of 1,900 s could still wait."""
+    alone = [of("light", f"s{i}", seconds=600.0, most_slowdown=1.0) for i in range(4)]
+    harness = scene(on=machine(size=1), critical=True).submit(*alone, of("light", "long", seconds=1900.0))
+    assert harness.round().running == {"s0"}
+
+
 # What is seen.
 
 
@@ -317,6 +353,21 @@ def test_a_newcomer_that_takes_half_of_anothers_speed_goes_back_after_the_warm_u
     assert [harness.round().suspended for _ in range(3)] == [set(), set(), {"w"}]
     harness.submit(of("middle", "m"))
     assert harness.round().running == {"l", "m"}
+    harness.run()
+
+
+def test_a_newcomer_that_must_be_left_alone_is_judged_when_it_need_not_be_any_more():
+    harness = scene("performance-aware-packing", on=machine(size=1), round_s=60.0)
+    harness.submit(of("light", "l"), of("worse", "w", min_run_s=200.0))
+    assert [harness.round().suspended for _ in range(5)] == [set(), set(), set(), set(), {"w"}]
+    harness.run()
+
+
+def test_a_trial_that_is_over_does_not_keep_others_from_theirs():
+    jobs = (of("light", "l1"), of("light", "l2"), of("worse", "w", min_run_s=7200.0), of("light", "l3"))
+    harness = scene("performance-aware-packing", on=machine(size=2), round_s=60.0).submit(*jobs)
+    assert harness.round().running == {"l1", "l2", "w"}
+    assert harness.round().launched == {"l3"}
     harness.run()
 
 

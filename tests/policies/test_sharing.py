@@ -160,7 +160,7 @@ def test_nobody_finishes_later_relative_to_its_share_than_must_be(seed, options)
             assert problem.value < 1 + 1e-9
 
 
-@each(seeds=12)
+@each(seeds=8)
 @pytest.mark.parametrize("normalized", [False, True])
 def test_total_throughput_is_the_largest_possible(seed, options, normalized):
     made = crowded(seed, **options)
@@ -191,7 +191,7 @@ def best_ratio(made: Moment, book: Together, floor: np.ndarray, *, normalized: b
     raise AssertionError("no ratio found")
 
 
-@each(seeds=12)
+@each(seeds=8)
 @pytest.mark.parametrize("normalized", [False, True])
 def test_the_throughput_per_cost_is_the_largest_possible(seed, options, normalized):
     made = crowded(seed, **options)
@@ -201,7 +201,7 @@ def test_the_throughput_per_cost_is_the_largest_possible(seed, options, normaliz
     assert lost(allocation) == pytest.approx(0.0, abs=1e-6 * ratio)
 
 
-@each(seeds=12)
+@each(seeds=8)
 @pytest.mark.parametrize("normalized", [False, True])
 def test_with_deadlines_kept_the_throughput_per_cost_is_the_largest_possible(seed, options, normalized):
     made = crowded(seed, deadlines=True, **options)
@@ -231,7 +231,7 @@ def reaches(made: Moment, book: Together, unit: np.ndarray, allocation, levels: 
     return book.as_dealt(x, allocation, problem)
 
 
-@each(seeds=10)
+@each(seeds=6)
 def test_levels_by_water_filling_are_those_of_the_textbook(seed, options):
     made = crowded(seed, weighted=True, **options)
     allocation, _ = MaxMinFairnessWaterFillingPerf(**options).allocate(made.view, None)
@@ -240,7 +240,7 @@ def test_levels_by_water_filling_are_those_of_the_textbook(seed, options):
     assert reaches(made, book, unit, allocation, textbook.fill([everybody])) >= 1 - 1e-6
 
 
-@each(seeds=8)
+@each(seeds=4)
 @pytest.mark.parametrize("fifo", [(), ("entity-1",), ("entity-0", "entity-1", "entity-2")], ids=["fair", "mixed", "fifo"])
 def test_levels_of_a_hierarchy_are_those_of_the_textbook(seed, options, fifo):
     made = crowded(seed, weighted=True, **options)

@@ -201,7 +201,7 @@ class Simulated:
             self._failures[number] = self._failures.get(number, 0) + 1
         last = np.array([self._failures[n] > self.world.jobs[n].retry_limit for n in jobs.tolist()], dtype=np.bool_)
         if len(again := jobs[~last]):
-            yield ev.JobsInterrupted(now, again, self.world.columns["base"][again], own_fault=True)
+            yield ev.JobsInterrupted(now, again, self.world.columns["base"][again], True, OUT_OF_MEMORY)
         if len(over := jobs[last]):
             yield ev.JobsFailed(now, over, np.full(len(over), now), OUT_OF_MEMORY)
 

@@ -81,6 +81,7 @@ class World:
         self.natural = False
         self.costly, self._saving, self._limited, self._in_part = False, False, False, False
         self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
+        self._saves_noted = False  # until somebody asks, a run began and was saved where its line of progress begins
 
     def arrive(self, number: int, job: Job) -> None:
         self._reserve(number + 1)
@@ -126,8 +127,9 @@ class World:
         holder, place = self.where.holdings(self.running).places(self.running)
         left: Floats = there - np.bincount(place, needs[self.row[holder]], minlength=self.cluster.size)
         short: list[int] = []
-        for number, begin, end in zip(launches.jobs.tolist(), launches.offsets.tolist(), launches.offsets[1:].tolist()):
-            mine, need = launches.accelerators[begin:end], float(needs[self.row[number]])
+        for index, number in enumerate(launches.jobs.tolist()):
+            mine = launches.accelerators[launches.offsets[index] : launches.offsets[index + 1]]
+            need = float(needs[self._row_launched(launches, index)[0]])
             if (left[mine] < need * (1 - 1e-9)).any():
                 short.append(number)
             else:
@@ -152,9 +154,10 @@ class World:
             c["run_started"][jobs] = since
         if self.costly:
             since = since + np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
-        c["since"][jobs] = c["began"][jobs] = c["kept_at"][jobs] = since
-        c["kept"][jobs] = c["base"][jobs]
-        self.started[jobs] = TRUE
+            self.started[jobs] = TRUE
+        c["since"][jobs] = since
+        if self._saves_noted:
+            self._note(jobs)
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
         return self._set_rates(jobs, now)
@@ -164,6 +167,7 @@ class World:
         does here goes on by the very same line, so that it ends at the same second; returned are the others, whose progress
         changes. Of who shares its accelerators, how much was saved before its company changed is not known: all of it."""
         jobs, c = launches.jobs, self.columns
+        self._note_saves()
         self.launch(launches, now)
         c["run_started"][jobs], c["ran"][jobs] = told.run_started_s, told.settled_run_s
         loaded = told.run_started_s + np.where(told.starts > 1, c["restart"][jobs], c["launch"][jobs])
@@ -188,6 +192,7 @@ class World:
         elif not self.costly:
             c["base"][jobs] = self.steps_at(jobs, now)
         else:  # the last seconds went into saving, at the speed of now, whenever that last changed
+            self._note_saves()
             until = np.maximum(now - c["save"][jobs], c["began"][jobs])
             done = c["base"][jobs] + c["rate"][jobs] * (until - c["since"][jobs])
             c["base"][jobs] = np.clip(done, c["kept"][jobs], c["steps"][jobs])
@@ -205,6 +210,7 @@ class World:
 
     def saved_steps(self, jobs: Ints, now: float) -> Floats:
         """Where the last checkpoint stands: that of the start, or the latest of the regular ones since."""
+        self._note_saves()
         c = self.columns
         whole = self._up_to_last_save(jobs, now - c["kept_at"][jobs])
         return np.where(whole > 0, self.steps_at(jobs, c["kept_at"][jobs] + whole), c["kept"][jobs])
@@ -238,6 +244,16 @@ class World:
         )
 
     # What the above are made of.
+
+    def _note_saves(self) -> None:
+        if not self._saves_noted:
+            self._saves_noted = True
+            self._note(self.running)
+
+    def _note(self, jobs: Ints) -> None:
+        c = self.columns
+        c["began"][jobs] = c["kept_at"][jobs] = c["since"][jobs]
+        c["kept"][jobs] = c["base"][jobs]
 
     def _leave(self, jobs: Ints) -> Ints:
         neighbours = self._sharing(jobs)
@@ -274,20 +290,24 @@ class World:
     def _resize(self, launches: Launches) -> None:
         """Look up who runs at another size or batch size than it asked for, or did so before."""
         for index, (number, workers) in enumerate(zip(launches.jobs.tolist(), launches.workers.tolist())):
-            kind, asked = self.jobs[number].kind, self.jobs[number].workers
-            wanted = 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])
             if number in self.natures:
-                self.natures.give(number, wanted)
+                self.natures.give(number, _batch_size(launches, index))
                 of_host = (launches.cpus, launches.host_memory_gb)
                 cpus, memory = (0.0 if column is None else float(column[index]) for column in of_host)
                 self.natures.give_of_host(number, cpus, memory)
-            elif number in self.serving:  # whose replicas do no more together than one
-                workers = asked
-            elif kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):
-                kind = kind_of(model_of(kind), wanted)
-            self.row[number], self.part[number] = self._row_at(kind, asked, workers)
-            self.asked[number] = launches.workers[index]
+            self.row[number], self.part[number] = self._row_launched(launches, index)
+            self.asked[number] = workers
             self._in_part = self._in_part or self.part[number] != 1.0
+
+    def _row_launched(self, launches: Launches, index: int) -> tuple[int, float]:
+        """The row of one of these at the size and batch size it is given, and the part of its rate."""
+        number, workers = int(launches.jobs[index]), int(launches.workers[index])
+        kind, asked, wanted = self.jobs[number].kind, self.jobs[number].workers, _batch_size(launches, index)
+        if number in self.serving and number not in self.natures:  # whose replicas do no more together than one
+            workers = asked
+        elif number not in self.natures and kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):
+            kind = kind_of(model_of(kind), wanted)
+        return self._row_at(kind, asked, workers)
 
     def _row_at(self, kind: str, asked: int, workers: int) -> tuple[int, float]:
         """The row for a size, and the part of its rate: with fewer or more workers than any row is about, in proportion."""
@@ -298,6 +318,7 @@ class World:
     def refresh(self, jobs: Ints, now: float) -> Ints:
         """Others came or went on their accelerators: progress goes on from here at the new speed. Nothing is saved by that."""
         c = self.columns
+        self._note_saves()
         if self._saving:
             c["kept"][jobs] = self.saved_steps(jobs, now)
             c["kept_at"][jobs] += self._up_to_last_save(jobs, now - c["kept_at"][jobs])
@@ -432,3 +453,8 @@ class World:
         self.type = np.concatenate((self.type, np.full(extra, -1, dtype=np.int64)))
         self.spread = np.concatenate((self.spread, np.zeros(extra, dtype=np.bool_)))
         self.started = np.concatenate((self.started, np.zeros(extra, dtype=np.bool_)))
+
+
+def _batch_size(launches: Launches, index: int) -> int:
+    """That one of these is given; 0: none."""
+    return 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])

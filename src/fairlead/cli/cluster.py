@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,6 +32,7 @@ from fairlead.runtime.control.keepable import check_keepable
 from fairlead.runtime.control.keeping import Retention
 from fairlead.runtime.logs import LogFormat, log_to_stderr
 from fairlead.runtime.orders import Ended
+from fairlead.runtime.people import CONNECTION, TOKEN, URL
 from fairlead.workloads.catalogue import accelerator_types
 
 if TYPE_CHECKING:
@@ -99,6 +102,9 @@ def serve(
     insecure: InsecureOption = False,
     metrics_open: MetricsOption = False,
     log_format: LogOption = "text",
+    checkpoints: Annotated[
+        Path | None, typer.Option("--checkpoints", help="Where jobs save, the same on all nodes. [default: ROOT/checkpoints]")
+    ] = None,
     keep_ended: Annotated[
         float, typer.Option("--keep-ended", help="Seconds for which checkpoints of ended jobs are kept.", min=0.0)
     ] = 7 * 86400.0,
@@ -126,12 +132,15 @@ def serve(
     for option, address in (("--http", http), ("--agents", agents)):
         mend = "--tls-cert and --tls-key"
         check_clear(option, address, encrypted=certificate is not None, insecure=insecure, mend=mend)
+    for option, seconds in (("term", term), ("grace", grace)):
+        if not math.isfinite(seconds):
+            raise InputError("command line", "a number of seconds", field=f"--{option}", value=seconds)
     scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(60.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
     keeping = Housekeeping(config, metrics_open, rules, keep_ended, certificate, term, grace)
-    serve_plane(machines, scheduler, Places(root, journal, http, agents), keeping)
+    serve_plane(machines, scheduler, Places(root, journal, http, agents, checkpoints), keeping)
 
 
 def agent(
@@ -140,7 +149,10 @@ def agent(
     accelerators: Annotated[str, typer.Option("--accelerators", help="Such as v100:4. [default: found by NVML]")] = "",
     root: Annotated[Path, typer.Option("--root", help="Where jobs' files and logs are kept.")] = Path(".fairlead-agent"),
     token_file: Annotated[Path | None, typer.Option("--token-file", help="A file with an agent's token.")] = None,
-    address: Annotated[str, typer.Option("--address", help="Where other nodes find this one.")] = "127.0.0.1",
+    address: Annotated[
+        str,
+        typer.Option("--address", help="Where other nodes find this one. [default: where it reaches the control plane from]"),
+    ] = "",
     user: Annotated[str, typer.Option("--user", help="Whom jobs run as, where the agent is root.")] = "",
     end_jobs: Annotated[bool, typer.Option("--end-jobs", help="When it is ended, let jobs save and end them too.")] = False,
     log_format: LogOption = "text",
@@ -241,7 +253,8 @@ def up(
 ) -> None:
     """Run a whole cluster on this machine: the control plane and an agent for each node. Ctrl-C lets jobs save, and ends it.
 
-    Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes.
+    Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes. With
+    another --root it says first what has to be set there for these to find it.
     """
     from fairlead.runtime.tls import check_clear
 
@@ -255,6 +268,9 @@ def up(
 
     def begun(people: str, control: str) -> None:
         write_whole(connection, orjson.dumps({"url": people, "token": (root / "admin.token").read_text()}))
+        if connection != CONNECTION:
+            token = (root / "admin.token").absolute()
+            note(f'in other terminals: export {URL}={people} {TOKEN}="$(cat {shlex.quote(str(token))})"')
         base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", control]
         base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
         for machine in machines.nodes:

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from fairlead.cli.job_table import job_table, told
 from fairlead.cli.output import JsonOption, note, out, print_json
-from fairlead.core.errors import InputError
+from fairlead.config.source import read_yaml
+from fairlead.core.errors import FairleadError, InputError
 from fairlead.runtime.packing import digest_of, pack
 from fairlead.runtime.tasks import TaskSpec, checked
 
@@ -26,6 +27,9 @@ MOST_LISTED = 1000
 MOST_IN_ARRAY = 10_000
 """Jobs that one submission makes of one task."""
 
+LAST_LINES = 5
+"""Of a job that failed; a trace's end and the error."""
+
 NameArgument = Annotated[str, typer.Argument(help="A job's name or number.")]
 
 
@@ -36,7 +40,13 @@ def submit(
     name: Annotated[str, typer.Option("--name", help="[default: job-NUMBER]")] = "",
     workers: Annotated[int, typer.Option("--workers", help="The gang's size.", min=1)] = 1,
     mode: Annotated[
-        str, typer.Option("--mode", help="elastic: it may be given another number of workers. Also: static, accordion, gns.")
+        str,
+        typer.Option(
+            "--mode", help="elastic: it may be given another number of workers. Also: static, accordion, gns, expert."
+        ),
+    ] = "",
+    kind: Annotated[
+        str, typer.Option("--kind", help="What it trains, as in 'resnet (batch size 32)'. [default: its script's name]")
     ] = "",
     types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
     steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
@@ -68,6 +78,7 @@ def submit(
         "name": name,
         "workers": workers if workers > 1 else None,
         "mode": mode,
+        "kind": kind,
         "types": types.split(",") if types else None,
         "steps": steps,
         "after": after,
@@ -103,7 +114,6 @@ def submit(
 
 
 def _task_in(file: str) -> dict[str, Any]:
-    from fairlead.config.source import read_yaml  # half of the time that the other verbs take to start
 
     written = read_yaml(file)
     written.mapping(TaskSpec.model_fields)
@@ -141,8 +151,9 @@ def queue(
 
 
 def info(name: NameArgument, json: JsonOption = False) -> None:
-    """Everything about one job."""
-    job = control_plane().job(name)
+    """Everything about one job; of one that failed also its last lines, where its log can be read."""
+    plane = control_plane()
+    job = _with_last_lines(plane, plane.job(name))
     if json:
         print_json(job)
         return
@@ -151,13 +162,31 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
 
 
 def why(name: NameArgument, json: JsonOption = False) -> None:
-    """Why a job does not run yet: who says so, and the numbers."""
-    job = control_plane().job(name)
+    """Why a job does not run, or failed: who says so, and the numbers; of one that failed also its last lines."""
+    plane = control_plane()
+    job = _with_last_lines(plane, plane.job(name))
     reason = job.get("reason")
     if json:
-        print_json({"name": job["name"], "phase": job["phase"], "reason": reason})
+        print_json({key: job.get(key) for key in ("name", "phase", "reason", "last_lines") if key in job or key == "reason"})
         return
-    out.print(f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else ""), highlight=False, soft_wrap=True)
+    told = f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else "")
+    out.print(told, highlight=False, markup=False, soft_wrap=True)
+    for line in job.get("last_lines", ()):
+        out.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _with_last_lines(plane: ControlPlane, job: dict[str, Any]) -> dict[str, Any]:
+    """Of a job that failed, or failed and has not begun again: what the worker who failed said last. Its log is on its node,
+    and may be away or gone."""
+    failure = job.get("last_failure")
+    if failure is None or job["phase"] == "running":
+        return job
+    try:
+        pieces = list(plane.logs(str(job["number"]), launch=job["starts"], rank=failure["rank"], tail=LAST_LINES))
+    except FairleadError:
+        return job
+    lines = "".join(piece["text"] for piece in pieces).splitlines()
+    return {**job, "last_lines": lines} if lines else job
 
 
 def cancel(name: NameArgument, json: JsonOption = False) -> None:

@@ -53,6 +53,7 @@ class Places:
     journal: str
     http: str
     agents: str
+    checkpoints: Path | None = None  # of jobs, the same on all nodes; None: with its files
 
     @property
     def kept(self) -> str:
@@ -188,7 +189,7 @@ def _plane(
         state,
         term_s=keeping.term_s,
         grace_s=keeping.grace_s,
-        checkpoints=str((places.root / "checkpoints").absolute()),
+        checkpoints=str((places.checkpoints or places.root / "checkpoints").absolute()),
         code=CodeStore(places.root / "code"),
         keep_ended_s=keeping.keep_ended_s,
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,

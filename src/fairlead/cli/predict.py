@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,14 +80,24 @@ def pair(
 def train(
     to: Annotated[Path, typer.Option("--out", help="Where the predictor is written.")],
     set_: SetOption = "h200",
+    without: Annotated[list[str] | None, typer.Option("--without", help="A family to leave out; several times.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Learn from a measured set and its pairs; the learner that errs least on what it has not seen is kept."""
     data, known, about = _data(set_)
     _tell_of_learners()
     at_once = _at_once(set_)
-    pairs = {**known.pairs, **at_once}
-    made = training.train(data, _busy(known), pairs, learners.there(), about, _multiprocessors(known), at_once)
+    pairs: Mapping[str, Pairs] = {**known.pairs, **at_once}
+    if without:
+        for family in without:
+            if family not in data.families:
+                offered = near_or_all(family, sorted(set(data.families)))
+                raise InputError("predict train", f"a family of the set; {offered}", field="without", value=family)
+        families = {name: one.family for name, one in known.alone.items()}
+        data, pairs = training.leaving_out(data, pairs, without, families)
+        about |= {"configurations": str(len(data)), "pairs": _told(pairs), "without": ", ".join(sorted(set(without)))}
+    finer = {mode: pairs[mode] for mode in at_once}
+    made = training.train(data, _busy(known), pairs, learners.there(), about, _multiprocessors(known), finer)
     made.save(to)
     if json:
         print_json({"out": str(to), "learner": made.utilization.learner, **made.about})
@@ -253,9 +264,12 @@ def _data(name: str) -> tuple[Dataset, Profiles, dict[str, str]]:
         "driver": about["driver"],
         "framework": f"torch {about['torch']}",
         "configurations": str(len(rows)),
-        "pairs": ", ".join(
-            f"{mode} {len({frozenset(pair) for pair in each})}" for mode, each in {**known.pairs, **_at_once(name)}.items()
-        ),
+        "pairs": _told({**known.pairs, **_at_once(name)}),
         "fingerprint": fingerprint(rows, features, *more),
     }
     return dataset(rows, features), known, from_
+
+
+def _told(pairs: Mapping[str, Pairs]) -> str:
+    """How many, by the way of sharing."""
+    return ", ".join(f"{mode} {len({frozenset(pair) for pair in each})}" for mode, each in pairs.items())

@@ -130,22 +130,31 @@ class JobsFinished:
 
 @dataclass(frozen=True, slots=True)
 class JobsFailed:
-    """Jobs ended without their last step, each at its own second, not later than the event's time."""
+    """Jobs ended without their last step, each at its own second, not later than the event's time. `why`, `code`, `node`
+    and `rank` are those of a `Failure`."""
 
     time: float
     jobs: Ints
     at: Floats
     why: str
+    code: int = 0
+    node: int = -1
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class JobsInterrupted:
-    """Jobs lost their accelerators and fell back to `steps`; `own_fault` where it counts against their retry limit."""
+    """Jobs lost their accelerators and fell back to `steps`; `own_fault` where it counts against their retry limit, and then
+    `why`, `code`, `node` and `rank` are those of a `Failure`."""
 
     time: float
     jobs: Ints
     steps: Floats
     own_fault: bool = False
+    why: str = ""
+    code: int = 0
+    node: int = -1
+    rank: int = 0
 
 
 Exogenous: TypeAlias = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from fairlead.core.failure import Failure
+
 
 class Code(enum.StrEnum):
     TOO_LARGE = "too-large"
@@ -20,6 +22,9 @@ class Code(enum.StrEnum):
     AFTER_NOBODY = "after-nobody"
     UNDECIDED = "undecided"
     PLANNED_LATER = "planned-later"
+    NOT_CHOSEN = "not-chosen"
+    TRIED_AGAIN = "tried-again"
+    FAILED = "failed"
 
 
 _TEXT = {
@@ -37,6 +42,9 @@ _TEXT = {
     Code.UNDECIDED: "nobody new starts for now, what was decided last stands: {what}",
     Code.PLANNED_LATER: "the plan has it in {rounds:g} of {window:g} rounds{when}; it is predicted to end at {rho:.2f} times"
     " its fair end, and a round costs {cost:.2g} of its budget",
+    Code.NOT_CHOSEN: "the policy left it out for now: needs {needed:accelerators}, free where it may run: {free:g}",
+    Code.TRIED_AGAIN: "its last try failed: {how}; try {next:g} of {tries:g} at the next decision",
+    Code.FAILED: "{how}, in try {at:g} of {tries:g}",
 }
 
 
@@ -125,5 +133,25 @@ class Unplaced:
         return Reason("policy", Code.PLANNED_LATER, facts)
 
     @staticmethod
+    def not_chosen(needed: float, *, free: float) -> Reason:
+        """Nobody stands before it, and yet it was not selected: such as in a round that is not its turn."""
+        return Reason("policy", Code.NOT_CHOSEN, (("needed", needed), ("free", free)))
+
+    @staticmethod
+    def tried_again(failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
+        told = _told(failure, node, "no more is known")
+        return Reason("loop", Code.TRIED_AGAIN, (*told, ("next", failures + 1), ("tries", tries)))
+
+    @staticmethod
+    def failed(failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
+        """The last of `tries`, or the one that used up what all together may take."""
+        return Reason("backend", Code.FAILED, (*_told(failure, node, "it failed"), ("at", failures + 1), ("tries", tries)))
+
+    @staticmethod
     def late(what: str, *, left_s: float, needed_s: float) -> Reason:
         return Reason("policy", Code.SLO_INFEASIBLE, (("what", what), ("left_s", left_s), ("needed_s", needed_s)))
+
+
+def _told(failure: Failure, node: str, unknown: str) -> tuple[tuple[str, float | str], ...]:
+    where = (("node", node),) if node else ()
+    return (("how", (failure.why or unknown) + (f" on {node}" if node else "")), *failure.facts, *where)

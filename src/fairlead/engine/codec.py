@@ -14,6 +14,7 @@ import orjson
 from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Floats, Ints, Node
 from fairlead.core.errors import JournalError
+from fairlead.core.holdings import offsets_of
 from fairlead.core.inference import Route
 from fairlead.core.job import Job
 from fairlead.core.plan import NO_LAUNCHES, Launches, RoundPlan
@@ -240,8 +241,7 @@ def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
     launches = NO_LAUNCHES
     if "launched" in record:
         workers = _ints(record["workers"])
-        offsets = np.zeros(len(workers) + 1, dtype=np.int64)
-        np.cumsum(workers, out=offsets[1:])
+        offsets = offsets_of(workers)
         sizes = _ints(record["batch_sizes"]) if "batch_sizes" in record else None
         accelerators = _ints(record["accelerators"])
         if len(accelerators) != offsets[-1]:
@@ -269,6 +269,27 @@ def _progress(event: ev.ProgressReported) -> dict[str, Any]:
         "rates": _column(event.rates),
         "since": _column(event.since),
     }
+
+
+_HOW = (("code", 0), ("node", -1), ("rank", 0))
+
+
+def _how(event: ev.JobsFailed | ev.JobsInterrupted) -> dict[str, int]:
+    return {name: getattr(event, name) for name, usual in _HOW if getattr(event, name) != usual}
+
+
+def _to_failed(r: Mapping[str, Any]) -> ev.JobsFailed:
+    return ev.JobsFailed(float(r["t"]), _ints(r["jobs"]), _floats(r["at"]), *_why_and_how(r, r["why"]))
+
+
+def _to_interrupted(r: Mapping[str, Any]) -> ev.JobsInterrupted:
+    jobs, steps = _ints(r["jobs"]), _floats(r["steps"])
+    return ev.JobsInterrupted(float(r["t"]), jobs, steps, r["own_fault"], *_why_and_how(r, r.get("why", "")))
+
+
+def _why_and_how(r: Mapping[str, Any], why: Any) -> tuple[str, int, int, int]:
+    code, node, rank = (_whole(name, r.get(name, usual), -_MOST_WHOLE, _MOST_WHOLE) for name, usual in _HOW)
+    return _of_sort(str, "why", why), code, node, rank
 
 
 _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
@@ -300,13 +321,15 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
     ev.FactsLearned: lambda e: {"e": "learned", "t": e.time, "facts": _plain(e.facts)},
     ev.ProgressReported: _progress,
     ev.JobsFinished: lambda e: {"e": "finished", "t": e.time, "jobs": e.jobs, "at": _column(e.at)},
-    ev.JobsFailed: lambda e: {"e": "failed", "t": e.time, "jobs": e.jobs, "at": _column(e.at), "why": e.why},
+    ev.JobsFailed: lambda e: {"e": "failed", "t": e.time, "jobs": e.jobs, "at": _column(e.at), "why": e.why, **_how(e)},
     ev.JobsInterrupted: lambda e: {
         "e": "interrupted",
         "t": e.time,
         "jobs": e.jobs,
         "steps": e.steps,
         "own_fault": e.own_fault,
+        **({"why": e.why} if e.why else {}),
+        **_how(e),
     },
 }
 
@@ -340,6 +363,6 @@ _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
         float(r["t"]), _ints(r["jobs"]), _floats(r["steps"]), _floats(r["rates"]), _floats(r["since"])
     ),
     "finished": lambda r: ev.JobsFinished(float(r["t"]), _ints(r["jobs"]), _floats(r["at"])),
-    "failed": lambda r: ev.JobsFailed(float(r["t"]), _ints(r["jobs"]), _floats(r["at"]), r["why"]),
-    "interrupted": lambda r: ev.JobsInterrupted(float(r["t"]), _ints(r["jobs"]), _floats(r["steps"]), r["own_fault"]),
+    "failed": _to_failed,
+    "interrupted": _to_interrupted,
 }

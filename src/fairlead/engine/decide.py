@@ -105,6 +105,8 @@ def why_waiting(plan: RoundPlan, number: int, job: Job, view: Snapshot) -> Reaso
     """Why a job that is alive does not run after this plan; every waiting job has an answer."""
     if (waits := view.waits.get(number)) is not None:
         return Unplaced.after(", ".join(_name(view, other) for other in waits.unfinished or (waits.lost,)))
+    if _not_yet_seen(plan, number, view):
+        return Unplaced.next_decision()
     known = plan.reasons.get(number)
     if known is not None:
         return known
@@ -119,7 +121,16 @@ def why_waiting(plan: RoundPlan, number: int, job: Job, view: Snapshot) -> Reaso
     if plan.head is not None and plan.head != number:
         head = view.job_of[plan.head]
         return Unplaced.behind(head.name, needed=head.workers)
-    return Unplaced.outranked(job.workers, free=max((plan.free[t] for t in suits), default=0))
+    free = max((plan.free[t] for t in suits), default=0)
+    return Unplaced.not_chosen(job.workers, free=free) if free >= job.workers else Unplaced.outranked(job.workers, free=free)
+
+
+def _not_yet_seen(plan: RoundPlan, number: int, view: Snapshot) -> bool:
+    """Whether a job has come, or come back to the line, since the plan was made; who was launched by it has come back."""
+    if number in plan.launches.jobs:
+        return True
+    since_s = (jobs.waiting_since_s[jobs.number == number] for jobs in (view.jobs, view.queued))
+    return any(bool((column > plan.time).any()) for column in since_s)
 
 
 def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:

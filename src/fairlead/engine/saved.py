@@ -12,6 +12,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fairlead.core import events as ev
 from fairlead.core.adaptation import Adaptations
 from fairlead.core.columns import FLOAT_COLUMNS, INT_COLUMNS
 from fairlead.core.errors import FairleadError, JournalError
+from fairlead.core.failure import Failure
 from fairlead.core.holdings import Holdings
 from fairlead.core.job import Phase
 from fairlead.core.plan import RoundPlan
@@ -100,6 +102,7 @@ def _arrays(state: State) -> Arrays:
         "floats": tuple(FLOAT_COLUMNS),
         "metrics": metrics,
         "adaptations": state.adaptations.to_data(),
+        "last_failure": {str(number): astuple(failure) for number, failure in sorted(state.last_failure.items())},
         "groups_since": {str(group): number for group, number in state.groups.since.items()},
         "codes": {column: tuple(codes) for column, codes in state._codes.items()},
     }
@@ -138,6 +141,7 @@ def _state(arrays: Arrays) -> State:
     state.scheduler, state.memo, state.learned = opened.scheduler, memo.memo, learned.facts
     state.journal = opened.journal
     state.refusals, state.routes = dict(planned.plan.refused), planned.plan.routes
+    state.last_failure = {int(number): Failure(*how) for number, how in about.get("last_failure", {}).items()}
     state.job_of = {event.number: event.job for event in submitted if isinstance(event, ev.JobSubmitted)}
     size = arrays["ints"].shape[1]
     state.next_number = size

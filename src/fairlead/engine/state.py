@@ -23,6 +23,7 @@ from fairlead.core.columns import (
 )
 from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.facts import about_whom, without_jobs
+from fairlead.core.failure import Failure
 from fairlead.core.holdings import NONE, Holdings
 from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
@@ -69,6 +70,7 @@ class State:
         self.routes: Routes = NO_ROUTES  # of those who serve requests; another mapping whenever one changes
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
+        self.last_failure: dict[int, Failure] = {}  # of who failed, or failed and is tried again
         self.journal = ""  # its name, where it has one
         self.any_min_run, self.weighted = False, False
         self.given = False  # whether a plan so far has said with which batch size, or how much of its host, a job is to run
@@ -206,7 +208,7 @@ class State:
         return bool(len(self.live) or len(self.queue))
 
     def digest(self) -> str:
-        """A fingerprint of everything that events determine; equal states have equal ones."""
+        """A fingerprint of everything that events determine and decisions can rest on; equal states have equal ones."""
         digest = hashlib.blake2b(digest_size=16)
         for name in ALL_COLUMNS:
             digest.update(np.ascontiguousarray(self.store.arrays[name][: self.next_number]).tobytes())
@@ -407,6 +409,7 @@ class State:
 
     def _failed(self, event: ev.JobsFailed) -> None:
         self._end(event.jobs, event.at, FAILED)
+        self.last_failure.update(dict.fromkeys(event.jobs.tolist(), Failure(event.why, event.code, event.node, event.rank)))
 
     def _interrupted(self, event: ev.JobsInterrupted) -> None:
         a = self.store.arrays
@@ -416,7 +419,9 @@ class State:
         self._settle(jobs, moment(event.time))
         a["base_steps"][jobs] = event.steps[hit]
         if event.own_fault:  # also of who failed while it was suspended
-            a["failures"][event.jobs[a["phase"][event.jobs] <= RUNNING]] += 1
+            tried = event.jobs[a["phase"][event.jobs] <= RUNNING]
+            a["failures"][tried] += 1
+            self.last_failure.update(dict.fromkeys(tried.tolist(), Failure(event.why, event.code, event.node, event.rank)))
 
     # What the above are made of.
 
@@ -483,6 +488,9 @@ class State:
         a["ended_s"][jobs] = time
         if self.learned and (left := without_jobs(self.learned, jobs.tolist())) is not self.learned:
             self.learned, self._blank = left, None
+        if self.last_failure:
+            for number in jobs.tolist():
+                self.last_failure.pop(number, None)
         if self.groups.sizes:
             whole = (a["base_steps"][jobs] >= a["steps"][jobs]) | done
             for group, number, all_steps in zip(a["group"][jobs].tolist(), jobs.tolist(), whole.tolist()):

@@ -23,7 +23,7 @@ import numpy as np
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.inference import Session
 from fairlead.policies.pooling import Pooled, accelerators_for, headroom, pooled
-from fairlead.policies.program import Program
+from fairlead.policies.program import Model, Program
 
 _NEARLY = 1e-6
 _LEAST_PART = 0.25  # of a level, for which it is worth to have a model on one more accelerator
@@ -72,15 +72,17 @@ def divided(wanted: Sequence[Wanted], seats: Seats) -> tuple[Mapping[str, Mappin
     seen = np.unique(rows)
     program = Program(
         "which accelerators answer which requests",
-        np.append(np.zeros(pairs), -1.0),
-        np.zeros(pairs + 1),
-        np.append(np.full(pairs, math.inf), math.inf),
-        np.concatenate((load[seen], np.full(len(places), -math.inf))),
-        np.concatenate((load[seen], np.zeros(len(places)))),
-        (
-            np.concatenate((np.searchsorted(seen, rows), len(seen) + at, len(seen) + np.arange(len(places)))),
-            np.concatenate((np.arange(pairs), np.arange(pairs), np.full(len(places), pairs))),
-            np.concatenate((np.ones(2 * pairs), np.full(len(places), -1.0))),
+        Model(
+            cost=np.append(np.zeros(pairs), -1.0),
+            lower=np.zeros(pairs + 1),
+            upper=np.full(pairs + 1, math.inf),
+            row_lower=np.concatenate((load[seen], np.full(len(places), -math.inf))),
+            row_upper=np.concatenate((load[seen], np.zeros(len(places)))),
+            entries=(
+                np.concatenate((np.searchsorted(seen, rows), len(seen) + at, len(seen) + np.arange(len(places)))),
+                np.concatenate((np.arange(pairs), np.arange(pairs), np.full(len(places), pairs))),
+                np.concatenate((np.ones(2 * pairs), np.full(len(places), -1.0))),
+            ),
         ),
     )
     values = program.solve().values
@@ -148,12 +150,14 @@ def _most(wanted: Sequence[Wanted], seats: Seats, level: float) -> tuple[Floats,
     pairs = np.arange(len(rows))
     program = Program(
         "how much of the requests accelerators can answer",
-        1 + 0.1 * smallness[rows],
-        np.zeros(len(rows)),
-        load[rows],
-        np.full(len(load) + len(places), -math.inf),
-        np.concatenate((load, np.full(len(places), level))),
-        (np.concatenate((rows, len(load) + at)), np.concatenate((pairs, pairs)), np.ones(2 * len(rows))),
+        Model(
+            cost=1 + 0.1 * smallness[rows],
+            lower=np.zeros(len(rows)),
+            upper=load[rows],
+            row_lower=np.full(len(load) + len(places), -math.inf),
+            row_upper=np.concatenate((load, np.full(len(places), level))),
+            entries=(np.concatenate((rows, len(load) + at)), np.concatenate((pairs, pairs)), np.ones(2 * len(rows))),
+        ),
     )
     values = program.solve().values.clip(0)
     used = np.bincount(at, values, len(places))

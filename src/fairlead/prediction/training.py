@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,18 @@ def _best(data: Dataset, learners: Mapping[str, Learner]) -> tuple[Utilization, 
 def kernels(data: Dataset) -> dict[str, float]:
     """How long a kernel takes on average, by name, as far as graphs say."""
     return {name: kernel_s(column) for name, column in zip(data.names, data.columns)}
+
+
+def leaving_out(
+    data: Dataset, pairs: Mapping[str, Pairs], families: Collection[str], of: Mapping[str, str]
+) -> tuple[Dataset, Mapping[str, Pairs]]:
+    """What is left to learn from without some families; `of` is the family by name."""
+    rest = np.array([row for row, family in enumerate(data.families) if family not in families], dtype=np.int64)
+    known = {
+        mode: {names: both for names, both in found.items() if not any(of[name] in families for name in names)}
+        for mode, found in pairs.items()
+    }
+    return data.only(rest), known
 
 
 def slowdown(pairs: Pairs, busy: Mapping[str, float]) -> Slowdown:

@@ -1,5 +1,5 @@
-"""Where a process listens. An address is read and taken before anything else is done, so that one that is wrong, or in use,
-leaves nothing behind."""
+"""Where a process listens, and is found. An address is read and taken before anything else is done, so that one that is wrong,
+or in use, leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -22,6 +22,18 @@ def port_of(option: str, address: str) -> int:
     if not host_of(address) or not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= LAST_PORT):
         raise InputError(option, f"host:port, with a port from 0 to {LAST_PORT}", field="address", value=address)
     return int(port)
+
+
+def own_address(towards: str) -> str:
+    """The address of this machine from which another one is reached; loopback where there is no way to it."""
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(host_of(towards), LAST_PORT, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind, protocol) as one:
+                one.connect(place)  # nothing is sent: it asks for the way only
+                return str(one.getsockname()[0])
+    except OSError:
+        pass
+    return "127.0.0.1"
 
 
 def bound(option: str, address: str) -> list[socket.socket]:

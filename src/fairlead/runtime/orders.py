@@ -45,6 +45,7 @@ class Given:
     batch_size: int = 0  # of the whole gang; 0: the job's own, -1: it tunes it
     cpus: float = 0.0  # for each worker; 0: nothing was said
     host_memory_gb: float = 0.0  # likewise
+    company: bool = False  # others are to run on its accelerators beside it, from the beginning on
     routed: Routed | None = None  # where it serves requests
 
 
@@ -151,6 +152,7 @@ class Ended:
     steps: int
     saved: int
     why: str = ""  # for people: what ended it, such as "killed 30 s after it was asked to stop"
+    rank: int = 0  # of the first that failed
 
 
 Told: TypeAlias = Progress | Metric | Wants | Ended

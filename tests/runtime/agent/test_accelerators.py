@@ -17,7 +17,9 @@ from fairlead.core.errors import InputError
 from fairlead.runtime.agent.accelerators import Accelerator, Accelerators, Sample, type_of
 from fairlead.runtime.agent.faults import RuntimeFault
 from fairlead.runtime.agent.session import Agent
+from fairlead.runtime.agent.sharing import MultiProcessService
 from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.orders import Given
 
 GB = 2**30
 
@@ -137,8 +139,16 @@ def test_the_sharing_service_is_started_when_a_second_job_comes(
     pipe = str(node.root / "mps" / "2-pipe")
     seen = [node.printed(launch).split()[:2] for launch in (alone, *others, elsewhere)]
     assert seen == [["None", "2"], [pipe, "GPU-2"], [pipe, "GPU-2"], ["None", "1"]]
-    node.supervisor.stop_sharing()
-    assert [json.loads(line) for line in calls.read_text().splitlines()] == [[["-d"], "", "GPU-2"], [[], "quit", "GPU-2"]]
+    first = replace(order(show + FOR_EVER, job=5), accelerators=(3,), given=Given(company=True))
+    assert node.printed(node.starts(first)).split()[:2] == [str(node.root / "mps" / "3-pipe"), "GPU-3"]
+    MultiProcessService(node.root / "mps").close()  # as an agent does that comes after this one
+    assert [json.loads(line) for line in calls.read_text().splitlines()] == [
+        [["-d"], "", "GPU-2"],
+        [["-d"], "", "GPU-3"],
+        [[], "quit", None],
+        [[], "quit", None],
+    ]
+    assert list((node.root / "mps").glob("*-pipe")) == []
 
 
 def test_an_agent_that_ends_its_jobs_ends_the_services_of_shared_accelerators_too(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -41,25 +43,37 @@ class Ears:
         answered()
 
 
+@contextlib.asynccontextmanager
+async def agent_of(root: Path, node: str, port: int) -> AsyncIterator[None]:
+    """An agent at work, in a thread."""
+    supervisor = Supervisor(root, Accelerators.spelled("v100:2"))
+    agent = Agent(supervisor, node, f"127.0.0.1:{port}")
+    thread = threading.Thread(target=agent.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        agent.stopping.set()
+        await asyncio.to_thread(thread.join)
+        supervisor.close()
+
+
+def listening() -> tuple[Hub, Ears]:
+    hub, ears = Hub(cluster("v100:2")), Ears()
+    hub.live = ears  # type: ignore[assignment]
+    return hub, ears
+
+
 @pytest.mark.parametrize("unheard", [Revoke(7, 2), Kill(7, 2)])
 def test_a_launch_that_never_arrived_has_ended_when_it_is_not_wanted_any_more(tmp_path: Path, unheard: Order) -> None:
     async def scene() -> None:
-        hub = Hub(cluster("v100:2"))
-        hub.live = ears = Ears()  # type: ignore[assignment]
+        hub, ears = listening()
         server, port = await hub.serve("127.0.0.1:0")
-        supervisor = Supervisor(tmp_path, Accelerators.spelled("v100:2"))
-        agent = Agent(supervisor, hub.cluster.nodes[0].name, f"127.0.0.1:{port}")
-        thread = threading.Thread(target=agent.run)
-        thread.start()
-        try:
-            await asyncio.wait_for(ears.joins.wait(), PATIENCE_S)
+        async with agent_of(tmp_path, hub.cluster.nodes[0].name, port), asyncio.timeout(PATIENCE_S):
+            await ears.joins.wait()
             hub.send(0, unheard)
-            assert await asyncio.wait_for(ears.words.get(), PATIENCE_S) == Ended(7, 2, 126, False, 0, 0, "it never came here")
-        finally:
-            agent.stopping.set()
-            await asyncio.to_thread(thread.join)
-            supervisor.close()
-            await server.stop(0)
+            assert await ears.words.get() == Ended(7, 2, 126, False, 0, 0, "it never came here")
+        await server.stop(0)
 
     asyncio.run(scene())
 
@@ -78,18 +92,10 @@ def test_an_agent_that_gets_no_answers_for_its_whole_term_tries_anew(tmp_path: P
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        supervisor = Supervisor(tmp_path, Accelerators.spelled("v100:2"))
-        agent = Agent(supervisor, "here", f"127.0.0.1:{port}")
-        thread = threading.Thread(target=agent.run)
-        thread.start()
-        try:
+        async with agent_of(tmp_path, "here", port), asyncio.timeout(PATIENCE_S):
             for _ in range(3):
-                assert (await asyncio.wait_for(hellos.get(), PATIENCE_S)).node == "here"
-        finally:
-            agent.stopping.set()
-            await asyncio.to_thread(thread.join)
-            supervisor.close()
-            await server.stop(0)
+                assert (await hellos.get()).node == "here"
+        await server.stop(0)
 
     asyncio.run(scene())
 
@@ -107,33 +113,23 @@ def test_what_a_job_said_last_while_nobody_listened_is_told_with_its_end(tmp_pat
     go, root = tmp_path / "go", tmp_path / "agent"
 
     async def scene() -> None:
-        hub = Hub(cluster("v100:2"))
-        hub.live = ears = Ears()  # type: ignore[assignment]
+        hub, ears = listening()
         server, port = await hub.serve("127.0.0.1:0")
-        supervisor = Supervisor(root, Accelerators.spelled("v100:2"))
-        agent = Agent(supervisor, hub.cluster.nodes[0].name, f"127.0.0.1:{port}")
-        thread = threading.Thread(target=agent.run)
-        thread.start()
-        try:
-            await asyncio.wait_for(ears.joins.wait(), PATIENCE_S)
+        async with agent_of(root, hub.cluster.nodes[0].name, port), asyncio.timeout(PATIENCE_S):
+            await ears.joins.wait()
             hub.send(0, order(LAST_WORDS.format(go=str(go))))
-            async with asyncio.timeout(PATIENCE_S):
-                while not (root / "jobs" / "1" / "1" / "record.json").exists():
-                    await asyncio.sleep(0.01)
-                hub.close()
-                await server.stop(0)
-                go.touch()
-                while not (root / "jobs" / "1" / "1" / "ended.json").exists():
-                    await asyncio.sleep(0.01)
-                server, _ = await hub.serve(f"127.0.0.1:{port}")
-                said = [await ears.words.get()]
-                while not isinstance(said[-1], Ended):
-                    said.append(await ears.words.get())
-            assert said[-2:] == [Metric(1, 1, "loss", 0.125), Ended(1, 1, 0, False, 0, 0)]
-        finally:
-            agent.stopping.set()
-            await asyncio.to_thread(thread.join)
-            supervisor.close()
+            while not (root / "jobs" / "1" / "1" / "record.json").exists():
+                await asyncio.sleep(0.01)
+            hub.close()
             await server.stop(0)
+            go.touch()
+            while not (root / "jobs" / "1" / "1" / "ended.json").exists():
+                await asyncio.sleep(0.01)
+            server, _ = await hub.serve(f"127.0.0.1:{port}")
+            said = [await ears.words.get()]
+            while not isinstance(said[-1], Ended):
+                said.append(await ears.words.get())
+            assert said[-2:] == [Metric(1, 1, "loss", 0.125), Ended(1, 1, 0, False, 0, 0)]
+        await server.stop(0)
 
     asyncio.run(scene())

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fairlead.core.cluster import Floats
+from fairlead.core.cluster import Bools, Floats
 from fairlead.core.snapshot import Snapshot
 
 ROUNDING = 1e-9
@@ -149,8 +149,9 @@ class Judge:
         return sum(self.slowdowns(looks, kind)) / len(looks)
 
     @cached_property
-    def _usual(self) -> Floats:
-        """Classes × types: how slow company is, both together, in the mean over all who are here and could share with it."""
+    def _costs(self) -> tuple[Floats, Bools]:
+        """Classes × types: how slow company is, both together, in the mean over all who are here and could share with it; and
+        whether anybody could."""
         rates = self.view.rates
         rows, count = np.unique(rates.row, return_counts=True)
         alone, paired = rates.alone[rows], rates.paired[np.ix_(rows, rows)]
@@ -158,13 +159,22 @@ class Judge:
             kept = alone[:, None, :] / paired
         both = (kept + kept.transpose(1, 0, 2)) / 2 - 1
         there = np.isfinite(both) * count[None, :, None]
-        usual = np.zeros_like(rates.alone)
+        usual, company = np.zeros_like(rates.alone), np.zeros(rates.alone.shape, dtype=np.bool_)
         mean = np.where(there > 0, both, 0.0) * there
         usual[rows] = 1 + mean.sum(axis=1) / np.maximum(there.sum(axis=1), 1)
-        return usual
+        company[rows] = there.sum(axis=1) > 0
+        return usual, company
+
+    @property
+    def usually(self) -> Floats:
+        return self._costs[0]
+
+    @property
+    def has_company(self) -> Bools:
+        return self._costs[1]
 
     def usual(self, look: Look, kind: int) -> float:
-        return float(self._usual[look.row, kind])
+        return float(self.usually[look.row, kind])
 
     def elsewhere(self, look: Look, kind: int, spread: bool) -> float | None:
         """What the newcomer loses, alone, to being on this type and, where it is a gang, on so many nodes; None: all."""

@@ -80,13 +80,15 @@ class PerformanceAwarePacking:
         floor = given.floor(set(moving))
         floor.enemies = frozenset((one, two) for one, two in enemies)
         joined = self._place(view, floor, given.looks, [*moving, *view.jobs.waiters.number.tolist()], trials)
+        due = any(trial["until_s"] <= view.time for trial in trials.values())
         trials = {**trials, **joined}
         changed = {"trials": trials, "enemies": enemies, "seen": own.get("seen")}
         if given.seen is not given.before:
             changed["seen"] = given.seen.to_memo()
         left = memo if changed == {"trials": {}, "enemies": [], "seen": None, **own} else changed
-        ends = [trial["until_s"] for trial in trials.values()]
-        return selected(floor, min([view.time if sent else math.inf, *ends])), left
+        ends = [trial["until_s"] for trial in trials.values() if trial["until_s"] > view.time]
+        again = [view.time if sent else math.inf, view.protection_ends if due else math.inf]
+        return selected(floor, min([*again, *ends])), left
 
     def _judged(
         self, view: Snapshot, own: Mapping[str, Any], groups: list[Group]
@@ -105,7 +107,11 @@ class PerformanceAwarePacking:
                 continue
             if view.time < trial["until_s"]:
                 trials[name] = trial
-            elif number not in bound and any(speed[other] <= (1 - self.drop) * before[other] for other in there):
+            elif not any(speed[other] <= (1 - self.drop) * before[other] for other in there):
+                continue
+            elif number in bound:  # it goes once it may
+                trials[name] = trial
+            else:
                 sent.add(number)
                 enemies += [sorted((number, other)) for other in there]
         return trials, sent, enemies
@@ -115,6 +121,7 @@ class PerformanceAwarePacking:
     ) -> dict[str, dict[str, Any]]:
         """Newcomers to their places, company only while there may be another trial; the trials that begin."""
         speed = dict(zip(view.jobs.number.tolist(), view.jobs.rate.tolist()))
+        open_ = sum(trial["until_s"] > view.time for trial in trials.values())
         begun: dict[str, dict[str, Any]] = {}
 
         def alone(number: int, kind: int) -> float:
@@ -122,7 +129,7 @@ class PerformanceAwarePacking:
             return float(view.rates.alone[looks[number].row, kind])
 
         for number in newcomers:
-            floor.company = len(trials) + len(begun) < self.trials
+            floor.company = open_ + len(begun) < self.trials
             spot = floor.best(looks[number], number)
             if spot is None:
                 continue

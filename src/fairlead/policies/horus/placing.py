@@ -4,8 +4,9 @@ place there is, in turn, or waits. All policies of this package end here."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -71,21 +72,23 @@ def placed(floor: Floor, looks: Mapping[int, Look], newcomers: Iterable[int], *,
     return found
 
 
-def matched(floor: Floor, looks: Mapping[int, Look], batch: Sequence[int]) -> list[int]:
-    """The same for a batch in which order does not matter: while there are idle accelerators, in turn; then always the one
-    whose place is best compared with what company usually costs it, so that who gets on with anybody is left for who does
-    not."""
-    left, found, hopeless = list(batch), list[int](), set[Look]()
-    while left:
-        spots = {look: floor.best(look) for look in {looks[number] for number in left} - hopeless}
+def matched(floor: Floor, looks: Mapping[int, Look], newcomers: Iterable[int], buffer: int) -> list[int]:
+    """The same with a choice among the first `buffer` who wait, into which the next moves up whenever one has found a place:
+    while there are idle accelerators, in turn; then always the one whose place is best compared with what company usually costs
+    it, so that who gets on with anybody is left for who does not."""
+    line, chosen, found, hopeless = iter(newcomers), list[int](), list[int](), set[Look]()
+    while True:
+        chosen = [number for number in chosen if looks[number] not in hopeless]
+        chosen += islice((number for number in line if looks[number] not in hopeless), buffer - len(chosen))
+        if not chosen:
+            return found
+        spots = {look: floor.best(look) for look in {looks[number] for number in chosen}}
         hopeless |= {look for look, spot in spots.items() if spot is None}
-        left = [number for number in left if looks[number] not in hopeless]
-        ranked = [(floor.bargain(looks[n], spot), at, n, spot) for at, n in enumerate(left) if (spot := spots[looks[n]])]
+        ranked = [(floor.bargain(looks[n], spot), at, n, spot) for at, n in enumerate(chosen) if (spot := spots[looks[n]])]
         if ranked:
             _, at, number, spot = min(ranked, key=lambda one: one[:2])
             floor.put(number, looks[number], spot)
-            found.append(left.pop(at))
-    return found
+            found.append(chosen.pop(at))
 
 
 def selected(floor: Floor, holds_until: float | None = math.inf) -> Selection:

@@ -10,6 +10,7 @@ company."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +21,8 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.horus.company import Judge, Limits, looks_of
+from fairlead.policies.horus.company import Judge, Limits, Look, looks_of
+from fairlead.policies.horus.critical import critical
 from fairlead.policies.horus.floor import Floor, Group
 from fairlead.policies.horus.placing import floor_of, less, matched, placed, running_groups, selected, stranded
 from fairlead.policies.horus.queues import clustered, in_turns
@@ -35,9 +37,10 @@ class Horus:
     ω₁ and ω₂. At most `most_jobs` share an accelerator, with a predicted utilization of at most `most_utilization` percent and
     at most a part `most_memory` of its memory. `slo`: nobody may be slower than so many times alone, unless it says itself how
     much it bears. Gangs from `local_from` workers on stand on few nodes before cost counts. For who has waited `starving_s`,
-    as many accelerators as it needs are kept free from newcomers. With `match` the jobs of a batch take places not in their
-    order, but as each gets on with who is there (Equation 3 over the batch). Once nobody waits, company in which somebody is
-    seen to be `unpack` times slower than alone is parted while accelerators are idle.
+    as many accelerators as it needs are kept free from newcomers. With `match` the first `beta` who wait take places not in
+    their order, but as each gets on with who is there (Equation 3 over the buffer). With `critical`, who would last as long as
+    all that is left goes before the queues. Once nobody waits, company in which somebody is seen to be `unpack` times slower
+    than alone is parted while accelerators are idle.
     """
 
     paper: ClassVar[str] = "Horus (Yeung et al., TPDS'21)"
@@ -52,6 +55,7 @@ class Horus:
     local_from: int = 8
     starving_s: float = 7200.0
     match: bool = False
+    critical: bool = False
     unpack: float = math.inf
 
     def __post_init__(self) -> None:
@@ -89,12 +93,10 @@ class Horus:
         floor.company = False
         newcomers = placed(floor, looks, sorted(parted))
         floor.company = True
-        starving, rest = self._waiting(view, judge)
+        starving, pressing, rest = self._waiting(view, judge, looks)
         newcomers += placed(floor, looks, (*sorted(homeless), *starving), starving=len(homeless) + len(starving))
-        if self.match:
-            newcomers += [number for batch in rest for number in matched(floor, looks, batch)]
-        else:
-            newcomers += placed(floor, looks, (number for batch in rest for number in batch))
+        newcomers += placed(floor, looks, pressing)
+        newcomers += matched(floor, looks, rest, self.beta) if self.match else placed(floor, looks, rest)
         if not len(view.jobs.waiters) and not parted and self.unpack < math.inf:
             newcomers += self._unpacked(view, floor)
         # How those do whom somebody left, and whether anybody still waits, is there to be seen next time.
@@ -138,16 +140,19 @@ class Horus:
                 moved.append(mover)
         return moved
 
-    def _waiting(self, view: Snapshot, judge: Judge) -> tuple[list[int], list[list[int]]]:
-        """Who starves, longest first, and all others in batches, in the order of their turns; by number."""
+    def _waiting(self, view: Snapshot, judge: Judge, looks: Mapping[int, Look]) -> tuple[list[int], list[int], list[int]]:
+        """Who starves, longest first; who is critical; and all others, in the order of their turns; by number."""
         jobs = view.jobs.waiters
         if not len(jobs):
-            return [], []
+            return [], [], []
         hungry = view.time >= jobs.waiting_since_s + self.starving_s
         starving = jobs.number[hungry][np.lexsort((jobs.number[hungry], jobs.waiting_since_s[hungry]))].tolist()
-        rest = jobs.only(~hungry)
+        fed = set(jobs.number[~hungry].tolist())
+        pressing = [number for number in critical(view, judge, looks) if number in fed] if self.critical else []
+        rest = jobs.only(~hungry & ~np.isin(jobs.number, pressing))
         queue = clustered(_features(view, judge, rest.number), self.queues)
-        return starving, [rest.number[batch].tolist() for batch in in_turns(queue, rest.waited_s, rest.number, self.beta)]
+        turns = in_turns(queue, rest.waited_s, rest.number, self.beta)
+        return starving, pressing, [number for batch in turns for number in rest.number[batch].tolist()]
 
     def _holds(self, view: Snapshot, judge: Judge, groups: list[Group], newcomers: set[int]) -> float:
         """Until when the answer is the same if nothing happens: somebody begins to starve, a minimum run ends, or there is a

@@ -56,7 +56,7 @@ def in_turns(queue: Ints, waited_s: Floats, number: Ints, beta: int) -> Iterator
     waited longest goes first, and within a batch queue x has w_x of every Σw places."""
     lines = {int(x): np.flatnonzero(queue == x) for x in np.unique(queue)}
     lines = {x: line[np.lexsort((number[line], -waited_s[line]))] for x, line in lines.items()}
-    while lines:
+    while len(lines) > 1:
         batch: list[tuple[float, int, int]] = []
         for x, line in lines.items():
             weight = len(line) * max(1.0, float(np.median(waited_s[line])))
@@ -66,3 +66,5 @@ def in_turns(queue: Ints, waited_s: Floats, number: Ints, beta: int) -> Iterator
         for x in {x for _, x, _ in batch}:
             lines[x] = lines[x][sum(1 for _, other, _ in batch if other == x) :]
         lines = {x: line for x, line in lines.items() if len(line)}
+    for line in lines.values():  # with nobody to share turns with
+        yield from (line[start : start + beta].tolist() for start in range(0, len(line), beta))

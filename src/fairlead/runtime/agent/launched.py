@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fairlead.client.page import Stage
+from fairlead.core.failure import signal_name
 from fairlead.runtime.agent.files import write_json
 from fairlead.runtime.agent.pages import Standing
 from fairlead.runtime.agent.records import ENDED, SETTLED, Record, Stop
@@ -89,18 +90,20 @@ class Launched:
     def ignored_reports(self) -> int:
         return self._reports.ignored if self._reports else 0
 
-    def revoke(self, now: float, grace_s: float | None = None) -> None:
-        """Once asked, asking again can only bring the end nearer."""
+    def revoke(self, now: float, grace_s: float | None = None, *, for_good: bool = False) -> None:
+        """Once asked, asking again can only bring the end nearer. `for_good`: nobody wants its first step any more, so that who
+        has not looked at its lease, and perhaps never will, is sent SIGTERM."""
         if self.ended is not None:
             return
         grace_s = self.record.grace_s if grace_s is None else grace_s
-        stop = Stop(now + grace_s, f"killed {grace_s:g} s after it was asked to stop", asked=True)
+        signalled = for_good and self.record.cooperative and all(_idle(worker.standing) for worker in self.workers)
+        stop = Stop(now + grace_s, f"killed {grace_s:g} s after it was asked to stop", asked=True, signalled=signalled)
         if self._stop is not None and self._stop.asked:
             if stop.deadline < self._stop.deadline:
                 self._stop_by(stop)
             return
         self._stop_by(stop if self._stop is None else replace(stop, deadline=min(stop.deadline, self._stop.deadline)))
-        if not self.record.cooperative:
+        if signalled or not self.record.cooperative:
             for worker in self.workers:
                 worker.ask()
         elif self.workers[0].record.rank == 0:
@@ -191,7 +194,7 @@ class Launched:
         standings = [worker.standing for worker in self.workers]
         exits = [worker.exit for worker in self.workers if worker.exit is not None]
         asked = self._stop is not None and self._stop.asked
-        if self.record.cooperative:
+        if self.record.cooperative and not (self._stop is not None and self._stop.signalled):
             clean = all(exit.code == 0 for exit in exits)
             yielded = clean and any(standing.stage == Stage.YIELDED for standing in standings)
         else:
@@ -210,6 +213,7 @@ class Launched:
             steps=standings[0].steps,
             saved=standings[0].saved,
             why=self._why(failed),
+            rank=0 if failed is None else failed.record.rank,
         )
         # A disk that takes nothing must not keep a job from ending; it can be told anew from the exits and pages.
         with contextlib.suppress(OSError):
@@ -235,10 +239,14 @@ class Launched:
             stop.write(self.directory)
 
 
+def _idle(standing: Standing) -> bool:
+    """Whether it has not done a step, or saved one, since it was launched."""
+    return standing.stage == Stage.STARTING and not standing.began_ns
+
+
 def _how(rank: int, exit: Exit) -> str:
     if exit.why:
         return f"worker {rank}: {exit.why}"
     if exit.code < 0:
-        name = signal.Signals(-exit.code).name if -exit.code in set(signal.Signals) else f"signal {-exit.code}"
-        return f"worker {rank} was ended by {name}"
+        return f"worker {rank} was ended by {signal_name(-exit.code)}"
     return f"worker {rank} ended with status {exit.code}"

@@ -21,6 +21,7 @@ from fairlead.runtime.agent.files import write_whole
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.agent.telling import Telling
 from fairlead.runtime.agent.term import LeaseTerm
+from fairlead.runtime.listening import own_address
 from fairlead.runtime.messages import (
     METHOD,
     PIECE,
@@ -42,7 +43,7 @@ from fairlead.runtime.messages import (
     decode,
     encode,
 )
-from fairlead.runtime.orders import Ended, Extend, Launch, Order, Reroute, Revoke, Told
+from fairlead.runtime.orders import Ended, Extend, Launch, Metric, Order, Reroute, Revoke, Told
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Agent:
     node: str
     control: str
     token: str = ""
-    address: str = "127.0.0.1"
+    address: str = ""  # where other nodes find this one; empty: where it reaches the control plane from
     credentials: grpc.ChannelCredentials | None = None
     clock: Callable[[], float] = time.monotonic
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -100,6 +101,7 @@ class Agent:
         self._telling = Telling()
         self._sequence = 0
         self._unheard: dict[int, tuple[Told, ...]] = {}
+        self._unanswered: dict[int, list[Metric]] = {}  # said in this stream, which may be dead
         self._deliveries = Deliveries(self.supervisor)
         self._next_sweep = self.clock() + SWEEP_S
         self._asked: list[float] = []  # when the beats were sent that have no answer yet
@@ -169,7 +171,7 @@ class Agent:
             self.supervisor.poll()
         place = self.supervisor.set_aside()
         log.warning("what was kept of the old journal's jobs is set aside", extra={"place": str(place)})
-        self._unheard, self._telling = {}, Telling()
+        self._unheard, self._unanswered, self._telling = {}, {}, Telling()
         self._work_for(journal)
 
     def _work_for(self, journal: str) -> None:
@@ -189,7 +191,7 @@ class Agent:
             has.type_name,
             len(has.devices),
             self._incarnation,
-            self.address,
+            self.address or own_address(self.control),
             tuple(sorted(running)),
             self._journal,
         )
@@ -207,13 +209,15 @@ class Agent:
                 self._term, self._grace_s = LeaseTerm(message.term_s), message.grace_s
                 self._renewed()
                 for sequence, told in self._unheard.items():
-                    said.put(Words(sequence, told))
+                    said.put(Words(sequence, (*self._lost_before(told), *told)))
+                self._unanswered = {}
                 self._ask(self._deliveries.again(), said)
             elif isinstance(message, OtherJournal):
                 raise _Other(message.journal)
             elif isinstance(message, Renewed):
                 self._renewed()
             elif isinstance(message, Heard):
+                self._unanswered.pop(message.sequence, None)
                 for job, generation in {(word.job, word.generation) for word in self._unheard.pop(message.sequence, ())}:
                     self.supervisor.acknowledge(job, generation)
             elif isinstance(message, Orders):
@@ -295,7 +299,15 @@ class Agent:
         ended = {(word.job, word.generation) for word in told if isinstance(word, Ended)}
         if ended:
             self._unheard[self._sequence] = tuple(word for word in told if (word.job, word.generation) in ended)
+        if metrics := [word for word in told if isinstance(word, Metric) and (word.job, word.generation) not in ended]:
+            self._unanswered[self._sequence] = metrics
         return Words(self._sequence, tuple(told))
+
+    def _lost_before(self, told: tuple[Told, ...]) -> list[Metric]:
+        """The last words of these that were said into a stream that nobody listened to any more."""
+        ended = {(word.job, word.generation) for word in told}
+        last = {(one.job, one.generation, one.name): one for words in self._unanswered.values() for one in words}
+        return [one for one in last.values() if (one.job, one.generation) in ended]
 
     def _renewed(self) -> None:
         """The lease counts from when the answered beat was sent, not from when the answer came."""

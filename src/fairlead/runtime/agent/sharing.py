@@ -1,5 +1,5 @@
-"""NVIDIA's Multi-Process Service for accelerators that jobs share: one control daemon for each of them, started when a second
-job comes to it and never before. Where `nvidia-cuda-mps-control` is absent, jobs that share an accelerator take turns on it,
+"""NVIDIA's Multi-Process Service for accelerators that jobs share: one control daemon for each of them, started when two jobs
+are to run on it and never before. Where `nvidia-cuda-mps-control` is absent, jobs that share an accelerator take turns on it,
 which is what CUDA does by itself. A job that came first keeps running outside of the service until it is launched again."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fairlead.runtime.agent.accelerators import Accelerator
 from fairlead.runtime.agent.faults import faults_of
+from fairlead.runtime.agent.files import remove
 
 CONTROL = "nvidia-cuda-mps-control"
 _PATIENCE_S = 10.0
@@ -44,11 +45,16 @@ class MultiProcessService:
         return self._started[place]
 
     def close(self) -> None:
-        for variables in self._started.values():
-            self._tell([], variables, b"quit\n")
+        """Ends all of them, those included that an earlier agent on this root started."""
+        if self._program is None:
+            return
+        for pipes in sorted(self._root.glob("*-pipe")):
+            if self._tell([], {"CUDA_MPS_PIPE_DIRECTORY": str(pipes)}, b"quit\n"):
+                remove(pipes)
         self._started.clear()
 
-    def _tell(self, arguments: list[str], variables: dict[str, str], words: bytes = b"") -> None:
+    def _tell(self, arguments: list[str], variables: dict[str, str], words: bytes = b"") -> bool:
+        """Whether it was heard out."""
         assert self._program is not None
         with faults_of(self._program):
             try:
@@ -62,4 +68,5 @@ class MultiProcessService:
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                return
+                return False
+        return True

@@ -171,7 +171,7 @@ class Starter:
             checkpoints=checkpoints,
             inherited={**inherited, **(user.variables if user else {})},
         )
-        if Counter([*held, *launch.accelerators])[accelerator] > 1:
+        if launch.given.company or Counter([*held, *launch.accelerators])[accelerator] > 1:
             environment.update(self._sharing.variables(accelerator, device))
         return Errand(
             command=[*launch.task.prefix, *launch.task.command],

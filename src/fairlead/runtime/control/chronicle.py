@@ -91,7 +91,8 @@ class Chronicle:
 
     @_tell.register
     def _interrupted(self, event: ev.JobsInterrupted) -> None:
-        self._each("job interrupted", event.jobs, logging.WARNING, own_fault=event.own_fault)
+        more = {"why": event.why} if event.why else {}
+        self._each("job interrupted", event.jobs, logging.WARNING, own_fault=event.own_fault, **more)
 
     def _each(self, what: str, jobs: Ints, level: int = logging.INFO, **more: Any) -> None:
         for number in jobs.tolist():

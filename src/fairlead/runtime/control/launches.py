@@ -37,6 +37,8 @@ class Outcome:
     code: int = 0
     why: str = ""
     asked: bool = False  # to leave, before that
+    node: int = -1  # where it failed
+    rank: int = 0  # who did
 
 
 @dataclass(frozen=True)
@@ -349,6 +351,7 @@ def _outcome(run: Running) -> Outcome:
     bad = None if overstayed else next((end for end in ends if end.code), None)
     whole = len(ends) == len(run.seats)
     end = bad or (ends[0] if ends else None)
+    node = next((place for place, told in run.ended.items() if told is bad), -1)
     code, why = (end.code, end.why) if end is not None else (0, "its node is gone" if run.lost else "it had not begun")
     if run.dropped:
         fate = Fate.DROPPED
@@ -360,7 +363,7 @@ def _outcome(run: Running) -> Outcome:
         fate = Fate.YIELDED
     else:
         fate = Fate.LOST
-    return Outcome(*run.key, fate, run.saved, code, why, run.revoked)
+    return Outcome(*run.key, fate, run.saved, code, why, run.revoked, node, 0 if bad is None else bad.rank)
 
 
 def _may_leave_so(run: Running, end: Ended) -> bool:

@@ -10,9 +10,9 @@ import numpy as np
 
 from fairlead.core.adaptation import flags_of
 from fairlead.core.job import Phase
-from fairlead.engine.decide import why_waiting
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.engine.why import node_of, why_not_running
 from fairlead.estimation.measured import measured_rates
 from fairlead.runtime.messages import Beat
 from fairlead.runtime.tasks import UNKNOWN_STEPS
@@ -44,17 +44,18 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         "workers": job.workers,
         "mode": job.mode,
         "priority": job.priority,
+        "now_s": now,
         "submitted_s": float(a["submitted_s"][number]),
         "first_started_s": finite(float(a["first_started_s"][number])),
         "ended_s": finite(float(a["ended_s"][number])),
         "steps": job.steps,
         "steps_known": job.steps != UNKNOWN_STEPS,
-        "steps_done": min(done, job.steps),
+        "steps_done": min(done, job.steps) if phase is not Phase.FINISHED or job.steps != UNKNOWN_STEPS else None,
         "rate": float(a["rate"][number]),
         "left_s": _left(job.steps, done, float(a["rate"][number])),
         "starts": int(a["starts"][number]),
         "preemptions": int(a["preemptions"][number]),
-        "failures": int(a["failures"][number]),
+        "failures": int(a["failures"][number]) + _last_straw(state, number, phase),
         "accelerator_s": service_of(state, number, now),
         "type": state.cluster.type_names[int(a["type"][number])] if len(held) else None,
         "nodes": sorted({state.cluster.nodes[int(node)].name for node in state.cluster.node_of[held]}),
@@ -67,10 +68,19 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         record["regimes"] = [{"batch_size": regime.batch_size, "from_steps": regime.from_steps} for regime in regimes]
     if flags := flags_of(job, regimes, overran):
         record["flags"] = list(flags)
+    if (failure := state.last_failure.get(number)) is not None:
+        where = {"node": node_of(state, failure), "rank": failure.rank}
+        record["last_failure"] = {"why": failure.why, **dict(failure.facts), **where}
     reason = why(loop, number, now)
     if reason is not None:
         record["reason"] = reason
     return record
+
+
+def _last_straw(state: State, number: int, phase: Phase) -> bool:
+    """Whether a job has failed of one more failure of its own; a time limit is none."""
+    failure = state.last_failure.get(number)
+    return phase is Phase.FAILED and failure is not None and failure.code != 0
 
 
 def _left(steps: float, done: float, rate: float) -> float | None:
@@ -80,14 +90,7 @@ def _left(steps: float, done: float, rate: float) -> float | None:
 
 def why(loop: Loop, number: int, now: float) -> dict[str, Any] | None:
     """Why a job does not run: who says so, the code, the numbers, and a sentence. None where it runs or has ended well."""
-    state = loop.state
-    phase = Phase(int(state.store.arrays["phase"][number]))
-    if phase in (Phase.REFUSED, Phase.CANCELLED):
-        reason = state.refusals.get(number)
-    elif phase in (Phase.QUEUED, Phase.WAITING) and loop.plan is not None:
-        reason = why_waiting(loop.plan, number, state.job_of[number], state.snapshot(max(now, state.time)))
-    else:
-        return None
+    reason = why_not_running(loop.state, loop.plan, number, now)
     if reason is None:
         return None
     return {"by": reason.by, "code": str(reason.code), "facts": dict(reason.facts), "text": reason.text}

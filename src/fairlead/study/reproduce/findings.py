@@ -140,7 +140,20 @@ class Stack:
     groups: Sequence[str]  # of each layer
 
 
-Picture: TypeAlias = Lines | Distribution | Stack
+@dataclass(frozen=True)
+class Points:
+    """Clouds of points: a label, and the points' x and y."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    clouds: Sequence[tuple[str, Sequence[float], Sequence[float]]]
+    log_x: bool = False
+    ticks: Sequence[str] = ()  # where x counts names from 0, these names
+
+
+Picture: TypeAlias = Lines | Distribution | Stack | Points
 
 
 @dataclass(frozen=True)

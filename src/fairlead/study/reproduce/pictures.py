@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fairlead.report.figures import LOOK, canvas, line_style
 from fairlead.report.palette import colour_of
-from fairlead.study.reproduce.findings import Distribution, Lines, Picture, Stack
+from fairlead.study.reproduce.findings import Distribution, Lines, Picture, Points, Stack
+
+MOST_LEVEL = 8  # names along an axis
 
 
 def png(picture: Picture) -> bytes:
@@ -21,6 +24,8 @@ def png(picture: Picture) -> bytes:
             _lines(axes, picture)
         elif isinstance(picture, Distribution):
             _distribution(axes, picture)
+        elif isinstance(picture, Points):
+            _points(axes, picture)
         else:
             _stack(axes, picture)
         axes.set_title(picture.title)
@@ -40,8 +45,7 @@ def _lines(axes: Any, picture: Lines) -> None:
             spread = np.array(line.spread)
             axes.fill_between(x, y - spread, y + spread, color=colour_of(number), alpha=0.15, linewidth=0)
     axes.set_ylabel(picture.y)
-    if picture.ticks:
-        axes.set_xticks(range(len(picture.ticks)), picture.ticks)
+    _ticks(axes, picture.ticks)
     if picture.log_x:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -49,6 +53,22 @@ def _lines(axes: Any, picture: Lines) -> None:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
+
+
+def _points(axes: Any, picture: Points) -> None:
+    for number, (label, x, y) in enumerate(picture.clouds):
+        axes.scatter(x, y, s=9, alpha=0.7, color=colour_of(number), label=label or None, linewidth=0)
+    axes.set_ylabel(picture.y)
+    _ticks(axes, picture.ticks)
+    if picture.log_x:
+        axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+
+
+def _ticks(axes: Any, names: Sequence[str]) -> None:
+    """Upright where they would run into each other."""
+    if names:
+        axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > MOST_LEVEL else 0)
 
 
 def _distribution(axes: Any, picture: Distribution) -> None:

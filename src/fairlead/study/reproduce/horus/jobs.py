@@ -33,6 +33,13 @@ def trace(name: str, count: int, trainings: Sequence[Measured], seed: int) -> Tr
     return _month(count, trainings, seed) if name == MONTH else _classes(name, count, trainings, seed)
 
 
+def longest_first(jobs: Trace, trainings: Sequence[Measured]) -> Trace:
+    """The same jobs, submitted by their run time alone."""
+    speed = {one.kind: one.steps_per_s for one in trainings}
+    ordered = sorted(jobs.jobs, key=lambda job: -job.steps / (speed[job.kind] * job.workers))
+    return Trace.of(ordered, f"{jobs.name}, longest first")
+
+
 def _classes(name: str, count: int, trainings: Sequence[Measured], seed: int) -> Trace:
     drawn = stream(seed, "horus", name)
     classes = drawn.permutation(np.repeat(np.arange(4), _parts(SHARES[name], count)))

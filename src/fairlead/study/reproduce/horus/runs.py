@@ -17,7 +17,7 @@ from fairlead.core.job import Phase
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.study.reproduce.case import Answer, CaseFailed
-from fairlead.study.reproduce.horus.jobs import trace
+from fairlead.study.reproduce.horus.jobs import longest_first, trace
 from fairlead.study.reproduce.horus.truth import H200, MeasuredPairs
 from fairlead.study.reproduce.world import World
 from fairlead.study.simulate import Simulation, simulate
@@ -25,6 +25,7 @@ from fairlead.workloads.trace import Trace
 
 ROUND_S, RESTART_S = 60.0, 30.0
 SLO = 1.5
+TRUTH = "oracle"
 POINTS = 120
 
 
@@ -37,10 +38,12 @@ class Arm:
 
 
 FIFO, OBP, PAB = Arm("FIFO", "fifo"), Arm("OBP", "opportunistic-packing"), Arm("PAB", "performance-aware-packing")
-HORUS = Arm("Horus", "horus")
-MATCHING = Arm("Horus, matching", "{name: horus, match: true}")
-UNPACKING = Arm("Horus, matching and unpacking", "{name: horus, match: true, unpack: 1.2}")
-TESTBED = (FIFO, PAB, OBP, HORUS, MATCHING, UNPACKING)
+CHOOSING = "match: true, unpack: 1.2"
+"""What the presets add to Horus' Algorithm 1."""
+HORUS = Arm("Horus", f"{{name: horus, {CHOOSING}}}")
+SOONEST = Arm("Horus for makespan", f"{{name: horus, {CHOOSING}, critical: true}}")
+PLAIN = Arm("Horus, Algorithm 1", "horus")
+TESTBED = (FIFO, PAB, OBP, HORUS, SOONEST, PLAIN)
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,16 @@ class Run:
     workload: str
     jobs: int
     seed: int
+    told: bool = False  # true slowdowns, in place of predictions
+    longest_first: bool = False  # in the order of submission
 
     def run(self, world: World) -> Answer:
         assert isinstance(world, MeasuredPairs)
-        scheduler = {"policy": yaml.safe_load(self.policy), "estimation": world.believed(), "rounds": ROUND_S}
+        estimation = TRUTH if self.told else world.believed()
+        scheduler = {"policy": yaml.safe_load(self.policy), "estimation": estimation, "rounds": ROUND_S}
         jobs = trace(self.workload, self.jobs, world.trainings, self.seed)
+        if self.longest_first:
+            jobs = longest_first(jobs, world.trainings)
         machine = Cluster.parse(self.cluster, (H200,))
         config, journal = SchedulerConfig.from_data(scheduler, "study"), MemoryJournal()
         given = Simulation(jobs, machine, config, world.table, Costs(restart_s=RESTART_S), seed=self.seed)

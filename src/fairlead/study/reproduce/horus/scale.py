@@ -17,6 +17,7 @@ class Scale:
     month_nodes: int
     month_seeds: tuple[int, ...]
     queues: tuple[int, ...]  # for the effect of k
+    learners: tuple[str, ...] = ("linear", "lightgbm", "xgboost", "random-forest")
 
     @property
     def cluster(self) -> str:
@@ -46,7 +47,7 @@ def _told(seeds: tuple[int, ...]) -> str:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("tiny", 12, 3, (0,), 24, 8, (0,), (1, 3)),
+        Scale("tiny", 12, 3, (0,), 24, 8, (0,), (1, 3), ("linear",)),
         Scale("small", 100, 12, (0, 1, 2, 3, 4), 100, 32, (0, 1, 2), (1, 3, 5)),
         Scale("medium", 100, 12, (0, 1, 2, 3, 4), 398, 128, (0, 1, 2), (1, 3, 4, 5)),
         Scale("full", 100, 12, (0, 1, 2, 3, 4), 398, 128, (0, 1, 2, 3, 4), (1, 2, 3, 4, 5)),

@@ -1,5 +1,5 @@
 """What is true in Horus' studies, and what its scheduler believes. Two who share an accelerator are as slow as they were
-measured to be; the scheduler knows a model of that, and predictions of how busy jobs keep an accelerator."""
+measured to be; the scheduler knows what a predictor says of their graphs, which has not seen half of their families."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-import numpy as np
-
 from fairlead.core.cluster import AcceleratorType
-from fairlead.core.rng import stream
-from fairlead.prediction.interference import Slowdown, fit
+from fairlead.prediction.dataset import dataset
+from fairlead.prediction.interference import Slowdown
+from fairlead.prediction.predictor import Predictor, trained
 from fairlead.prediction.profiles import Profiles, profiles
+from fairlead.profiling.results import measured
 from fairlead.study.reproduce.world import World
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.shared_table import Measured, shared_table
@@ -21,14 +21,13 @@ from fairlead.workloads.shared_table import Measured, shared_table
 H200 = AcceleratorType("h200", 141.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 SHARING = "time-slicing"
-OFF = 0.25
-"""How far a prediction for a training that was not seen is off, as a standard deviation of its logarithm: what a predictor must
-keep to where a family was left out."""
+HALF = "{}_half"
+"""The predictor that was trained without half of a device's families: those that it names as `without`."""
 
 
 @dataclass(frozen=True)
 class MeasuredPairs(World):
-    """`device` is a measured set that ships. Every second of its configurations, by utilization, was seen by the predictor."""
+    """`device` is a measured set that ships."""
 
     device: str = "h200"
 
@@ -50,10 +49,15 @@ class MeasuredPairs(World):
 
     @property
     def beliefs_are(self) -> str:
+        unseen = len(self.trainings) - len(self.seen)
         return (
-            f"utilization and memory of every second training as measured, of the others off by {100 * OFF:.0f} % (log-normal);"
-            " slowdowns by a model that was fitted to the pairs of those"
+            "utilization and memory that a predictor says of each training's graph, and slowdowns by its model; it was trained"
+            f" without {self.predictor.about['without']}, and so has seen nothing of {unseen} of the {len(self.trainings)}"
         )
+
+    @property
+    def predictor(self) -> Predictor:
+        return trained(HALF.format(self.device))
 
     @property
     def trainings(self) -> tuple[Measured, ...]:
@@ -62,34 +66,29 @@ class MeasuredPairs(World):
 
     @cached_property
     def seen(self) -> frozenset[str]:
-        return frozenset(one.kind for one in self.trainings[::2])
+        """Kinds of whose family the predictor has learned."""
+        without = self.predictor.about["without"].split(", ")
+        alone = _profiles(self.device).alone
+        return frozenset(one.kind for one in self.trainings if alone[one.kind].family not in without)
 
     @cached_property
     def uses(self) -> dict[str, tuple[float, float]]:
         """Believed utilization in percent, and memory in GB, by kind."""
-        believed = {}
-        for one in self.trainings:
-            busy, memory = one.utilization, one.memory_gb
-            if one.kind not in self.seen:
-                off = np.exp(OFF * stream(0, "horus", "prediction", one.kind).standard_normal(2))
-                busy, memory = min(busy * off[0], 100.0), memory * off[1]
-            believed[one.kind] = (round(float(busy), 3), round(float(memory), 3))
-        return believed
+        known = dataset(measured(self.device)[1], measured(f"{self.device}_features")[1])
+        columns = dict(zip(known.names, known.columns))
+        asked = [columns[one.kind] for one in self.trainings]
+        busy, memory = self.predictor.utilization.percent(asked), self.predictor.memory.mb(asked) / 1024
+        believed = zip(self.trainings, busy.tolist(), memory.tolist())
+        return {one.kind: (round(percent, 3), round(gb, 3)) for one, percent, gb in believed}
 
-    @cached_property
+    @property
     def model(self) -> Slowdown:
-        return fitted([one for one in self.trainings if one.kind in self.seen], _profiles(self.device))
+        return self.predictor.slowdown[SHARING]
 
     def believed(self) -> dict[str, Any]:
         """The estimation of a scheduler file."""
         uses = {kind: list(use) for kind, use in self.uses.items()}
         return {"name": "predicted", "uses": uses, "below": list(self.model.below), "above": list(self.model.above)}
-
-
-def fitted(trainings: list[Measured], known: Profiles) -> Slowdown:
-    """The model of all pairs of these."""
-    pairs = [(a.utilization, b.utilization, known.slowdowns(a.kind, b.kind, SHARING)[0]) for a in trainings for b in trainings]
-    return fit(*np.array(pairs).T)
 
 
 @lru_cache(maxsize=2)

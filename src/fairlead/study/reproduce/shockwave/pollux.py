@@ -1,5 +1,5 @@
-"""Pollux' own jobs (§8.7 and appendix J): Shockwave beside Pollux, which changes the number of workers too (Figure 11), and beside
-others who do not (Figure 17). All have the batch sizes that jobs had under Pollux (`replayed.py`)."""
+"""Pollux' own jobs (§8.7 and appendix J): Shockwave beside Pollux, which changes the number of workers too (Figure 11), and
+beside others who do not (Figure 17). All have the batch sizes that jobs had under Pollux (`replayed.py`)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,13 @@ def read_pollux(scale: Scale, answers: Answers) -> Findings:
     rows = [
         row("average JCT, Shockwave / Pollux", 3.0, partial(times, average_jct)),
         row("accelerator time of a job, Shockwave / Pollux", 2.4, partial(times, hours)),
-        row("makespan, Shockwave / Pollux", 1.1, partial(times, makespan), wants=Wants.MOST, note="similar, in the paper's words"),
+        row(
+            "makespan, Shockwave / Pollux",
+            1.1,
+            partial(times, makespan),
+            wants=Wants.MOST,
+            note="similar, in the paper's words",
+        ),
         row("worst ρ, Pollux / Shockwave", 1.0, partial(fairer, worst_rho), wants=Wants.MORE),
         row("unfair jobs of Shockwave", None, partial(of, True, unfair), "%"),
         row("unfair jobs of Pollux", None, partial(of, False, unfair), "%"),

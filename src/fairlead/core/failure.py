@@ -1,0 +1,27 @@
+"""How a try of a job ended badly, as whoever ran it told. Words and numbers for people: no decision rests on them."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`code` is an exit status, or below 0 the signal that ended it, 0 where there is neither; `node` is its number, or -1;
+    `rank` is the worker's who failed first."""
+
+    why: str = ""
+    code: int = 0
+    node: int = -1
+    rank: int = 0
+
+    @property
+    def facts(self) -> tuple[tuple[str, float | str], ...]:
+        if self.code > 0:
+            return (("status", self.code),)
+        return (("signal", signal_name(-self.code)),) if self.code else ()
+
+
+def signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"

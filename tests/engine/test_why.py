@@ -1,0 +1,127 @@
+"""Why a job does not run, told from the state and the last plan; also of those that failed, after a replay and after a restart
+from a snapshot of before."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import orjson
+import pytest
+
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
+from fairlead.core.failure import Failure
+from fairlead.core.job import Job
+from fairlead.core.plan import Launches, RoundPlan
+from fairlead.core.reasons import Code, Unplaced
+from fairlead.engine import saved
+from fairlead.engine.codec import decode, encode
+from fairlead.engine.state import State
+from fairlead.engine.why import why_not_running
+
+ONE = np.array([0])
+STARTS = Launches(ONE, ONE * 0, np.array([0, 1]), ONE)
+STATUS_3 = ("worker 1 ended with status 3", 3, 0, 1)
+
+
+def events(*more: ev.Event) -> list[ev.Event]:
+    """A job with two tries that was started at second 10."""
+    return [
+        ev.Opened(0.0, Cluster.parse("2xv100:2"), {"policy": "fifo"}),
+        ev.JobSubmitted(1.0, 0, Job("a", 1.0, retry_limit=1)),
+        ev.RoundPlanned(RoundPlan(10.0, admitted=ONE, launches=STARTS)),
+        *more,
+    ]
+
+
+LAUNCHED = RoundPlan(10.0, launches=STARTS, up=(4,), free=(3,))
+FAILS = ev.JobsInterrupted(12.0, ONE, np.array([0.0]), True, *STATUS_3)
+FAILS_FOR_GOOD = (
+    ev.RoundPlanned(RoundPlan(20.0, launches=STARTS)),
+    ev.JobsFailed(21.0, ONE, np.array([21.0]), *STATUS_3),
+)
+
+
+def told(state: State, plan: RoundPlan | None) -> str:
+    reason = why_not_running(state, plan, 0, state.time)
+    return "" if reason is None else str(reason)
+
+
+def test_who_failed_and_is_tried_again_says_so_with_the_numbers():
+    state = State.replay(events(FAILS))
+    reason = why_not_running(state, LAUNCHED, 0, 12.5)
+    assert reason is not None
+    assert reason.code is Code.TRIED_AGAIN
+    expected = {"status": 3, "node": "v100-0", "next": 2, "tries": 2}
+    assert expected.items() <= dict(reason.facts).items()
+    assert reason.text == "its last try failed: worker 1 ended with status 3 on v100-0; try 2 of 2 at the next decision"
+    assert told(state, None) == str(reason), "before the first decision after a restart"
+
+
+def test_who_failed_says_how_for_as_long_as_it_is_remembered():
+    state = State.replay(events(FAILS, *FAILS_FOR_GOOD))
+    expected = "backend: worker 1 ended with status 3 on v100-0, in try 2 of 2"
+    again = State.replay([decode(encode(event)) for event in events(FAILS, *FAILS_FOR_GOOD)])
+    for one in (state, again, saved.load(saved.save(state))):
+        assert told(one, LAUNCHED) == expected
+        assert one.last_failure == {0: Failure(*STATUS_3)}
+
+
+def test_a_signal_is_named_and_who_finishes_in_the_end_has_not_failed():
+    killed = replace(FAILS, why="worker 0 was ended by SIGKILL", code=-9)
+    state = State.replay(events(killed))
+    assert dict(why_not_running(state, LAUNCHED, 0, 12.5).facts)["signal"] == "SIGKILL"
+    for event in (ev.RoundPlanned(RoundPlan(20.0, launches=STARTS)), ev.JobsFinished(30.0, ONE, np.array([30.0]))):
+        state.apply(event)
+        assert told(state, LAUNCHED) == ""
+    assert state.last_failure == {}
+
+
+def test_who_lost_its_node_waits_for_the_next_decision_and_not_for_others():
+    state = State.replay(events(ev.JobsInterrupted(12.0, ONE, np.array([0.0]))))
+    assert why_not_running(state, LAUNCHED, 0, 12.5) == Unplaced.next_decision()
+
+
+@pytest.mark.parametrize(
+    ("free", "expected"),
+    [(3, Unplaced.not_chosen(1, free=3)), (0, Unplaced.outranked(1, free=0))],
+)
+def test_others_go_first_only_where_too_little_is_free(free, expected):
+    state = State.replay(events(FAILS))
+    assert why_not_running(state, RoundPlan(20.0, up=(4,), free=(free,)), 0, 21.0) == expected
+
+
+def test_lines_of_before_are_read_and_what_says_nothing_new_is_spelled_as_before():
+    line = b'{"e":"interrupted","t":12.0,"jobs":[0],"steps":[0.0],"own_fault":true}'
+    failed = b'{"e":"failed","t":21.0,"jobs":[0],"at":[21.0],"why":"time limit"}'
+    for old in (line, failed):
+        assert encode(decode(old)) == old
+    state = State.replay(events(decode(line)))
+    assert told(state, LAUNCHED) == "loop: its last try failed: no more is known; try 2 of 2 at the next decision"
+    state.apply(FAILS_FOR_GOOD[0])
+    state.apply(decode(failed))
+    assert told(state, LAUNCHED) == "backend: time limit, in try 2 of 2"
+
+
+def test_a_snapshot_of_before_is_read_and_nobody_in_it_has_a_failure():
+    state = State.replay(events(FAILS))
+    again = saved.load(_without_failures(saved.save(state)))
+    assert (again.digest(), again.last_failure) == (state.digest(), {})
+    assert why_not_running(again, None, 0, 12.5) == Unplaced.next_decision()
+
+
+def _without_failures(data: bytes) -> bytes:
+    """As it was written before failures were a part of it."""
+    magic, _, rest = data.partition(b"\n")
+    with np.load(io.BytesIO(zlib.decompress(rest[saved._CHECKSUM :]))) as arrays:
+        parts = {name: arrays[name] for name in arrays.files}
+    about = orjson.loads(parts["about"].tobytes())
+    del about["last_failure"]
+    parts["about"] = np.frombuffer(orjson.dumps(about), dtype=np.uint8)
+    payload = io.BytesIO()
+    np.savez(payload, **parts)
+    body = zlib.compress(payload.getbuffer(), 1)
+    return magic + b"\n" + saved._checksum(body) + body
