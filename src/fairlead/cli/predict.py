@@ -184,8 +184,14 @@ def show(with_: WithOption = None, json: JsonOption = False) -> None:
         out.print(f"{name:<18} {coefficients}", highlight=False, markup=False)
 
 
-def _scores(pairs: Pairs, busy: dict[str, float], believed: dict[str, float], *held: Held) -> dict[str, float]:
-    found = evaluation.of_slowdown(pairs, busy, believed, *held)
+def _scores(
+    pairs: Pairs,
+    busy: dict[str, float],
+    believed: dict[str, float],
+    held: Held | None = None,
+    believed_held: Held | None = None,
+) -> dict[str, float]:
+    found = evaluation.of_slowdown(pairs, busy, believed, held, believed_held)
     return {name: getattr(found, name) for name in (*SCORES, "spread") if getattr(found, name) is not None}
 
 

@@ -1,37 +1,15 @@
-"""What jobs take of an accelerator, predicted from what they are, and what company does to them by that (Horus §3.2, §4.1):
-
-    rate of i beside k on t  =  rate of i alone on t / f(u_i, u_k),
-
-u the predicted utilization and f the slowdown: linear while both come to at most 100 % together, quadratic above
-(`prediction/interference.py`). Predictions are plain numbers by kind, so that a journal says what was believed; who made them
-is not its business. How fast a job is alone it knows from the table.
-
-Where agents see what jobs take that have an accelerator to themselves, that takes the place of what was predicted for their
-kind on that type: it is remembered as a fact, and replaced when a later one differs by more than a tenth."""
+"""What jobs take of an accelerator, predicted from what they are, and what company does to them by that (`company`). How fast a
+job is alone it knows from the table."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
-
-from fairlead.core.errors import InputError, near_or_all
-from fairlead.core.job import model_of
 from fairlead.core.plan import Lesson, Rates
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.usage import BUSY, TAKEN_GB, Usage
+from fairlead.estimation.company import ABOVE, BELOW, Company, uses_seen
 from fairlead.estimation.rows import RateTable, Rows
-from fairlead.prediction.interference import Slowdown
-from fairlead.prediction.profiles import devices, profiles
-
-WHERE = "estimation predicted"
-BELOW, ABOVE = (0.99, 0.03, 0.10), (1.13, -2.85, 1.51, 2.59, 1.21, -1.45)
-"""As fitted to 595 pairs that took turns on an H200."""
-NOT_KNOWN = (100.0, math.inf)
-TELLS = 0.1
-"""A difference of uses that is worth remembering."""
 
 
 @dataclass(frozen=True)
@@ -56,30 +34,13 @@ class Predicted:
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for kind, (busy, memory) in self.uses.items():
-            if not 0 <= busy <= 100:
-                raise InputError(WHERE, f"a utilization from 0 to 100 percent for {kind}", field="uses", value=busy)
-            if not 0 <= memory < math.inf:
-                raise InputError(WHERE, f"GB of memory from 0 on for {kind}", field="uses", value=memory)
-        for name, many in (("below", len(BELOW)), ("above", len(ABOVE))):
-            given = getattr(self, name)
-            if len(given) != many or not all(map(math.isfinite, given)):
-                raise InputError(WHERE, f"{many} finite coefficients", field=name, value=given)
-        if self.profiles and self.profiles not in devices():
-            raise InputError(WHERE, near_or_all(self.profiles, devices()), field="profiles", value=self.profiles)
+        self._company()
+
+    def _company(self) -> Company:
+        return Company("estimation predicted", self.uses, self.below, self.above, self.profiles, self.types)
 
     def learn(self, view: Snapshot) -> Lesson:
-        """What agents saw of those that run; of all of a kind on one type the mean counts."""
-        if BUSY not in view.jobs.metrics:
-            return Lesson()
-        jobs, seen = view.jobs.runners, dict[str, list[tuple[float, float]]]()
-        columns = (jobs.kind, jobs.type, jobs.metric(BUSY), jobs.metric(TAKEN_GB))
-        for code, type_, busy, memory in zip(*(column.tolist() for column in columns)):
-            if math.isfinite(busy) and math.isfinite(memory):
-                name = _fact(view.names.kinds[code], view.cluster.type_names[type_])
-                seen.setdefault(name, []).append((min(100 * busy, 100.0), memory))
-        means = {name: np.mean(uses, axis=0).tolist() for name, uses in seen.items()}
-        return Lesson({name: use for name, use in means.items() if _tells(view.learned.get(name), use)})
+        return Lesson(uses_seen(view))
 
     def rates(self, view: Snapshot) -> Rates:
         if not self._kept or self._kept["learned"] is not view.learned:
@@ -89,31 +50,8 @@ class Predicted:
 
     def _predict(self, view: Snapshot) -> dict[str, Any]:
         """All that does not depend on who is there."""
-        alone, kinds, types = self.table.alone, [kind for kind, _ in self.table.keys], view.cluster.type_names
-        uses = {**_measured(self.profiles), **self.uses}
-        predicted = [uses.get(kind, uses.get(model_of(kind), NOT_KNOWN)) for kind in kinds]
-        found = [[view.learned.get(_fact(kind, name), use) for name in types] for kind, use in zip(kinds, predicted)]
-        busy, memory = np.moveaxis(np.array(found, dtype=float).reshape(len(kinds), len(types), 2), 2, 0)  # classes × types
-        about = np.array([not self.types or name in self.types for name in types])
-        there = np.array([kind.memory_gb for kind in view.cluster.types])
-        fits = about & (memory[:, None] + memory <= there) & np.isfinite(memory[:, None] + memory)
-        slower = Slowdown(self.below, self.above).of(*np.broadcast_arrays(busy[:, None], busy[None, :]))
-        paired = np.where(fits, alone[:, None, :] / slower, 0.0) * (alone > 0)[None, :, :]
-        usage = Usage(np.where(about, busy / 100, 1.0), np.where(about, memory, math.inf))
-        plain = Rates(np.zeros(0, dtype=np.int64), alone, self.table.spread, paired)
+        alone, kinds = self.table.alone, [kind for kind, _ in self.table.keys]
+        paired, usage = self._company().of(view, kinds, alone)
+        plain = Rates(view.jobs.number[:0], alone, self.table.spread, paired)
         follows = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.wishes, "usage": usage}
         return {"alone": alone, "spread": self.table.spread, "paired": paired, **follows}
-
-
-def _measured(device: str) -> dict[str, tuple[float, float]]:
-    """Utilization and memory, by kind, of a measured set."""
-    known = profiles(device).alone if device else {}
-    return {name: (one.utilization, one.memory_mb / 1024) for name, one in known.items()}
-
-
-def _fact(kind: str, type_name: str) -> str:
-    return f"use of {kind} on {type_name}"
-
-
-def _tells(known: Any, use: list[float]) -> bool:
-    return known is None or any(abs(now - before) > TELLS * before for now, before in zip(use, known))

@@ -25,8 +25,8 @@ FULL = 100.0  # percent: beyond it an accelerator is over-committed
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Coefficients over `terms`, `below` of degree 1, `above` of degree 2, with grain or without, and the standard deviations of
-    what they missed."""
+    """Coefficients over `terms`, `below` of degree 1, `above` of degree 2, with grain or without, and the standard deviations
+    of what they missed."""
 
     below: tuple[float, ...]
     above: tuple[float, ...]
@@ -35,7 +35,8 @@ class Slowdown:
 
     def slowdowns(self, utilization: Floats, held: Floats | None = None, kernel_s: Floats | None = None) -> Floats:
         """Of each of the jobs on one accelerator, whose utilizations alone are given in percent. `held` is what makes others
-        wait for it, where that is something else; `kernel_s` how long its kernels take on average. At least 1; one job has 1."""
+        wait for it, where that is something else; `kernel_s` how long its kernels take on average. At least 1; one job has
+        1."""
         own = np.asarray(utilization, dtype=float)
         if len(own) < 2:
             return np.ones(len(own))
@@ -99,8 +100,8 @@ SIZES = ((len(BELOW), len(ABOVE)), (len(BELOW) + 1, len(ABOVE) + 2))
 
 
 def terms(own: Floats, others: Floats, degree: int, grain: Floats | None = None) -> Floats:
-    """A polynomial of two shares of an accelerator, by columns: 1, own, others; of degree 2 also their squares and product. With
-    grain also own · others · grain; of degree 2 that times others too."""
+    """A polynomial of two shares of an accelerator, by columns: 1, own, others; of degree 2 also their squares and product.
+    With grain also own · others · grain; of degree 2 that times others too."""
     mine, theirs = np.asarray(own, dtype=float) / FULL, np.asarray(others, dtype=float) / FULL
     columns = [np.ones_like(mine), mine, theirs]
     if degree == 2:

@@ -73,8 +73,8 @@ class Predictor:
         multiprocessors: Floats | None = None,
         kernel_s: Floats | None = None,
     ) -> Floats:
-        """Of jobs on one accelerator, by how busy each would keep it alone, and, where that is known and counts, how many of its
-        multiprocessors, with kernels how long."""
+        """Of jobs on one accelerator, by how busy each would keep it alone, and, where that is known and counts, how many of
+        its multiprocessors, with kernels how long."""
         if sharing not in self.slowdown:
             known = near_or_all(sharing, self.slowdown)
             raise InputError(

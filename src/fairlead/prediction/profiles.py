@@ -30,8 +30,8 @@ class Alone:
 
 @dataclass(frozen=True)
 class Profiles:
-    """What was measured on one device, with the pairs of those that span one thing. `pairs[sharing][a, b]` are the slowdowns of a beside b and of b beside a; both orders
-    are there."""
+    """What was measured on one device, with the pairs of those that span one thing. `pairs[sharing][a, b]` are the slowdowns of
+    a beside b and of b beside a; both orders are there."""
 
     device: str
     alone: Mapping[str, Alone]
