@@ -18,10 +18,12 @@ def fairlead(*arguments: object, cwd: Path | None = None) -> Done:
     return foundry().run(*arguments, cwd=cwd)
 
 
-def from_scratch(*arguments: object, cwd: Path | None = None) -> Done:
+def from_scratch(*arguments: object, cwd: Path | None = None, paths: tuple[Path, ...] = ()) -> Done:
     """The same with its own imports, for tests to which they matter."""
     command = [sys.executable, "-m", "fairlead.cli.main", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, encoding="utf-8", timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment(*paths), capture_output=True, encoding="utf-8", timeout=300, check=False
+    )
     return Done(done.returncode, done.stdout, done.stderr)
 
 

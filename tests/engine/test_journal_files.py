@@ -106,6 +106,19 @@ def test_a_journal_that_cannot_be_read_or_written_says_why(tmp_path):
             JsonlJournal(tmp_path / "no" / "x.jsonl", fresh=fresh)
 
 
+def test_who_begins_a_journal_anew_takes_nothing_from_one_that_is_being_written(path):
+    writer = JsonlJournal(path, durable=True)
+    for event in EVENTS:
+        writer.append(event)
+    writer.commit()
+    with pytest.raises(JournalError, match="another process writes this journal"):
+        JsonlJournal(path, fresh=True, durable=True)
+    assert path.read_bytes() == b"".join(LINES)
+    writer.close()
+    JsonlJournal(path, fresh=True, durable=True).close()
+    assert path.read_bytes() == b""
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here to be a full disk")
 def test_a_full_disk_is_told_at_the_latest_when_the_journal_is_closed():
     journal = JsonlJournal("/dev/full", fresh=True)

@@ -63,7 +63,7 @@ def test_who_failed_and_is_tried_again_says_so_with_the_numbers():
 
 def test_who_failed_says_how_for_as_long_as_it_is_remembered():
     state = State.replay(events(FAILS, *FAILS_FOR_GOOD))
-    expected = "backend: it failed: worker 1 ended with status 3 on v100-0, in try 2 of 2"
+    expected = "backend: worker 1 ended with status 3 on v100-0, in try 2 of 2"
     again = State.replay([decode(encode(event)) for event in events(FAILS, *FAILS_FOR_GOOD)])
     for one in (state, again, saved.load(saved.save(state))):
         assert told(one, LAUNCHED) == expected
@@ -100,10 +100,10 @@ def test_lines_of_before_are_read_and_what_says_nothing_new_is_spelled_as_before
     for old in (line, failed):
         assert encode(decode(old)) == old
     state = State.replay(events(decode(line)))
-    assert told(state, LAUNCHED) == "loop: its last try failed; try 2 of 2 at the next decision"
+    assert told(state, LAUNCHED) == "loop: its last try failed: no more is known; try 2 of 2 at the next decision"
     state.apply(FAILS_FOR_GOOD[0])
     state.apply(decode(failed))
-    assert told(state, LAUNCHED) == "backend: it failed: time limit, in try 2 of 2"
+    assert told(state, LAUNCHED) == "backend: time limit, in try 2 of 2"
 
 
 def test_a_snapshot_of_before_is_read_and_nobody_in_it_has_a_failure():

@@ -13,22 +13,9 @@ from fairlead.backends.simulated import Simulated
 from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
+from fairlead.core import goodput
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.core.goodput import (
-    COMPUTE,
-    LARGEST,
-    LEAST_LOCAL,
-    LOCAL,
-    MOST_LOCAL,
-    NODES,
-    SMALLEST,
-    SQR,
-    STEP,
-    VAR,
-    WORKERS,
-    fact_of,
-)
 from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.plan import TUNED
 from fairlead.engine.codec import encode
@@ -143,7 +130,7 @@ def test_no_two_jobs_of_pollux_that_stand_on_several_nodes_share_one(workload):
             for job in event.jobs.tolist():
                 held.pop(job, None)
     assert most >= 4
-    assert any(fact_of(0) in event.facts for event in events if isinstance(event, ev.FactsLearned))
+    assert any(goodput.fact_of(0) in event.facts for event in events if isinstance(event, ev.FactsLearned))
     assert not result.state.learned  # of those who have ended nothing is kept
     assert State.replay(events).digest() == result.state.digest()
 
@@ -210,15 +197,23 @@ def test_a_fork_that_knows_no_natures_goes_on_at_the_sizes_that_were_given(workl
 def test_a_job_that_tells_nonsense_still_runs():
     machine, table = cluster("v100:4"), random_table(5, ("v100",))
     jobs = [Job(f"j{n}", 0.0, 2e3, table.kinds[0], 2, mode=ELASTIC) for n in range(2)]
-    told = {NODES: 1, WORKERS: 1, LOCAL: 8, COMPUTE: 0.1, STEP: 0.1, SQR: 1, VAR: 1}
-    told |= {SMALLEST: 64, LARGEST: 8, LEAST_LOCAL: 4, MOST_LOCAL: 8}
+    told = {
+        goodput.NODES: 1,
+        goodput.WORKERS: 1,
+        goodput.LOCAL: 8,
+        goodput.COMPUTE: 0.1,
+        goodput.STEP: 0.1,
+        goodput.SQR: 1,
+        goodput.VAR: 1,
+    }
+    told |= {goodput.SMALLEST: 64, goodput.LARGEST: 8, goodput.LEAST_LOCAL: 4, goodput.MOST_LOCAL: 8}
     both = np.arange(2)
     others = [ev.MetricsReported(70.0, name, both, np.full(2, float(value))) for name, value in told.items()]
     result, events = run(
         Trace.of(jobs), {"policy": "pollux", "estimation": "fitted", "rounds": 20}, machine, table=table, others=others
     )
     assert set(result.record.jobs.phase.tolist()) == {int(Phase.FINISHED)}
-    assert any(fact_of(0) in event.facts for event in events if isinstance(event, ev.FactsLearned))
+    assert any(goodput.fact_of(0) in event.facts for event in events if isinstance(event, ev.FactsLearned))
 
 
 def test_wrong_parameters_are_told():

@@ -172,7 +172,16 @@ class ClusterAtWork:
     def cancel(self, name: str) -> None:
         self.ask("DELETE", f"/v1/jobs/{name}")
 
+    def metrics(self) -> dict[str, float]:
+        """As Prometheus is told: by name and labels."""
+        lines = self._answer("GET", "/metrics").text.splitlines()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
     def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        told: dict[str, Any] = self._answer(method, path, body).json()
+        return told
+
+    def _answer(self, method: str, path: str, body: object = None) -> httpx.Response:
         token = (self.root / "plane" / "admin.token").read_text()
         url, headers = f"http://127.0.0.1:{self.http}{path}", {"Authorization": f"Bearer {token}"}
         try:
@@ -183,8 +192,7 @@ class ClusterAtWork:
         if answer.status_code == 503:
             raise Gone(answer.text)
         assert answer.is_success, answer.text
-        told: dict[str, Any] = answer.json()
-        return told
+        return answer
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """By name; that nobody who has ended comes back to life is looked at every time."""

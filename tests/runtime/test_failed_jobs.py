@@ -40,7 +40,7 @@ def test_who_fails_is_told_of_with_its_status_and_its_last_lines(tmp_path: Path,
         assert (facts["status"], facts["next"], facts["tries"]) == (3, 2, 2)
         assert told[-1]["text"].endswith("try 2 of 2 at the next decision")
         job = cluster.until_all_ended()["fails"]
-        expected = f"it failed: worker 0 ended with status 3 on {facts['node']}, in try 2 of 2"
+        expected = f"worker 0 ended with status 3 on {facts['node']}, in try 2 of 2"
         assert job["reason"]["text"] == expected
         lines = "  [/no/data]: it is not there\n"
         assert asked("why", "fails") == f"fails is failed: {expected}\n{lines}"

@@ -46,10 +46,16 @@ def test_an_embedded_cluster_outlives_its_plane_and_waits_for_its_database(tmp_p
         done = len(cluster.steps_of("long"))
         wait_for(lambda: len(cluster.steps_of("long")) > done + 20, "jobs go on")
         assert waits.is_alive(), "nobody is answered before it is kept"
+        told = cluster.metrics()
+        assert told["fairlead_journal_away_seconds"] > 0
+        assert told["fairlead_agents_connected"] == 1
+        assert 'fairlead_jobs{phase="running"}' not in told, "what a crash can take back"
         server.start()
         waits.join()
         jobs = cluster.until("it runs", lambda jobs: jobs["third"]["phase"] == "finished")
         assert (jobs["long"]["starts"], said(cluster, "the journal is back")) == (2, True)
+        told = cluster.metrics()
+        assert (told["fairlead_journal_away_seconds"], told['fairlead_jobs{phase="running"}']) == (0, 1)
         cluster.hurry("long")
 
 

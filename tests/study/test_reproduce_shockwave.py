@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.config import SchedulerConfig
+from fairlead.config.scheduler import Part
 from fairlead.core.errors import InputError
 from fairlead.study.reproduce import Reproduction, reproduce
 from fairlead.study.reproduce.shockwave import SHOCKWAVE, AdaptiveJobs
 from fairlead.study.reproduce.shockwave.jobs import Jobs
+from fairlead.study.reproduce.shockwave.replayed import cluster_of, every_so_many, replayed
 from fairlead.study.reproduce.shockwave.runs import SHOCKWAVE as ARM
 from fairlead.study.reproduce.shockwave.runs import noisy
 from fairlead.study.reproduce.shockwave.schedules import made
+from fairlead.study.simulate import Simulation, simulate
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +25,34 @@ def finished(tmp_path_factory):
     return given, reproduce(given, processes=1)
 
 
-def test_every_study_is_told_and_none_fails(finished):
+ON_POLLUX_JOBS = ["fig11", "fig17"]
+
+
+def test_every_study_is_told_and_none_fails_but_those_whose_jobs_are_not_here(finished):
     given, outcome = finished
-    assert {study.name for study in given.studies} == {"fig5", "fig7", "fig8", "fig9", "fig10", "fig13", "fig16"}
-    assert [(study.name, told) for study, told in outcome.rows if told.verdict == "failed"] == []
+    others = {"fig5", "fig7", "fig8", "fig9", "fig10", "fig13", "fig16"}
+    assert {study.name for study in given.studies} == others | {*ON_POLLUX_JOBS}
+    for study, told in outcome.rows:
+        assert (told.verdict == "failed") == (study.name in ON_POLLUX_JOBS), (study.name, told)
+    assert "pass --data FOLDER" in (given.folder / "report.md").read_text()
+
+
+def test_pollux_jobs_have_the_batch_sizes_they_had_and_the_workers_they_asked_for(public_data, tmp_path):
+    world = AdaptiveJobs(data=public_data)
+    given = Reproduction(SHOCKWAVE, SHOCKWAVE.scale("tiny"), world, tmp_path, SHOCKWAVE.chosen(ON_POLLUX_JOBS))
+    outcome = reproduce(given, processes=1)
+    assert [told for _, told in outcome.rows if told.verdict == "failed"] == []
+    assert {file.name for file in outcome.files} >= {"fig11.png", "fig17.png"}
+    asked = every_so_many(world.pollux_jobs(6), 16, 8)
+    found = replayed(asked, 8)
+    assert [(job.name, job.workers, job.submitted_s) for job in found.trace.jobs] == [
+        (job.name, job.workers, job.submitted_s) for job in asked.jobs
+    ]
+    natures = [found.trace.natures[job.name] for job in found.trace.jobs]
+    assert any(len(nature.parts) > 1 for nature in natures)
+    assert all(sum(share for _, share in nature.parts) == pytest.approx(1.0) for nature in natures)
+    record = simulate(Simulation(found.trace, cluster_of(8), SchedulerConfig(Part("fifo")), found.table)).record
+    assert record.jobs.exclusive_s == pytest.approx(found.alone_s)
 
 
 def test_the_report_says_whose_evaluation_it_is_and_which_jobs_it_had(finished):

@@ -81,6 +81,7 @@ class World:
         self.natural = False
         self.costly, self._saving, self._limited, self._in_part = False, False, False, False
         self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
+        self._saves_noted = False  # until somebody asks, a run began and was saved where its line of progress begins
 
     def arrive(self, number: int, job: Job) -> None:
         self._reserve(number + 1)
@@ -153,9 +154,10 @@ class World:
             c["run_started"][jobs] = since
         if self.costly:
             since = since + np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
-        c["since"][jobs] = c["began"][jobs] = c["kept_at"][jobs] = since
-        c["kept"][jobs] = c["base"][jobs]
-        self.started[jobs] = TRUE
+            self.started[jobs] = TRUE
+        c["since"][jobs] = since
+        if self._saves_noted:
+            self._note(jobs)
         self._size_up(launches)
         self.running = np.concatenate((self.running, jobs))
         return self._set_rates(jobs, now)
@@ -165,6 +167,7 @@ class World:
         does here goes on by the very same line, so that it ends at the same second; returned are the others, whose progress
         changes. Of who shares its accelerators, how much was saved before its company changed is not known: all of it."""
         jobs, c = launches.jobs, self.columns
+        self._note_saves()
         self.launch(launches, now)
         c["run_started"][jobs], c["ran"][jobs] = told.run_started_s, told.settled_run_s
         loaded = told.run_started_s + np.where(told.starts > 1, c["restart"][jobs], c["launch"][jobs])
@@ -189,6 +192,7 @@ class World:
         elif not self.costly:
             c["base"][jobs] = self.steps_at(jobs, now)
         else:  # the last seconds went into saving, at the speed of now, whenever that last changed
+            self._note_saves()
             until = np.maximum(now - c["save"][jobs], c["began"][jobs])
             done = c["base"][jobs] + c["rate"][jobs] * (until - c["since"][jobs])
             c["base"][jobs] = np.clip(done, c["kept"][jobs], c["steps"][jobs])
@@ -206,6 +210,7 @@ class World:
 
     def saved_steps(self, jobs: Ints, now: float) -> Floats:
         """Where the last checkpoint stands: that of the start, or the latest of the regular ones since."""
+        self._note_saves()
         c = self.columns
         whole = self._up_to_last_save(jobs, now - c["kept_at"][jobs])
         return np.where(whole > 0, self.steps_at(jobs, c["kept_at"][jobs] + whole), c["kept"][jobs])
@@ -239,6 +244,16 @@ class World:
         )
 
     # What the above are made of.
+
+    def _note_saves(self) -> None:
+        if not self._saves_noted:
+            self._saves_noted = True
+            self._note(self.running)
+
+    def _note(self, jobs: Ints) -> None:
+        c = self.columns
+        c["began"][jobs] = c["kept_at"][jobs] = c["since"][jobs]
+        c["kept"][jobs] = c["base"][jobs]
 
     def _leave(self, jobs: Ints) -> Ints:
         neighbours = self._sharing(jobs)
@@ -303,6 +318,7 @@ class World:
     def refresh(self, jobs: Ints, now: float) -> Ints:
         """Others came or went on their accelerators: progress goes on from here at the new speed. Nothing is saved by that."""
         c = self.columns
+        self._note_saves()
         if self._saving:
             c["kept"][jobs] = self.saved_steps(jobs, now)
             c["kept_at"][jobs] += self._up_to_last_save(jobs, now - c["kept_at"][jobs])

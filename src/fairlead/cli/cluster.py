@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from fairlead.runtime.control.keepable import check_keepable
 from fairlead.runtime.control.keeping import Retention
 from fairlead.runtime.logs import LogFormat, log_to_stderr
 from fairlead.runtime.orders import Ended
+from fairlead.runtime.people import CONNECTION, TOKEN, URL
 from fairlead.workloads.catalogue import accelerator_types
 
 if TYPE_CHECKING:
@@ -251,7 +253,8 @@ def up(
 ) -> None:
     """Run a whole cluster on this machine: the control plane and an agent for each node. Ctrl-C lets jobs save, and ends it.
 
-    Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes.
+    Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes. With
+    another --root it says first what has to be set there for these to find it.
     """
     from fairlead.runtime.tls import check_clear
 
@@ -265,6 +268,9 @@ def up(
 
     def begun(people: str, control: str) -> None:
         write_whole(connection, orjson.dumps({"url": people, "token": (root / "admin.token").read_text()}))
+        if connection != CONNECTION:
+            token = (root / "admin.token").absolute()
+            note(f'in other terminals: export {URL}={people} {TOKEN}="$(cat {shlex.quote(str(token))})"')
         base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", control]
         base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
         for machine in machines.nodes:

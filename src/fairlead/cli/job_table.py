@@ -57,6 +57,8 @@ def job_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = Fa
 
 def done(job: Mapping[str, Any]) -> str:
     """Which part of its steps it has done, or how many where nobody knows of how many."""
+    if job["phase"] == "finished":
+        return "100 %"
     if job["steps_known"]:
         return f"{100 * job['steps_done'] / job['steps']:.0f} %"
     return f"step {job['steps_done']:,.0f}"
@@ -70,14 +72,18 @@ def where(job: Mapping[str, Any]) -> str:
     return nodes or str(job.get("reason", {}).get("text", ""))
 
 
+_MOMENTS = ("submitted_s", "first_started_s", "ended_s")
+
+
 def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Everything about one job that has something to say: what, and how it reads."""
-    known = bool(job.get("steps_known", True))
-    return [
-        (key.removesuffix("_s").replace("_", " "), "not known" if key == "steps" and not known else _shown(key, value))
-        for key, value in job.items()
-        if value not in (None, "", []) and key != "steps_known"
-    ]
+    shown = {key: value for key, value in job.items() if key not in ("now_s", "steps_known")}
+    if not job.get("steps_known", True):
+        shown["steps"] = "not known"
+    if (now := job.get("now_s")) is not None:
+        shown |= {moment: f"{duration(now - job[moment])} ago" for moment in _MOMENTS if job.get(moment) is not None}
+    there = ((key, value) for key, value in shown.items() if value not in (None, "", []))
+    return [(key.removesuffix("_s").replace("_", " "), _shown(key, value)) for key, value in there]
 
 
 def _shown(key: str, value: Any) -> str:

@@ -40,7 +40,13 @@ def submit(
     name: Annotated[str, typer.Option("--name", help="[default: job-NUMBER]")] = "",
     workers: Annotated[int, typer.Option("--workers", help="The gang's size.", min=1)] = 1,
     mode: Annotated[
-        str, typer.Option("--mode", help="elastic: it may be given another number of workers. Also: static, accordion, gns.")
+        str,
+        typer.Option(
+            "--mode", help="elastic: it may be given another number of workers. Also: static, accordion, gns, expert."
+        ),
+    ] = "",
+    kind: Annotated[
+        str, typer.Option("--kind", help="What it trains, as in 'resnet (batch size 32)'. [default: its script's name]")
     ] = "",
     types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
     steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
@@ -72,6 +78,7 @@ def submit(
         "name": name,
         "workers": workers if workers > 1 else None,
         "mode": mode,
+        "kind": kind,
         "types": types.split(",") if types else None,
         "steps": steps,
         "after": after,

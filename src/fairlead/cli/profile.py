@@ -5,9 +5,7 @@ from __future__ import annotations
 import fnmatch
 import platform
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from itertools import groupby
@@ -25,7 +23,7 @@ from fairlead.prediction.graph import load
 from fairlead.profiling.configurations import Configuration, configuration, configurations
 from fairlead.profiling.results import Results, measured
 from fairlead.profiling.sharing import Sharing, shared
-from fairlead.profiling.spanning import meetings, spanning
+from fairlead.profiling.spanning import Span, programme, spanning
 
 LONGEST_S = 3600.0  # that a pair is looked at
 
@@ -82,10 +80,13 @@ def alone(
 def pairs(
     to: Annotated[Path, typer.Option("--out", help="Where results are kept; what is there is not measured again.")],
     of: Annotated[str, typer.Option("--of", help="Names, with commas between; else those that span the set that ships.")] = "",
+    span: Annotated[Span, typer.Option("--span", help="What they span: utilization, or the share filled.")] = Span.UTILIZATION,
     sharing: Annotated[Sharing, typer.Option("--sharing", help="How the two share the accelerator.")] = Sharing.TIME_SLICING,
     budget_s: Annotated[float, typer.Option("--budget", help="Seconds after which nothing new is begun.", min=1.0)] = 3600.0,
     window_s: Annotated[float, typer.Option("--window", help="Seconds that a pair is looked at.", min=0.01)] = 0.8,
     warm_s: Annotated[float, typer.Option("--warm", help="Seconds before that.", min=0.0)] = 0.2,
+    solos: Annotated[int, typer.Option("--solos", help="How often each is measured alone, in between.", min=1, max=100)] = 2,
+    again: Annotated[int, typer.Option("--again", help="How many pairs are measured twice, to tell noise.", min=0)] = 0,
     device: Annotated[str, typer.Option("--device", help="cuda, cuda:1, cpu …")] = "cuda",
     json: JsonOption = False,
 ) -> None:
@@ -96,11 +97,10 @@ def pairs(
     """
     _seconds(window=window_s, warm=warm_s)
     about = {**_about(device), "sharing": sharing.value, "window_s": window_s, "warm_s": warm_s}
-    names = tuple(configuration(name.strip()).name for name in of.split(",")) if of else spanning(measured()[1])
+    names = tuple(configuration(name.strip()).name for name in of.split(",")) if of else spanning(measured()[1], span=span)
     results = Results(to, about)
-    meet = [(one, other) for one, other in meetings(names) if f"{one} + {other}" not in results.known]
-    by_itself = [name for name in names if name not in results.known]
-    if not meet and not by_itself:
+    asked = [one for one in programme(names, solos, again) if one.name not in results.known]
+    if not asked:
         return _tell(results, 0, 0, json)
     began, done = time.monotonic(), 0
     measuring: Any = import_module("fairlead.profiling.pairs")
@@ -112,16 +112,16 @@ def pairs(
         if unfit:
             name, problem = next(iter(unfit.items()))
             note(f"{len(unfit)} are left out, since they cannot be trained here: {name}: {problem}")
-        asked: list[Callable[[], dict[str, Any]]] = [partial(bench.alone, name) for name in by_itself if name not in unfit]
-        asked += [partial(bench.together, *pair) for pair in meet if unfit.keys().isdisjoint(pair)]
-        with progress(len(asked), "measuring", quiet=json) as bar:
-            for ask in asked:
+        fit = [one for one in asked if unfit.keys().isdisjoint(one.of)]
+        with progress(len(fit), "measuring", quiet=json) as bar:
+            for one in fit:
                 if time.monotonic() - began > budget_s:
                     break
-                results.add(ask())
+                told = bench.alone(*one.of) if len(one.of) == 1 else bench.together(*one.of)
+                results.add({**told, "name": one.name, "session": results.session})
                 done += 1
                 bar.advance()
-    _tell(results, done, len(meet) + len(by_itself) - done, json)
+    _tell(results, done, len(asked) - done, json)
 
 
 @profile_app.command()

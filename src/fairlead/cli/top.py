@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +16,8 @@ from rich.text import Text
 from fairlead.cli.job_table import job_table
 from fairlead.cli.output import JsonOption, out, print_json
 from fairlead.cli.people import control_plane
+from fairlead.core.errors import FairleadError
+from fairlead.runtime.people import passes
 
 _OTHERS = "·"  # somebody else's job, which a user does not see
 
@@ -28,27 +30,44 @@ def top(
     """The cluster as it is now, live: nodes, jobs, decisions.
 
     Each node's accelerators with who holds them and how busy they are; jobs with their progress, speed and the time they need
-    yet, where their steps are known; the last decisions. Ctrl-C ends it.
+    yet, where their steps are known; the last decisions. A control plane that goes away is waited for. Ctrl-C ends it.
 
     With an admin's token all jobs are shown, otherwise your own. --json prints one object and ends. Exit codes: 0 done, 2 no
     control plane, 130 interrupted.
     """
-    plane = control_plane()
+    seen = control_plane().overview()
     if json:
-        print_json(plane.overview())
+        print_json(seen)
     elif once or not out.is_terminal:
-        out.print(picture(plane.overview(), out.width))
+        out.print(picture(seen, out.width))
     else:
-        with Live(picture(plane.overview(), out.width), console=out, screen=True, auto_refresh=False) as live:
-            while True:
-                time.sleep(every)
-                live.update(picture(plane.overview(), out.width), refresh=True)
+        with Live(picture(seen, out.width), console=out, screen=True, auto_refresh=False) as live:
+            for latest, away in looks(seen, lambda: control_plane().overview(), lambda: time.sleep(every)):
+                live.update(picture(latest, out.width, away), refresh=True)
 
 
-def picture(seen: Mapping[str, Any], width: int) -> Group:
+def looks(
+    seen: dict[str, Any], look: Callable[[], dict[str, Any]], pause: Callable[[], None]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """What is seen from time to time; where nobody answers, what was seen last, and why there is no more."""
+    while True:
+        pause()
+        away = ""
+        try:
+            seen = look()
+        except FairleadError as problem:
+            if not passes(problem):
+                raise
+            away = str(problem)
+        yield seen, away
+
+
+def picture(seen: Mapping[str, Any], width: int, away: str = "") -> Group:
     phases = [job["phase"] for job in seen["jobs"]]
     counts = ", ".join(f"{phases.count(phase)} {phase}" for phase in ("running", "waiting", "queued"))
     head = Text(f"second {seen['second']:,.0f}   {seen['policy']}   {counts}", style="bold")
+    if away:
+        head.append(f"\nas it was; waiting for the control plane: {away}", style="red")
     return Group(
         head, _nodes(seen["nodes"]), job_table(seen["jobs"], width, users=True, left=True), _decisions(seen["decisions"])
     )

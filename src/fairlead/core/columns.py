@@ -130,7 +130,7 @@ class _Column(Generic[T]):
             raise StaleSnapshot(f"column {name!r} was first read after the state had moved on from second {view.now:g}")
         known = name == "number" and store.by_number
         column: npt.NDArray[Any] = view._rows if known else store.arrays[name][view._rows]
-        column.setflags(False)  # by its place: a word would take three times as long
+        column.setflags(False)  # type: ignore[call-arg]  # by its place: a word would take three times as long
         view.__dict__[name] = column
         return column
 
@@ -168,7 +168,7 @@ class _Derived(Generic[T]):
         if view is None:
             return self
         column = self.compute(view)
-        column.setflags(False)
+        column.setflags(False)  # type: ignore[call-arg]
         view.__dict__[self.name] = column
         return column
 

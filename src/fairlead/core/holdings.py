@@ -146,6 +146,12 @@ class Holdings:
 def ragged(parts: Iterable[Ints]) -> tuple[Ints, Ints]:
     """Offsets and the flat column of several arrays."""
     arrays = list(parts)
-    offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
-    np.cumsum([len(a) for a in arrays], out=offsets[1:])
+    offsets = offsets_of(np.array([len(a) for a in arrays], dtype=np.int64))
     return offsets, np.concatenate(arrays) if arrays else NONE
+
+
+def offsets_of(sizes: Ints) -> Ints:
+    """Where each of several parts of one column begins, and where the last ends."""
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.add.accumulate(sizes, out=offsets[1:])
+    return offsets

@@ -223,6 +223,13 @@ class Launches:
     def none(cls) -> Launches:
         return NO_LAUNCHES
 
+    @classmethod
+    def alone(cls, jobs: Ints, types: Ints, workers: Ints, offsets: Ints, places: Ints, sizes: Ints | None) -> Launches:
+        """On accelerators that are known to be free, each job on its own; `workers` is what `offsets` say."""
+        workers.setflags(False)
+        fields = {"jobs": jobs, "types": types, "offsets": offsets, "accelerators": places, "batch_sizes": sizes}
+        return filled(cls, **fields, exclusive=True, _workers=workers)
+
     @property
     def workers(self) -> Ints:
         known: Ints | None = self.__dict__.get("_workers")

@@ -43,8 +43,8 @@ _TEXT = {
     Code.PLANNED_LATER: "the plan has it in {rounds:g} of {window:g} rounds{when}; it is predicted to end at {rho:.2f} times"
     " its fair end, and a round costs {cost:.2g} of its budget",
     Code.NOT_CHOSEN: "the policy left it out for now: needs {needed:accelerators}, free where it may run: {free:g}",
-    Code.TRIED_AGAIN: "its last try failed{how}; try {next:g} of {tries:g} at the next decision",
-    Code.FAILED: "it failed{how}, in try {at:g} of {tries:g}",
+    Code.TRIED_AGAIN: "its last try failed: {how}; try {next:g} of {tries:g} at the next decision",
+    Code.FAILED: "{how}, in try {at:g} of {tries:g}",
 }
 
 
@@ -139,19 +139,19 @@ class Unplaced:
 
     @staticmethod
     def tried_again(failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
-        return Reason("loop", Code.TRIED_AGAIN, (*_told(failure, node), ("next", failures + 1), ("tries", tries)))
+        told = _told(failure, node, "no more is known")
+        return Reason("loop", Code.TRIED_AGAIN, (*told, ("next", failures + 1), ("tries", tries)))
 
     @staticmethod
     def failed(failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
         """The last of `tries`, or the one that used up what all together may take."""
-        return Reason("backend", Code.FAILED, (*_told(failure, node), ("at", failures + 1), ("tries", tries)))
+        return Reason("backend", Code.FAILED, (*_told(failure, node, "it failed"), ("at", failures + 1), ("tries", tries)))
 
     @staticmethod
     def late(what: str, *, left_s: float, needed_s: float) -> Reason:
         return Reason("policy", Code.SLO_INFEASIBLE, (("what", what), ("left_s", left_s), ("needed_s", needed_s)))
 
 
-def _told(failure: Failure, node: str) -> tuple[tuple[str, float | str], ...]:
-    what = f": {failure.why}" if failure.why else ""
+def _told(failure: Failure, node: str, unknown: str) -> tuple[tuple[str, float | str], ...]:
     where = (("node", node),) if node else ()
-    return (("how", what + (f" on {node}" if node else "")), *failure.facts, *where)
+    return (("how", (failure.why or unknown) + (f" on {node}" if node else "")), *failure.facts, *where)

@@ -14,6 +14,7 @@ import orjson
 from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Floats, Ints, Node
 from fairlead.core.errors import JournalError
+from fairlead.core.holdings import offsets_of
 from fairlead.core.inference import Route
 from fairlead.core.job import Job
 from fairlead.core.plan import NO_LAUNCHES, Launches, RoundPlan
@@ -240,8 +241,7 @@ def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
     launches = NO_LAUNCHES
     if "launched" in record:
         workers = _ints(record["workers"])
-        offsets = np.zeros(len(workers) + 1, dtype=np.int64)
-        np.cumsum(workers, out=offsets[1:])
+        offsets = offsets_of(workers)
         sizes = _ints(record["batch_sizes"]) if "batch_sizes" in record else None
         accelerators = _ints(record["accelerators"])
         if len(accelerators) != offsets[-1]:

@@ -82,11 +82,14 @@ class JsonlJournal:
         self.path, self._durable = Path(path), durable
         self._file: IO[bytes] | None = None
         try:
-            self._file = open(self.path, "wb" if fresh else "ab", buffering=1 << 20)  # noqa: SIM115 - closed by close()
+            mode = "wb" if fresh and not durable else "ab"
+            self._file = open(self.path, mode, buffering=1 << 20)  # noqa: SIM115 - closed by close()
             if durable:
-                self._lock()
+                self._lock()  # before anything is taken from what another process may be writing
             if not fresh:
                 self._cut_torn_line()
+            elif durable:
+                self._file.truncate(0)
         except OSError as error:
             self._let_go()
             raise JournalError(f"{self.path}: cannot write the journal: {error.strerror or error}") from error

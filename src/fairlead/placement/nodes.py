@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 
 from fairlead.core.cluster import Bools, Cluster
@@ -21,7 +23,7 @@ class FreeByNode:
         self.counts: list[int] = per_node.tolist()
         self._kind_of_node = cluster.kind_of_node
         self._places: list[int] = places.tolist()  # node after node
-        self._starts: list[int] = (np.add.accumulate(per_node) - per_node).tolist()
+        self._starts = list(accumulate(self.counts, initial=0))
         self._having = [[0] * (most + 1) for most in cluster.largest_node_of_type.tolist()]  # by type and count
         for node in per_node.nonzero()[0].tolist():
             self._having[self._kind_of_node[node]][self.counts[node]] |= 1 << node

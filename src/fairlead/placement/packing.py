@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.holdings import NONE
+from fairlead.core.holdings import NONE, offsets_of
 from fairlead.core.operands import FALSE, NO, ONE
 from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection, filled
 from fairlead.core.reasons import Reason, Unplaced
@@ -120,12 +120,12 @@ def pack(
     coming = (~stays).nonzero()[0]
     jobs, types, workers = selection.jobs[coming], selection.types[coming], selection.workers[coming]
     sizes = None if selection.batch_sizes is None else selection.batch_sizes[coming]
-    room = make_room(view, kept)
-    placed, places, unplaced = _place_new(room, jobs, types, workers, selection, gangs, singles, sticky)
+    room, offsets = make_room(view, kept), offsets_of(workers)
+    placed, places, unplaced = _place_new(room, jobs, types, workers, offsets, selection, gangs, singles, sticky)
     if len(placed) < len(jobs):
         jobs, types, workers = jobs[placed], types[placed], workers[placed]
-        sizes = None if sizes is None else sizes[placed]
-    launches = _launches(jobs, types, workers, places, sizes)
+        offsets, sizes = offsets_of(workers), None if sizes is None else sizes[placed]
+    launches = Launches.alone(jobs, types, workers, offsets, places, sizes) if len(jobs) else NO_LAUNCHES
     return filled(Placed, kept=kept, launches=launches, free=room.left(), unplaced=unplaced)
 
 
@@ -151,6 +151,7 @@ def _place_new(
     jobs: Ints,
     types: Ints,
     workers: Ints,
+    offsets: Ints,
     selection: Selection,
     gangs: PlaceGangs,
     singles: OrderSingles | None,
@@ -158,9 +159,8 @@ def _place_new(
 ) -> tuple[Ints, Ints, dict[int, Reason]]:
     """The positions in `jobs` of those who found a place, their accelerators one after the other, and why others did not."""
     unplaced: dict[int, Reason] = {}
-    ends = np.add.accumulate(workers)
-    starts = ends - workers
-    flat = [-1] * ends.item(-1)  # by job, in their order
+    starts = offsets[:-1]
+    flat = [-1] * offsets.item(-1)  # by job, in their order
     pinned: set[int] = set()
     for index, job in enumerate(jobs.tolist()) if selection.pinned else ():
         if job in selection.pinned:
@@ -228,17 +228,6 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
     return spots
 
 
-def _launches(jobs: Ints, types: Ints, workers: Ints, places: Ints, sizes: Ints | None) -> Launches:
-    if not len(jobs):
-        return NO_LAUNCHES
-    if len(places) == len(jobs):
-        offsets = np.arange(len(jobs) + 1)
-    else:
-        offsets = np.zeros(len(jobs) + 1, dtype=np.int64)
-        np.add.accumulate(workers, out=offsets[1:])
-    return filled(Launches, jobs=jobs, types=types, offsets=offsets, accelerators=places, batch_sizes=sizes, exclusive=True)
-
-
 def _pack_shared(
     selection: Selection,
     view: Snapshot,
@@ -271,8 +260,9 @@ def _pack_shared(
     unplaced: dict[int, Reason] = {}
     if len(new):
         jobs, types, workers = selection.jobs[new], selection.types[new], selection.workers[new]
-        placed, places, unplaced = _place_new(room, jobs, types, workers, selection, gangs, singles, True)
-        bounds = np.concatenate(([0], workers[placed].cumsum())).tolist()
+        offsets = offsets_of(workers)
+        placed, places, unplaced = _place_new(room, jobs, types, workers, offsets, selection, gangs, singles, True)
+        bounds = offsets_of(workers[placed]).tolist()
         spots = places.tolist()
         for group, begin, end in zip(selection.combination[new[placed]].tolist(), bounds, bounds[1:]):
             anchors[group] = tuple(spots[begin:end])

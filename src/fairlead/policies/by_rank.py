@@ -52,6 +52,9 @@ class Layout:
     speed: Floats
     until: Floats
 
+    def is_as(self, other: Layout) -> bool:
+        return np.array_equal(self.until, other.until) and np.array_equal(self.speed, other.speed)
+
 
 @dataclass(frozen=True)
 class Near:
@@ -139,6 +142,15 @@ def most_by_weight(supply: Supply, weight: Floats, near: Near) -> tuple[Floats, 
     return used, speed, proof
 
 
+@dataclass(frozen=True)
+class _Laid:
+    """A class's supply, and what it is worth by block."""
+
+    layout: Layout
+    stretches: Stretches
+    worth: Floats
+
+
 class _Bounded:
     """The program: a column for each way, then for each block of each class its worth, then the time at higher speeds than its
     own. Rows for resources, for the time of each class, for the time above each block, then the bounds."""
@@ -189,12 +201,12 @@ class _Bounded:
     def solve(self) -> tuple[Floats, Near]:
         """The time on each way, and what proves that it is the optimum."""
         best, used = -np.inf, np.zeros(len(self.ways))
+        laid: Sequence[_Laid] = ()
         for _ in range(_ROUNDS):
             found = self.program.solve()
             time, thought = found.values[: self._worth].clip(min=0.0), found.values[self._worth : self._above]
-            layouts = self.layouts(time)
-            laid = [rank.stretches(layout) for rank, layout in zip(self.ranked, layouts)]
-            worth = np.concatenate([rank.worth(one) for rank, one in zip(self.ranked, laid)])
+            laid = self._laid(self.layouts(time), laid)
+            worth = np.concatenate([one.worth for one in laid])
             value = float(worth.sum() + self._cost @ time)
             if value > best:
                 best, used = value, time
@@ -205,7 +217,9 @@ class _Bounded:
             if not short.any():
                 break
             parts = [short[begin:end] for begin, end in pairwise(self._first.tolist())]
-            self._bind([(g, layouts[g], laid[g], part.nonzero()[0]) for g, part in enumerate(parts) if part.any()])
+            self._bind(
+                [(g, laid[g].layout, laid[g].stretches, part.nonzero()[0]) for g, part in enumerate(parts) if part.any()]
+            )
         raise SolverError(self.program.name, f"no optimum in {_ROUNDS} rounds")
 
     def layouts(self, time: Floats) -> list[Layout]:
@@ -213,10 +227,20 @@ class _Bounded:
         sides = self.ways.sides
         amount = time[sides.way] * sides.weight
         used = (amount > _USED).nonzero()[0]
-        used = used[np.lexsort((-sides.speed[used], sides.owner[used]))]
         ends = sides.owner[used].searchsorted(np.arange(len(self.ranked) + 1))
         speed, amount = sides.speed[used], amount[used]
         return [Layout(speed[begin:end], amount[begin:end].cumsum()) for begin, end in pairwise(ends)]
+
+    def _laid(self, layouts: Sequence[Layout], before: Sequence[_Laid]) -> Sequence[_Laid]:
+        """By class; in most rounds many are laid out as before."""
+        laid: list[_Laid] = []
+        for group, (rank, layout) in enumerate(zip(self.ranked, layouts)):
+            if before and layout.is_as(before[group].layout):
+                laid.append(before[group])
+            else:
+                stretches = rank.stretches(layout)
+                laid.append(_Laid(layout, stretches, rank.worth(stretches)))
+        return laid
 
     def _bind(self, bounds: Sequence[tuple[int, Layout, Stretches, Ints]]) -> None:
         """Bounds by layouts of classes, on some of their blocks."""

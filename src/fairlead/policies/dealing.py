@@ -79,7 +79,7 @@ def _by_class(ways: Ways, of: Ints, amount: Floats, only: Bools | None = None) -
         mine = np.arange(sides.first[group], sides.first[group + 1])
         mine = mine[amount[mine] > 0]
         if len(members) and len(mine):
-            yield members, mine[np.argsort(-sides.speed[mine], kind="stable")]
+            yield members, mine
 
 
 def _lots(ways: Ways, members: Ints, mine: Ints, demand: Floats, amount: Floats) -> tuple[Ints, Lot, int | None]:

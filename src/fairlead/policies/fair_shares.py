@@ -77,7 +77,7 @@ class FairShares:
         assert program is not None
         if then is not None:
             program.costs(np.zeros(1, dtype=np.int64), np.array([PRECEDENCE * SECOND * float(want.sum())]))
-        return self._read(slots, program.solve())
+        return self._read(slots, program.solve(prices=False))
 
     # The model.
 

@@ -33,7 +33,7 @@ class LeastAttainedService:
             key = key / jobs.weight
         selection = in_order(view, key, backfill=self.backfill, holds_until=math.inf)
         at = jobs.position_of(selection.jobs)
-        growth = jobs.workers[at] if by_accelerator else np.ones(len(at))
+        growth = selection.workers if by_accelerator else np.ones(len(at))
         if view.weighted:
             growth = growth / jobs.weight[at]
         return selection.until(crossing(view.time, key, at, growth)), memo

@@ -24,8 +24,8 @@ class Sifted:
         self._at = np.full(len(model.cost), -1, dtype=np.int64)  # and where each is there
         self._at[self._columns] = np.arange(len(self._columns))
         self._outside: list[Entries] = []  # of columns that it does not know
-        known = (column[self._columns] for column in (model.cost, model.lower, model.upper))
-        inside = Model(*known, model.row_lower, model.row_upper, self._parted(model.entries, 0))
+        cost, lower, upper = (column[self._columns] for column in (model.cost, model.lower, model.upper))
+        inside = Model(cost, lower, upper, model.row_lower, model.row_upper, self._parted(model.entries, 0))
         self._program = Program(name, inside, tolerance=tolerance)
 
     @property

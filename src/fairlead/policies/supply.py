@@ -47,7 +47,8 @@ class Asked:
         self.part = part
         self._key = key[order]
         self._sum = np.concatenate(([0.0], np.cumsum(part[order])))
-        self._first = np.bincount(of, minlength=classes).cumsum() - np.bincount(of, minlength=classes)
+        count = np.bincount(of, minlength=classes)
+        self._first = count.cumsum() - count
 
     def beyond(self, owner: Ints, speed: Floats) -> Floats:
         """Σ max(r − speed, 0) over the members of each class named."""
@@ -294,8 +295,6 @@ class _Model:
         amount = values[1:][sides.way] * sides.weight
         used = (amount > _USED * scale).nonzero()[0]
         owner, speed, amount = sides.owner[used], sides.speed[used], amount[used] / max(scale, 1e-300)
-        order = np.lexsort((-speed, owner))
-        owner, speed, amount = owner[order], speed[order], amount[order]
         first = owner.searchsorted(owner)
         time, work = np.concatenate(([0.0], amount.cumsum())), np.concatenate(([0.0], (amount * speed).cumsum()))
         index = np.arange(1, len(owner) + 1)

@@ -17,7 +17,7 @@ from fairlead.policies.pairs import paying
 
 @dataclass(frozen=True)
 class Sides:
-    """The classes that a way moves on, by class: `weight` is 2 where both that meet are of it."""
+    """The classes that a way moves on, by class and from fast to slow: `weight` is 2 where both that meet are of it."""
 
     owner: Ints
     way: Ints
@@ -51,10 +51,11 @@ class Ways:
         way = np.arange(len(self))
         apart_, same = (self.two >= 0) & (self.two != self.one), self.two == self.one
         owner = np.concatenate((self.one, self.two[apart_]))
-        order = owner.argsort(kind="stable")
+        speed = np.concatenate((self.speed, self.other[apart_]))
+        order = np.lexsort((-speed, owner))
         columns = (
             np.concatenate((way, way[apart_])),
-            np.concatenate((self.speed, self.other[apart_])),
+            speed,
             np.concatenate((np.where(same, 2.0, 1.0), np.ones(np.count_nonzero(apart_)))),
         )
         way, speed, weight = (column[order] for column in columns)

@@ -1,5 +1,5 @@
-"""What an accelerator says of itself while something runs: NVML's utilization and memory, sampled by a thread. Where there is
-no NVML (a CPU), there is nothing to say."""
+"""What an accelerator says of itself while something runs: NVML's utilization and memory, sampled by a thread, and what of it was
+at work where it counts that. Where there is no NVML (a CPU), there is nothing to say."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import threading
 from types import TracebackType
 from typing import Any
+
+from fairlead.profiling.activity import Activity
 
 EVERY_S = 0.1
 
@@ -18,6 +20,8 @@ class Meter:
     def __init__(self, index: int = 0) -> None:
         self._handle: Any = None
         self._samples: list[tuple[int, int, int]] = []
+        self._activity: Activity | None = None
+        self._active: dict[str, float] = {}
         self._stop = threading.Event()
         try:
             self._nvml: Any = importlib.import_module("pynvml")
@@ -30,11 +34,14 @@ class Meter:
     def __enter__(self) -> Meter:
         self._samples.clear()
         if self._handle is not None:
+            self._activity = Activity(self._nvml, self._handle)
             self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop.set()
+        if self._activity is not None:
+            self._active = self._activity.told()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -54,6 +61,7 @@ class Meter:
             "memory_utilization": sum(memory) / len(memory),
             "device_memory_mb": max(used) / 2**20,
             "samples": float(len(gpu)),
+            **self._active,
         }
 
     def device(self) -> dict[str, str]:

@@ -11,7 +11,8 @@ from fairlead.core.errors import InputError
 
 
 class Results:
-    """Opened to be added to. A line that was cut off by an interruption is dropped, and measured again."""
+    """Opened to be added to. A line that was cut off by an interruption is dropped, and measured again. Each opening is a session
+    of its own, maybe on another host: speeds are best compared within one."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.known = path, dict[str, dict[str, Any]]()
@@ -24,6 +25,7 @@ class Results:
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(orjson.dumps({"about": about}) + b"\n")
+            self.session = 1 + max((int(row.get("session", 1)) for row in self.known.values()), default=0)
         except OSError as problem:
             raise InputError(path, f"a file that can be read and written: {problem.strerror}", field="out") from None
 

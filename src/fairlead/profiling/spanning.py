@@ -1,33 +1,53 @@
-"""Which configurations meet in pairs: some that span the range of utilization evenly, of as many families as can be, small and
-quick enough to be held all at once and seen in a second. And in which order they meet."""
+"""Which configurations meet in pairs: some that span the range evenly of what a sharing mode divides, of as many families as can
+be, small and quick enough to be held all at once and seen in a second. And in which order they meet."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 MANY = 34
-MOST_MEMORY_MB = 6_000.0
-FEWEST_STEPS_PER_S = 15.0
-MOST_SPREAD = 0.15
-WITHIN = 3.0  # percent of utilization around a wanted value, inside which the rarest family is taken
+WITHIN = 3.0  # percent around a wanted value, inside which the rarest family is taken
 
 
-def spanning(measured: Sequence[dict[str, Any]], many: int = MANY) -> tuple[str, ...]:
-    """Names, by a fixed rule: for each of `many` utilizations in even steps from the least to the greatest, one of those near
-    it, of the family taken least so far; of equals the nearest, then the first by name."""
-    fit = [one for one in measured if _fit(one)]
-    busy = [one["utilization"] for one in fit]
+class Span(StrEnum):
+    """What is spanned. Turns divide time, and who uses that is told by utilization. MPS divides multiprocessors and bandwidth,
+    and a training whose kernels are small leaves most of them to others though some kernel always runs."""
+
+    UTILIZATION = "utilization"
+    SHARE = "share"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What can be held beside all the others, and seen in a second."""
+
+    memory_mb: float
+    steps_per_s: float
+    spread: float
+
+
+LIMITS = {Span.UTILIZATION: Limits(6_000.0, 15.0, 0.15), Span.SHARE: Limits(14_000.0, 12.0, 0.10)}
+
+
+def spanning(measured: Sequence[Mapping[str, Any]], many: int = MANY, span: Span = Span.UTILIZATION) -> tuple[str, ...]:
+    """Names, by a fixed rule: for each of `many` values in even steps from the least to the greatest, one of those near it, of
+    the family taken least so far; of equals the nearest, then the first by name."""
+    value = shares(measured) if span is Span.SHARE else {one["name"]: one.get("utilization", 0.0) for one in measured}
+    fit = [one for one in measured if _fit(one, LIMITS[span])]
+    spanned = [value[one["name"]] for one in fit]
     taken: list[str] = []
     families: Counter[str] = Counter()
-    for wanted in np.linspace(min(busy), max(busy), many):
+    for wanted in np.linspace(min(spanned), max(spanned), many):
         left = [one for one in fit if one["name"] not in taken]
         if not left:
             break
-        away = {one["name"]: abs(one["utilization"] - wanted) for one in left}
+        away = {one["name"]: abs(value[one["name"]] - wanted) for one in left}
         near = [one for one in left if away[one["name"]] <= max(WITHIN, min(away.values()))]
         one = min(near, key=lambda one: (families[one["family"]], away[one["name"]], one["name"]))
         taken.append(one["name"])
@@ -35,13 +55,66 @@ def spanning(measured: Sequence[dict[str, Any]], many: int = MANY) -> tuple[str,
     return tuple(taken)
 
 
-def _fit(one: dict[str, Any]) -> bool:
+def shares(measured: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How much of the device each configuration fills, in percent, as far as its likes tell: samples per second over the most
+    that the same model gets with any batch size, times the utilization there. Where a larger batch hardly takes longer, the
+    device was far from full."""
+    seen = [one for one in measured if "problem" not in one and "utilization" in one]
+    best: dict[tuple[str, int], tuple[float, float]] = {}
+    for one in seen:
+        kind = one["model"], one["input"]
+        best[kind] = max(best.get(kind, (0.0, 0.0)), (_samples(one), one["utilization"]))
+    found: dict[str, float] = {}
+    for one in seen:
+        most, busy = best[one["model"], one["input"]]
+        found[one["name"]] = busy * _samples(one) / most if most else 0.0
+    return found
+
+
+def _samples(one: Mapping[str, Any]) -> float:
+    return float(one["steps_per_s"] * one["batch_size"])
+
+
+def _fit(one: Mapping[str, Any], limits: Limits) -> bool:
     return (
         "problem" not in one
-        and one["reserved_mb"] <= MOST_MEMORY_MB
-        and one["steps_per_s"] >= FEWEST_STEPS_PER_S
-        and one["spread"] <= MOST_SPREAD
+        and one["reserved_mb"] <= limits.memory_mb
+        and one["steps_per_s"] >= limits.steps_per_s
+        and one["spread"] <= limits.spread
     )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One measurement: a configuration by itself, or two at once. Its name tells it from others, of the same ones too."""
+
+    name: str
+    of: tuple[str, ...]
+
+
+def programme(names: Sequence[str], solos: int = 1, again: int = 0) -> list[Asked]:
+    """Each by itself, then all pairs; among those each by itself again, `solos` times in all, evenly, so that a host that gets
+    slower does so for both. Last some of the pairs once more, evenly chosen: what differs then is noise."""
+    first = [Asked(name, (name,)) for name in names]
+    later = [Asked(_numbered(name, turn), (name,)) for turn in range(2, solos + 1) for name in names]
+    pairs = [Asked(" + ".join(pair), pair) for pair in meetings(names)]
+    chosen = np.linspace(0, len(pairs) - 1, min(again, len(pairs))).round().astype(int)
+    repeats = [Asked(_numbered(pairs[place].name, 2), pairs[place].of) for place in chosen]
+    return [*first, *_among(pairs, later), *repeats]
+
+
+def _numbered(name: str, turn: int) -> str:
+    return f"{name} ({turn})"
+
+
+def _among(many: Sequence[Asked], few: Sequence[Asked]) -> Iterator[Asked]:
+    """All of both, the few spread evenly among the many."""
+    done = 0
+    for place, one in enumerate(many, 1):
+        yield one
+        due = place * len(few) // len(many)
+        yield from few[done:due]
+        done = due
 
 
 def meetings(names: Sequence[str]) -> list[tuple[str, str]]:

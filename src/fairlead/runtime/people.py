@@ -13,15 +13,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import httpx
 import orjson
 
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.packing import digest_of
 from fairlead.runtime.reading import read_logs
+
+if TYPE_CHECKING:
+    import httpx
 
 URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
 AWAY = 409  # what a log is whose node does not answer
@@ -44,6 +46,11 @@ class Unreachable(FairleadError):
     """No control plane answers."""
 
 
+def passes(problem: Exception) -> bool:
+    """Whether what was asked may be answered later, if it is asked again."""
+    return isinstance(problem, Unreachable) or (isinstance(problem, RefusedRequest) and problem.status == LATER)
+
+
 @dataclass(frozen=True)
 class ControlPlane:
     url: str
@@ -60,7 +67,10 @@ class ControlPlane:
         for folder in (Path.cwd(), *Path.cwd().parents):
             if (folder / CONNECTION).is_file():
                 return cls._in(folder / CONNECTION)
-        raise Unreachable(f"no control plane is known: start one with 'fairlead up', or set {URL} and {TOKEN}")
+        raise Unreachable(
+            f"no control plane is known: start one with 'fairlead up' in this directory, or set {URL} and {TOKEN}"
+            " (with --root, 'fairlead up' says to what)"
+        )
 
     @classmethod
     def _in(cls, file: Path) -> ControlPlane:
@@ -112,8 +122,7 @@ class ControlPlane:
                 ask = self._log_piece_or_nothing if follow else self.log_piece
                 found = ask(job, launch=at, rank=rank, offset=offset)
             except (Unreachable, RefusedRequest) as problem:
-                passes = isinstance(problem, Unreachable) or problem.status == LATER
-                if not follow or not passes or time.monotonic() > heard + PATIENCE_S:
+                if not follow or not passes(problem) or time.monotonic() > heard + PATIENCE_S:
                     raise
                 return _nothing(at, offset)
             heard = time.monotonic()
@@ -186,6 +195,8 @@ class ControlPlane:
                 f"{TOKEN}: expected a token, as `fairlead token` makes them; none is set, or it has other letters"
             )
         headers = {"Authorization": f"Bearer {self.token}"}
+        import httpx  # of the extra `cluster`; commands that ask nobody do without
+
         try:
             answer = httpx.request(
                 method,

@@ -180,7 +180,7 @@ class TaskSpec(BaseModel):
     def job(self, name: str, user: str, after: Sequence[int] = ()) -> Job:
         """`after` are the numbers of the jobs it names there."""
         words = words_of(self.run)
-        script = next((word for word in words[1:] if not word.startswith("-")), words[0])
+        script = _script(words)
         return Job(
             name,
             steps=self.steps,
@@ -224,6 +224,12 @@ def words_of(run: list[str] | str) -> list[str]:
         return shlex.split(run)
     except ValueError as error:
         raise ValueError(f"a command line ({error})") from None
+
+
+def _script(words: list[str]) -> str:
+    """What a command line runs: the first word that is no option; of one with its program in it (-c), the interpreter."""
+    at = next((at for at, word in enumerate(words) if at and not word.startswith("-")), 0)
+    return words[0] if words[at - 1] == "-c" else words[at]
 
 
 def task_of(job: Job) -> Task:

@@ -10,21 +10,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fairlead.core import goodput
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.core.goodput import (
-    COMPUTE,
-    LARGEST,
-    LEAST_LOCAL,
-    LOCAL,
-    MOST_LOCAL,
-    NODES,
-    SMALLEST,
-    SQR,
-    STEP,
-    VAR,
-    WORKERS,
-)
 from fairlead.core.job import ELASTIC, TIMED, batch_size_of, model_of
 from fairlead.core.plan import TUNED
 from fairlead.workloads.applications import Application, Split, consolidated
@@ -65,17 +53,17 @@ class Training(Nature):
         step_s, sync_s = app.curve(per_node).at(split.local)
         sqr, var = app.noise(split.batch_size(workers), epoch)
         return {
-            NODES: float(len(per_node)),
-            WORKERS: float(workers),
-            LOCAL: float(split.local),
-            COMPUTE: float(step_s - sync_s),
-            STEP: float(step_s),
-            SQR: float(sqr),
-            VAR: float(var),
-            SMALLEST: float(app.smallest),
-            LARGEST: float(app.largest),
-            LEAST_LOCAL: float(app.least_local),
-            MOST_LOCAL: float(app.most_local),
+            goodput.NODES: float(len(per_node)),
+            goodput.WORKERS: float(workers),
+            goodput.LOCAL: float(split.local),
+            goodput.COMPUTE: float(step_s - sync_s),
+            goodput.STEP: float(step_s),
+            goodput.SQR: float(sqr),
+            goodput.VAR: float(var),
+            goodput.SMALLEST: float(app.smallest),
+            goodput.LARGEST: float(app.largest),
+            goodput.LEAST_LOCAL: float(app.least_local),
+            goodput.MOST_LOCAL: float(app.most_local),
         }
 
 

@@ -98,7 +98,9 @@ def of_trace(name: str) -> list[Trajectory]:
 
 @dataclass(frozen=True)
 class Errors:
-    shares: float  # mean over jobs, training and regimes of |forecast − true| share of epochs
+    shares: (
+        float  # mean over jobs, training and the job's own regimes of |forecast − true| share; others that were foreseen count
+    )
     run_time: float  # mean of |forecast − true| / true run time
     run_time_of_several: float  # the same over jobs of several regimes
 
@@ -125,7 +127,7 @@ def _at(rule: Rule, job: Trajectory, epoch: int) -> tuple[float, float]:
     epochs, ongoing = np.array([float(job.epochs)]), np.array([len(past) - 1])
     expected = rule(epochs, lived, ongoing, np.array([len(sizes)]))
     true = _row([epochs for _, epochs, _ in job.regimes], width)
-    share = np.abs(expected - true).sum() / job.epochs / width
+    share = np.abs(expected - true).sum() / job.epochs / len(job.regimes)
     total = run_time(lived, seconds) + run_time(ahead(expected, epochs, lived, ongoing), seconds)
     return float(share), float(abs(total[0] - job.run_s) / job.run_s)
 

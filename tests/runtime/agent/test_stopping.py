@@ -289,6 +289,21 @@ def test_stop_all_asks_everybody_with_one_grace(node: Node) -> None:
     assert not node.supervisor.running()
 
 
+def test_who_never_looked_at_its_lease_leaves_at_once_when_everything_is_to_stop(node: Node) -> None:
+    never, ranks = node.starts(order(FOR_EVER)), node.starts(order(FOR_EVER, job=2, ranks=2))
+    ignores = node.starts(order(STUBBORN, job=3, grace_s=3))
+    works = node.starts(order(LEASED, job=4))
+    node.until(lambda: any(progress.job == 4 and progress.steps > 2 for progress in node.progress()), "progress")
+    node.supervisor.stop_all()
+    for launch in (never, ranks):
+        end = node.ended(launch)
+        assert (end.code, end.yielded) == (0, True)
+    end = node.ended(works)
+    assert (end.yielded, end.saved) == (True, end.steps), "it was told on its page alone"
+    node.clock.passes(4)
+    assert node.ended(ignores).why == "killed 3 s after it was asked to stop"
+
+
 def test_an_agent_whose_lease_ran_out_stops_everything_by_itself(node: Node) -> None:
     launches = [node.starts(order(LEASED)), node.starts(order(STUBBORN, job=2, grace_s=7))]
     node.supervisor.expire()

@@ -262,14 +262,14 @@ def test_a_name_is_taken_while_its_job_is_on_its_way_though_nobody_waits_for_it(
     monkeypatch.setattr("fairlead.runtime.control.api.ANSWER_WITHIN_S", 0.1)
     scene, held = Scene(), []
     live = scene.plane.live
-    deliver = live._ring
+    deliver = live.inbox.ring
 
     async def story() -> None:
-        live._ring = held.append  # the loop has other things to do, such as waiting for a journal that is away
+        live.inbox.ring = held.append  # the loop has other things to do, such as waiting for a journal that is away
         admin, body = scene.who("admin"), {"jobs": [{"name": "one", "run": "x"}]}
         assert (await admin.post("/v1/jobs", json=body)).status_code == 503
         assert (await admin.post("/v1/jobs", json=body)).status_code == 409
-        live._ring = deliver
+        live.inbox.ring = deliver
         for request in held:
             deliver(request)
         await scene.until("/v1/jobs", lambda told: len(told["jobs"]) == 1)

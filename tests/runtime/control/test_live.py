@@ -440,12 +440,12 @@ def test_a_job_that_was_moving_when_the_plane_died_waits_for_the_node_that_it_le
     scene.live.joined(1 - old, ())
     scene.live.joined(old, [(0, 1)])
     kept: list[ev.Event] = []
-    first = scene.live._next
+    first, waiting = scene.live._next, scene.live.inbox._requests
 
     def one_by_one(until: float) -> list[ev.Event]:
-        later = [scene.live._inbox.pop() for _ in range(len(scene.live._inbox) - 1)]
+        later = [waiting.pop() for _ in range(len(waiting) - 1)]
         events = first(until)
-        scene.live._inbox.extend(reversed(later))
+        waiting.extend(reversed(later))
         return events
 
     scene.live._next = one_by_one  # type: ignore[method-assign]

@@ -158,5 +158,6 @@ class _Model:
     def program(self) -> tuple[Model, Bools]:
         rows, columns, values = zip(*self.entries)
         entries = (np.array(rows), np.array(columns), np.array(values, dtype=np.float64))
-        bounds = (np.array(each, dtype=np.float64) for each in (self.lower, self.upper, self.row_lower, self.row_upper))
-        return Model(np.array(self.cost, dtype=np.float64), *bounds, entries), np.array(self.whole)
+        columns_and_rows = (self.cost, self.lower, self.upper, self.row_lower, self.row_upper)
+        cost, lower, upper, row_lower, row_upper = (np.array(each, dtype=np.float64) for each in columns_and_rows)
+        return Model(cost, lower, upper, row_lower, row_upper, entries), np.array(self.whole)

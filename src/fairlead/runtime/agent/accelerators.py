@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.core.errors import InputError
+from fairlead.core.extras import install
 from fairlead.runtime.agent.faults import RuntimeFault
 
 _SPELLED = re.compile(r"([A-Za-z][A-Za-z0-9._-]*):([1-9][0-9]{0,3})")
@@ -57,7 +58,7 @@ class Accelerators:
         try:
             nvml = importlib.import_module("pynvml")
         except ImportError as error:
-            raise RuntimeFault("NVML", "nvidia-ml-py is not installed: install fairlead[nvml] or say --accelerators") from error
+            raise RuntimeFault("NVML", f"nvidia-ml-py is not installed: {install('nvml')}; or say --accelerators") from error
         try:
             nvml.nvmlInit()
             all_handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]

@@ -90,18 +90,20 @@ class Launched:
     def ignored_reports(self) -> int:
         return self._reports.ignored if self._reports else 0
 
-    def revoke(self, now: float, grace_s: float | None = None) -> None:
-        """Once asked, asking again can only bring the end nearer."""
+    def revoke(self, now: float, grace_s: float | None = None, *, for_good: bool = False) -> None:
+        """Once asked, asking again can only bring the end nearer. `for_good`: nobody wants its first step any more, so that who
+        has not looked at its lease, and perhaps never will, is sent SIGTERM."""
         if self.ended is not None:
             return
         grace_s = self.record.grace_s if grace_s is None else grace_s
-        stop = Stop(now + grace_s, f"killed {grace_s:g} s after it was asked to stop", asked=True)
+        signalled = for_good and self.record.cooperative and all(_idle(worker.standing) for worker in self.workers)
+        stop = Stop(now + grace_s, f"killed {grace_s:g} s after it was asked to stop", asked=True, signalled=signalled)
         if self._stop is not None and self._stop.asked:
             if stop.deadline < self._stop.deadline:
                 self._stop_by(stop)
             return
         self._stop_by(stop if self._stop is None else replace(stop, deadline=min(stop.deadline, self._stop.deadline)))
-        if not self.record.cooperative:
+        if signalled or not self.record.cooperative:
             for worker in self.workers:
                 worker.ask()
         elif self.workers[0].record.rank == 0:
@@ -192,7 +194,7 @@ class Launched:
         standings = [worker.standing for worker in self.workers]
         exits = [worker.exit for worker in self.workers if worker.exit is not None]
         asked = self._stop is not None and self._stop.asked
-        if self.record.cooperative:
+        if self.record.cooperative and not (self._stop is not None and self._stop.signalled):
             clean = all(exit.code == 0 for exit in exits)
             yielded = clean and any(standing.stage == Stage.YIELDED for standing in standings)
         else:
@@ -235,6 +237,11 @@ class Launched:
         # It is asked all the same where this cannot be written; only the next agent would not know.
         with contextlib.suppress(OSError):
             stop.write(self.directory)
+
+
+def _idle(standing: Standing) -> bool:
+    """Whether it has not done a step, or saved one, since it was launched."""
+    return standing.stage == Stage.STARTING and not standing.began_ns
 
 
 def _how(rank: int, exit: Exit) -> str:

@@ -80,6 +80,7 @@ class Stop:
     deadline: float
     why: str  # for people, when it is killed at the deadline
     asked: bool  # by a lease that ended, and not because a sibling failed
+    signalled: bool = False  # sent SIGTERM too, though it may know its lease: it had not looked at it yet
 
     def write(self, directory: Path) -> None:
         write_json(directory / STOP, asdict(self))

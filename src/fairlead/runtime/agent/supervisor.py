@@ -150,10 +150,10 @@ class Supervisor:
         return grace_s - min(self._settings.kill_patience_s, grace_s / 2)
 
     def stop_all(self, grace_s: float | None = None) -> None:
-        """Asks everything to stop; keep polling until nothing is running. None: each has its own grace."""
+        """Asks everything to stop, for good; keep polling until nothing is running. None: each has its own grace."""
         now = self._clock()
         for launched in self._launched.values():
-            launched.revoke(now, grace_s)
+            launched.revoke(now, grace_s, for_good=True)
 
     def stop_sharing(self) -> None:
         """Ends the services of shared accelerators, for an agent that has stopped everything and leaves."""

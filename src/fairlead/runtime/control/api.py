@@ -284,7 +284,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
     @app.get("/metrics", dependencies=[] if metrics_open else [Depends(admin)], include_in_schema=False)  # not JSON
     async def metrics() -> Response:
-        return Response(await read(plane.metrics.text), media_type=CONTENT)
+        return Response(await asyncio.to_thread(plane.metrics.text), media_type=CONTENT)
 
     app.add_middleware(CountedRequests, metrics=plane.metrics)
     app.include_router(scheduler_routes(plane, bearer, admin, in_the_journal))

@@ -22,12 +22,15 @@ COMMIT_S = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 # When each counter began would be as many series again, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
+LOOK_WITHIN_S = 2.0
+"""So long a scrape waits for the state to be at rest; a scraper waits for ten seconds or so."""
+
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics(Collector):
     """The numbers of one control plane, in a registry of its own. `stand_under` is called once, with the loop, the agents that
-    are connected, and the lock under which the state is read."""
+    are connected, the lock under which the state is read, and for how long the journal has been away."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -54,8 +57,8 @@ class Metrics(Collector):
     def _histogram(self, name: str, what: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(f"fairlead_{name}", what, buckets=buckets, registry=self.registry)
 
-    def stand_under(self, loop: Loop, connected: Callable[[], int], lock: Any) -> None:
-        self._loop, self._connected, self._lock = loop, connected, lock
+    def stand_under(self, loop: Loop, connected: Callable[[], int], lock: Any, away_s: Callable[[], float]) -> None:
+        self._loop, self._connected, self._lock, self._away_s = loop, connected, lock, away_s
         self.registry.register(self)
 
     def text(self) -> bytes:
@@ -102,13 +105,23 @@ class Metrics(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        with self._lock:
-            state, missed = self._loop.state, self._loop.missed
-            phases = np.bincount(state.store.arrays["phase"][: state.next_number], minlength=len(Phase))
-            types, up = state.cluster.type_of, state.up
-            busy = state.holdings.occupancy > 0
-            by_type = [np.bincount(types[which], minlength=len(state.cluster.types)) for which in (up, busy)]
-            connected = self._connected()
+        away, connected = self._away_s(), self._connected()
+        yield GaugeMetricFamily("fairlead_journal_away_seconds", "For how long the journal is away; 0: it is not.", value=away)
+        yield GaugeMetricFamily("fairlead_agents_connected", "Agents whose stream is open.", value=connected)
+        if not self._lock.acquire(timeout=LOOK_WITHIN_S):  # what is not known now is not told
+            return
+        try:
+            found = list(self._of_the_state())
+        finally:
+            self._lock.release()
+        yield from found
+
+    def _of_the_state(self) -> Iterator[Metric]:
+        state, missed = self._loop.state, self._loop.missed
+        phases = np.bincount(state.store.arrays["phase"][: state.next_number], minlength=len(Phase))
+        types, up = state.cluster.type_of, state.up
+        busy = state.holdings.occupancy > 0
+        by_type = [np.bincount(types[which], minlength=len(state.cluster.types)) for which in (up, busy)]
         jobs = GaugeMetricFamily("fairlead_jobs", "Jobs by phase.", labels=["phase"])
         for phase in Phase:
             jobs.add_metric([phase.name.lower()], int(phases[phase]))
@@ -119,7 +132,6 @@ class Metrics(Collector):
             for kind, count in zip(state.cluster.type_names, counts.tolist()):
                 gauge.add_metric([kind], count)
             yield gauge
-        yield GaugeMetricFamily("fairlead_agents_connected", "Agents whose stream is open.", value=connected)
         yield CounterMetricFamily("fairlead_rounds_missed", "Rounds that began during an earlier one's decision.", value=missed)
 
 

@@ -22,12 +22,18 @@ class PatientJournal:
 
     def __init__(self, journal: Journal, hopeless: Callable[[], bool]) -> None:
         self._journal, self._hopeless = journal, hopeless
+        self._since: float | None = None  # when it was found to be away
+
+    @property
+    def away_s(self) -> float:
+        """For how long it has been away, 0 where it is there. For any thread."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
 
     def append(self, event: Event) -> None:
         self._journal.append(event)
 
     def commit(self) -> None:
-        since: float | None = None
         told = 0.0
         while True:
             try:
@@ -37,13 +43,14 @@ class PatientJournal:
                 if self._hopeless():
                     raise
                 now = time.monotonic()
-                since = now if since is None else since
+                self._since = now if self._since is None else self._since
                 if now >= told:
                     log.error("the journal is away, nothing is decided until it is back", extra={"why": str(problem)})
                     told = now + REMIND_S
             time.sleep(PAUSE_S)
-        if since is not None:
-            log.warning("the journal is back", extra={"seconds": round(time.monotonic() - since, 1)})
+        if self._since is not None:
+            log.warning("the journal is back", extra={"seconds": round(self.away_s, 1)})
+            self._since = None
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self._journal)

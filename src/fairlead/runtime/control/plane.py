@@ -82,7 +82,7 @@ class Plane:
         self.loop.on_decision = self.decisions.note
         self.cleaner = Cleaner(self.loop, self.live, self.code, self.keep_ended_s)
         self.loop.aside = DecidedAside(self.live.wake, (self.metrics.decided, chronicle.decided), self.trouble)
-        self.metrics.stand_under(self.loop, lambda: len(self.hub.connected), self.live.lock)
+        self.metrics.stand_under(self.loop, lambda: len(self.hub.connected), self.live.lock, lambda: patient.away_s)
         self.keeper: Keeper | None = None
         if isinstance(self.journal, DatabaseJournal):
             lock, rules = self.live.lock, self.retention

@@ -44,17 +44,18 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         "workers": job.workers,
         "mode": job.mode,
         "priority": job.priority,
+        "now_s": now,
         "submitted_s": float(a["submitted_s"][number]),
         "first_started_s": finite(float(a["first_started_s"][number])),
         "ended_s": finite(float(a["ended_s"][number])),
         "steps": job.steps,
         "steps_known": job.steps != UNKNOWN_STEPS,
-        "steps_done": min(done, job.steps),
+        "steps_done": min(done, job.steps) if phase is not Phase.FINISHED or job.steps != UNKNOWN_STEPS else None,
         "rate": float(a["rate"][number]),
         "left_s": _left(job.steps, done, float(a["rate"][number])),
         "starts": int(a["starts"][number]),
         "preemptions": int(a["preemptions"][number]),
-        "failures": int(a["failures"][number]),
+        "failures": int(a["failures"][number]) + _last_straw(state, number, phase),
         "accelerator_s": service_of(state, number, now),
         "type": state.cluster.type_names[int(a["type"][number])] if len(held) else None,
         "nodes": sorted({state.cluster.nodes[int(node)].name for node in state.cluster.node_of[held]}),
@@ -74,6 +75,12 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
     if reason is not None:
         record["reason"] = reason
     return record
+
+
+def _last_straw(state: State, number: int, phase: Phase) -> bool:
+    """Whether a job has failed of one more failure of its own; a time limit is none."""
+    failure = state.last_failure.get(number)
+    return phase is Phase.FAILED and failure is not None and failure.code != 0
 
 
 def _left(steps: float, done: float, rate: float) -> float | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.cluster import Cluster
-from fairlead.policies.program import Program
+from fairlead.policies.program import Model, Program
 from fairlead.study.reproduce.case import Answer
 from fairlead.study.reproduce.horus.jobs import trace
 from fairlead.study.reproduce.horus.truth import H200, MeasuredPairs
@@ -43,6 +43,13 @@ class Bound:
             np.concatenate((single, part[one, two] * np.where(one == two, 2, 1), part[two, one][one != two])),
         )
         many, work = len(kinds) + len(one), np.bincount(of.reshape(-1), alone_s).astype(np.float64)
-        program = Program("bound", -np.ones(many), np.zeros(many), np.full(many, np.inf), work, work, entries)
-        spent = -program.solve().objective
+        model = Model(
+            cost=-np.ones(many),
+            lower=np.zeros(many),
+            upper=np.full(many, np.inf),
+            row_lower=work,
+            row_upper=work,
+            entries=entries,
+        )
+        spent = -Program("bound", model).solve().objective
         return {"makespan_s": max(spent / Cluster.parse(self.cluster, (H200,)).size, float(alone_s.max()))}

@@ -50,7 +50,8 @@ class Errors:
 
 
 def _error(rule: str, job: Job, nature: Regimes, rates: Mapping[int, float], done: float) -> tuple[float, float]:
-    """When a part of the steps is `done`; steps are parts of all here."""
+    """When a part of the steps is `done`; steps are parts of all here. Shares are by the regimes that the job has, so that to
+    foresee others that never come makes no error smaller."""
     starts = np.cumsum([0.0, *(share for _, share in nature.parts[:-1])])
     ongoing = int(np.searchsorted(starts, done, side="right")) - 1
     sizes = [size for size, _ in nature.parts[: ongoing + 1]]
@@ -62,7 +63,7 @@ def _error(rule: str, job: Job, nature: Regimes, rates: Mapping[int, float], don
     expected = RULES[rule](one, lived, here, np.array([len(sizes)]))
     total = run_time(lived, pace) + run_time(ahead(expected, one, lived, here), pace)
     truth = sum(share / rates[size] for size, share in nature.parts)
-    return float(np.abs(expected - true).sum() / width), float(abs(total[0] - truth) / truth)
+    return float(np.abs(expected - true).sum() / len(nature.parts)), float(abs(total[0] - truth) / truth)
 
 
 def _row(values: list[float], width: int) -> Floats:

@@ -1,5 +1,5 @@
-"""Pollux' own jobs (§8.7 and appendix J): Shockwave beside Pollux, which changes the number of workers too (Figure 11), and beside
-others who do not (Figure 17). All have the batch sizes that jobs had under Pollux (`replayed.py`)."""
+"""Pollux' own jobs (§8.7 and appendix J): Shockwave beside Pollux, which changes the number of workers too (Figure 11), and
+beside others who do not (Figure 17). All have the batch sizes that jobs had under Pollux (`replayed.py`)."""
 
 from __future__ import annotations
 

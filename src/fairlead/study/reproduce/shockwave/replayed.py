@@ -1,9 +1,10 @@
-"""Pollux' jobs with the batch sizes that they had under Pollux (§8.7): a job's samples at each size are what it trained there, and
-its workers are as many as it asked for. So all schedulers have the same jobs, which adapt in the same way, and differ in who runs
-when.
+"""Pollux' jobs with the batch sizes that they had under Pollux (§8.7): a job's samples at each size are what it trained there,
+and its workers are as many as it asked for. So all schedulers have the same jobs, which adapt in the same way, and differ in
+who runs when.
 
-Pollux counts progress, of which a step at a large batch size is worth less than its samples say; here the samples count, as they
-would be trained again. Sizes are rounded to doublings of the application's smallest, which is what a forecast can foresee."""
+Pollux counts progress, of which a step at a large batch size is worth less than its samples say; here the samples count, as
+they would be trained again. Sizes are rounded to doublings of the application's smallest, which is what a forecast can
+foresee."""
 
 from __future__ import annotations
 
