@@ -49,6 +49,9 @@ class Backend:
         self._note("told", node, told)
         answered()
 
+    def see(self, node: int, beat: Beat) -> None:
+        self._note("seen", node, beat)
+
     def _note(self, *what: Any) -> None:
         self.heard.append(what)
         self.rung.set()
@@ -133,6 +136,7 @@ def test_an_agent_joins_gets_orders_and_is_heard():
         assert ("told", 0, told) in backend.heard
         await agent.say(Beat((0.5, 0.25), (11.0, 4.0)))
         assert await agent.hear() == Renewed()
+        assert ("seen", 0, Beat((0.5, 0.25), (11.0, 4.0))) in backend.heard
         assert (hub.used[0].busy, hub.used[0].memory_gb) == ((0.5, 0.25), (11.0, 4.0))
 
     with_hub(scene)
