@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -160,7 +159,7 @@ def test_an_agent_joins_gets_orders_and_is_heard():
 def test_whoever_is_not_that_agent_is_refused_and_leaves_no_trace(first, token, why):
     async def scene(hub, backend, connect):
         agent = connect(token=token)
-        with contextlib.suppress(grpc.aio.AioRpcError):  # by a wrong token it may have been refused before
+        if token == "secret":  # others are refused before they have said a word, and saying one may fail or not
             await agent.say(first)
         answer = await agent.hear()
         assert isinstance(answer, Refused)
