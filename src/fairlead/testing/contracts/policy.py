@@ -29,8 +29,8 @@ COSTS = Costs(10.0, 30.0, 5.0, 600.0)
 
 class PolicyContract:
     """Set `make` to the policy's class, or to a function that makes one; `residents` where it puts jobs together, `everybody`
-    where it gives other sizes to jobs that are not elastic too, which no real cluster lets it do. With fewer `jobs` it takes less
-    time, for one of several variants."""
+    where it gives other sizes to jobs that are not elastic too, which no real cluster lets it do. Fewer `jobs` take less time:
+    for one of several variants."""
 
     make: ClassVar[Callable[[], Policy]]
     residents: ClassVar[int] = 1
