@@ -14,7 +14,7 @@ help:
 	@echo "make test    ruff, mypy --strict, import-linter, pytest"
 	@echo "make setup   only the virtual environment in $(VENV)"
 	@echo "make bench   the benchmarks (minutes)"
-	@echo "make pictures the pictures of docs/policies.md"
+	@echo "make pictures the pictures of docs/policies.md, docs/profiles.md and docs/prediction.md"
 	@echo "make clean   remove what the above made"
 
 setup: $(VENV)/.installed
@@ -38,8 +38,8 @@ demo: setup
 test: lint types imports unit
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks examples docs/make_policy_pictures.py
-	$(BIN)/ruff format --check src tests benchmarks examples docs/make_policy_pictures.py
+	$(BIN)/ruff check src tests benchmarks examples docs/make_policy_pictures.py docs/make_prediction_pictures.py
+	$(BIN)/ruff format --check src tests benchmarks examples docs/make_policy_pictures.py docs/make_prediction_pictures.py
 
 types: setup
 	$(BIN)/mypy
@@ -76,6 +76,7 @@ bench: setup
 
 pictures: setup
 	$(BIN)/python docs/make_policy_pictures.py
+	$(BIN)/python docs/make_prediction_pictures.py
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

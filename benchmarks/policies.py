@@ -3,6 +3,7 @@
     python benchmarks/policies.py                # a table
     python benchmarks/policies.py --json         # the same as one JSON object
     python benchmarks/policies.py --no-textbook  # without cvxpy's side, which takes minutes
+    python benchmarks/policies.py --only FIFO    # the lines with this in their name
 
 The cluster grows with the jobs: half as many accelerators, of three types. Kinds are those of Gavel's table where it lies in
 `../shared/data`, else the bundled catalogue's: all of one worker ("single"), or of one to eight ("gangs"). *Cold* is a new
@@ -163,9 +164,9 @@ def textbook(table: ThroughputTable, jobs: int, gangs: bool, *, alike: bool = Tr
     return timed(solve)
 
 
-def rows(with_textbook: bool) -> Iterator[dict[str, Any]]:
+def rows(with_textbook: bool, only: str) -> Iterator[dict[str, Any]]:
     table = (read_throughputs(TABLE.resolve()) if TABLE.is_file() else catalogue()).for_types(TYPES)
-    for name, policy, jobs, limits in CASES:
+    for name, policy, jobs, limits in (case for case in CASES if only in case[0]):
         for gangs in (False, True):
             found = measure(policy, table, jobs, gangs)
             beside = (
@@ -174,7 +175,9 @@ def rows(with_textbook: bool) -> Iterator[dict[str, Any]]:
             above = [f"{what} above {limit:g}" for what, limit in limits.items() if found[what] > limit]
             yield {"name": name, "policy": policy, "jobs": jobs, "kinds": "gangs" if gangs else "single", **found,
                    "limits": limits, "textbook": beside, "above": above}  # fmt: skip
-    for name, policy in PERTURBED:
+    for name, policy in ((f"± 1 %: {name}", policy) for name, policy in PERTURBED):
+        if only not in name:
+            continue
         for gangs in (False, True):
             found = measure(policy, table, 2048, gangs, alike=False)
             las = policy == "max-min-fairness-perf"
@@ -182,18 +185,19 @@ def rows(with_textbook: bool) -> Iterator[dict[str, Any]]:
             limits = {"cold": 1000.0} if las else {}
             above = ["cold above 1000"] if las and found["cold"] > 1000 else []
             facts = {"policy": policy, "jobs": 2048, "kinds": "gangs" if gangs else "single", **found}
-            yield {"name": f"± 1 %: {name}", **facts, "limits": limits, "textbook": beside, "above": above}
+            yield {"name": name, **facts, "limits": limits, "textbook": beside, "above": above}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--no-textbook", action="store_true")
+    parser.add_argument("--only", default="", metavar="TEXT")
     given = parser.parse_args()
     found = []
     if not given.json:
         print(f"{'policy':<28}{'jobs':>7} {'kinds':<7}{'cold ms':>9}{'warm ms':>9}{'textbook ms':>13}{'MB':>6}")
-    for row in rows(not given.no_textbook):
+    for row in rows(not given.no_textbook, given.only):
         found.append(row)
         if not given.json:
             beside = "" if row["textbook"] is None else f"{row['textbook']:.0f}"

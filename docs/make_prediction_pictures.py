@@ -15,23 +15,36 @@ from fairlead.prediction.dataset import dataset
 from fairlead.prediction.predictor import trained
 from fairlead.prediction.profiles import profiles
 from fairlead.profiling.results import measured
+from fairlead.profiling.spanning import Span
 
 TO = Path(__file__).parent / "img"
 
 
 def pairs() -> None:
-    """Slowdown of each job of a pair over what both would use alone, and what was fitted, for pairs of equals."""
-    known = profiles()
-    figure, panels = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True)
+    """Slowdown of each job of a pair over what both would use alone, and what was fitted, for pairs of equals; and over what
+    the other holds, of those that fill the card."""
+    known, filling = profiles(), profiles("h200", Span.SHARE)
+    figure, panels = plt.subplots(1, 3, figsize=(14, 3.6))
     for panel, (mode, found) in zip(panels, sorted(known.pairs.items(), reverse=True)):
         total = [known.alone[one].utilization + known.alone[other].utilization for one, other in found]
         own = [known.alone[one].utilization for one, _ in found]
-        dots = panel.scatter(total, [slower for slower, _ in found.values()], c=own, s=6, cmap="viridis")
+        dots = panel.scatter(total, [slower for slower, _ in found.values()], c=own, s=6, cmap="viridis", vmin=0, vmax=100)
         half = np.linspace(5, 99, 100)
         panel.plot(2 * half, trained().slowdown[mode].of(half, half), color="black", linewidth=1, label="fit, pairs of equals")
         panel.set(title=mode, xlabel="utilization of both alone, percent", ylim=(0.7, 2.6))
         panel.axvline(100, color="grey", linewidth=0.5)
         panel.legend(loc="upper left", frameon=False)
+    of = {pair: slower for pair, (slower, _) in filling.pairs["mps"].items()}
+    held = [filling.alone[other].multiprocessors for _, other in of]
+    panels[2].scatter(
+        held, [*of.values()], c=[filling.alone[one].utilization for one, _ in of], s=6, cmap="viridis", vmin=0, vmax=100
+    )
+    line = np.linspace(2, 90, 100)
+    for busy in (30, 98):
+        full = np.full_like(line, busy)
+        panels[2].plot(line, trained().at_once["mps"].of(full, line), color="black", linewidth=1)
+        panels[2].annotate(f"{busy} %", (90, trained().at_once["mps"].of(full, line)[-1]), fontsize=8)
+    panels[2].set(title="mps, of those that fill the card", xlabel="multiprocessors that the other holds, percent")
     panels[0].set_ylabel("slowdown")
     figure.colorbar(dots, ax=panels, label="own utilization, percent")
     figure.savefig(TO / "pairs.png", dpi=110, bbox_inches="tight")
@@ -41,7 +54,7 @@ def predicted() -> None:
     """Utilization and memory of configurations of families that were left out."""
     data = dataset(measured()[1], measured("h200_features")[1])
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8))
-    left = evaluation.by_family(data, learners.LEARNERS[trained().utilization.learner])
+    left = evaluation.by_family(data, learners.there().get(trained().utilization.learner, learners.line))
     panels[0].scatter(left.measured, left.predicted, s=8)
     panels[0].plot([0, 100], [0, 100], color="grey", linewidth=0.5)
     panels[0].set(title="utilization, family left out", xlabel="measured, percent", ylabel="predicted, percent")

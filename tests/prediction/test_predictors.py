@@ -15,8 +15,10 @@ from fairlead.prediction.dataset import dataset
 from fairlead.prediction.features import Features
 from fairlead.prediction.learned import Forest, Line, Tree, restored
 from fairlead.prediction.predictor import Predictor, fingerprint, load, trained
-from fairlead.prediction.profiles import profiles
+from fairlead.prediction.profiles import Alone, devices, each_slowdown, profiles, slowdowns
+from fairlead.prediction.training import kernels
 from fairlead.profiling.results import measured
+from fairlead.profiling.spanning import Span
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,64 @@ def test_slowdown_on_pairs_left_out():
     busy = {name: one.utilization for name, one in known.alone.items()}
     found = evaluation.of_slowdown(known.pairs["time-slicing"], busy, busy)
     assert found.piecewise >= 0.75 > found.of_sum > found.linear > found.constant
+    assert found.finer is None
+
+
+def test_slowdown_at_once_on_pairs_left_out_needs_what_multiprocessors_are_held(data):
+    known = profiles("h200", Span.SHARE)
+    busy = {name: one.utilization for name, one in known.alone.items()}
+    active = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
+    held = evaluation.Held(active, kernels(data))
+    found = evaluation.of_slowdown(known.pairs["mps"], busy, busy, held)
+    assert len(found.measured) == 34 * 34
+    assert found.finer is not None
+    assert found.finer >= 0.75 > found.piecewise > found.linear > found.constant
+
+
+def test_what_differs_between_two_measurements_of_the_same_is_noise():
+    known = profiles()
+    twice = evaluation.ceiling(each_slowdown(measured("h200_share_pairs_mps")[1], known.alone))
+    assert twice is not None
+    assert twice[0] == 19
+    assert 0.85 < twice[1] < 0.95
+    assert evaluation.ceiling(each_slowdown(measured("h200_pairs_mps")[1], known.alone)) is None
+
+
+def test_undisturbed_speeds_are_those_of_the_same_session():
+    alone = {name: Alone(name, "f", 1, busy, 0, 0) for name, busy in (("a", 90.0), ("b", 20.0))}
+    row = {"spread": 0.0, "steps_per_s": 10.0}
+    rows = [
+        {**row, "name": "a", "alone": "a", "session": 1},
+        {**row, "name": "a (2)", "alone": "a", "session": 2, "steps_per_s": 5.0, "windows": [4.0, 5.0, 6.0]},
+        {**row, "name": "b"},
+        {"name": "a + b", "pair": ["a", "b"], "steps_per_s": [5.0, 10.0]},
+        {"name": "a + b (2)", "pair": ["a", "b"], "steps_per_s": [5.0, 5.0], "session": 2},
+        {"name": "b + b", "pair": ["b", "b"], "problem": "no memory"},
+    ]
+    assert each_slowdown(rows, alone) == {("a", "b"): [(2.0, 1.0), (1.0, 2.0)]}
+    assert slowdowns(rows, alone) == {("a", "b"): (1.5, 1.5), ("b", "a"): (1.5, 1.5)}
+
+
+def test_longer_kernels_of_others_are_waited_for():
+    own, others = np.random.default_rng(0).uniform(5, 100, (2, 400))
+    grain = np.random.default_rng(1).uniform(-1, 1, 400)
+    true = interference.Slowdown((1.0, 0.0, 0.1, 0.2), (0.6, 0.2, 0.3, 0.1, 0.5, 0.2, 0.3, 0.2))
+    found = interference.fit(own, others, interference.terms(own, others, 2, grain) @ true.above, grain)
+    assert found.above == pytest.approx(true.above)
+    assert interference.Slowdown.restored(found.kept(), "test") == found
+    busy, held = np.array([90.0, 90.0]), np.array([60.0, 60.0])
+    short, long = true.slowdowns(busy, held, np.array([1e-5, 1e-3]))
+    assert short > true.slowdowns(busy, held)[0] > long
+    assert true.slowdowns(busy, held) == pytest.approx(true.slowdowns(busy, held, np.array([1e-4, 1e-4])))
+    three = true.slowdowns(np.array([90.0] * 3), np.array([60.0] * 3), np.array([1e-5, 1e-3, 1e-4]))
+    assert three[0] > three[2] > three[1] > 1
+
+
+def test_only_devices_are_offered():
+    assert devices() == ("h200",)
+    with pytest.raises(InputError) as refused:
+        profiles("h200_pairs")
+    assert "h200_" not in refused.value.expected
 
 
 def test_memory_of_families_left_out(data):
@@ -136,10 +196,16 @@ def test_a_set_without_features_is_refused():
 
 def test_the_shipped_predictor_is_of_the_shipped_measurements():
     predictor = trained()
-    pairs = [measured(name)[1] for name in ("h200_pairs", "h200_pairs_mps")]
-    assert predictor.about["fingerprint"] == fingerprint(measured()[1], measured("h200_features")[1], *pairs)
+    names = ("h200", "h200_features", "h200_pairs", "h200_pairs_mps", "h200_share_pairs_mps", "h200_activity")
+    assert predictor.about["fingerprint"] == fingerprint(*(measured(name)[1] for name in names))
     assert predictor.device == "NVIDIA H200"
     assert set(predictor.slowdown) == {"time-slicing", "mps"}
+    assert set(predictor.at_once) == {"mps"}
+    busy, small, large = np.array([98.0, 98.0]), np.array([20.0, 20.0]), np.array([85.0, 85.0])
+    kernels_s = np.array([1e-4, 1e-4])
+    assert predictor.slowdowns(busy, "mps", small, kernels_s).max() < 1.3
+    assert predictor.slowdowns(busy, "mps", large, kernels_s).min() > 1.6
+    assert predictor.slowdowns(busy, "time-slicing", small, kernels_s) == pytest.approx(predictor.slowdowns(busy))
 
 
 def test_another_device_is_refused_and_a_known_one_is_not(data):

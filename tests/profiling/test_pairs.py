@@ -17,7 +17,7 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.profiling.pairs import AHEAD, Look, pace
 from fairlead.profiling.results import measured
 from fairlead.profiling.sharing import Sharing, shared
-from fairlead.profiling.spanning import MANY, meetings, spanning
+from fairlead.profiling.spanning import MANY, Span, meetings, programme, shares, spanning
 
 
 def test_those_who_meet_span_the_range_of_utilization_and_the_families():
@@ -30,6 +30,39 @@ def test_those_who_meet_span_the_range_of_utilization_and_the_families():
     assert busy[0] < 12 < 98 < busy[-1]
     assert max(after - before for before, after in pairwise(busy)) < 8
     assert names == spanning(list(reversed(found)))
+
+
+def test_those_who_meet_can_span_what_of_the_device_they_fill():
+    _, found = measured()
+    by_name, filled = {one["name"]: one for one in found}, shares(found)
+    names = spanning(found, span=Span.SHARE)
+    assert len(set(names)) == MANY
+    assert len({by_name[name]["family"] for name in names}) == 22
+    parts = sorted(filled[name] for name in names)
+    assert parts[0] < 3
+    assert parts[-1] > 98
+    assert max(after - before for before, after in pairwise(parts)) < 8
+    assert all(filled[name] <= 100 for name in filled)
+    assert {name for row in measured("h200_share_pairs_mps")[1] for name in row.get("pair", [])} == {*names}
+
+
+def test_what_a_device_is_filled_by_is_told_by_larger_batches():
+    one = {"model": "m", "input": 32}
+    rows = [{**one, "name": f"m:{size}", "batch_size": size, "steps_per_s": 10.0, "utilization": 90.0} for size in (1, 4)]
+    assert shares([*rows, {"name": "broken", "problem": "x"}]) == {"m:1": 22.5, "m:4": 90.0}
+
+
+def test_a_programme_has_everybody_alone_among_the_pairs_and_some_pairs_again():
+    names = [str(n) for n in range(6)]
+    asked = programme(names, solos=3, again=5)
+    assert len({one.name for one in asked}) == len(asked) == 6 * 3 + 21 + 5
+    assert [one.of for one in asked[:6]] == [(name,) for name in names]
+    alone = [place for place, one in enumerate(asked) if len(one.of) == 1]
+    assert max(after - before for before, after in pairwise(alone[6:])) <= 3
+    assert [one.name.endswith(" (2)") for one in asked[-5:]] == [True] * 5
+    assert len({one.of for one in asked if len(one.of) == 2}) == 21
+    assert programme(names) == programme(names, solos=1, again=0)
+    assert len(programme(names, again=99)) == 6 + 21 + 21
 
 
 def test_a_few_that_are_fit_are_all_taken():
@@ -108,6 +141,8 @@ def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp
     assert about["about"]["sharing"] == "time-slicing"
     assert [len(row["pair"]) for row in rows if "pair" in row] == [2, 2, 2]
     assert all(rate > 0 for row in rows if "pair" in row for rate in row["steps_per_s"])
+    assert {row["session"] for row in rows} == {1}
+    assert all(1 <= len(row["windows"]) <= 2 for row in rows if "pair" in row)
     again = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
     assert again == {"measured": 0, "left": 0, "kept": 5, "with_a_problem": 0}
 
@@ -144,10 +179,10 @@ def test_what_cannot_be_set_up_is_left_out_and_not_kept(tmp_path, monkeypatch):
     assert "timm" in str(refused.exception)
     monkeypatch.setattr(Stub, "unfit", frozenset(names[:1]))
     told = json.loads(CliRunner().invoke(app, asked, catch_exceptions=False).stdout)
-    assert told == {"measured": 2, "left": 3, "kept": 2, "with_a_problem": 0}
+    assert told == {"measured": 3, "left": 4, "kept": 3, "with_a_problem": 0}
     monkeypatch.setattr(Stub, "unfit", frozenset())
     told = json.loads(CliRunner().invoke(app, asked, catch_exceptions=False).stdout)
-    assert told == {"measured": 3, "left": 0, "kept": 5, "with_a_problem": 0}
+    assert told == {"measured": 4, "left": 0, "kept": 7, "with_a_problem": 0}
 
 
 def test_a_library_that_is_not_there_is_no_result(tmp_path, monkeypatch):

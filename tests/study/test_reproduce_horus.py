@@ -21,7 +21,7 @@ from fairlead.study.reproduce.horus.bound import Bound
 from fairlead.study.reproduce.horus.fairness import FAIR
 from fairlead.study.reproduce.horus.jobs import GANGS, LIGHT, LONG_S, MONTH, SHARES, SHORT_S, trace
 from fairlead.study.reproduce.horus.runs import HORUS as HORUS_ARM
-from fairlead.study.reproduce.horus.runs import Run, Watch
+from fairlead.study.reproduce.horus.runs import SOONEST, Run, Watch
 from fairlead.study.reproduce.horus.truth import H200
 
 WORLD = MeasuredPairs()
@@ -93,14 +93,14 @@ def test_half_of_the_trainings_are_unseen_and_believed_to_be_what_their_graphs_s
 
 
 def test_its_policies_are_those_of_the_presets():
-    for name, policy in (("horus", HORUS_ARM.policy), ("horus-f", FAIR.policy)):
+    for name, policy in (("horus", HORUS_ARM.policy), ("horus-f", FAIR.policy), ("horus-makespan", SOONEST.policy)):
         assert yaml.safe_load(preset_named(name).text)["policy"] == yaml.safe_load(policy)
 
 
 def test_nobody_is_below_the_bound(finished):
     _, outcome = finished
     rows = [told for _, told in outcome.rows if "the least there can be" in told.what]
-    assert len(rows) == 4
+    assert len(rows) == 6
     assert all(told.ours >= 1 for told in rows)
 
 

@@ -14,15 +14,20 @@ from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction import evaluation, learners, training
 from fairlead.prediction.dataset import Dataset, dataset
+from fairlead.prediction.evaluation import Held
 from fairlead.prediction.features import features_of
 from fairlead.prediction.predictor import Predictor, fingerprint, load, trained
-from fairlead.prediction.profiles import Profiles, profiles
-from fairlead.prediction.training import Pairs
+from fairlead.prediction.profiles import Profiles, each_slowdown, paired_sets, profiles
+from fairlead.prediction.training import Pairs, kernels
 from fairlead.profiling.results import measured, sets
+from fairlead.profiling.sharing import Sharing
+from fairlead.profiling.spanning import Span
 
 predict_app = typer.Typer(help="Predict what trainings do to an accelerator.", no_args_is_help=True)
 
 WithOption = Annotated[Path | None, typer.Option("--with", help="A predictor from `predict train`; else the one that ships.")]
+SCORES = ("piecewise", "finer", "of_sum", "linear", "constant")
+AT_ONCE = (Sharing.MPS.value,)  # where kernels of several jobs run side by side
 SetOption = Annotated[str, typer.Option("--set", help="Which measured set to learn from.")]
 
 
@@ -80,17 +85,19 @@ def train(
 ) -> None:
     """Learn from a measured set and its pairs; the learner that errs least on what it has not seen is kept."""
     data, known, about = _data(set_)
-    busy = {name: one.utilization for name, one in known.alone.items()}
-    pairs = known.pairs
+    _tell_of_learners()
+    at_once = _at_once(set_)
+    pairs: Mapping[str, Pairs] = {**known.pairs, **at_once}
     if without:
         for family in without:
             if family not in data.families:
                 offered = near_or_all(family, sorted(set(data.families)))
                 raise InputError("predict train", f"a family of the set; {offered}", field="without", value=family)
         families = {name: one.family for name, one in known.alone.items()}
-        data, pairs = training.leaving_out(data, known.pairs, without, families)
+        data, pairs = training.leaving_out(data, pairs, without, families)
         about |= {"configurations": str(len(data)), "pairs": _told(pairs), "without": ", ".join(sorted(set(without)))}
-    made = training.train(data, busy, pairs, learners.there(), about)
+    finer = {mode: pairs[mode] for mode in at_once}
+    made = training.train(data, _busy(known), pairs, learners.there(), about, _multiprocessors(known), finer)
     made.save(to)
     if json:
         print_json({"out": str(to), "learner": made.utilization.learner, **made.about})
@@ -102,6 +109,7 @@ def train(
 def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
     """How far off predictions are on what they have not seen: families, rows and pairs left out."""
     data, known, _ = _data(set_)
+    _tell_of_learners()
     told: dict[str, Any] = {"configurations": len(data), "utilization": {}, "slowdown": {}}
     believed: dict[str, float] = {}
     best = np.inf
@@ -115,13 +123,35 @@ def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
         name: {"enough": off.enough(shares), "median_error": off.median_error(shares)}
         for name, shares in (("with_overhead", off.with_overhead), ("without_overhead", off.without_overhead))
     }
-    busy = {name: one.utilization for name, one in known.alone.items()}
-    for mode, pairs in known.pairs.items():
-        there = {each: both for each, both in pairs.items() if all(name in believed for name in each)}
-        told["slowdown"][mode] = {
-            "measured_utilization": _scores(pairs, busy, busy),
-            "predicted_utilization": _scores(there, busy, believed),
-        }
+    active = _multiprocessors(known)
+    counted = data.of(active)
+    held = Held(active, kernels(data))
+    believed_held = held
+    if len(counted) >= training.ENOUGH:
+        told["multiprocessors"] = {}
+        best = np.inf
+        for name, learner in learners.there().items():
+            left, mixed = evaluation.by_family(counted, learner), evaluation.at_random(counted, learner)
+            told["multiprocessors"][name] = {"by_family": left.rmsle, "at_random": mixed.rmsle}
+            if left.rmsle < best:
+                best = left.rmsle
+                believed_held = Held(dict(zip(counted.names, left.predicted.tolist())), held.kernel_s)
+    for span in Span:
+        for mode, pairs in profiles(set_, span).pairs.items():
+            finer = mode in AT_ONCE and all(name in active for pair in pairs for name in pair)
+            told["slowdown"][f"{mode}, spanning {span.value}"] = {
+                "measured": _scores(pairs, _busy(known), _busy(known), *([held, held] if finer else [])),
+                "predicted": _scores(
+                    {each: both for each, both in pairs.items() if all(name in believed for name in each)},
+                    _busy(known),
+                    believed,
+                    *([held, believed_held] if finer else []),
+                ),
+            }
+    for name in paired_sets(set_):
+        repeated = evaluation.ceiling(each_slowdown(measured(name)[1], known.alone))
+        if repeated is not None:
+            told.setdefault("ceiling", {})[name] = {"pairs_twice": repeated[0], "r_squared": repeated[1]}
     if json:
         print_json(told)
     else:
@@ -139,6 +169,7 @@ def show(with_: WithOption = None, json: JsonOption = False) -> None:
         "important": important,
         "memory": predictor.memory.kept(),
         "slowdown": {mode: one.kept() for mode, one in predictor.slowdown.items()},
+        "at_once": {mode: one.kept() for mode, one in predictor.at_once.items()},
     }
     if json:
         print_json(told)
@@ -148,13 +179,20 @@ def show(with_: WithOption = None, json: JsonOption = False) -> None:
     out.print(f"utilization        {predictor.utilization.learner}; by importance:", highlight=False)
     for name, share in important.items():
         out.print(f"    {name:<20} {share:6.1%}", highlight=False)
-    for name, coefficients in (("memory", told["memory"]), *told["slowdown"].items()):  # type: ignore[attr-defined]
+    at_once = {f"{mode}, finer": kept for mode, kept in told["at_once"].items()}  # type: ignore[attr-defined]
+    for name, coefficients in (("memory", told["memory"]), *told["slowdown"].items(), *at_once.items()):  # type: ignore[attr-defined]
         out.print(f"{name:<18} {coefficients}", highlight=False, markup=False)
 
 
-def _scores(pairs: Pairs, busy: dict[str, float], believed: dict[str, float]) -> dict[str, float]:
-    found = evaluation.of_slowdown(pairs, busy, believed)
-    return {name: getattr(found, name) for name in ("piecewise", "of_sum", "linear", "constant", "spread")}
+def _scores(
+    pairs: Pairs,
+    busy: dict[str, float],
+    believed: dict[str, float],
+    held: Held | None = None,
+    believed_held: Held | None = None,
+) -> dict[str, float]:
+    found = evaluation.of_slowdown(pairs, busy, believed, held, believed_held)
+    return {name: getattr(found, name) for name in (*SCORES, "spread") if getattr(found, name) is not None}
 
 
 def _print(told: dict[str, Any]) -> None:
@@ -164,11 +202,41 @@ def _print(told: dict[str, Any]) -> None:
     for name, errors in told["memory"].items():
         line = f"memory, {name.replace('_', ' ')}: {errors['enough']:.1%} get at least 0.9 of what they take"
         out.print(f"{line}, median error {errors['median_error']:.1%}", highlight=False)
-    out.print(f"{'slowdown, R²':<36}{'piecewise':>10}{'of sum':>10}{'linear':>10}{'constant':>10}", highlight=False)
+    for name, errors in told.get("multiprocessors", {}).items():
+        line = f"multiprocessors, {name}: RMSLE {errors['by_family']:.3f} by family, {errors['at_random']:.3f} at random"
+        out.print(line, highlight=False)
+    out.print(f"{'slowdown, R²':<48}" + "".join(f"{name.replace('_', ' '):>10}" for name in SCORES), highlight=False)
     for mode, errors in told["slowdown"].items():
         for name, scores in errors.items():
-            numbers = "".join(f"{scores[each]:10.3f}" for each in ("piecewise", "of_sum", "linear", "constant"))
-            out.print(f"{mode + ', ' + name.replace('_', ' '):<36}{numbers}", highlight=False)
+            numbers = "".join(f"{scores[each]:10.3f}" if each in scores else f"{'-':>10}" for each in SCORES)
+            out.print(f"{mode + ', ' + name:<48}{numbers}", highlight=False)
+    for name, twice in told.get("ceiling", {}).items():
+        line = f"{name}: {twice['pairs_twice']} pairs measured twice leave an R² of {twice['r_squared']:.2f} to be reached"
+        out.print(line, highlight=False)
+
+
+def _tell_of_learners() -> None:
+    lacking = sorted(learners.LEARNERS.keys() - learners.there().keys())
+    if lacking:
+        note(f"left out, since the library is not installed (extra predict): {', '.join(lacking)}")
+
+
+def _busy(known: Profiles) -> dict[str, float]:
+    return {name: one.utilization for name, one in known.alone.items()}
+
+
+def _multiprocessors(known: Profiles) -> dict[str, float]:
+    return {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
+
+
+def _at_once(name: str) -> dict[str, Pairs]:
+    """All pairs that ran at once, of both choices of configurations."""
+    found: dict[str, dict[tuple[str, str], tuple[float, float]]] = {}
+    for span in Span:
+        for mode, pairs in profiles(name, span).pairs.items():
+            if mode in AT_ONCE:
+                found.setdefault(mode, {}).update(pairs)
+    return {**found}
 
 
 def _shown(name: str) -> str:
@@ -189,14 +257,15 @@ def _data(name: str) -> tuple[Dataset, Profiles, dict[str, str]]:
     known = profiles(name)
     about, rows = measured(name)
     _, features = measured(f"{name}_features")
-    pairs = [measured(each)[1] for each in sets() if each.startswith(f"{name}_pairs")]
+    activity = f"{name}_activity"
+    more = [measured(each)[1] for each in (*paired_sets(name), *([activity] if activity in sets() else []))]
     from_ = {
         "device": about["device"],
         "driver": about["driver"],
         "framework": f"torch {about['torch']}",
         "configurations": str(len(rows)),
-        "pairs": _told(known.pairs),
-        "fingerprint": fingerprint(rows, features, *pairs),
+        "pairs": _told({**known.pairs, **_at_once(name)}),
+        "fingerprint": fingerprint(rows, features, *more),
     }
     return dataset(rows, features), known, from_
 

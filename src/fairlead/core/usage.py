@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 from fairlead.core.cluster import Floats
 
+BUSY, TAKEN_GB = "accelerator_busy", "accelerator_memory_gb"
+"""Metrics of jobs that agents measure, where a job has its accelerators to itself: the share of time in which they are busy,
+and the memory in use on one. No job says them of itself."""
+SEEN = frozenset({BUSY, TAKEN_GB})
+
 
 @dataclass(frozen=True)
 class Usage:

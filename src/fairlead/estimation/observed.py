@@ -74,7 +74,7 @@ class Observer:
         loading = as_asked & (jobs.since_s >= view.time)
         again = float(jobs.since_s[loading].min()) if np.count_nonzero(loading) else math.inf
         steady = as_asked & ~loading
-        row, type_, mate, spread = rows.of(jobs, view.names), jobs.type, _company(jobs, view), spread_gangs(jobs, view)
+        row, type_, mate, spread = rows.of(jobs, view.names), jobs.type, mates(jobs, view), spread_gangs(jobs, view)
         facts: dict[str, Any] = {}
         if self.alone:
             single = steady & (mate == -1)
@@ -131,7 +131,7 @@ def _as_asked(jobs: JobColumns, view: Snapshot) -> Bools:
     return fine
 
 
-def _company(jobs: JobColumns, view: Snapshot) -> Ints:
+def mates(jobs: JobColumns, view: Snapshot) -> Ints:
     """Who else is on each one's accelerators, by position: -1 for nobody, -2 for more than one other."""
     mate = np.full(len(jobs), -1, dtype=np.int64)
     places = view.holdings.places(jobs.number)[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,12 @@ class Dataset:
             self.reserved_mb[rows],
             self.device_mb[rows],
         )
+
+    def of(self, percent: Mapping[str, float]) -> Dataset:
+        """Those that have a value there, with it in the place of their utilization."""
+        rows: Ints = np.array([row for row, name in enumerate(self.names) if name in percent], dtype=np.int64)
+        some = self.only(rows)
+        return replace(some, utilization=np.array([percent[name] for name in some.names]))
 
 
 def dataset(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,27 +99,45 @@ class SlowdownErrors:
     of_sum: float  # piecewise in the sum of utilizations, as in the paper
     linear: float
     constant: float
-    spread: float  # standard deviation of what the piecewise one missed
+    finer: float | None  # with multiprocessors and the length of kernels
+    spread: float  # standard deviation of what the piecewise one missed, the finer one where there is one
     predicted: Floats
     measured: Floats
+
+
+@dataclass(frozen=True)
+class Held:
+    """What is known beside utilization of those who share: the multiprocessors each keeps busy, in percent, and how long its
+    kernels take on average."""
+
+    multiprocessors: Mapping[str, float]
+    kernel_s: Mapping[str, float]
+
+    def columns(self, pairs: Sequence[tuple[str, str]]) -> tuple[Floats, Floats]:
+        """What the second of each holds, and by how much longer its kernels are than those of the first."""
+        own, other = (np.array([self.kernel_s[pair[side]] for pair in pairs]) for side in (0, 1))
+        held: Floats = np.array([self.multiprocessors[pair[1]] for pair in pairs])
+        return held, np.log10(other / own)
 
 
 def of_slowdown(
     pairs: Mapping[tuple[str, str], tuple[float, float]],
     busy: Mapping[str, float],
     believed: Mapping[str, float],
+    held: Held | None = None,
+    believed_held: Held | None = None,
     seed: int = 0,
 ) -> SlowdownErrors:
-    """Both orders of a pair are left out together. Fitted to measured utilizations, predicted from `believed` ones."""
+    """Both orders of a pair are left out together. Fitted to what was measured, predicted from what is believed."""
     which = sorted({(min(pair), max(pair)) for pair in pairs})
     rows = [
         (place, order) for place, pair in enumerate(which) for order in ((pair, pair[::-1]) if pair[0] != pair[1] else (pair,))
     ]
-    place = np.array([row[0] for row in rows])
-    own, others = (np.array([busy[order[side]] for _, order in rows]) for side in (0, 1))
-    believed_own, believed_others = (np.array([believed[order[side]] for _, order in rows]) for side in (0, 1))
-    wanted = np.array([pairs[order][0] for _, order in rows])
-    found = {name: np.zeros(len(rows)) for name in ("piecewise", "of_sum", "linear", "constant")}
+    place, orders = np.array([row[0] for row in rows]), [order for _, order in rows]
+    own, others = (np.array([busy[order[side]] for order in orders]) for side in (0, 1))
+    believed_own, believed_others = (np.array([believed[order[side]] for order in orders]) for side in (0, 1))
+    wanted = np.array([pairs[order][0] for order in orders])
+    found = {name: np.zeros(len(rows)) for name in ("piecewise", "of_sum", "linear", "constant", "finer")}
     for fold in _folds(len(which), seed):
         left = np.isin(place, fold)
         seen = own[~left], others[~left], wanted[~left]
@@ -129,10 +147,27 @@ def of_slowdown(
         line = np.linalg.lstsq(terms(seen[0] + seen[1], np.zeros(len(seen[0])), 1)[:, :2], seen[2], rcond=None)[0]
         found["linear"][left] = terms(asked[0] + asked[1], np.zeros(len(asked[0])), 1)[:, :2] @ line
         found["constant"][left] = seen[2].mean()
-    scores = {name: r_squared(predicted, wanted) for name, predicted in found.items()}
-    return SlowdownErrors(
-        **scores, spread=float((found["piecewise"] - wanted).std()), predicted=found["piecewise"], measured=wanted
-    )
+        if held is not None:
+            (holds, grain), (asked_holds, asked_grain) = held.columns(orders), (believed_held or held).columns(orders)
+            finer = interference.fit(own[~left], holds[~left], wanted[~left], grain[~left])
+            found["finer"][left] = finer.of(believed_own[left], asked_holds[left], asked_grain[left])
+    scores: dict[str, float | None] = {name: r_squared(predicted, wanted) for name, predicted in found.items()}
+    best = found["piecewise" if held is None else "finer"]
+    if held is None:
+        scores["finer"] = None
+    return SlowdownErrors(**scores, spread=float((best - wanted).std()), predicted=best, measured=wanted)  # type: ignore[arg-type]
+
+
+def ceiling(
+    each: Mapping[tuple[str, str], Sequence[tuple[float, float]]],
+) -> tuple[int, float] | None:
+    """How many pairs were measured twice, and what R² is left to the best of predictions: what differs between two measurements
+    of the same is noise."""
+    twice = [np.subtract(seen[0], seen[1]) for seen in each.values() if len(seen) > 1]
+    if not twice:
+        return None
+    all_ = np.array([slower for seen in each.values() for slower in seen[0]])
+    return len(twice), float(1 - np.mean(np.square(twice)) / 2 / all_.var())
 
 
 def _of_sum(own: Floats, others: Floats, wanted: Floats, asked_own: Floats, asked_others: Floats) -> Floats:

@@ -18,7 +18,7 @@ from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction.features import NAMES, Features
 from fairlead.prediction.interference import Slowdown
 from fairlead.prediction.memory import Memory
-from fairlead.prediction.utilization import Utilization
+from fairlead.prediction.utilization import Utilization, kernel_s
 
 FORMAT = "fairlead predictor 1"
 TRAINED = Path(__file__).parent / "trained"
@@ -30,6 +30,8 @@ class Prediction:
     memory_mb: float
     without_overhead_mb: float
     unknown: Mapping[str, int]  # operators that nobody knows: the prediction is worth less
+    kernel_s: float  # how long a kernel takes on average
+    multiprocessors: float | None = None  # busy, percent, alone
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Predictor:
     about: Mapping[str, str]  # device, driver, framework, fingerprint of the data …
     utilization: Utilization
     memory: Memory
-    slowdown: Mapping[str, Slowdown] = field(default_factory=dict)  # by sharing mode
+    slowdown: Mapping[str, Slowdown] = field(default_factory=dict)  # by sharing mode, from utilizations
+    multiprocessors: Utilization | None = None  # how many are busy
+    at_once: Mapping[str, Slowdown] = field(default_factory=dict)  # by sharing mode, from multiprocessors and kernels
 
     @property
     def device(self) -> str:
@@ -58,15 +62,26 @@ class Predictor:
             float(self.memory.mb(column)[0]),
             float(self.memory.tensors_mb(column)[0]),
             dict(features.unknown),
+            kernel_s(column[0]),
+            None if self.multiprocessors is None else float(self.multiprocessors.percent(column)[0]),
         )
 
-    def slowdowns(self, utilization: Floats, sharing: str = "time-slicing") -> Floats:
-        """Of jobs on one accelerator, by how busy each would keep it alone."""
+    def slowdowns(
+        self,
+        utilization: Floats,
+        sharing: str = "time-slicing",
+        multiprocessors: Floats | None = None,
+        kernel_s: Floats | None = None,
+    ) -> Floats:
+        """Of jobs on one accelerator, by how busy each would keep it alone, and, where that is known and counts, how many of
+        its multiprocessors, with kernels how long."""
         if sharing not in self.slowdown:
             known = near_or_all(sharing, self.slowdown)
             raise InputError(
                 f"predictor for {self.device}", f"a way of sharing that was measured; {known}", field="sharing", value=sharing
             )
+        if multiprocessors is not None and sharing in self.at_once:
+            return self.at_once[sharing].slowdowns(np.asarray(utilization, dtype=float), multiprocessors, kernel_s)
         return self.slowdown[sharing].slowdowns(np.asarray(utilization, dtype=float))
 
     def save(self, path: Path) -> None:
@@ -76,6 +91,8 @@ class Predictor:
             "utilization": self.utilization.kept(),
             "memory": self.memory.kept(),
             "slowdown": {mode: one.kept() for mode, one in self.slowdown.items()},
+            "multiprocessors": None if self.multiprocessors is None else self.multiprocessors.kept(),
+            "at_once": {mode: one.kept() for mode, one in self.at_once.items()},
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(orjson.dumps(_short(told)) + b"\n")
@@ -92,7 +109,10 @@ def load(path: Path) -> Predictor:
         raise InputError(path, f"a file that says format: {FORMAT}", field="format")
     try:
         about = {str(name): str(value) for name, value in data["about"].items()}
-        slowdown = {str(mode): Slowdown.restored(one, path) for mode, one in data["slowdown"].items()}
+        slowdown, at_once = (
+            {str(mode): Slowdown.restored(one, path) for mode, one in found.items()}
+            for found in (data["slowdown"], data.get("at_once", {}))
+        )
         utilization, memory = data["utilization"], data["memory"]
         _ = about["device"], about["fingerprint"]
     except (KeyError, AttributeError, TypeError):
@@ -101,10 +121,22 @@ def load(path: Path) -> Predictor:
         ) from None
     if not about["device"].strip() or not about["device"].isprintable():
         raise InputError(path, "the name of the device that was measured", field="device", value=about["device"])
-    busy = Utilization.restored(utilization, path)
-    if strange := next((name for name in busy.names if name not in NAMES), None):
+    busy, held = _of_graph(utilization, path), data.get("multiprocessors")
+    return Predictor(
+        about,
+        busy,
+        Memory.restored(memory, path),
+        slowdown,
+        None if held is None else _of_graph(held, path),
+        at_once,
+    )
+
+
+def _of_graph(data: Any, path: Path) -> Utilization:
+    found = Utilization.restored(data, path)
+    if strange := next((name for name in found.names if name not in NAMES), None):
         raise InputError(path, "features that a graph has", field="names", value=strange)
-    return Predictor(about, busy, Memory.restored(memory, path), slowdown)
+    return found
 
 
 @cache

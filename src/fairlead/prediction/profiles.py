@@ -10,6 +10,7 @@ from typing import Any
 
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.profiling.results import measured, sets
+from fairlead.profiling.spanning import Span
 
 TO_SPARE = 60.0  # percent of utilization, of both together, that leaves both undisturbed
 
@@ -24,12 +25,13 @@ class Alone:
     utilization: float
     memory_utilization: float
     memory_mb: float
+    multiprocessors: float | None = None  # busy, in percent, where the device was asked
 
 
 @dataclass(frozen=True)
 class Profiles:
-    """What was measured on one device. `pairs[sharing][a, b]` are the slowdowns of a beside b and of b beside a; both orders
-    are there."""
+    """What was measured on one device, with the pairs of those that span one thing. `pairs[sharing][a, b]` are the slowdowns of
+    a beside b and of b beside a; both orders are there."""
 
     device: str
     alone: Mapping[str, Alone]
@@ -50,12 +52,18 @@ class Profiles:
         return tuple(sorted(names, key=lambda name: (self.alone[name].utilization, name)))
 
 
+def devices() -> tuple[str, ...]:
+    """Those with a set that ships: what else there is of a device has its name in front."""
+    return tuple(name for name in sets() if not any(name.startswith(f"{other}_") for other in sets()))
+
+
 @cache
-def profiles(device: str = "h200") -> Profiles:
+def profiles(device: str = "h200", span: Span = Span.UTILIZATION) -> Profiles:
     """The set that ships for a device."""
-    if device not in sets():
-        raise InputError("profiles", near_or_all(device, sets()), field="device", value=device)
+    if device not in devices():
+        raise InputError("profiles", near_or_all(device, devices()), field="device", value=device)
     about, found = measured(device)
+    active = _multiprocessors(device)
     alone = {
         one["name"]: Alone(
             one["name"],
@@ -64,41 +72,89 @@ def profiles(device: str = "h200") -> Profiles:
             one["utilization"],
             one["memory_utilization"],
             one["device_memory_mb"],
+            active.get(one["name"]),
         )
         for one in found
         if "problem" not in one
     }
-    return Profiles(about["device"], alone, _pairs(device, alone))
+    return Profiles(about["device"], alone, _pairs(device, alone, span))
 
 
-def _pairs(device: str, alone: Mapping[str, Alone]) -> dict[str, dict[tuple[str, str], tuple[float, float]]]:
+def paired_sets(device: str, span: Span | None = None) -> tuple[str, ...]:
+    """The names of the sets of pairs, of those that span one thing or of all."""
+    starts = {Span.UTILIZATION: f"{device}_pairs", Span.SHARE: f"{device}_share_pairs"}
+    wanted = tuple(starts.values()) if span is None else (starts[span],)
+    return tuple(name for name in sets() if name.startswith(wanted))
+
+
+def _pairs(device: str, alone: Mapping[str, Alone], span: Span) -> dict[str, dict[tuple[str, str], tuple[float, float]]]:
     found: dict[str, dict[tuple[str, str], tuple[float, float]]] = {}
-    for name in sets():
-        if name.startswith(f"{device}_pairs"):
-            about, rows = measured(name)
-            found.setdefault(about["sharing"], {}).update(slowdowns(rows, alone))
+    for name in paired_sets(device, span):
+        about, rows = measured(name)
+        found.setdefault(about["sharing"], {}).update(slowdowns(rows, alone))
     return found
 
 
+def _multiprocessors(device: str) -> dict[str, float]:
+    """Of those that ran alone when the device was asked, whatever for."""
+    seen: dict[str, list[float]] = {}
+    for name in sets():
+        if name == f"{device}_activity" or name in paired_sets(device):
+            for row in measured(name)[1]:
+                if "pair" not in row and "sm_active" in row:
+                    seen.setdefault(_who(row), []).append(row["sm_active"])
+    return {name: statistics.fmean(values) for name, values in seen.items()}
+
+
 def slowdowns(rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Of every pair of a file of pairs, in both orders."""
-    rows = [row for row in rows if "problem" not in row]
-    paired = [row for row in rows if "pair" in row]
-    speed = {row["name"]: _undisturbed(row, paired, alone) for row in rows if "pair" not in row}
+    """Of every pair of a file of pairs, in both orders; of those measured more than once the mean."""
     table: dict[tuple[str, str], tuple[float, float]] = {}
-    for row in paired:
-        (one, other), (first, second) = row["pair"], row["steps_per_s"]
-        slower = speed[one] / first, speed[other] / second
-        table[one, other], table[other, one] = slower, slower[::-1]
+    for (one, other), seen in each_slowdown(rows, alone).items():
+        first, second = (statistics.fmean(column) for column in zip(*seen))
+        table[one, other], table[other, one] = (first, second), (second, first)
     return table
 
 
-def _undisturbed(row: Mapping[str, Any], paired: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]) -> float:
-    """Trainings that wait for their host vary by a tenth from one second to the next, and two windows alone say too little. So
-    the windows count too in which the device had nearly half of its time to spare: the median of all."""
-    name, mean, half = row["name"], row["steps_per_s"], row["spread"] / 2
-    seen = [mean * (1 - half), mean * (1 + half)]
-    for pair in paired:
-        if sum(alone[each].utilization for each in pair["pair"]) <= TO_SPARE:
-            seen += [rate for each, rate in zip(pair["pair"], pair["steps_per_s"]) if each == name]
-    return float(statistics.median(seen))
+def each_slowdown(
+    rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]
+) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Of every pair, as often as it was measured."""
+    rows = [row for row in rows if "problem" not in row]
+    paired = [row for row in rows if "pair" in row]
+    speeds = _Undisturbed([row for row in rows if "pair" not in row], paired, alone)
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in paired:
+        (one, other), (first, second) = row["pair"], row["steps_per_s"]
+        session = row.get("session", 1)
+        slower = speeds.of(one, session) / first, speeds.of(other, session) / second
+        found.setdefault((one, other), []).append(slower)
+    return found
+
+
+class _Undisturbed:
+    """Steps per second of each without company. Trainings that wait for their host vary by a tenth from one second to the next,
+    and a few windows alone say too little. So the windows count too in which the device had nearly half of its time to spare:
+    the median of all, of the same session where there are any, since another host has another speed."""
+
+    def __init__(
+        self, by_itself: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]
+    ) -> None:
+        self._windows: dict[tuple[str, int], list[float]] = {}
+        for row in by_itself:
+            mean, half = row["steps_per_s"], row["spread"] / 2
+            seen = row.get("windows", [mean * (1 - half), mean * (1 + half)])
+            self._windows.setdefault((_who(row), row.get("session", 1)), []).extend(seen)
+        for pair in paired:
+            if sum(alone[each].utilization for each in pair["pair"]) <= TO_SPARE:
+                for place, each in enumerate(pair["pair"]):
+                    seen = [window[place] for window in pair.get("windows", [pair["steps_per_s"]])]
+                    self._windows.setdefault((each, pair.get("session", 1)), []).extend(seen)
+
+    def of(self, name: str, session: int) -> float:
+        here = self._windows.get((name, session))
+        return statistics.median(here or [each for (who, _), seen in self._windows.items() if who == name for each in seen])
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    """The configuration of a row without a pair; the first such rows have no other name."""
+    return str(row.get("alone", row["name"]))

@@ -10,12 +10,14 @@ import numpy as np
 from fairlead.core.cluster import Floats
 from fairlead.prediction import interference, memory, utilization
 from fairlead.prediction.dataset import Dataset
-from fairlead.prediction.evaluation import at_random, by_family
+from fairlead.prediction.evaluation import Held, at_random, by_family
 from fairlead.prediction.interference import Slowdown
 from fairlead.prediction.learners import Learner
 from fairlead.prediction.predictor import Predictor
+from fairlead.prediction.utilization import Utilization, kernel_s
 
 Pairs = Mapping[tuple[str, str], tuple[float, float]]
+ENOUGH = 50  # configurations whose multiprocessors were counted, to learn from
 
 
 def train(
@@ -24,17 +26,40 @@ def train(
     pairs: Mapping[str, Pairs],
     learners: Mapping[str, Learner],
     about: Mapping[str, str],
+    multiprocessors: Mapping[str, float] | None = None,
+    at_once: Mapping[str, Pairs] | None = None,
 ) -> Predictor:
-    """The learner kept is the one that errs least, on families and on rows that it has not seen, which count alike. `busy` is
-    the measured utilization by name."""
-    errors = {name: (by_family(data, one).rmsle + at_random(data, one).rmsle) / 2 for name, one in learners.items()}
-    best = min(errors, key=lambda name: (errors[name], name))
+    """`busy` is the measured utilization by name, `multiprocessors` how many of them were busy, of those where that was asked.
+    `at_once` has the pairs, by sharing mode, in which that counts."""
+    about, active = dict(about), data.of(multiprocessors or {})
+    model, about["rmsle"] = _best(data, learners)
+    held, finer = None, {}
+    if len(active) >= ENOUGH:
+        held, about["multiprocessors_rmsle"] = _best(active, learners)
+        known = Held(multiprocessors or {}, kernels(data))
+        for mode, found in (at_once or {}).items():
+            counted = {pair: both for pair, both in found.items() if all(name in known.multiprocessors for name in pair)}
+            finer[mode] = slowdown_at_once(counted, busy, known)
     return Predictor(
-        {**about, "rmsle": f"{errors[best]:.3f}"},
-        utilization.fit(best, learners[best], data.columns, data.utilization),
+        about,
+        model,
         memory.fit(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb),
         {mode: slowdown(found, busy) for mode, found in pairs.items() if found},
+        held,
+        finer,
     )
+
+
+def _best(data: Dataset, learners: Mapping[str, Learner]) -> tuple[Utilization, str]:
+    """By the learner that errs least, on families and on rows that it has not seen, which count alike; and how far it errs."""
+    errors = {name: (by_family(data, one).rmsle + at_random(data, one).rmsle) / 2 for name, one in learners.items()}
+    best = min(errors, key=lambda name: (errors[name], name))
+    return utilization.fit(best, learners[best], data.columns, data.utilization), f"{errors[best]:.3f}"
+
+
+def kernels(data: Dataset) -> dict[str, float]:
+    """How long a kernel takes on average, by name, as far as graphs say."""
+    return {name: kernel_s(column) for name, column in zip(data.names, data.columns)}
 
 
 def leaving_out(
@@ -51,6 +76,12 @@ def leaving_out(
 
 def slowdown(pairs: Pairs, busy: Mapping[str, float]) -> Slowdown:
     return interference.fit(*columns_of_pairs(list(pairs), pairs, busy))
+
+
+def slowdown_at_once(pairs: Pairs, busy: Mapping[str, float], held: Held) -> Slowdown:
+    own, _, slower = columns_of_pairs(list(pairs), pairs, busy)
+    holds, grain = held.columns(list(pairs))
+    return interference.fit(own, holds, slower, grain)
 
 
 def columns_of_pairs(

@@ -57,6 +57,11 @@ def inputs(columns: Sequence[Column], names: Sequence[str]) -> Floats:
     return found
 
 
+def kernel_s(column: Column) -> float:
+    """How long a kernel takes on average, by the roofline: what one on the same device waits for before its own can begin."""
+    return max(column["device_s"], 1e-9) / max(column["launches"], 1.0)
+
+
 def rmsle(predicted: Floats, measured: Floats) -> float:
     """Root mean squared logarithmic error, of percents."""
     return float(np.sqrt(np.mean((np.log1p(predicted) - np.log1p(measured)) ** 2)))

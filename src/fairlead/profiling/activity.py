@@ -1,13 +1,14 @@
-"""What of an accelerator is at work, beside whether anything is: NVML's utilization says that some kernel ran, and that is 100 %
-for a kernel on one multiprocessor of a hundred. Hopper and later count multiprocessors and bytes too (NVML's GPM)."""
+"""What of an accelerator is at work, beside whether anything is: NVML's utilization says that some kernel ran, and that is
+100 % for a kernel on one multiprocessor of a hundred. Hopper and later count multiprocessors and bytes too (NVML's GPM)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 SEEN = {"sm_active": 2, "sm_occupancy": 3, "tensor_active": 5, "dram_active": 10, "fp32_active": 12}
-"""Names here, and NVML's numbers: multiprocessors with a kernel on them, warps of those there could be, tensor cores at work, bytes
-to and from memory of those there could be, single-precision units at work. All in percent, over the time between two looks."""
+"""Names here, and NVML's numbers: multiprocessors with a kernel on them, warps of those there could be, tensor cores at work,
+bytes to and from memory of those there could be, single-precision units at work. All in percent, over the time between two
+looks."""
 
 
 class Activity:

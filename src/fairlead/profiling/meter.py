@@ -1,5 +1,5 @@
-"""What an accelerator says of itself while something runs: NVML's utilization and memory, sampled by a thread, and what of it was
-at work where it counts that. Where there is no NVML (a CPU), there is nothing to say."""
+"""What an accelerator says of itself while something runs: NVML's utilization and memory, sampled by a thread, and what of it
+was at work where it counts that. Where there is no NVML (a CPU), there is nothing to say."""
 
 from __future__ import annotations
 

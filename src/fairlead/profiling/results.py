@@ -11,8 +11,8 @@ from fairlead.core.errors import InputError
 
 
 class Results:
-    """Opened to be added to. A line that was cut off by an interruption is dropped, and measured again. Each opening is a session
-    of its own, maybe on another host: speeds are best compared within one."""
+    """Opened to be added to. A line that was cut off by an interruption is dropped, and measured again. Each opening is a
+    session of its own, maybe on another host: speeds are best compared within one."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.known = path, dict[str, dict[str, Any]]()

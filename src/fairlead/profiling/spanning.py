@@ -1,5 +1,5 @@
-"""Which configurations meet in pairs: some that span the range evenly of what a sharing mode divides, of as many families as can
-be, small and quick enough to be held all at once and seen in a second. And in which order they meet."""
+"""Which configurations meet in pairs: some that span the range evenly of what a sharing mode divides, of as many families as
+can be, small and quick enough to be held all at once and seen in a second. And in which order they meet."""
 
 from __future__ import annotations
 

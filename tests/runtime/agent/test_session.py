@@ -33,6 +33,8 @@ class Ears:
     def joined(self, node: int, found: Any) -> None:
         self.joins.set()
 
+    def see(self, node: int, beat: Any) -> None: ...
+
     def left(self, node: int) -> None: ...
 
     def tell(self, node: int, told: Any, answered: Any) -> None:

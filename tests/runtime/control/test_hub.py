@@ -42,6 +42,9 @@ class Backend:
     def joined(self, node: int, found: Any) -> None:
         self._note("joined", node, tuple(found))
 
+    def see(self, node: int, beat: Any) -> None:
+        self._note("seen", node, beat)
+
     def left(self, node: int) -> None:
         self._note("left", node)
 

@@ -49,7 +49,15 @@ class Played:
 
 
 class Scene:
-    def __init__(self, machines: str = "v100:2,v100:2", policy: str = "las", state: State | None = None, journal=None) -> None:
+    def __init__(
+        self,
+        machines: str = "v100:2,v100:2",
+        policy: str = "las",
+        state: State | None = None,
+        journal=None,
+        table=None,
+        **parts: str,
+    ) -> None:
         self.second = 0.0 if state is None else state.time
         self.wire = Played()
         self.cluster = cluster(machines)
@@ -59,8 +67,8 @@ class Scene:
         self.live = Live(self.cluster, self.wire, clock, lambda job: Task((job.command or "true",)), number)
         self.live.lock.acquire()
         self.journal = journal or MemoryJournal()
-        stages = SchedulerConfig.from_data({"policy": policy, "rounds": ROUND}).build(
-            table_of(self.cluster.type_names, {("", 2): [1.0], ("", 3): [1.0]}), Registry.installed()
+        stages = SchedulerConfig.from_data({"policy": policy, "rounds": ROUND, **parts}).build(
+            table or table_of(self.cluster.type_names, {("", 2): [1.0], ("", 3): [1.0]}), Registry.installed()
         )
         self.loop = Loop(state or State(self.cluster), self.live, stages, journal=self.journal, patient=True)
         if state is None:

@@ -76,7 +76,8 @@ class Judge:
         return rates.best if rates.best is not None else rates.alone.max(axis=1)
 
     def need_gb(self, look: Look, kind: int) -> float:
-        """Predicted, or what it says itself. Infinity where nothing is known."""
+        """The larger of what is predicted and what it says itself. Who has no prediction is taken at its word, and needs
+        everything where it gives none; without any predictions its word is all there is."""
         usage = self.view.rates.usage
         predicted = 0.0 if usage is None else float(usage.memory_gb[look.row, kind])
         if math.isinf(predicted) and look.least_memory_gb > 0:

@@ -14,6 +14,7 @@ from fairlead.runtime.control.known import Known, KnownJobs
 from fairlead.runtime.control.launches import Addressed, Fate, Launches, Outcome
 from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.control.measures import Measures
+from fairlead.runtime.control.uses import Uses
 from fairlead.runtime.orders import Ended, Metric, Progress, Told, Wants
 
 RATE_TELLS = 0.05
@@ -32,9 +33,11 @@ class Hearing:
         launches: Launches,
         limits: Limits,
         measures: Measures,
+        uses: Uses,
         send: Callable[[Sequence[Addressed]], None],
     ) -> None:
-        self._jobs, self._launches, self._limits, self._measures, self._send = jobs, launches, limits, measures, send
+        self._jobs, self._launches, self._limits = jobs, launches, limits
+        self._measures, self._uses, self._send = measures, uses, send
 
     def heard(self, node: int, word: Told, now: float) -> Sequence[ev.Event]:
         if isinstance(word, Ended):
@@ -108,6 +111,7 @@ class Hearing:
         self._jobs.pop(job, None)
         self._limits.forget(job)
         self._measures.forget(job)
+        self._uses.forget(job)
 
     def _progressed(self, job: int, steps: float, rate: float, now: float) -> ev.ProgressReported:
         self._jobs[job].at(steps, rate, now)

@@ -226,6 +226,8 @@ class Hub:
     def _hear(self, session: _Session, message: Message) -> None:
         if isinstance(message, Beat):
             self.used[session.node] = message
+            if message.busy:
+                self._alive().see(session.node, message)
             self._renew(session.node)
             session.out.put_nowait(Renewed())
         elif isinstance(message, Words):

@@ -29,6 +29,8 @@ from fairlead.runtime.control.launches import Addressed, Key, Launches
 from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.control.measures import Measures
 from fairlead.runtime.control.seating import Seating, gang_ports, given_before, given_by, routed
+from fairlead.runtime.control.uses import Uses
+from fairlead.runtime.messages import Beat
 from fairlead.runtime.orders import Ended, Order, Task, Told
 
 LOOK_WITHIN_S = 30.0
@@ -68,7 +70,9 @@ class Live:
         self._seating = Seating(self.cluster)
         self._limits = Limits()
         self._measures = Measures()
-        self._hearing = Hearing(self._jobs, self.launches, self._limits, self._measures, self._send)
+        self._uses = Uses()
+        self._seen: dict[int, Beat] = {}  # by node, what its agent saw last of its accelerators
+        self._hearing = Hearing(self._jobs, self.launches, self._limits, self._measures, self._uses, self._send)
         self._done: set[int] = set()  # jobs that had finished before a restart, and may be saving still
         self._present: set[int] = set()  # nodes that are up, as the state knows it
         self._awaited: set[int] = set()  # nodes that were there before a restart and have not told what runs there
@@ -263,6 +267,10 @@ class Live:
 
         self.inbox.ring(Request(happen, lambda events: answered()))
 
+    def see(self, node: int, beat: Beat) -> None:
+        """What an agent sees of its accelerators; looked at when something happens, as it does wherever jobs run."""
+        self._seen[node] = beat
+
     @property
     def stopped(self) -> bool:
         return self.inbox.stopped
@@ -290,9 +298,18 @@ class Live:
             events = request.happen(self.now)
             happened += events
             self.inbox.told(request, events)
+        self._look_at_uses()
         if self.now >= self._measures.due_s:
             happened += self._measures.told(self.now)
         return happened + self._overrun()
+
+    def _look_at_uses(self) -> None:
+        if not self._seen:
+            return
+        seen, self._seen = self._seen, {}
+        for job, use in self._uses.see(seen, self.launches.everybody()):
+            if job in self._jobs:
+                self._measures.see(job, use, self._jobs[job].job.user)
 
     def _overrun(self) -> list[ev.Event]:
         """Whoever has used its time limit up has failed, and is killed when that is in the journal."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.events import MetricsReported
 from fairlead.core.losses import DERIVED, LOSS, TARGET
 from fairlead.core.snapshot import Snapshot
+from fairlead.core.usage import SEEN
 from fairlead.runtime.orders import MOST_METRICS, Metric
 
 log = logging.getLogger("fairlead.cluster")
@@ -53,8 +55,8 @@ class Measures:
             self.hear(Metric(job, 0, BATCH_SIZE, float(size)), user)
 
     def hear(self, said: Metric, user: str = "") -> None:
-        """Names that are too many are passed over, and those of what the state makes of reports."""
-        if said.name in DERIVED:
+        """Names that are too many are passed over, and those of what the state makes of reports or agents see."""
+        if said.name in DERIVED or said.name in SEEN:
             return
         mine = self._names.get(said.job, set())
         if said.name not in mine:
@@ -67,6 +69,13 @@ class Measures:
                 return
             self._note(said.job, said.name, user)
         self._held.setdefault(said.name, {})[said.job] = said.value
+
+    def see(self, job: int, seen: Mapping[str, float], user: str = "") -> None:
+        """What an agent measured of it."""
+        for name, value in seen.items():
+            if name not in self._names.get(job, ()):
+                self._note(job, name, user)
+            self._held.setdefault(name, {})[job] = value
 
     @property
     def due_s(self) -> float:

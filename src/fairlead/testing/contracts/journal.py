@@ -12,6 +12,7 @@ import numpy as np
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
+from fairlead.core.inference import Route
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Unplaced
@@ -122,6 +123,7 @@ def every_event() -> list[ev.Event]:
         admitted=one,
         launches=Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]), np.array([32])),
     )
+    routes = {0: Route((0, 1), (0.75, 0.25), 8, 120.5)}
     return [
         ev.Opened(0.0, machine, {"policy": "fifo"}, "every event", {"|2": (1.0,)}),
         ev.JobSubmitted(1.0, 0, Job("a", 1.0, 100.0, workers=2, deadline_s=50.0, allowed_types=("v100",))),
@@ -137,7 +139,7 @@ def every_event() -> list[ev.Event]:
         ev.NodeDrained(5.25, 0),
         ev.NodeDrained(5.5, 0, undo=True),
         ev.SchedulerSwitched(6.0, {"policy": "las"}, "a test"),
-        ev.RoundPlanned(RoundPlan(7.0, launches=Launches(one, one * 0, np.array([0, 2]), np.array([0, 1])))),
+        ev.RoundPlanned(RoundPlan(7.0, launches=Launches(one, one * 0, np.array([0, 2]), np.array([0, 1])), routes=routes)),
         ev.RoundPlanned(RoundPlan(8.0, suspended=one)),
         ev.RoundPlanned(RoundPlan(9.0, launches=Launches(one, one * 0, np.array([0, 2]), np.array([1, 0])))),
         ev.JobsFinished(10.0, one, np.array([9.75])),

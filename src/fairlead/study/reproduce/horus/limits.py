@@ -12,7 +12,7 @@ from fairlead.study.reproduce.findings import Findings, Row, Wants, row
 from fairlead.study.reproduce.horus.bound import Bound
 from fairlead.study.reproduce.horus.jobs import SHARES
 from fairlead.study.reproduce.horus.makespan import case, makespan_s
-from fairlead.study.reproduce.horus.runs import HORUS, MATCHING, OBP, PLAIN, Arm
+from fairlead.study.reproduce.horus.runs import HORUS, OBP, PLAIN, SOONEST, Arm
 from fairlead.study.reproduce.horus.scale import Scale
 from fairlead.study.reproduce.study import Study
 
@@ -28,9 +28,9 @@ def runs(scale: Scale, workload: str, seed: int) -> dict[str, Case]:
 
     return {
         LEAST: Bound(scale.cluster, workload, scale.jobs, seed),
-        **{arm.label: of(arm) for arm in (OBP, HORUS)},
-        **{arm.label + TOLD: of(arm, told=True) for arm in (HORUS, PLAIN)},
-        **{arm.label + SORTED: of(arm, longest_first=True) for arm in (OBP, HORUS, MATCHING)},
+        **{arm.label: of(arm) for arm in (OBP, HORUS, SOONEST)},
+        **{arm.label + TOLD: of(arm, told=True) for arm in (HORUS, SOONEST, PLAIN)},
+        **{arm.label + SORTED: of(arm, longest_first=True) for arm in (OBP, SOONEST)},
     }
 
 
@@ -41,13 +41,12 @@ def cases(scale: Scale) -> Iterable[Case]:
 def read(scale: Scale, answers: Answers) -> Findings:
     rows: list[Row] = []
     for workload in SHARES:
-        for arm in (OBP, HORUS):
+        for arm in (OBP, HORUS, SOONEST):
             rows.append(_over(scale, answers, workload, arm.label, LEAST))
-        for arm in (HORUS, PLAIN):
+        for arm in (HORUS, SOONEST, PLAIN):
             rows.append(_over(scale, answers, workload, OBP.label, arm.label + TOLD))
         rows.append(_over(scale, answers, workload, OBP.label, OBP.label + SORTED))
-        for arm in (HORUS, MATCHING):
-            rows.append(_over(scale, answers, workload, OBP.label + SORTED, arm.label + SORTED, Wants.MORE))
+        rows.append(_over(scale, answers, workload, OBP.label + SORTED, SOONEST.label + SORTED, Wants.MORE))
     return Findings(rows, notes=(_NOTE,))
 
 

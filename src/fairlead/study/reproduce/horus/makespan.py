@@ -9,7 +9,7 @@ from functools import partial
 from fairlead.study.reproduce.case import Answer, Answers, Case
 from fairlead.study.reproduce.findings import Distribution, Findings, Line, Lines, Row, Wants, row
 from fairlead.study.reproduce.horus.jobs import SHARES
-from fairlead.study.reproduce.horus.runs import FIFO, HORUS, MATCHING, OBP, PAB, PLAIN, TESTBED, Arm, Run, percent
+from fairlead.study.reproduce.horus.runs import FIFO, HORUS, OBP, PAB, PLAIN, SOONEST, TESTBED, Arm, Run, percent
 from fairlead.study.reproduce.horus.scale import Scale
 from fairlead.study.reproduce.study import Study
 
@@ -64,9 +64,9 @@ def read_makespan(scale: Scale, answers: Answers) -> Findings:
         for arm in (PAB, OBP, HORUS):
             known = paper["FIFO"] / paper[arm.label]
             rows.append(row(f"makespan, FIFO / {arm.label}: {workload}", known, partial(gain, FIFO, arm, makespan_s)))
-        for arm in (PLAIN, MATCHING):
+        for arm in (SOONEST, PLAIN):
             rows.append(row(f"makespan, FIFO / {arm.label}: {workload}", None, partial(gain, FIFO, arm, makespan_s)))
-        for better in (HORUS, PLAIN, MATCHING):
+        for better in (HORUS, SOONEST, PLAIN):
             for worse in (OBP, PAB):
                 what = f"makespan, {worse.label} / {better.label}: {workload}"
                 rows.append(row(what, 1.0, partial(gain, worse, better, makespan_s), wants=Wants.MORE))
@@ -76,9 +76,10 @@ def read_makespan(scale: Scale, answers: Answers) -> Findings:
 _NOTE = (
     "The packers here lose less than the paper's: nobody runs out of memory on 141 GB with these trainings, and two heavy ones"
     " that take turns on an accelerator still do a little more together than one after the other. After the first minutes one"
-    " place becomes free at a time; Algorithm 1 gives it to the next in line, as OBP does. Matching chooses among the β in"
-    " front, and two heavy ones hardly meet; what a makespan then hangs on is who begins last. Horus lets jobs go first that"
-    " would last as long as all that is left: it goes by the steps that jobs say they make, which the paper's does not know."
+    " place becomes free at a time; Algorithm 1 gives it to the next in line, as OBP does. Horus here chooses among the β in"
+    " front (`match`), and two heavy ones hardly meet; then what a makespan hangs on is who begins last. For makespan, jobs go"
+    " first that would last as long as all that is left (`critical`): by the steps that jobs say they make, which the paper's"
+    " does not know."
 )
 
 
@@ -86,7 +87,7 @@ def read_completion(scale: Scale, answers: Answers) -> Findings:
     rows: list[Row] = []
     pictures = []
     for workload in SHARES:
-        for arm in (PAB, OBP, HORUS, PLAIN):
+        for arm in (PAB, OBP, HORUS, SOONEST, PLAIN):
             for field, how in (("mean_jct_s", "from its start"), ("mean_jct_from_submission_s", "from submission")):
                 slower = partial(_slower, scale, answers, workload, arm, field)
                 paper, wants = (SLOWER[workload], Wants.MOST) if field == "mean_jct_s" else (None, Wants.NOTHING)

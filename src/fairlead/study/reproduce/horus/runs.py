@@ -38,12 +38,12 @@ class Arm:
 
 
 FIFO, OBP, PAB = Arm("FIFO", "fifo"), Arm("OBP", "opportunistic-packing"), Arm("PAB", "performance-aware-packing")
-CHOOSING = "match: true, critical: true, unpack: 1.2"
+CHOOSING = "match: true, unpack: 1.2"
 """What the presets add to Horus' Algorithm 1."""
 HORUS = Arm("Horus", f"{{name: horus, {CHOOSING}}}")
+SOONEST = Arm("Horus for makespan", f"{{name: horus, {CHOOSING}, critical: true}}")
 PLAIN = Arm("Horus, Algorithm 1", "horus")
-MATCHING = Arm("Horus, matching", "{name: horus, match: true, unpack: 1.2}")
-TESTBED = (FIFO, PAB, OBP, HORUS, PLAIN, MATCHING)
+TESTBED = (FIFO, PAB, OBP, HORUS, SOONEST, PLAIN)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,146 @@
+"""What agents see of accelerators becomes the use of the jobs that have them to themselves, and corrects predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_live import Scene
+
+from fairlead.config.wall_time import compose
+from fairlead.core.errors import InputError
+from fairlead.core.job import Phase
+from fairlead.core.usage import BUSY, TAKEN_GB
+from fairlead.engine.state import State
+from fairlead.estimation.predicted import Predicted
+from fairlead.estimation.watched import Watched
+from fairlead.runtime.control.launches import Running, Seat
+from fairlead.runtime.control.uses import FEWEST, Uses
+from fairlead.runtime.messages import Beat
+from fairlead.runtime.orders import Metric, Progress, Task
+from fairlead.testing.invariants import check_state
+from scenes import table_of
+
+
+def run(job: int, *places: int, node: int = 0, generation: int = 1, sent: bool = True) -> Running:
+    return Running(job, generation, str(job), Task(("true",)), (Seat(node, (0,), places),), sent=sent)
+
+
+def seen(uses: Uses, runs: list[Running], busy: tuple[float, ...], memory: tuple[float, ...], beats: int = FEWEST):
+    found = [list(uses.see({0: Beat(busy, memory)}, runs)) for _ in range(beats)]
+    assert not any(found[:-1])
+    return dict(found[-1])
+
+
+def test_who_has_its_accelerators_to_itself_is_told_of_and_others_are_not():
+    uses = Uses()
+    runs = [run(1, 0), run(2, 1), run(3, 1), run(4, 2, 3), run(5, 4, sent=False), run(6, 0, node=1)]
+    found = seen(uses, runs, (0.2, 0.9, 0.4, 0.6, 0.1), (3.0, 9.0, 5.0, 6.0, 1.0))
+    assert found.keys() == {1, 4}
+    assert found[1] == pytest.approx({BUSY: 0.2, TAKEN_GB: 3.0})
+    assert found[4] == pytest.approx({BUSY: 0.5, TAKEN_GB: 6.0})
+
+
+def test_it_is_said_again_when_it_is_another_and_a_new_launch_begins_anew():
+    uses, runs = Uses(), [run(1, 0)]
+    assert seen(uses, runs, (0.2,), (3.0,))
+    assert not seen(uses, runs, (0.21,), (3.0,), beats=30)
+    assert any(list(uses.see({0: Beat((0.6,), (3.0,))}, runs)) for _ in range(5))
+    assert dict(uses.see({0: Beat((0.6,), (8.0,))}, runs))[1][TAKEN_GB] == 8.0
+    assert seen(uses, [run(1, 0, generation=2)], (0.2,), (3.0,))[1][TAKEN_GB] == 3.0
+    assert not list(uses.see({0: Beat()}, runs))
+    uses.forget(1)
+    uses.forget(1)
+
+
+def test_what_agents_see_is_journaled_and_a_job_cannot_say_it_itself():
+    scene = Scene()
+    scene.join()
+    scene.job("a", steps=1e6)
+    scene.at(0.0)
+    for second in range(1, 3 * FEWEST):
+        scene.live.see(0, Beat((0.4, 0.0), (7.0, 0.0)))
+        scene.live.tell(0, [Progress(0, 1, 2 * second, 0, 2.0), Metric(0, 1, BUSY, 0.9)])
+        scene.at(float(second))
+    view = scene.loop.state.snapshot(scene.second)
+    assert view.jobs.metric(BUSY).tolist() == pytest.approx([0.4])
+    assert view.jobs.metric(TAKEN_GB).tolist() == [7.0]
+    told = [event for event in scene.journal if getattr(event, "name", "") == BUSY]
+    assert len(told) == 1
+    scene.check()
+
+
+def test_what_was_seen_takes_the_place_of_what_was_predicted():
+    table = table_of(("v100",), {("a", 1): [2.0], ("b", 1): [2.0]})
+    predicted = Predicted(table, {"a": (95.0, 4.0), "b": (50.0, 4.0)})
+    scene = Scene("v100:2,v100:1", table=table)
+    scene.join()
+    for name, kind in zip("xyz", ("a", "b", "")):
+        scene.job(name, steps=1e6, kind=kind)
+    scene.at(0.0)
+    before = scene.loop.state.snapshot(0.0)
+    assert predicted.learn(before).facts == {}
+    for second in range(1, 2 * FEWEST):
+        scene.live.see(0, Beat((0.8, 0.8), (6.0, 6.0)))
+        scene.live.see(1, Beat((0.3,), (5.0,)))
+        scene.live.tell(0, [Progress(0, 1, 2 * second, 0, 2.0)])
+        scene.at(float(second))
+    view = scene.loop.state.snapshot(scene.second)
+    facts = predicted.learn(view).facts
+    assert np.isfinite(view.jobs.metric(BUSY)).all()
+    assert facts.keys() == {"use of a on v100", "use of b on v100"}
+    assert facts["use of a on v100"] == pytest.approx([30.0, 5.0])
+    after = view.but(learned=facts)
+    assert predicted.learn(after).facts == {}, "it is known"
+    row = table.row("a", 1)
+    believed, corrected = predicted.rates(view), predicted.rates(after)
+    assert believed.usage is not None
+    assert corrected.usage is not None
+    assert believed.usage.utilization[row, 0] == pytest.approx(0.95)
+    assert corrected.usage.utilization[row, 0] == pytest.approx(0.3)
+    assert corrected.usage.memory_gb[row, 0] == 5.0
+    assert corrected.paired[row, row, 0] > believed.paired[row, row, 0]
+    assert np.array_equal(predicted.rates(view).paired, believed.paired)
+
+
+def test_a_kind_without_a_prediction_is_known_once_it_was_seen():
+    table = table_of(("v100",), {("a", 1): [2.0]})
+    predicted, view = Predicted(table), State(Scene().cluster).snapshot(0.0)
+    assert not predicted.rates(view).paired.any()
+    seen = predicted.rates(view.but(learned={"use of a on v100": [30.0, 4.0]}))
+    assert seen.paired[table.row("a", 1), table.row("a", 1), 0] > 0
+
+
+def test_on_a_real_cluster_company_comes_once_agents_have_seen_who_leaves_room():
+    compose({"policy": "horus", "estimation": "watched"})
+    scene = Scene("v100:2", policy="horus", estimation="watched")
+    scene.join()
+    for name, kind in zip("xyz", ("small", "large", "small")):
+        scene.job(name, steps=1e6, kind=kind)
+    scene.at(0.0)
+    assert scene.phase(2) is Phase.WAITING, "nothing is known of it"
+    alone = Beat((0.3, 0.95), (4.0, 14.0))
+    generation = {number: scene.live.launches.latest(number).generation for number in (0, 1)}
+    for second in range(1, 40):
+        scene.live.see(0, alone)
+        scene.live.tell(0, [Progress(number, generation[number], 2 * second, 0, 2.0) for number in (0, 1)])
+        scene.at(float(second))
+    state = scene.loop.state
+    assert state.learned["use of small on v100"] == pytest.approx([30.0, 4.0])
+    assert state.learned["measured 1 × small on v100"] == 2.0
+    assert scene.phase(2) is Phase.RUNNING
+    places = {number: scene.live.launches.latest(number).places for number in range(3)}
+    assert places[2] == places[0] != places[1]
+    scene.live.tell(0, [Progress(number, 1, 90, 0, 1.0) for number in (0, 2)])
+    scene.at(50.0)
+    assert state.learned["measured 1 × small on v100"] == 2.0, "a rate in company is not the kind's"
+    check_state(state, residents=2)
+    assert State.replay(scene.journal).digest() == state.digest()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [({"uses": {"a": (101.0, 1.0)}}, "uses"), ({"profiles": "h200_pairs"}, "profiles"), ({"speeds": {"v100": 0.0}}, "speeds")],
+)
+def test_bad_beliefs_are_told(parameters, field):
+    with pytest.raises(InputError, match=f"field '{field}'"):
+        Watched(**parameters)
