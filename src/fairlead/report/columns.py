@@ -98,6 +98,11 @@ def principal(columns: Sequence[Column]) -> list[Column]:
     return [by_key[key] for key in _PRINCIPAL if key in by_key]
 
 
+def main_ones(columns: Sequence[Column]) -> list[Column]:
+    """Those of the principal ones that everybody asks for."""
+    return [column for column in columns if column.key in _PRINCIPAL[: 1 + _PRINCIPAL.index("unfair_fraction")]]
+
+
 def best(column: Column, rows: Iterable[Row]) -> float | None:
     """The best value of a column among several runs; None where there is no better, or all are alike."""
     known = [float(v) for row in rows if (v := row.get(column.key)) is not None]
@@ -125,14 +130,14 @@ def shown(value: float | int | None, shows: Shows) -> str:
 
 
 def shown_alike(values: Sequence[float | int | None], shows: Shows) -> list[str]:
-    """The values of one column. Durations are told in one unit, which the eye can compare; where they are decades apart, those
-    that would be less than one of the largest's unit have their own."""
+    """The values of one column. Durations are told in one unit, which the eye can compare; those that would be a small part of
+    one have their own."""
     known = [float(v) for v in values if v is not None and math.isfinite(v) and v > 0]
     if shows != "duration" or not known:
         return [shown(value, shows) for value in values]
     apart = max(known) > 100 * min(known)
     unit, name = _unit(max(known) if apart else sorted(known)[len(known) // 2])
-    least = unit if apart else 0.0
+    least = unit if apart else 0.1 * unit
     return [shown(v, shows) if v is None or not least <= v < math.inf else f"{_digits(v / unit)} {name}" for v in values]
 
 

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.report.columns import COLUMNS, Column, Row, best, columns_for, principal, shown, shown_alike
+from fairlead.report.columns import COLUMNS, Column, Row, best, columns_for, main_ones, principal, shown, shown_alike
 from fairlead.report.metrics import Summary
 
 _BEST = "bold green"
@@ -35,7 +35,7 @@ def comparison_table(
         labels = max((len(label) for label, _ in summaries), default=0)
         columns = _fitting(wanted, rows, (width or get_console().width) - max(labels, len(_RUN)) - 4)
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", header_style="bold", collapse_padding=True)
-    if len(columns) < len(wanted):
+    if len(main_ones(columns)) < len(main_ones(wanted)):
         table.caption, table.caption_justify = "a wider terminal shows more figures", "left"
     table.add_column(_RUN, style="cyan", no_wrap=True)
     for column in columns:
