@@ -42,7 +42,7 @@ class Backend:
     def joined(self, node: int, found: Any) -> None:
         self._note("joined", node, tuple(found))
 
-    def see(self, node: int, beat: Any) -> None:
+    def see(self, node: int, beat: Beat) -> None:
         self._note("seen", node, beat)
 
     def left(self, node: int) -> None:
@@ -51,9 +51,6 @@ class Backend:
     def tell(self, node: int, told: Any, answered: Callable[[], None]) -> None:
         self._note("told", node, told)
         answered()
-
-    def see(self, node: int, beat: Beat) -> None:
-        self._note("seen", node, beat)
 
     def _note(self, *what: Any) -> None:
         self.heard.append(what)
