@@ -159,6 +159,22 @@ def test_longer_kernels_of_others_are_waited_for():
     assert three[0] > three[2] > three[1] > 1
 
 
+def test_the_command_knows_multiprocessors():
+    def slowdowns(*more: str) -> list[float]:
+        asked = ["predict", "pair", "98", "98", "--sharing", "mps", *more, "--json"]
+        return json.loads(CliRunner().invoke(app, asked, catch_exceptions=False).stdout)["slowdowns"]
+
+    small, large = slowdowns("--multiprocessors", "20", "--multiprocessors", "80")
+    assert small > 1.4 > large, "who is beside a large one suffers"
+    held = ["--multiprocessors", "80", "--multiprocessors", "80"]
+    short, long = slowdowns(*held, "--kernel-us", "20", "--kernel-us", "400")
+    assert short > slowdowns(*held)[0] > long
+    for strange in (["--multiprocessors", "20"], [*held, "--kernel-us", "-1", "--kernel-us", "5"]):
+        refused = CliRunner().invoke(app, ["predict", "pair", "98", "98", *strange])
+        assert isinstance(refused.exception, InputError)
+        assert refused.exception.field == strange[-2][2:]
+
+
 def test_only_devices_are_offered():
     assert devices() == ("h200",)
     with pytest.raises(InputError) as refused:

@@ -54,21 +54,33 @@ def model(
 def pair(
     utilization: Annotated[list[float], typer.Argument(help="Of each job alone, in percent.")],
     sharing: Annotated[str, typer.Option("--sharing", help="time-slicing or mps.")] = "time-slicing",
+    held: Annotated[
+        list[float] | None,
+        typer.Option("--multiprocessors", help="Busy in each job alone, in percent; once for each, for mps."),
+    ] = None,
+    kernel_us: Annotated[
+        list[float] | None, typer.Option("--kernel-us", help="How long a kernel takes on average; once for each, for mps.")
+    ] = None,
     with_: WithOption = None,
     json: JsonOption = False,
 ) -> None:
-    """How much longer each of two jobs takes that share an accelerator: fairlead predict pair 26 36"""
-    if len(utilization) != 2:
-        raise InputError(
-            "predict pair", "two utilizations; more than two were not measured", field="utilization", value=len(utilization)
-        )
-    for each in utilization:
-        if not 0 <= each <= 100:
-            raise InputError("predict pair", "a utilization from 0 to 100 percent", field="utilization", value=each)
+    """How much longer each of two jobs takes that share an accelerator: fairlead predict pair 26 36
+
+    Through MPS it counts how many multiprocessors each keeps busy: --sharing mps --multiprocessors 20 --multiprocessors 80.
+    """
+    most = {"utilization": 100.0, "multiprocessors": 100.0, "kernel-us": 1e9}
+    for name, given in (("utilization", utilization), ("multiprocessors", held), ("kernel-us", kernel_us)):
+        if given is not None and len(given) != 2:
+            raise InputError("predict pair", "two; more than two were not measured", field=name, value=len(given))
+        for each in given or ():
+            if not 0 <= each <= most[name]:
+                raise InputError("predict pair", f"a number from 0 to {most[name]:g}", field=name, value=each)
     predictor = _predictor(with_)
     busy = np.array(utilization)
-    slower = predictor.slowdowns(busy, sharing)
-    spread = predictor.slowdown[sharing].spread(busy, busy.sum() - busy)
+    known = None if held is None else np.array(held)
+    slower = predictor.slowdowns(busy, sharing, known, None if kernel_us is None else np.array(kernel_us) / 1e6)
+    fitted = predictor.slowdown[sharing] if known is None else predictor.at_once.get(sharing, predictor.slowdown[sharing])
+    spread = fitted.spread(busy, (busy if known is None else known)[::-1])
     if json:
         print_json({"slowdowns": slower.tolist(), "spread": spread.tolist(), "device": predictor.device, "sharing": sharing})
         return

@@ -125,6 +125,29 @@ def pairs(
 
 
 @profile_app.command()
+def module(
+    spelled: Annotated[str, typer.Argument(help="A file and a function in it, as in mine.py:training; it is run.")],
+    device: Annotated[str, typer.Option("--device", help="Where it is tried, if it has to be.")] = "cuda",
+    json: JsonOption = False,
+) -> None:
+    """What a training of your own takes: from its graph, or from a short trial where it has none that can be read.
+
+    The function returns a PyTorch model, inputs, targets, and a loss unless it is cross entropy, all on the CPU.
+    """
+    trial = _needs_torch("fairlead.profiling.trial")
+    model, inputs, targets, *loss = trial.training_in(spelled)
+    found = trial.of_module(model, inputs, targets, device, *loss)
+    if json:
+        print_json(asdict(found))
+        return
+    busy = "-" if found.utilization is None else f"{found.utilization:.0f} % utilization"
+    memory = "-" if found.memory_mb is None else f"{found.memory_mb:,.0f} MB"
+    out.print(f"{'by a trial' if found.why else 'by its graph'}: {busy}, {memory}", highlight=False)
+    if found.why:
+        note(f"it was tried, at {found.steps_per_s:.1f} steps per second, since {found.why}")
+
+
+@profile_app.command()
 def features(
     to: Annotated[Path, typer.Option("--out", help="Where features are kept; what is there is not computed again.")],
     only: Annotated[str, typer.Option("--only", help="Names to look at, as in 'resnet*@224:*'.")] = "*",
@@ -187,11 +210,15 @@ def _chosen(only: str) -> list[Configuration]:
     return found
 
 
-def _torch(device: str) -> Any:
+def _needs_torch(name: str) -> Any:
     try:
-        torch = import_module("torch")
+        return import_module(name)
     except ImportError:
         raise FairleadError(f"profiling trains models and needs torch: {install('torch')}") from None
+
+
+def _torch(device: str) -> Any:
+    torch = _needs_torch("torch")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(
             "--device", "a device that is there; this machine has no CUDA, try --device cpu", field="device", value=device

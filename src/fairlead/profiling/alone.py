@@ -34,9 +34,8 @@ def measure_alone(configuration: Configuration, device: str = "cuda", plan: Plan
     plan = plan or Plan()
     try:
         _clear(device)
-        training = Training(configuration, device)
-        warm(training, plan)
-        told = {**training.about(), **_measured(training, device, plan)}
+        training = Training.of(configuration, device)
+        told = {**_about(configuration), "parameters": training.parameters, **steady(training, plan)}
         del training
     except (RuntimeError, ValueError, TypeError, AttributeError) as problem:  # out of memory, or not made for this
         told = {
@@ -46,6 +45,16 @@ def measure_alone(configuration: Configuration, device: str = "cuda", plan: Plan
         }
     _clear(device)
     return told
+
+
+def _about(one: Configuration) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "family": one.family,
+        "model": one.model,
+        "input": one.input,
+        "batch_size": one.batch_size,
+    }
 
 
 def warm(training: Training, plan: Plan) -> None:
@@ -70,7 +79,10 @@ def window(training: Training, seconds: float) -> tuple[int, float]:
             return steps, time.perf_counter() - began
 
 
-def _measured(training: Training, device: str, plan: Plan) -> dict[str, Any]:
+def steady(training: Training, plan: Plan) -> dict[str, Any]:
+    """What a training does once it is warm."""
+    device = training.device
+    warm(training, plan)
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
     rates: list[float] = []

@@ -155,7 +155,7 @@ def _work(line: Connection, names: tuple[str, ...], device: str) -> None:
     problems: dict[str, str] = {}
     for name in names:
         try:
-            held[name] = Training(configuration(name), device)
+            held[name] = Training.of(configuration(name), device)
             for _ in range(3):
                 held[name].step()
             held[name].finish()

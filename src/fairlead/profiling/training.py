@@ -16,12 +16,16 @@ from fairlead.profiling.networks import make
 class Training:
     """SGD with momentum, in single precision, cuDNN as PyTorch sets it up."""
 
-    def __init__(self, configuration: Configuration, device: str) -> None:
-        self.configuration, self.device = configuration, device
-        self.model, self.inputs, self.targets = make(configuration, device)
+    def __init__(self, model: Any, inputs: Any, targets: Any, device: str, loss: Any = None) -> None:
+        """All of it on the device already; `loss` of what the model makes and of the targets, else cross entropy."""
+        self.model, self.inputs, self.targets, self.device = model, inputs, targets, device
         self.model.train()
-        self.loss = nn.CrossEntropyLoss()
+        self.loss = loss or nn.CrossEntropyLoss()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
+
+    @classmethod
+    def of(cls, configuration: Configuration, device: str) -> Training:
+        return cls(*make(configuration, device), device)
 
     def step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -45,17 +49,6 @@ class Training:
     @property
     def parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
-
-    def about(self) -> dict[str, Any]:
-        one = self.configuration
-        return {
-            "name": one.name,
-            "family": one.family,
-            "model": one.model,
-            "input": one.input,
-            "batch_size": one.batch_size,
-            "parameters": self.parameters,
-        }
 
 
 def _nothing() -> None:

@@ -1,0 +1,81 @@
+"""What a PyTorch module will do to an accelerator: from its graph, where it exports; where it will not, from a short trial on
+the accelerator at hand. Imported only where PyTorch is."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fairlead.core.errors import FairleadError, InputError
+from fairlead.prediction.features import features_of
+from fairlead.prediction.predictor import Predictor, trained
+from fairlead.profiling.alone import Plan, steady
+from fairlead.profiling.exported import export_module
+from fairlead.profiling.training import Training
+
+SHORT = Plan(warm_steps=3, warm_s=0.5, window_s=0.5, windows=2, most=4)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Utilization in percent and memory in MB; None where the device says nothing of it. `why` is what was wrong with the
+    graph, where there was a trial; `steps_per_s` is of that."""
+
+    utilization: float | None
+    memory_mb: float | None
+    steps_per_s: float | None = None
+    why: str = ""
+
+
+def of_module(
+    model: Any,
+    inputs: Any,
+    targets: Any,
+    device: str = "cuda",
+    loss: Any = None,
+    predictor: Predictor | None = None,
+    plan: Plan = SHORT,
+) -> Found:
+    """The module trains only where its graph cannot be had."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            export_module(model, inputs, path)
+            predicted = (predictor or trained()).predict(features_of(path))
+        except FairleadError as problem:
+            return _tried(model, inputs, targets, device, loss, plan, str(problem))
+    return Found(predicted.utilization, predicted.memory_mb)
+
+
+def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: Plan, why: str) -> Found:
+    try:
+        told = steady(Training(model.to(device), _on(inputs, device), _on(targets, device), device, loss), plan)
+    except Exception as problem:  # no such device, out of memory, shapes that do not go together: it is somebody else's code
+        raise FairleadError(f"{why}; and it cannot be tried: {type(problem).__name__}: {problem}"[:600]) from None
+    return Found(told.get("utilization"), told.get("device_memory_mb"), told["steps_per_s"], why)
+
+
+def _on(value: Any, device: str) -> Any:
+    return value.to(device) if hasattr(value, "to") else value
+
+
+def training_in(spelled: str) -> tuple[Any, ...]:
+    """What the function of a file makes, as in "mine.py:training": a model, inputs, targets, and a loss if it has its own."""
+    name, _, function = spelled.rpartition(":")
+    wanted = "a Python file and a function in it, as in mine.py:training"
+    spec = importlib.util.spec_from_file_location("training", name) if Path(name).is_file() else None
+    if spec is None or spec.loader is None:
+        raise InputError("profile module", wanted, field="module", value=spelled)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    make: Callable[[], Any] | None = getattr(module, function, None)
+    if not callable(make):
+        raise InputError("profile module", wanted, field="module", value=spelled)
+    made = make()
+    if not isinstance(made, tuple) or len(made) not in (3, 4):
+        raise InputError("profile module", "a model, inputs and targets, and maybe a loss, from the function", field="module")
+    return made

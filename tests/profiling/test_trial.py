@@ -1,0 +1,71 @@
+"""A module of one's own: by its graph, or by a trial where that cannot be had."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.core.errors import FairleadError, InputError
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+
+trial = pytest.importorskip("fairlead.profiling.trial")
+QUICK = trial.Plan(1, 0.0, 0.01, 1, 1.0, 1)
+
+
+class Sorting(torch.nn.Module):
+    """Its way depends on its data, in a manner that no exporter follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.line(torch.from_numpy(x.detach().numpy().copy())) * self._scale(x)
+
+    @torch.jit.ignore
+    def _scale(self, x):
+        if torch.onnx.is_in_onnx_export():
+            raise ValueError("not for export")
+        return 1.0
+
+
+def test_a_module_that_exports_is_predicted_and_not_run():
+    found = trial.of_module(torch.nn.Linear(8, 4), torch.zeros(2, 8), torch.zeros(2, dtype=torch.long), "cpu")
+    assert found.utilization is not None
+    assert 0 < found.utilization < 100
+    assert found.memory_mb > 100
+    assert (found.steps_per_s, found.why) == (None, "")
+
+
+def test_a_module_that_does_not_export_is_tried():
+    model, inputs, targets = Sorting(), torch.zeros(2, 8), torch.zeros(2, dtype=torch.long)
+    before = model.line.weight.detach().clone()
+    found = trial.of_module(model, inputs, targets, "cpu", plan=QUICK)
+    assert found.steps_per_s > 0
+    assert "not for export" in found.why
+    assert found.utilization is None, "a CPU does not say how busy it is"
+    assert model.line.weight.shape == before.shape
+    with pytest.raises(FairleadError, match="cannot be tried"):
+        trial.of_module(model, inputs, torch.zeros(3, dtype=torch.long), "cpu", plan=QUICK)
+
+
+def test_the_command_takes_a_function_of_a_file(tmp_path: Path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\n"
+        "def training():\n"
+        "    return torch.nn.Linear(8, 4), torch.zeros(2, 8), torch.zeros(2, 4), torch.nn.MSELoss()\n"
+        "def wrong():\n"
+        "    return 1\n"
+    )
+    told = json.loads(CliRunner().invoke(app, ["profile", "module", f"{path}:training", "--json"]).stdout)
+    assert told["utilization"] > 0
+    for strange in (f"{path}:nothing", f"{path}:wrong", "nowhere.py:training", str(path), ""):
+        refused = CliRunner().invoke(app, ["profile", "module", strange])
+        assert isinstance(refused.exception, InputError)
+        assert refused.exception.field == "module"
