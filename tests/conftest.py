@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,13 @@ settings.register_profile("searching", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
 
 pytest_plugins = ["fairlead.testing.fixtures"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: tests of real processes mostly wait."""
+    return len(os.sched_getaffinity(0)) + 1
+
 
 SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"
 

@@ -187,6 +187,7 @@ def test_help_is_there_for_every_command():
     told = fairlead("--help").stdout
     for command in ("simulate", "compare", "trace", "report", "policies"):
         assert command in told
+    assert "..." not in told.partition("Commands:")[2], "the line of a command is cut"
 
 
 def test_policies_are_listed_with_a_line_and_their_paper():

@@ -64,5 +64,5 @@ def test_steps_that_nobody_knows_are_counted_and_not_shared():
     assert ("step 2,000" in lines, "25 %" in lines) == (True, True)
     about = dict(told(RUNS))
     assert (about["steps"], about["steps done"], about["rate"]) == ("not known", "2,000", "9.73 steps/s")
-    assert about["accelerator"] == "1.5 min"
+    assert about["accelerator time"] == "1.5 min"
     assert "1e+06" not in about.values()

@@ -207,7 +207,9 @@ def test_jobs_run_one_after_the_other_and_end_with_the_one_that_fails(here):
         (here.folder / f"{name}.yaml").write_bytes(orjson.dumps({**task, **({"after": [after]} if after else {})}))
     told = answer(here.folder, "submit", "second.yaml", "first.yaml")["jobs"]
     assert [job["name"] for job in told] == ["second", "first"]
-    fairlead(here.folder, "submit", "--name", "third", "--after", "second", "--after", "first", "--", "true")
+    kind = ("--kind", "toy (batch size 32)", "--mode", "expert")
+    fairlead(here.folder, "submit", "--name", "third", "--after", "second", "--after", "first", *kind, "--", "true")
+    assert (here.plane.job("third")["kind"], here.plane.job("third")["mode"]) == ("toy (batch size 32)", "expert")
     assert "waits until" in fairlead(here.folder, "why", "third")
     here.reaches("third", "cancelled")
     assert (here.folder / "order").read_text() == "first second "

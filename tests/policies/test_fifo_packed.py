@@ -16,11 +16,13 @@ from policies.per_job import moment as random_moment
 
 
 class TestPackedContract(PolicyContract):
+    jobs = 14
     make = lambda: Allocated(FifoPerf(space_sharing=True), Turns())  # noqa: E731
     residents = 2
 
 
 class TestStickyContract(PolicyContract):
+    jobs = 14
     make = lambda: Allocated(FifoPerf(sticky=True, space_sharing=True), Turns())  # noqa: E731
     residents = 2
 

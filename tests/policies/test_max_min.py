@@ -29,17 +29,20 @@ class TestAwareContract(PolicyContract):
 
 
 class TestGavelsWay(PolicyContract):
+    jobs = 14
     make = lambda: Allocated(  # noqa: E731
         MaxMinFairnessPerf(among="centre"), Turns(least_interval_s=1920.0, newcomers="wait", types="in-order")
     )
 
 
 class TestInCompany(PolicyContract):
+    jobs = 14
     make = lambda: Allocated(MaxMinFairnessPerf(space_sharing=True), Turns())  # noqa: E731
     residents = 2
 
 
 class TestPlacementSensitive(PolicyContract):
+    jobs = 14
     make = lambda: Allocated(MaxMinFairnessPerf(placement_sensitive=True), Turns())  # noqa: E731
 
 

@@ -136,6 +136,14 @@ def test_sessions_share_accelerators():
         assert sum(route.parts) == pytest.approx(1.0, abs=1e-3)
 
 
+def test_a_session_that_is_submitted_twice_is_served_twice():
+    told = [ev.MetricsReported(100.0, REPORTED, np.array([1]), np.array([1500.0]))]
+    loop = ran("8xv100:4", [session(), session(), session("small")], told, Nexus({"photos": PHOTOS, "small": SMALL}), 300.0)
+    assert {number: route.rate for number, route in loop.state.routes.items()} == {0: 700.0, 1: 1500.0, 2: 150.0}
+    for route in loop.state.routes.values():
+        assert sum(route.parts) == pytest.approx(1.0, abs=1e-3)
+
+
 def test_one_session_that_grows_does_not_start_the_others_again():
     names = [f"session-{n}" for n in range(8)]
     told = [ev.MetricsReported(100.0, REPORTED, np.array([3]), np.array([1200.0]))]

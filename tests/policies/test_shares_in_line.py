@@ -29,6 +29,7 @@ class TestFifo(PolicyContract):
 
 
 class TestSticky(PolicyContract):
+    jobs = 14
     make = lambda: Allocated(FifoPerf(sticky=True), Turns())  # noqa: E731
 
 
@@ -138,6 +139,7 @@ def test_sticky_fifo_gives_the_completion_times_of_gavel_s_simulator(public_data
 
 
 class TestPlacementSensitive(PolicyContract):
+    jobs = 14
     make = lambda: Allocated(FifoPerf(placement_sensitive=True), Turns())  # noqa: E731
 
 

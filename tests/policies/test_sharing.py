@@ -42,21 +42,25 @@ PACKING = (
 
 
 class TestFinishTimes(PolicyContract):
+    jobs = 14
     make = lambda: Allocated(FinishTimeFairnessPerf(space_sharing=True, placement_sensitive=True), Turns())  # noqa: E731
     residents = 2
 
 
 class TestHierarchy(PolicyContract):
+    jobs = 14
     make = lambda: Allocated(HierarchicalPerf(inside="fifo", space_sharing=True), Turns())  # noqa: E731
     residents = 2
 
 
 class TestCost(PolicyContract):
+    jobs = 14
     make = lambda: Allocated(MinCostSlo(space_sharing=True), Turns())  # noqa: E731
     residents = 2
 
 
 class TestShortest(PolicyContract):
+    jobs = 14
     make = lambda: Allocated(ShortestJobFirstPerf(space_sharing=True), Turns())  # noqa: E731
     residents = 2
 

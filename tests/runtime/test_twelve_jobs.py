@@ -75,6 +75,8 @@ def test_a_dozen_jobs_on_an_embedded_cluster_all_end_as_they_should(tmp_path: Pa
         for name in (*counts, "gang", "killed"):
             cluster.hurry(name)
         assert len(cluster.until_all_ended()) == 12
+        told = (tmp_path / "plane.log").read_text()
+        assert f"export FAIRLEAD_URL=http://127.0.0.1:{cluster.http} " in told, "how it is found"
     whole = [*training(tmp_path, "whole"), "--directory", str(tmp_path / "other")]
     subprocess.run(whole, env={**os.environ, "PYTHONPATH": SOURCE}, check=True, stdout=subprocess.DEVNULL)
     assert (tmp_path / "parts").read_text() == (tmp_path / "whole").read_text(), "another training than one that ran through"

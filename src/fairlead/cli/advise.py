@@ -42,8 +42,8 @@ def advise(
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Look ahead from a running cluster's state every few rounds, say which combination would do best, and let it decide where
-    --switch is given. It needs an admin's token.
+    """Say which scheduler would do best from here. It looks ahead from a running cluster's state every few rounds, and lets the
+    best decide where --switch is given. It needs an admin's token.
 
     Rates are what the cluster has measured, or --throughputs; a kind that nobody has measured yet is taken to run for an hour.
     Starts and saves are taken to cost nothing where no cost is given.

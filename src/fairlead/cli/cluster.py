@@ -117,7 +117,8 @@ def serve(
         float | None, typer.Option("--keep-days", help="Events older than this may be dropped. [default: all stay]", min=0.001)
     ] = None,
 ) -> None:
-    """Run the control plane: the scheduler's loop on wall time, for agents and people. Jobs outlive it; run it again to go on.
+    """Run the control plane of a cluster. It is the scheduler's loop on wall time, for agents and people. Jobs outlive it; run
+    it again to go on.
 
     A token for people (admin) and one for agents are made at the first start and kept in ROOT/admin.token and ROOT/agent.token;
     fairlead token makes more. Beyond this machine it listens with a certificate only: fairlead serve --http 0.0.0.0:7420
@@ -167,7 +168,7 @@ def agent(
         bool, typer.Option("--leashed", hidden=True, help="End when standard input does; wait where another is ending.")
     ] = False,
 ) -> None:
-    """Run the agent of this node: it starts and stops jobs as the control plane says, and by itself when it is cut off.
+    """Run the agent of this node. It starts and stops jobs as the control plane says, and by itself when it is cut off.
 
     Jobs outlive it unless --end-jobs is given: start it again on the same --root, and it goes on with them.
     """
@@ -251,7 +252,8 @@ def up(
     metrics_open: MetricsOption = False,
     log_format: LogOption = "text",
 ) -> None:
-    """Run a whole cluster on this machine: the control plane and an agent for each node. Ctrl-C lets jobs save, and ends it.
+    """Run a whole cluster on this machine. That is a control plane and an agent for each node; Ctrl-C lets jobs save, and ends
+    it.
 
     Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes. With
     another --root it says first what has to be set there for these to find it.

@@ -99,7 +99,7 @@ def compare(
     ] = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Compare schedulers on the same jobs, over loads and seeds, with 95 % confidence intervals over the seeds.
+    """Compare schedulers on the same jobs. Over several loads and seeds, with 95 % confidence intervals over the seeds.
 
     Examples:
 

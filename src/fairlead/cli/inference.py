@@ -21,7 +21,7 @@ from fairlead.study.inference import MIXES, Tried, packed, served, try_mixes
 from fairlead.study.inference_journal import read_history
 
 inference_app = typer.Typer(
-    help="Inference sessions: requests with a latency objective, in simulation.", no_args_is_help=True, rich_markup_mode=None
+    help="Simulate inference: requests with a latency objective.", no_args_is_help=True, rich_markup_mode=None
 )
 
 MOST_REQUESTS = 20_000_000

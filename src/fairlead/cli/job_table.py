@@ -75,6 +75,9 @@ def where(job: Mapping[str, Any]) -> str:
 _MOMENTS = ("submitted_s", "first_started_s", "ended_s")
 
 
+_LABELS = {"accelerator_s": "accelerator time", "left_s": "time left"}
+
+
 def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Everything about one job that has something to say: what, and how it reads."""
     shown = {key: value for key, value in job.items() if key not in ("now_s", "steps_known")}
@@ -83,7 +86,7 @@ def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
     if (now := job.get("now_s")) is not None:
         shown |= {moment: f"{duration(now - job[moment])} ago" for moment in _MOMENTS if job.get(moment) is not None}
     there = ((key, value) for key, value in shown.items() if value not in (None, "", []))
-    return [(key.removesuffix("_s").replace("_", " "), _shown(key, value)) for key, value in there]
+    return [(_LABELS.get(key, key.removesuffix("_s").replace("_", " ")), _shown(key, value)) for key, value in there]
 
 
 def _shown(key: str, value: Any) -> str:

@@ -22,7 +22,7 @@ def policies(
     ] = "policy",
     json: JsonOption = False,
 ) -> None:
-    """List policies, or other parts, with a line each; or tell all about one: its parameters and the paper it comes from.
+    """List policies and other parts, or tell all about one. A line each; of one, its parameters and the paper it comes from.
 
     Examples:
 

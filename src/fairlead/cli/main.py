@@ -17,7 +17,6 @@ from fairlead.core.extras import install
 app = typer.Typer(
     name="fairlead",
     cls=OnDemand,
-    help="A scheduler for deep-learning clusters: simulate it, run it, look at what it did.",
     no_args_is_help=True,
     **STYLE,
 )

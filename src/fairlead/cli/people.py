@@ -60,7 +60,7 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether, and on what, it can ever run.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Submit a job: fairlead submit -- python train.py --lr 0.1, or fairlead submit task.yaml.
+    """Submit a job: fairlead submit -- python train.py. Or a task in a file: fairlead submit task.yaml.
 
     It is accepted when this returns: it is in the journal then. Without --code it runs in this directory, which the nodes must
     have too. With --code DIR (or code: DIR in the file) the directory is packed, sent, and unpacked where the job runs; each
@@ -151,7 +151,7 @@ def queue(
 
 
 def info(name: NameArgument, json: JsonOption = False) -> None:
-    """Everything about one job; of one that failed also its last lines, where its log can be read."""
+    """Everything about one job. Of one that failed also its last lines, where its log can be read."""
     plane = control_plane()
     job = _with_last_lines(plane, plane.job(name))
     if json:
@@ -162,7 +162,7 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
 
 
 def why(name: NameArgument, json: JsonOption = False) -> None:
-    """Why a job does not run, or failed: who says so, and the numbers; of one that failed also its last lines."""
+    """Why a job does not run, or failed. Who says so, and the numbers; of one that failed also its last lines."""
     plane = control_plane()
     job = _with_last_lines(plane, plane.job(name))
     reason = job.get("reason")

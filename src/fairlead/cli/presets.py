@@ -11,14 +11,12 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.presets import Preset, preset_named
 from fairlead.config.presets import presets as all_presets
 
-presets_app = typer.Typer(
-    help="Schedulers that ship with Fairlead, each a named set of parts: list them, or show one.", invoke_without_command=True
-)
+presets_app = typer.Typer(help="List the schedulers that ship with Fairlead, or show one.", invoke_without_command=True)
 
 
 @presets_app.callback()
 def presets(context: typer.Context, json: JsonOption = False) -> None:
-    """Schedulers that ship with Fairlead, each a named set of parts: list them, or show one.
+    """List the schedulers that ship with Fairlead, or show one. Each is a named set of parts.
 
     Examples:
 

@@ -28,7 +28,7 @@ def report(
     unfair_above: opt.UnfairAboveOption = 1.05,
     json: opt.JsonOption = False,
 ) -> None:
-    """Make one self-contained HTML file (and PNGs) from one or several event logs.
+    """Make one HTML file of event logs, and plots. It holds all that it shows, of one run or several.
 
     Example:
 

@@ -27,7 +27,7 @@ from fairlead.study.reproduce.study import S
 SHARED = Path(__file__).resolve().parents[3] / ".." / "shared" / "data"
 """Where the public traces and tables lie, seen from the project's root."""
 
-reproduce_app = typer.Typer(help="Run a paper's evaluation again, and put it beside what the paper says.", no_args_is_help=True)
+reproduce_app = typer.Typer(help="Run a paper's evaluation again, beside what it says.", no_args_is_help=True)
 
 ScaleOption = Annotated[str, typer.Option("--scale", help=f"How large: {', '.join(PUBLIC)}.")]
 OnlyOption = Annotated[str | None, typer.Option("--only", help="Studies, separated by commas. [default: all]")]
@@ -87,7 +87,7 @@ _HORUS_HELP = _help(
 
 @reproduce_app.callback()
 def papers() -> None:
-    """Run a paper's evaluation again, and put it beside what the paper says."""
+    """Run a paper's evaluation again, beside what it says."""
 
 
 @reproduce_app.command("gavel", help=_GAVEL_HELP)

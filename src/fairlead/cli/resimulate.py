@@ -36,9 +36,11 @@ def resimulate(
     png: opt.PngOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Simulate what came from outside in a recorded run under other policies: the same jobs at the same seconds with the work
-    they really did, the same cancellations, outages and drains, on the same cluster, with the rates and the costs of starting
-    that were measured in the run. Everything else about the scheduler stays as it was.
+    """Simulate a recorded run under other policies.
+
+    What came from outside stays: the same jobs at the same seconds with the work they really did, the same cancellations,
+    outages and drains, on the same cluster, with the rates and the costs of starting that were measured in the run. Everything
+    else about the scheduler stays as it was.
 
     The first row is what happened. Rates that were never measured are the mean of those on other types, and are named.
 

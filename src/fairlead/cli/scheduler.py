@@ -15,9 +15,7 @@ from fairlead.config.wall_time import read_scheduler, scheduler_of
 from fairlead.core.errors import InputError
 from fairlead.runtime.control.keepable import check_keepable
 
-scheduler_app = typer.Typer(
-    help="Which scheduler decides on a running cluster; another one without a restart.", no_args_is_help=True
-)
+scheduler_app = typer.Typer(help="Show or change which scheduler decides on a cluster.", no_args_is_help=True)
 
 
 @scheduler_app.command()

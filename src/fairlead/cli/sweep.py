@@ -12,7 +12,7 @@ from fairlead.cli.fitting import fitted
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.core.errors import InputError
 from fairlead.study.sweep import Swept, read_sweep, run_sweep
-from fairlead.study.sweep.page import cells, headings, write_page
+from fairlead.study.sweep.page import headings, rows, write_page
 
 _BESIDE = ("sweep", "folder", "processes", "json")
 """Options that go with --sweep; what else there is to say is said in the file."""
@@ -58,5 +58,4 @@ def _told(swept: Swept) -> dict[str, object]:
 def _table(swept: Swept) -> Table:
     sweep = swept.sweep
     caption = f"mean ± half the 95 % interval over {len(sweep.seeds)} seeds" if len(sweep.seeds) > 1 else ""
-    rows = [cells(sweep, result) for result in swept.results]
-    return fitted(sweep.title, headings(sweep), rows, 1 + len(sweep.axes), caption)
+    return fitted(sweep.title, headings(sweep), rows(swept), 1 + len(sweep.axes), caption)

@@ -55,7 +55,8 @@ def synthesize(
     report: opt.ReportOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Choose the scheduler anew every few rounds: simulate every combination forward from where things stand, take the best.
+    """Choose the scheduler anew every few rounds. Every combination is simulated forward from where things stand, and the best
+    is taken.
 
     The candidates are every policy with every admission (and placement, where several are given). A switch is an event in the
     log, with what was expected of it. `fairlead advise` does the same for a running cluster.

@@ -226,7 +226,7 @@ class Launches:
     @classmethod
     def alone(cls, jobs: Ints, types: Ints, workers: Ints, offsets: Ints, places: Ints, sizes: Ints | None) -> Launches:
         """On accelerators that are known to be free, each job on its own; `workers` is what `offsets` say."""
-        workers.setflags(False)
+        workers.setflags(write=False)
         fields = {"jobs": jobs, "types": types, "offsets": offsets, "accelerators": places, "batch_sizes": sizes}
         return filled(cls, **fields, exclusive=True, _workers=workers)
 

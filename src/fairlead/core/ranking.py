@@ -59,16 +59,8 @@ def crossing(now: float, key: Floats, who: Ints, growth: Floats | Ints) -> float
         return math.inf
     standing, moving = key.copy(), key[who]
     standing[who] = INFINITY  # who moves is not in anybody's way; behind all stands nobody
-    last = int(moving.argmax())
-    among = (standing <= moving[last : last + 1]).nonzero()[0]
-    passed = standing[among]  # who was passed over: few. Of the others, who are behind all that move, only the first counts
-    standing[among] = INFINITY
-    first = int(standing.argmin())
-    ahead = standing[first : first + 1]
-    if len(passed):
-        passed.sort()
-        ahead = np.concatenate((passed, ahead))[passed.searchsorted(moving)]
-    waits = (ahead - moving) / growth
+    standing.sort()
+    waits = (standing[standing.searchsorted(moving)] - moving) / growth
     wait: float = waits.item(waits.argmin())
     return now + wait * (1 - 1e-13) - 1e-9
 
@@ -96,8 +88,7 @@ def _one_type(
         capacity -= int(ahead.held.sum())
     if key is None and not backfill:  # everybody takes at least one: the line is looked at no further than it can reach
         rest = rest.only(slice(max(capacity, 0) + 1))
-    about = len(rest.runners) if ahead is None else capacity  # as many as now, or everybody alone
-    chosen, head = _take_by(key, rest.workers, capacity, backfill, 2 * about)
+    chosen, head = _take_by(key, rest.workers, capacity, backfill)
     jobs, sizes = rest.numbers_at(chosen), rest.workers[chosen]
     if ahead is not None:
         jobs, sizes = np.concatenate((ahead.number, jobs)), np.concatenate((ahead.held, sizes))
@@ -105,19 +96,16 @@ def _one_type(
     return Selection.of(jobs, np.zeros(len(jobs), np.int64), sizes, holds_until, stopped)
 
 
-def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool, enough: int) -> tuple[Ints, int | None]:
-    """Positions that fit, by ascending key, and the position that strict order stopped at; to be found among the first
-    `enough`, as far as anybody can tell."""
+def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
+    """Positions that fit, by ascending key, and the position that strict order stopped at."""
     if key is None:
         return take(want, capacity, backfill)
-    while True:
-        order = smallest_first(key, max(enough, 32))
-        wants = want[order]
-        taken, head = take(wants, capacity, backfill)
-        whole = len(order) == len(key) or head is not None
-        if whole or (backfill and np.add.reduce(wants[taken]) >= capacity):
-            return order[taken], None if head is None else int(order[head])
-        enough = 4 * len(order)  # further back there may be somebody small enough
+    order = smallest_first(key, 2 * max(capacity, 0))
+    taken, head = take(want[order], capacity, backfill)
+    if len(order) < len(key) and backfill and int(want[order[taken]].sum()) < capacity:
+        order = np.argsort(key, kind="stable")  # further back there may be somebody small enough
+        taken, head = take(want[order], capacity, backfill)
+    return order[taken], None if head is None else int(order[head])
 
 
 def take(workers: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:

@@ -75,10 +75,6 @@ class _Seat:
     type: int
     places: frozenset[int]
 
-    @property
-    def load(self) -> float:
-        return self.job.ways[self.type][1]
-
 
 @dataclass(frozen=True)
 class Nexus:
@@ -163,10 +159,10 @@ class Nexus:
             else:
                 typed.setdefault(kind, []).append(job)
         for kind, here in sorted(typed.items()):
-            wanted = [Wanted(j.session, j.ways[kind][1], _present(j, kind), j.fixed) for j in here]
+            wanted = [_wanted(job, kind, _present(job, kind)) for job in here]
             found = seated(wanted, view.cluster.type_names[kind], int(max(room[kind], 0)), self._packing, self.spare)
             for job in here:
-                if mine := found.get(job.session.name):
+                if mine := found.get(str(job.number)):
                     seats.append(_Seat(job, kind, frozenset(place if place >= 0 else place + new for place in mine)))
             new += min((place for mine in found.values() for place in mine if place < 0), default=0)
         return sorted(seats, key=lambda seat: seat.job.number)
@@ -197,10 +193,10 @@ class Nexus:
         routes: dict[int, Route] = {}
         for kind in sorted({seat.type for seat in seats}):
             here = [seat for seat in seats if seat.type == kind]
-            wanted = [Wanted(seat.job.session, seat.load) for seat in here]
-            meant, _ = divided(wanted, {seat.job.session.name: set(seat.places) for seat in here})
+            wanted = [_wanted(seat.job, kind, seat.places) for seat in here]
+            meant, _ = divided(wanted, {one.session.name: set(one.present) for one in wanted})
             for seat in here:
-                places, loads = tuple(sorted(seat.places)), meant[seat.job.session.name]
+                places, loads = tuple(sorted(seat.places)), meant[str(seat.job.number)]
                 total = sum(loads.values()) or 1.0
                 parts = tuple(round(loads[place] / total, 4) for place in places)
                 routes[seat.job.number] = Route(places, parts, seat.job.ways[kind][0], seat.job.session.rate)
@@ -219,6 +215,11 @@ class Nexus:
             if batch := gathered_batch(session, name, self.wait) if fits >> code & 1 else 0:
                 ways[code] = batch, session.rate / float(session.throughput(name)[batch - 1])
         return ways
+
+
+def _wanted(job: _Job, kind: int, present: frozenset[int]) -> Wanted:
+    """By number: nothing keeps people from submitting a session twice."""
+    return Wanted(replace(job.session, name=str(job.number)), job.ways[kind][1], present, job.fixed)
 
 
 def _present(job: _Job, kind: int) -> frozenset[int]:

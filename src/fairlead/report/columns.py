@@ -98,6 +98,11 @@ def principal(columns: Sequence[Column]) -> list[Column]:
     return [by_key[key] for key in _PRINCIPAL if key in by_key]
 
 
+def main_ones(columns: Sequence[Column]) -> list[Column]:
+    """Those of the principal ones that everybody asks for."""
+    return [column for column in columns if column.key in _PRINCIPAL[: 1 + _PRINCIPAL.index("unfair_fraction")]]
+
+
 def best(column: Column, rows: Iterable[Row]) -> float | None:
     """The best value of a column among several runs; None where there is no better, or all are alike."""
     known = [float(v) for row in rows if (v := row.get(column.key)) is not None]
@@ -125,13 +130,15 @@ def shown(value: float | int | None, shows: Shows) -> str:
 
 
 def shown_alike(values: Sequence[float | int | None], shows: Shows) -> list[str]:
-    """The values of one column. Durations are told in one unit, which the eye can compare, unless they are decades apart."""
+    """The values of one column. Durations are told in one unit, which the eye can compare; those that would be a small part of
+    one have their own."""
     known = [float(v) for v in values if v is not None and math.isfinite(v) and v > 0]
-    if shows != "duration" or not known or max(known) > 100 * min(known):
+    if shows != "duration" or not known:
         return [shown(value, shows) for value in values]
-    limit = sorted(known)[len(known) // 2]
-    unit, name = next(((unit, name) for top, unit, name in _UNITS if limit < top), (86400.0, "d"))
-    return ["–" if v is None or not math.isfinite(v) else f"{_digits(v / unit)} {name}" for v in values]
+    apart = max(known) > 100 * min(known)
+    unit, name = _unit(max(known) if apart else sorted(known)[len(known) // 2])
+    least = unit if apart else 0.1 * unit
+    return [shown(v, shows) if v is None or not least <= v < math.inf else f"{_digits(v / unit)} {name}" for v in values]
 
 
 def shown_within(values: Sequence[float | None], widths: Sequence[float | None], shows: Shows) -> list[str]:
@@ -156,9 +163,12 @@ def duration(seconds: float) -> str:
     """`"3.2 h"`: the unit in which the number is easiest to read."""
     if not math.isfinite(seconds):
         return "–"
-    size = abs(seconds)
-    unit, name = next(((unit, name) for limit, unit, name in _UNITS if size < limit), (86400.0, "d"))
+    unit, name = _unit(abs(seconds))
     return f"{_digits(seconds / unit)} {name}"
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    return next(((unit, name) for limit, unit, name in _UNITS if seconds < limit), (86400.0, "d"))
 
 
 def _digits(number: float) -> str:

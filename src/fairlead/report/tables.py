@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.report.columns import COLUMNS, Column, Row, best, columns_for, principal, shown, shown_alike
+from fairlead.report.columns import COLUMNS, Column, Row, best, columns_for, main_ones, principal, shown, shown_alike
 from fairlead.report.metrics import Summary
 
 _BEST = "bold green"
@@ -30,10 +30,13 @@ def comparison_table(
     """
     rows = [summary.to_dict() for _, summary in summaries]
     columns: Sequence[Column] = columns_for(rows)
+    wanted = columns if every_figure else principal(columns)
     if not every_figure:
         labels = max((len(label) for label, _ in summaries), default=0)
-        columns = _fitting(principal(columns), rows, (width or get_console().width) - max(labels, len(_RUN)) - 4)
+        columns = _fitting(wanted, rows, (width or get_console().width) - max(labels, len(_RUN)) - 4)
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", header_style="bold", collapse_padding=True)
+    if len(main_ones(columns)) < len(main_ones(wanted)):
+        table.caption, table.caption_justify = "a wider terminal shows more figures", "left"
     table.add_column(_RUN, style="cyan", no_wrap=True)
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)

@@ -2,7 +2,8 @@
 tells what became of its jobs; it gets orders, and its own lease is renewed by every beat that is answered. It is asked for
 pieces of logs, and asks for pieces of code.
 
-A message is one JSON object with its kind under "is". Whatever does not have exactly the fields of its kind is refused."""
+A message is one JSON object with its kind under "is". Whatever does not have exactly the fields of its kind is refused; in the
+orders and words inside, what a newer peer has added is passed over."""
 
 from __future__ import annotations
 

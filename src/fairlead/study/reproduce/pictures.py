@@ -48,9 +48,10 @@ def _lines(axes: Any, picture: Lines) -> None:
     _ticks(axes, picture.ticks)
     if picture.log_x:
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        _in_digits(axes.xaxis)
     if picture.log_y:
         axes.set_yscale("log")
+        _in_digits(axes.yaxis)
     else:
         axes.set_ylim(bottom=0)
 
@@ -78,7 +79,13 @@ def _distribution(axes: Any, picture: Distribution) -> None:
             axes.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), where="post", label=label, **line_style(number))
     axes.set(ylabel="share of jobs", ylim=(0, 1.01), xscale="log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    _in_digits(axes.xaxis)
+
+
+def _in_digits(axis: Any) -> None:
+    """Labels of a logarithmic axis: its own are formulas, which would be printed as they are (`figures.LOOK`)."""
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
 
 
 def _stack(axes: Any, picture: Stack) -> None:

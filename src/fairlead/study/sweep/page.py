@@ -8,7 +8,7 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.report.columns import COLUMNS, Column, shown
+from fairlead.report.columns import COLUMNS, Column, shown_within
 from fairlead.study.reproduce.findings import Line, Lines
 from fairlead.study.reproduce.page import document
 from fairlead.study.reproduce.pictures import png
@@ -34,7 +34,7 @@ def page(swept: Swept) -> str:
         for picture in pictures(swept)
     )
     head = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings(sweep))
-    body = "".join(_row(sweep, result) for result in swept.results)
+    body = "".join(_row(sweep, result, cells) for result, cells in zip(swept.results, rows(swept), strict=True))
     told = "".join(f"<p>{html.escape(line)}</p>" for line in introduction(sweep))
     table = f"<table><tr>{head}</tr>{body}</table>"
     return document(sweep.title, f"<h1>{html.escape(sweep.title)}</h1>{told}<div class=pictures>{images}</div>{table}")
@@ -57,21 +57,28 @@ def headings(sweep: Sweep) -> list[str]:
     return ["scheduler", *(axis_title(axis) for axis in sweep.axes), *(column.heading for column in columns(sweep))]
 
 
-def cells(sweep: Sweep, result: Result) -> list[str]:
-    """A row of the table; a point that failed has its reason in place of figures."""
-    at = [shown_value(sweep.value(result.point, index)) for index in range(len(sweep.axes))]
-    figures = [f"failed: {result.failed}"] if result.failed else [figure(result, column) for column in columns(sweep)]
-    return [sweep.arms[result.point.arm].label, *at, *figures]
+def rows(swept: Swept) -> list[list[str]]:
+    """The table's cells; a point that failed has its reason in place of figures."""
+    sweep = swept.sweep
+    by_column = [
+        shown_within(
+            [result.mean.get(column.key) for result in swept.results],
+            [result.half_width.get(column.key) for result in swept.results],
+            column.shows,
+        )
+        for column in columns(sweep)
+    ]
+    found = []
+    for number, result in enumerate(swept.results):
+        at = [shown_value(sweep.value(result.point, index)) for index in range(len(sweep.axes))]
+        figures = [f"failed: {result.failed}"] if result.failed else [texts[number] for texts in by_column]
+        found.append([sweep.arms[result.point.arm].label, *at, *figures])
+    return found
 
 
 def columns(sweep: Sweep) -> list[Column]:
     by_key = {column.key: column for column in COLUMNS}
     return [by_key[name] for name in sweep.metrics]
-
-
-def figure(result: Result, column: Column) -> str:
-    width = result.half_width.get(column.key)
-    return shown(result.mean.get(column.key), column.shows) + (f" ± {shown(width, column.shows)}" if width else "")
 
 
 def axis_title(axis: Axis) -> str:
@@ -126,8 +133,8 @@ def _unit(column: Column) -> str:
     return f"{column.heading} (h)" if column.shows == "duration" else column.heading
 
 
-def _row(sweep: Sweep, result: Result) -> str:
-    texts = [html.escape(cell) for cell in cells(sweep, result)]
+def _row(sweep: Sweep, result: Result, cells: Sequence[str]) -> str:
+    texts = [html.escape(cell) for cell in cells]
     first = 1 + len(sweep.axes)
     if result.failed:
         wide = f'<td class="failed" colspan="{len(sweep.metrics)}">{texts[-1]}</td>'

@@ -29,11 +29,13 @@ COSTS = Costs(10.0, 30.0, 5.0, 600.0)
 
 class PolicyContract:
     """Set `make` to the policy's class, or to a function that makes one; `residents` where it puts jobs together, `everybody`
-    where it gives other sizes to jobs that are not elastic too, which no real cluster lets it do."""
+    where it gives other sizes to jobs that are not elastic too, which no real cluster lets it do. Fewer `jobs` take less time:
+    for one of several variants."""
 
     make: ClassVar[Callable[[], Policy]]
     residents: ClassVar[int] = 1
     everybody: ClassVar[bool] = False
+    jobs: ClassVar[int] = 24
 
     def stages(self, table: ThroughputTable, round_s: float = 300.0) -> Stages:
         standard = SchedulerConfig(round_s=round_s).build(table)
@@ -43,7 +45,7 @@ class PolicyContract:
     @lru_cache(maxsize=len(SCENES))
     def _with_faults(cls, where: str, seed: int) -> tuple[State, list[ev.Event]]:
         """A run with costs, on nodes that fail; several tests look at the same one."""
-        return play(cls().stages, where, seed, costs=COSTS, faults=True)
+        return play(cls().stages, where, seed, count=cls.jobs, costs=COSTS, faults=True)
 
     def test_every_job_ends_and_the_invariants_hold(self) -> None:
         for where, seed in SCENES:
@@ -59,12 +61,12 @@ class PolicyContract:
 
     def test_the_same_inputs_give_the_same_bytes(self) -> None:
         where, seed = SCENES[1]
-        _, events = play(self.stages, where, seed, costs=COSTS, faults=True)
+        _, events = play(self.stages, where, seed, count=self.jobs, costs=COSTS, faults=True)
         assert [encode(e) for e in events] == [encode(e) for e in self._with_faults(where, seed)[1]]
 
     def test_skipping_quiet_rounds_changes_nothing(self) -> None:
         for where, seed in SCENES:
-            _, stepping = play(self.stages, where, seed, skip=False, costs=COSTS, faults=True)
+            _, stepping = play(self.stages, where, seed, count=self.jobs, skip=False, costs=COSTS, faults=True)
             blame = "a selection did not hold as long as it promised"
             check_skipping(self._with_faults(where, seed)[1], stepping, where, blame=blame)
 
@@ -90,7 +92,7 @@ class PolicyContract:
             return Stages(**{**self.stages(table).__dict__, "policy": Watched()})
 
         for where, seed in SCENES:
-            play(stages, where, seed)
+            play(stages, where, seed, count=self.jobs)
 
     def test_whoever_waits_has_a_reason(self) -> None:
         for where, seed in SCENES:

@@ -30,8 +30,8 @@ OWN, FEWER = 64, 32
 """Accelerators: of Pollux' own cluster, which Figure 11 is taken to be of, and of Figure 17."""
 
 DEMAND = MetricOptions(contention="demand", makespan_from="zero", unfair_above=1.0)
-"""Jobs come for hours and ask for six accelerators on average: how many of these are asked for at a time is the contention, and
-not how many jobs there are in all."""
+"""Jobs come for hours and ask for seven accelerators on average: how many of these are asked for at a time is the contention,
+and not how many jobs there are in all."""
 
 
 @dataclass(frozen=True)
