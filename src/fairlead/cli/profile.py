@@ -134,7 +134,7 @@ def module(
 
     The function returns a PyTorch model, inputs, targets, and a loss unless it is cross entropy, all on the CPU.
     """
-    trial = _needs_torch("fairlead.profiling.trial")
+    trial = _needs_torch("fairlead.prediction.trial")
     model, inputs, targets, *loss = trial.training_in(spelled)
     found = trial.of_module(model, inputs, targets, device, *loss)
     if json:
