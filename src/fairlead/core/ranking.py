@@ -88,7 +88,10 @@ def _one_type(
         capacity -= int(ahead.held.sum())
     if key is None and not backfill:  # everybody takes at least one: the line is looked at no further than it can reach
         rest = rest.only(slice(max(capacity, 0) + 1))
-    chosen, head = _take_by(key, rest.workers, capacity, backfill)
+    enough = 2 * max(capacity, 0)
+    if ahead is None and len(rest) > enough:  # of a long line hardly more can run than do now
+        enough = min(enough, 2 * len(rest.runners))
+    chosen, head = _take_by(key, rest.workers, capacity, backfill, enough)
     jobs, sizes = rest.numbers_at(chosen), rest.workers[chosen]
     if ahead is not None:
         jobs, sizes = np.concatenate((ahead.number, jobs)), np.concatenate((ahead.held, sizes))
@@ -96,13 +99,14 @@ def _one_type(
     return Selection.of(jobs, np.zeros(len(jobs), np.int64), sizes, holds_until, stopped)
 
 
-def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
-    """Positions that fit, by ascending key, and the position that strict order stopped at."""
+def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool, enough: int) -> tuple[Ints, int | None]:
+    """Positions that fit, by ascending key, and the position that strict order stopped at; most likely among the first
+    `enough`."""
     if key is None:
         return take(want, capacity, backfill)
-    order = smallest_first(key, 2 * max(capacity, 0))
+    order = smallest_first(key, enough)
     taken, head = take(want[order], capacity, backfill)
-    if len(order) < len(key) and backfill and int(want[order[taken]].sum()) < capacity:
+    if len(order) < len(key) and head is None and (not backfill or int(want[order[taken]].sum()) < capacity):
         order = np.argsort(key, kind="stable")  # further back there may be somebody small enough
         taken, head = take(want[order], capacity, backfill)
     return order[taken], None if head is None else int(order[head])
