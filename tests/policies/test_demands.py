@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
-from fairlead.policies.classes import classes_of
-from fairlead.policies.demands import Demands
-from fairlead.policies.program import Model, Program
+from fairlead.policies.programs.classes import classes_of
+from fairlead.policies.programs.demands import Demands
+from fairlead.policies.programs.program import Model, Program
 from policies.per_job import cp, moment, solved
 
 

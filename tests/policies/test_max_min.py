@@ -9,11 +9,11 @@ from instances import Moment, is_valid, moment, random_moment
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.core.stages import Allocated, Allocator
-from fairlead.policies.centre import centre
-from fairlead.policies.classes import classes_of, lots
-from fairlead.policies.company import apart
-from fairlead.policies.fair_shares import FairShares
 from fairlead.policies.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
+from fairlead.policies.programs.centre import centre
+from fairlead.policies.programs.classes import classes_of, lots
+from fairlead.policies.programs.company import apart
+from fairlead.policies.programs.fair_shares import FairShares
 from fairlead.rounds.turns import Turns
 from fairlead.testing.contracts import PolicyContract
 

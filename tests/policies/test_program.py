@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
-from fairlead.policies.program import Model, Program
+from fairlead.policies.programs.program import Model, Program
 
 INF = np.inf
 

@@ -11,11 +11,11 @@ from fairlead.config.scheduler import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.classes import classes_of
 from fairlead.policies.finish_time import FinishTimeFairness, FinishTimeFairnessPerf, isolated_rates
 from fairlead.policies.hierarchy import HierarchicalPerf
 from fairlead.policies.makespan import MinTotalDuration, MinTotalDurationPerf
 from fairlead.policies.max_min import MaxMinFairnessPerf
+from fairlead.policies.programs.classes import classes_of
 from fairlead.policies.shortest_shares import ShortestJobFirstPerf
 from fairlead.policies.total import MaxSumThroughputPerf, MinCost, MinCostSlo
 from fairlead.policies.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf

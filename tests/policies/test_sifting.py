@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
-from fairlead.policies.program import Model, Program
-from fairlead.policies.sifting import Sifted
+from fairlead.policies.programs.program import Model, Program
+from fairlead.policies.programs.sifting import Sifted
 
 COLUMNS, ROWS = 400, 12
 

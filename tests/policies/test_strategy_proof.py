@@ -11,8 +11,8 @@ import pytest
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.classes import classes_of
 from fairlead.policies.nash import nash
+from fairlead.policies.programs.classes import classes_of
 from fairlead.policies.strategy_proof import StrategyProofPerf, partial
 from fairlead.policies.water_filling import MaxMinFairnessWaterFillingPerf
 from fairlead.rounds.turns import Turns

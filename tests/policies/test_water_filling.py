@@ -8,10 +8,10 @@ import pytest
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.classes import Classes, classes_of
-from fairlead.policies.demands import Demands
 from fairlead.policies.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
-from fairlead.policies.vessels import AtWill
+from fairlead.policies.programs.classes import Classes, classes_of
+from fairlead.policies.programs.demands import Demands
+from fairlead.policies.programs.vessels import AtWill
 from fairlead.policies.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf, Parties, fill
 from fairlead.rounds.turns import Turns
 from fairlead.testing.contracts import PolicyContract

@@ -26,7 +26,7 @@ from fairlead.core.columns import JobColumns
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.program import Model, Program
+from fairlead.policies.programs.program import Model, Program
 
 TIE = 5e-7
 """Of the mean processing time: by so much staying on a type is cheaper, which decides between equals and nothing else."""

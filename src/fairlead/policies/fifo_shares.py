@@ -25,14 +25,14 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.by_rank import Near, most_by_weight
-from fairlead.policies.classes import Classes, classes_of
-from fairlead.policies.company import Sharing
 from fairlead.policies.in_line import beside, in_pairs, taken
 from fairlead.policies.max_min import nothing
-from fairlead.policies.program import Model, Program
+from fairlead.policies.programs.by_rank import Near, most_by_weight
+from fairlead.policies.programs.classes import Classes, classes_of
+from fairlead.policies.programs.company import Sharing
+from fairlead.policies.programs.program import Model, Program
+from fairlead.policies.programs.supply import Supply
 from fairlead.policies.sharing import Answer, Means, shared
-from fairlead.policies.supply import Supply
 
 _GAP = 1e-9
 _ROUNDS = 500

@@ -21,10 +21,10 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import Classes, classes_of
-from fairlead.policies.company import NO_SHARING, Sharing, check_among
 from fairlead.policies.in_time import Among, Hurry, fastest_of, in_time
 from fairlead.policies.max_min import nothing
+from fairlead.policies.programs.classes import Classes, classes_of
+from fairlead.policies.programs.company import NO_SHARING, Sharing, check_among
 
 PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
 

@@ -22,8 +22,8 @@ from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import Classes
 from fairlead.policies.max_min import even_mix, level_out
+from fairlead.policies.programs.classes import Classes
 
 _NOTHING: Floats = np.zeros(0)
 

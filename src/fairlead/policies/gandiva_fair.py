@@ -21,8 +21,8 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import Classes, classes_of
 from fairlead.policies.max_min import level_out, nothing
+from fairlead.policies.programs.classes import Classes, classes_of
 
 LEAST_GAP = 1e-9
 """Speed-ups closer than this (relatively) are equal: nobody gains by trading."""

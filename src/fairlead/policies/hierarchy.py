@@ -18,7 +18,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.company import Sharing
+from fairlead.policies.programs.company import Sharing
 from fairlead.policies.water_filling import Parties, filled
 
 Inside: TypeAlias = Literal["fairness", "fifo"]

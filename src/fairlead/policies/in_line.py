@@ -10,8 +10,8 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import Classes
-from fairlead.policies.company import apart
+from fairlead.policies.programs.classes import Classes
+from fairlead.policies.programs.company import apart
 
 
 def taken(

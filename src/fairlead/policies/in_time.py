@@ -19,12 +19,12 @@ from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.centre import centre
-from fairlead.policies.classes import Classes
-from fairlead.policies.company import Sharing
-from fairlead.policies.demands import no_prices
-from fairlead.policies.levels import Demand, worth_level
 from fairlead.policies.max_min import even_mix
+from fairlead.policies.programs.centre import centre
+from fairlead.policies.programs.classes import Classes
+from fairlead.policies.programs.company import Sharing
+from fairlead.policies.programs.demands import no_prices
+from fairlead.policies.programs.levels import Demand, worth_level
 from fairlead.policies.sharing import Answer, Means, shared
 
 Among: TypeAlias = Literal["most", "centre"]

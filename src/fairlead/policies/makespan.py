@@ -15,10 +15,10 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import classes_of
-from fairlead.policies.company import NO_SHARING, Sharing, check_among
 from fairlead.policies.in_time import Among, Hurry, in_time
 from fairlead.policies.max_min import nothing
+from fairlead.policies.programs.classes import classes_of
+from fairlead.policies.programs.company import NO_SHARING, Sharing, check_among
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.centre import centre
-from fairlead.policies.classes import Classes, classes_of, lots
-from fairlead.policies.company import Sharing, apart, check_among, company, dealt
-from fairlead.policies.fair_shares import FairShares
+from fairlead.policies.programs.centre import centre
+from fairlead.policies.programs.classes import Classes, classes_of, lots
+from fairlead.policies.programs.company import Sharing, apart, check_among, company, dealt
+from fairlead.policies.programs.fair_shares import FairShares
 
 SLIGHT = 1e-3
 """By how much the last class's progress counts less than the first's where nothing else decides between them."""

@@ -18,9 +18,9 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import Classes, classes_of
 from fairlead.policies.hierarchy import check_weights, entities
 from fairlead.policies.max_min import even_mix, level_out
+from fairlead.policies.programs.classes import Classes, classes_of
 
 
 @dataclass(frozen=True)

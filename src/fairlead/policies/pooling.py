@@ -28,7 +28,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats
 from fairlead.core.errors import InputError
 from fairlead.core.inference import Resident, Server, ServingPlan, Session
-from fairlead.policies.program import Model, Program
+from fairlead.policies.programs.program import Model, Program
 
 _NEARLY = 1e-9
 _FEW = 10  # accelerators, of which half a one is too much to do without

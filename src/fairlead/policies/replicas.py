@@ -23,7 +23,7 @@ import numpy as np
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.inference import Session
 from fairlead.policies.pooling import Pooled, accelerators_for, headroom, pooled
-from fairlead.policies.program import Model, Program
+from fairlead.policies.programs.program import Model, Program
 
 _NEARLY = 1e-6
 _LEAST_PART = 0.25  # of a level, for which it is worth to have a model on one more accelerator

@@ -17,14 +17,14 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import Classes
-from fairlead.policies.company import Sharing
-from fairlead.policies.dealing import Clash
-from fairlead.policies.demands import Demands
-from fairlead.policies.levels import Demand
 from fairlead.policies.max_min import nothing
-from fairlead.policies.supply import Supply
-from fairlead.policies.ways import ways_of
+from fairlead.policies.programs.classes import Classes
+from fairlead.policies.programs.company import Sharing
+from fairlead.policies.programs.dealing import Clash
+from fairlead.policies.programs.demands import Demands
+from fairlead.policies.programs.levels import Demand
+from fairlead.policies.programs.supply import Supply
+from fairlead.policies.programs.ways import ways_of
 
 MANY = 8
 """With more types than these, `Demands` has more answers than there are rows that a supply can be short of."""

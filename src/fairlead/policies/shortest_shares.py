@@ -16,9 +16,9 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import classes_of
-from fairlead.policies.company import Sharing
 from fairlead.policies.in_line import beside, in_pairs, taken, whole_shares
+from fairlead.policies.programs.classes import classes_of
+from fairlead.policies.programs.company import Sharing
 
 
 @dataclass(frozen=True)

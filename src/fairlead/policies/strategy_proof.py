@@ -21,9 +21,9 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import Classes, classes_of
 from fairlead.policies.max_min import nothing
 from fairlead.policies.nash import nash
+from fairlead.policies.programs.classes import Classes, classes_of
 
 _AT_ONCE = 64
 """Markets solved together; more would only need more memory."""

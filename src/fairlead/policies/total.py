@@ -23,10 +23,10 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import classes_of
-from fairlead.policies.company import Sharing
-from fairlead.policies.levels import FITS
 from fairlead.policies.max_min import nothing
+from fairlead.policies.programs.classes import classes_of
+from fairlead.policies.programs.company import Sharing
+from fairlead.policies.programs.levels import FITS
 from fairlead.policies.sharing import Answer, Means, shared
 
 _FREE = 1e-3

@@ -23,14 +23,14 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import Classes, classes_of
-from fairlead.policies.company import NO_SHARING, Sharing
-from fairlead.policies.demands import Demands
-from fairlead.policies.levels import Fitted
 from fairlead.policies.max_min import even_mix, normalised, nothing
+from fairlead.policies.programs.classes import Classes, classes_of
+from fairlead.policies.programs.company import NO_SHARING, Sharing
+from fairlead.policies.programs.demands import Demands
+from fairlead.policies.programs.levels import Fitted
+from fairlead.policies.programs.supply import Supply
+from fairlead.policies.programs.vessels import AtWill, InMixes, InSupply
 from fairlead.policies.sharing import MANY, Answer, Means, shared
-from fairlead.policies.supply import Supply
-from fairlead.policies.vessels import AtWill, InMixes, InSupply
 
 _STEPS = 300
 _SURE = 1e-5  # how far from full, or too full, levels must be at other prices to be told so by them

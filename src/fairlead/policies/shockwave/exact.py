@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.policies.program import Model, solve_mixed
+from fairlead.policies.programs.program import Model, solve_mixed
 from fairlead.policies.shockwave.window import Window
 
 PATTERNS = 400

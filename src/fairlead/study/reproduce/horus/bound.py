@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.cluster import Cluster
-from fairlead.policies.program import Model, Program
+from fairlead.policies.programs.program import Model, Program
 from fairlead.study.reproduce.case import Answer
 from fairlead.study.reproduce.horus.jobs import trace
 from fairlead.study.reproduce.horus.truth import H200, MeasuredPairs

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.policies import demands as alone
-from fairlead.policies import supply as supplies
-from fairlead.policies.demands import Demands, Grid
-from fairlead.policies.levels import Fitted
-from fairlead.policies.supply import Asked, Bill, Supply
+from fairlead.policies.programs import demands as alone
+from fairlead.policies.programs import supply as supplies
+from fairlead.policies.programs.demands import Demands, Grid
+from fairlead.policies.programs.levels import Fitted
+from fairlead.policies.programs.supply import Asked, Bill, Supply
 
 DUST = 1e-9
 """What costs no more than this part of all there is has no price."""

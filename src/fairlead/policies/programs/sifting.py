@@ -8,7 +8,7 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
-from fairlead.policies.program import Entries, Model, Program, Solution
+from fairlead.policies.programs.program import Entries, Model, Program, Solution
 
 _AT_A_TIME = 96
 

@@ -28,11 +28,11 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
-from fairlead.policies.classes import lots
-from fairlead.policies.program import Model
-from fairlead.policies.sifting import Sifted
-from fairlead.policies.supply import Supply
-from fairlead.policies.ways import Ways
+from fairlead.policies.programs.classes import lots
+from fairlead.policies.programs.program import Model
+from fairlead.policies.programs.sifting import Sifted
+from fairlead.policies.programs.supply import Supply
+from fairlead.policies.programs.ways import Ways
 
 _ROUNDS = 500
 _GAP = 1e-11

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import SolverError
-from fairlead.policies.program import TOLERANCE
+from fairlead.policies.programs.program import TOLERANCE
 
 FITS = 1e-9
 """Demands that exceed the cluster by no more than this part of it fit."""

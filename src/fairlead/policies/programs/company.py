@@ -11,8 +11,8 @@ from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import Classes
-from fairlead.policies.fair_shares import Filled, Spread
+from fairlead.policies.programs.classes import Classes
+from fairlead.policies.programs.fair_shares import Filled, Spread
 
 NO_PLACE = 1e9
 """The part of a type's nodes that a gang takes together where no node has room for it."""

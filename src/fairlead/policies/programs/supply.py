@@ -23,13 +23,13 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
-from fairlead.policies.classes import Classes, lots
-from fairlead.policies.dealing import Clash, dealt_out, stuck
-from fairlead.policies.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.max_min import SLIGHT
-from fairlead.policies.program import TOLERANCE, Model, Program, Solution
-from fairlead.policies.sifting import Sifted
-from fairlead.policies.ways import Ways
+from fairlead.policies.programs.classes import Classes, lots
+from fairlead.policies.programs.dealing import Clash, dealt_out, stuck
+from fairlead.policies.programs.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
+from fairlead.policies.programs.program import TOLERANCE, Model, Program, Solution
+from fairlead.policies.programs.sifting import Sifted
+from fairlead.policies.programs.ways import Ways
 
 _ROUNDS = 500
 _USED = 1e-10

@@ -17,7 +17,7 @@ import numpy as np
 from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.reasons import Reason
-from fairlead.policies.ways import Ways
+from fairlead.policies.programs.ways import Ways
 
 IDLE = -1
 """The way of who does nothing."""

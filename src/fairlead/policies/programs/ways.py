@@ -10,9 +10,9 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.classes import Classes
-from fairlead.policies.company import NO_PLACE, apart, company
-from fairlead.policies.pairs import paying
+from fairlead.policies.programs.classes import Classes
+from fairlead.policies.programs.company import NO_PLACE, apart, company
+from fairlead.policies.programs.pairs import paying
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
-from fairlead.policies.classes import Classes, lots
-from fairlead.policies.pairs import paying
-from fairlead.policies.program import Model, Program, Solution
+from fairlead.policies.programs.classes import Classes, lots
+from fairlead.policies.programs.pairs import paying
+from fairlead.policies.programs.program import Model, Program, Solution
 
 SECOND = 0.01
 PRECEDENCE = 1e5
