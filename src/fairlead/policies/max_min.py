@@ -17,12 +17,9 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.programs.centre import centre
-from fairlead.policies.programs.classes import Classes, classes_of, lots
+from fairlead.policies.programs.classes import Classes, classes_of, in_class_order
 from fairlead.policies.programs.company import Sharing, apart, check_among, company, dealt
 from fairlead.policies.programs.fair_shares import FairShares
-
-SLIGHT = 1e-3
-"""By how much the last class's progress counts less than the first's where nothing else decides between them."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +90,6 @@ def normalised(classes: Classes, capacity: Ints) -> Floats:
     equal = classes.rates @ (capacity / capacity.sum())
     gain: Floats = classes.rates / equal[:, None] * classes.workers[:, None]
     return gain
-
-
-def in_class_order(worth: Floats, classes: Classes) -> Floats:
-    """The same worths, a little less by a number that follows from what the class is, and from type to type: what would be
-    equally good is so no longer, and the optimum is one point, whichever way the solver came to it."""
-    place = lots(classes.keys)
-    types = worth.shape[1]
-    ordered: Floats = worth * (1.0 - SLIGHT * (place[:, None] + np.arange(types)[None, :] / types))
-    return ordered
 
 
 def even_mix(classes: Classes, capacity: Ints | Floats) -> Floats:

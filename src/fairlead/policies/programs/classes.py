@@ -14,6 +14,9 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 
+SLIGHT = 1e-3
+"""By how much the last class's progress counts less than the first's where nothing else decides between them."""
+
 
 @dataclass(frozen=True)
 class Classes:
@@ -111,6 +114,15 @@ def _keys(columns: bytes, weight: bytes) -> Sequence[tuple[float, ...]]:
     """Classes come and go more seldom than jobs: who is handed the same keys again need not look at them."""
     row, mask, workers, tag = np.frombuffer(columns, dtype=np.int64).reshape(4, -1).tolist()
     return tuple(zip(row, mask, workers, np.frombuffer(weight).tolist(), tag))
+
+
+def in_class_order(worth: Floats, classes: Classes) -> Floats:
+    """The same worths, a little less by a number that follows from what the class is, and from type to type: what would be
+    equally good is so no longer, and the optimum is one point, whichever way the solver came to it."""
+    place = lots(classes.keys)
+    types = worth.shape[1]
+    ordered: Floats = worth * (1.0 - SLIGHT * (place[:, None] + np.arange(types)[None, :] / types))
+    return ordered
 
 
 def lots(keys: Iterable[Hashable]) -> Floats:

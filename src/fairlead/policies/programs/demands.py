@@ -26,8 +26,7 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.reasons import Reason
-from fairlead.policies.max_min import in_class_order
-from fairlead.policies.programs.classes import Classes
+from fairlead.policies.programs.classes import Classes, in_class_order
 from fairlead.policies.programs.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.programs.program import Model, Program
 

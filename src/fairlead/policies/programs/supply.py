@@ -23,8 +23,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
-from fairlead.policies.max_min import SLIGHT
-from fairlead.policies.programs.classes import Classes, lots
+from fairlead.policies.programs.classes import SLIGHT, Classes, lots
 from fairlead.policies.programs.dealing import Clash, dealt_out, stuck
 from fairlead.policies.programs.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.programs.program import TOLERANCE, Model, Program, Solution
