@@ -12,9 +12,10 @@ import pytest
 from workshop import Node, order
 
 from fairlead.runtime.agent.deliveries import REFUSED, Deliveries
+from fairlead.runtime.agent.session import Agent
 from fairlead.runtime.control.code import CodeStore
 from fairlead.runtime.messages import PIECE, CodePiece, WantCode
-from fairlead.runtime.orders import Ended, Kill, Launch, Revoke
+from fairlead.runtime.orders import Ended, Kill, Launch, Reroute, Revoke, Routed
 from fairlead.runtime.packing import digest_of
 
 
@@ -85,3 +86,17 @@ def test_a_launch_that_is_not_wanted_any_more_stops_waiting(node, kind):
     assert deliveries.drop(kind(1, 2)) is None
     ended = deliveries.drop(kind(1, 1))
     assert (ended.job, ended.yielded, deliveries.waiting) == (1, True, set())
+
+
+def test_a_launch_that_waits_begins_with_the_route_it_has_by_then(node, store):
+    data = archive()
+    digest = digest_of(data)
+    store.take(data, digest)
+    agent, route = Agent(node.supervisor, "node", "127.0.0.1:1"), Routed(16, 900.0, (1.0,))
+    asked = agent._deliveries.hold(with_code(1, digest))
+    assert agent._carry_out(Reroute(1, 1, route)) is None
+    assert agent._carry_out(Reroute(1, 2, Routed(1, 1.0, (1.0,)))) is None  # of a launch that is not here
+    while asked:
+        asked = agent._deliveries.take(store.piece(asked[0].digest, asked[0].offset))
+    (launch,), _ = finished(node, agent._deliveries)
+    assert launch.given.routed == route

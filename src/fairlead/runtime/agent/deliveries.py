@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import base64
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.messages import CodePiece, WantCode
-from fairlead.runtime.orders import Ended, Kill, Launch, Revoke
+from fairlead.runtime.orders import Ended, Kill, Launch, Reroute, Revoke
 
 REFUSED = 126
 """The exit status of a launch that could not be begun."""
@@ -70,6 +70,14 @@ class Deliveries:
         if self._waiting.pop((order.job, order.generation), None) is None:
             return None
         return Ended(order.job, order.generation, 0, True, 0, 0, "it waited for its code")
+
+    def reroute(self, order: Reroute) -> bool:
+        """A launch that waits for its code begins with another route; False where it does not wait here."""
+        key = order.job, order.generation
+        if (launch := self._waiting.get(key)) is None:
+            return False
+        self._waiting[key] = replace(launch, given=replace(launch.given, routed=order.routed))
+        return True
 
     def ready(self) -> tuple[list[Launch], list[Ended]]:
         """Those whose code is there by now, and those whose code never will be."""

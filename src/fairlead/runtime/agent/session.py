@@ -262,7 +262,8 @@ class Agent:
             if isinstance(order, Extend):
                 self.supervisor.extend(order)
             elif isinstance(order, Reroute):
-                self.supervisor.reroute(order)
+                if not self._deliveries.reroute(order):
+                    self.supervisor.reroute(order)
             elif (ended := self._deliveries.drop(order)) is not None:
                 return ended
             elif not self.supervisor.has(order.job, order.generation):
