@@ -26,7 +26,7 @@ class Field(IntEnum):
     MAX_STEPS = 2  # of this launch, 0: no bound
     MAX_MS = 3  # of this launch in milliseconds, 0: no bound
     RENEWALS = 4  # how often the bounds above were extended; counts up after they were
-    ROUTES = 5  # how often the three below were written; counts up after they were. 0: it serves no requests
+    ROUTES = 5  # counts up before the three below are written, and after; odd: meanwhile. 0: it serves no requests
     ROUTE_BATCH = 6  # requests at once
     ROUTE_RATE = 7  # thousandths of requests a second, to all replicas
     ROUTE_PART = 8  # millionths of them, for this one

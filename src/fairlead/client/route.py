@@ -3,10 +3,15 @@ in a second, and which part of them is meant for this worker. It stands in the l
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from fairlead.client.page import Field, Page
 from fairlead.client.surroundings import Surroundings
+
+TRIES = 50
+PAUSE_S = 0.0002
+"""How often, and with which pauses, a route is looked at that is being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +26,19 @@ class Routed:
 
     def __init__(self, page: Page) -> None:
         self._numbers = page.numbers
+        self._last: Route | None = None
 
     def now(self) -> Route | None:
-        """None where nobody has routed anything here."""
+        """None where nobody has routed anything here. Where an agent died while it wrote, the one before, until it is back."""
         numbers = self._numbers
-        while True:  # the agent writes the numbers, then counts up
+        for _ in range(TRIES):
             count = numbers[Field.ROUTES]
             found = Route(numbers[Field.ROUTE_BATCH], numbers[Field.ROUTE_RATE] / 1000, numbers[Field.ROUTE_PART] / 1e6)
-            if numbers[Field.ROUTES] == count:
-                return found if count else None
+            if count % 2 == 0 and numbers[Field.ROUTES] == count:
+                self._last = found if count else None
+                break
+            time.sleep(PAUSE_S)
+        return self._last
 
 
 _routed: Routed | None = None

@@ -55,6 +55,34 @@ def test_a_page_that_was_written_over_does_not_end_the_agent(tmp_path: Path) -> 
         one.close()
 
 
+def test_no_worker_sees_half_of_a_route(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease, seen = LeaseFile.create(tmp_path / "page", 0, 0.0), list[Route | None]()
+    reader, write = Routed(Page(tmp_path / "page")), lease._write
+
+    def look(field: Field, value: int) -> None:
+        write(field, value)
+        seen.append(reader.now())
+
+    lease.route(4, 2.5, 1.0)
+    assert reader.now() == Route(4, 2.5, 1.0)
+    monkeypatch.setattr(lease, "_write", look)
+    lease.route(8, 7.5, 0.5)
+    assert set(seen[:-1]) == {Route(4, 2.5, 1.0)}
+    assert seen[-1] == Route(8, 7.5, 0.5)
+    lease.close()
+
+
+def test_what_an_agent_left_half_written_is_written_again(tmp_path: Path) -> None:
+    lease, page = LeaseFile.create(tmp_path / "page", 0, 0.0), Page(tmp_path / "page")
+    lease.route(4, 2.5, 1.0)
+    page[Field.ROUTES] += 1
+    lease.close()
+    again = LeaseFile(tmp_path / "page")
+    again.route(8, 7.5, 0.5)
+    assert Routed(page).now() == Route(8, 7.5, 0.5)
+    again.close()
+
+
 def test_outside_fairlead_there_is_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PAGE, raising=False)
     assert route() is None

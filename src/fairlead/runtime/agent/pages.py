@@ -62,11 +62,13 @@ class LeaseFile:
         self._write(Field.RENEWALS, renewal)
 
     def route(self, batch: int, rate: float, part: float) -> None:
-        """The count changes last, by which the worker knows that it saw all three."""
-        self._routes = self._routes % _LARGEST + 1
+        """The count is odd meanwhile, by which the worker knows whether it saw all three of the same route."""
+        writing = self._routes % _LARGEST | 1
+        self._write(Field.ROUTES, writing)
         self._write(Field.ROUTE_BATCH, batch)
         self._write(Field.ROUTE_RATE, round(rate * 1000))
         self._write(Field.ROUTE_PART, round(part * 1e6))
+        self._routes = writing + 1
         self._write(Field.ROUTES, self._routes)
 
     def close(self) -> None:
