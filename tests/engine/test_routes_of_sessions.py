@@ -19,7 +19,7 @@ from fairlead.placement.consolidated import Consolidated
 from fairlead.placement.resource_aware import ResourceAware
 from fairlead.placement.synergy import Synergy
 from fairlead.testing import cluster
-from fairlead.testing.invariants import check_state
+from fairlead.testing.invariants import InvariantBroken, check_state
 
 FIRST, SECOND = Route((0, 1), (0.6, 0.4), 16, 300.0), Route((1, 2), (0.0, 1.0), 8, 50.5)
 
@@ -57,6 +57,8 @@ def test_a_route_is_there_as_long_as_its_session_runs():
     state.apply(ev.JobsInterrupted(6.0, np.array([0]), np.zeros(1)))
     assert state.routes == {1: SECOND}
     state.apply(ev.SchedulerSwitched(7.0, {"policy": "fifo"}))
+    assert state.routes == {1: SECOND}  # who serves goes on serving, until somebody moves it
+    state.apply(ev.RoundPlanned(RoundPlan(8.0, suspended=np.array([1]), launches=starts({1: (0, 1)}))))
     assert state.routes == {}
     check_state(state)
 
@@ -66,9 +68,49 @@ def test_a_plan_that_only_routes_changes_something():
     assert not RoundPlan(0.0).changes
 
 
-def test_damaged_routes_are_told():
-    with pytest.raises(JournalError, match="damaged 'planned'"):
-        decode(b'{"e":"planned","t":0,"routes":[[0,[1],[1.0],"many",3]]}')
+@pytest.mark.parametrize(
+    ("route", "field"),
+    [
+        ('[0,[1],[1.0],"many",3]', "batch"),
+        ("[0,[1],[1.0],0,3]", "batch is 0"),
+        ("[0,[1],[1.0],1.5,3]", "batch is 1.5"),
+        ("[0,[1],[1.0],8,-4]", "rate is -4"),
+        ("[0,[1],[-3.0],8,3]", "part is -3"),
+        ("[0,[1],[1.0,1.0],8,3]", "2 parts for 1 accelerators"),
+        ("[0,[-1],[1.0],8,3]", "accelerator is -1"),
+    ],
+)
+def test_damaged_routes_are_told(route, field):
+    with pytest.raises(JournalError, match=f"damaged 'planned' .*{field}"):
+        decode(f'{{"e":"planned","t":0,"routes":[{route}]}}')
+
+
+@pytest.mark.parametrize(("number", "places"), [(0, (0, 99)), (3, (0,)), (99, (0, 1))])
+def test_a_route_leads_to_where_its_session_stands(number, places):
+    state, wrong = serving(), RoundPlan(1.0, routes={number: Route(places, (1.0,) * len(places), 8, 9.0)})
+    with pytest.raises(InvalidPlan, match="rout"):
+        sound(wrong, None, state.snapshot(1.0))
+    with pytest.raises(InvalidPlan, match="rout"):
+        state.apply(ev.RoundPlanned(wrong))
+
+
+def test_a_plan_with_a_route_that_a_journal_would_refuse_is_not_sound():
+    with pytest.raises(JournalError, match=r"part is -0\.5"):
+        sound(RoundPlan(1.0, routes={0: Route((0, 1), (1.5, -0.5), 8, 9.0)}), None, serving().snapshot(1.0))
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 3, 4])
+def test_nobody_trains_where_somebody_serves_however_many_do(sessions):
+    machine, jobs = cluster("v100:4"), np.arange(sessions + 1)
+    state = State(machine)
+    state.apply(ev.Opened(0.0, machine, {}))
+    for number in jobs.tolist():
+        state.apply(ev.JobSubmitted(0.0, number, Job(f"j{number}", steps=1e6)))
+    routes = {number: Route((0,), (1.0,), 8, 1.0) for number in range(sessions)}
+    launches = Launches(jobs, jobs * 0, np.arange(sessions + 2), jobs * 0)
+    state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=jobs, launches=launches, routes=routes)))
+    with pytest.raises(InvariantBroken, match="that serves"):
+        check_state(state, residents=2)
 
 
 def test_of_an_overtaken_plan_the_routes_of_who_is_left_are():

@@ -253,11 +253,23 @@ def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
         for number, by, code, facts in record.get("refused", ())
     )
     admitted, ended, suspended = (_ints(record.get(name, ())) for name in ("admitted", "ended", "suspended"))
-    routes = {
-        int(number): Route(tuple(map(int, places)), tuple(map(float, parts)), int(batch), float(rate))
-        for number, places, parts, batch, rate in record.get("routes", ())
-    }
+    routes = {_whole("routes: job", number, 0, _MOST_WHOLE): _to_route(*route) for number, *route in record.get("routes", ())}
     return ev.RoundPlanned(RoundPlan(float(record["t"]), refused, admitted, ended, suspended, launches, routes))
+
+
+def _to_route(accelerators: Any, parts: Any, batch: Any, rate: Any) -> Route:
+    places = tuple(_whole("routes: accelerator", place, 0, _MOST_ACCELERATORS - 1) for place in accelerators)
+    if len(parts) != len(places):
+        raise ValueError(f"routes: there are {len(parts)} parts for {len(places)} accelerators")
+    shares, requests = tuple(_share("routes: part", part) for part in parts), _share("routes: rate", rate)
+    return Route(places, shares, _whole("routes: batch", batch, 1, _MOST_WHOLE), requests)
+
+
+def _share(name: str, value: Any) -> float:
+    number = float(value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} is {number:g}, not a finite number from 0 on")
+    return number
 
 
 def _progress(event: ev.ProgressReported) -> dict[str, Any]:

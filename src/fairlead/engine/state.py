@@ -16,7 +16,7 @@ from fairlead.core.columns import without
 from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.facts import about_whom, without_jobs
 from fairlead.core.failure import Failure
-from fairlead.core.inference import NO_ROUTES, Routes
+from fairlead.core.inference import Routes
 from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
 from fairlead.core.losses import LOSS, note_losses
 from fairlead.core.operands import NO, ONE, ZERO, moment
@@ -141,7 +141,6 @@ class State(Known):
             self._blank = None
         self.scheduler = event.scheduler
         self.memo = None
-        self._route(NO_ROUTES)  # whether and where there are any is for the other to say
 
     def _memo(self, event: ev.MemoChanged) -> None:
         self.memo = event.memo
@@ -175,6 +174,7 @@ class State(Known):
         if len(plan.launches):
             self._launch(plan.launches, now)
         if plan.routes:
+            self._check_routes(plan.routes)
             self._route({**self.routes, **plan.routes})
         if len(plan.suspended):  # who runs again at once has moved, or changed its size; who does not was preempted
             a = self.store.arrays
@@ -182,6 +182,12 @@ class State(Known):
             a["preemptions"][plan.suspended] += preempted
             if np.count_nonzero(preempted) < len(preempted):
                 a["moves"][plan.suspended] += ~preempted
+
+    def _check_routes(self, routes: Routes) -> None:
+        for number, route in routes.items():
+            there = self.holdings.of(number).tolist()
+            if list(route.accelerators) != there:
+                raise InvalidPlan(f"job {number} is routed to accelerators {list(route.accelerators)}, and has {there}")
 
     def _route(self, routes: Routes) -> None:
         if routes is not self.routes:

@@ -15,7 +15,7 @@ from fairlead.core.job import ELASTIC
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.codec import encode
+from fairlead.engine.codec import decode, encode
 
 
 def undecided(view: Snapshot, why: Reason) -> RoundPlan:
@@ -50,6 +50,9 @@ def sound(plan: RoundPlan, memo: Memo, view: Snapshot) -> None:
             raise InvalidPlan("a job was launched on accelerators of another type than the plan says")
         _apart(plan, np.setdiff1d(busy, plan.ended), view)
         _as_they_may(starts, view)
+    if plan.routes:
+        _where_they_stand(plan, np.setdiff1d(busy, plan.ended), view)
+        decode(encode(RoundPlanned(plan)))
     for event in (RoundPlanned(plan), MemoChanged(plan.time, memo), FactsLearned(plan.time, plan.learned)):
         encode(event)
 
@@ -62,6 +65,15 @@ def _as_they_may(starts: Launches, view: Snapshot) -> None:
         if job.mode != ELASTIC and (workers != job.workers or size):
             what = f"with batch size {size}" if workers == job.workers else f"with {workers} workers, not {job.workers}"
             raise InvalidPlan(f"job {job.name!r} was launched {what}, and is not elastic")
+
+
+def _where_they_stand(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
+    starts = plan.launches
+    there = dict(zip(starts.jobs.tolist(), np.split(starts.accelerators, starts.offsets[1:-1])))
+    there |= {number: view.holdings.of(number) for number in staying.tolist() if number in plan.routes}
+    for number, route in plan.routes.items():
+        if list(route.accelerators) != there.get(number, NONE).tolist():
+            raise InvalidPlan(f"job {number} was routed to accelerators {list(route.accelerators)}, and does not stand there")
 
 
 def _apart(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:

@@ -70,7 +70,7 @@ def check_state(state: State, *, residents: int = 1) -> None:
     _require(bool((held == state.holdings.occupancy).all()), "occupancy does not add up")
     held -= np.maximum(serving - 1, 0)
     _require(int(held.max(initial=0)) <= residents, f"an accelerator holds {held.max(initial=0)} jobs, at most {residents}")
-    _require(not (serving & (held > 1)).any(), "an accelerator that serves holds other jobs too")
+    _require(not ((serving > 0) & (held > 1)).any(), "an accelerator that serves holds other jobs too")
     alive = jobs.number[jobs.phase <= int(Phase.RUNNING)]
     known = np.sort(np.concatenate((state.live, state.queue)))
     _require(np.array_equal(alive, known), "the lists of live and queued jobs do not match their phases")
