@@ -34,7 +34,7 @@ def main(count: int, duration_s: float) -> None:
     for low, high in SWINGS:
         swings = Swings(300.0, low, high)
         found = through_loop(
-            MIXES["usual"], range(max(1, count // 7)), duration_s=3600.0, swings=swings, restart_s=10.0, most_requests=3e5
+            MIXES["usual"], range(max(1, count // 7)), duration_s=3600.0, swings=swings, restart_s=10.0, most_requests=2e7
         )
         print(line(f"× {low:g} to {high:g}", found), flush=True)
 

@@ -83,11 +83,18 @@ def test_a_session_that_is_not_elastic_has_the_replicas_it_was_submitted_with():
     assert (len(route.accelerators), route.batch, route.rate) == (3, 32, 3000.0)
 
 
-@pytest.mark.parametrize(("rate", "size"), [(1e-300, 2), (1e-20, 2), (1e300, 8), (np.inf, 8), (0.0, 2), (-5.0, 2)])
+@pytest.mark.parametrize(("rate", "size"), [(1e-300, 2), (1e-20, 2), (1e300, 8), (np.inf, 2), (np.nan, 2), (-5.0, 2)])
 def test_a_rate_that_cannot_be_is_no_mistake_of_the_policy(rate, size):
     """It is the session's own word, and everybody's jobs depend on the decision."""
     told = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([rate]))]
     assert held(ran("8xv100:4", [session()], told, Nexus({"photos": PHOTOS}), 300.0)) == {"photos": size}
+
+
+def test_a_session_that_reports_0_is_idle():
+    told = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([rate])) for rate in (3000.0, 0.0)]
+    loop = ran("8xv100:4", [session()], told, Nexus({"photos": PHOTOS}), 300.0)
+    assert loop.state.routes[0].rate < 1.0
+    assert held(loop)["photos"] <= 2
 
 
 def test_a_session_that_ends_leaves_its_accelerators_to_training():
@@ -205,6 +212,33 @@ def test_a_scheduler_that_learns_of_sessions_midway_serves_them():
     loop.run()
     check_events(loop.journal.events)
     assert loop.state.everybody().ended_s.tolist() == [1000.0, 1000.0]
+
+
+def test_a_fork_after_a_switch_of_schedulers_goes_on_as_the_run_does():
+    """Sessions that share an accelerator stay as they are until the other scheduler has decided."""
+    machine = Cluster.parse("4xv100:4")
+    table = ThroughputTable.timed(machine.type_names)
+    asked = {"slo_ms": 100, "batches": [1, 32], "latency_ms": {"v100": [9, 40]}}
+    rates = {"p0": 1500, "p1": 20, "p2": 20}
+    sessions = {name: {**asked, "rate": rate} for name, rate in rates.items()}
+    serving = SchedulerConfig.from_data({"policy": {"name": "nexus", "sessions": sessions}, "rounds": 10}).to_data()
+    other = SchedulerConfig.from_data({"policy": "fifo", "rounds": 10}).to_data()
+    compose = lambda data: SchedulerConfig.from_data(data).build(table)  # noqa: E731
+    jobs = [Job(name, steps=500.0, mode=ELASTIC) for name in rates]
+    loop = Loop(State(machine), Simulated(machine, table, jobs), compose(serving), MemoryJournal(), compose=compose)
+    loop.record(ev.Opened(0.0, machine, serving))
+    loop.run(95.0)
+    routes = dict(loop.state.routes)
+    loop.record(ev.SchedulerSwitched(loop.backend.now, other))
+    view = loop.state.snapshot(loop.backend.now).detached()
+    fork = Loop(State.from_snapshot(view), Simulated.from_snapshot(view, table), loop.stages, MemoryJournal())
+    assert len(routes) == 3
+    assert view.routes == loop.state.routes == routes
+    for one in (loop, fork):
+        one.run()
+    check_events(loop.journal.events)
+    assert fork.state.everybody().ended_s.tolist() == loop.state.everybody().ended_s.tolist()
+    assert loop.state.routes == {}
 
 
 def test_a_fork_carries_the_routes():

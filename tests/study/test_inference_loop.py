@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
+from fairlead.core.inference import Route
+from fairlead.core.job import Job
+from fairlead.core.plan import Launches, RoundPlan
 from fairlead.study.inference import MIXES, Mix
-from fairlead.study.inference_loop import Swings, through_loop
+from fairlead.study.inference_loop import Swings, _in_use, through_loop
 
 
 @pytest.mark.parametrize("name", ["usual", "tight"])
@@ -23,3 +29,17 @@ def test_sessions_whose_rates_change_are_rarely_started_again():
     )
     assert one.attainment >= 0.98, one
     assert one.starts < 3, one
+
+
+def test_accelerators_are_in_use_until_their_session_leaves():
+    one = np.array([0])
+    launch = Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]))
+    plan = RoundPlan(10.0, admitted=one, launches=launch, routes={0: Route((0, 1), (0.5, 0.5), 8, 9.0)})
+    events = (
+        ev.Opened(0.0, Cluster.parse("4xv100:4"), {}),
+        ev.JobSubmitted(0.0, 0, Job("a")),
+        ev.RoundPlanned(plan),
+        ev.RoundPlanned(RoundPlan(40.0, suspended=one)),
+    )
+    seconds, counts = _in_use(events, 100.0)
+    assert (seconds.tolist(), counts.tolist()) == ([10.0, 30.0, 60.0], [0, 2, 0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -72,9 +72,10 @@ class Serving:
 class _Queue:
     """A session's requests, in order of arrival: those before `head` are gone."""
 
-    def __init__(self, session: Session, arrivals: Floats) -> None:
+    def __init__(self, session: Session, arrivals: Floats, since_s: float) -> None:
         self.session = session
         self.arrivals: list[float] = arrivals.tolist()
+        self.before = bisect_left(self.arrivals, since_s)  # so many are served and not counted
         self.head = 0
         self.latencies: list[float] = []
         self.batches = 0
@@ -95,9 +96,9 @@ class _Queue:
             allowed = most if latency[most - 1] <= left else bisect_right(latency, left, 0, most)
             if allowed and (allowed == most or waiting <= batch):
                 done = now + latency[allowed - 1]
-                self.latencies.extend(done - one for one in arrivals[self.head : self.head + allowed])
+                self.latencies.extend(done - one for one in arrivals[max(self.head, self.before) : self.head + allowed])
                 self.head += allowed
-                self.batches += 1
+                self.batches += self.head > self.before
                 return done
             self.head += 1
         return now
@@ -106,7 +107,8 @@ class _Queue:
         latency = np.array(self.latencies)
         in_time = int(np.count_nonzero(latency <= self.session.slo_s + 2 * _NEARLY))
         median, p99 = np.quantile(latency, (0.5, 0.99)).tolist() if len(latency) else (math.nan, math.nan)
-        return Served(self.session.name, len(self.arrivals), in_time, len(latency) - in_time, self.batches, median, p99)
+        requests = len(self.arrivals) - self.before
+        return Served(self.session.name, requests, in_time, len(latency) - in_time, self.batches, median, p99)
 
 
 def serve(
@@ -114,11 +116,12 @@ def serve(
     sessions: Sequence[Session],
     arrivals: Mapping[str, Floats],
     windows: Sequence[tuple[float, float]] | None = None,
+    since_s: float = -math.inf,
 ) -> Serving:
     """Serve these arrivals by a plan, up to the last request. `windows` says for each server from when on it is there, and when
-    it begins no more batches; else all are there all the time."""
+    it begins no more batches; else all are there all the time. What came before `since_s` is served and not counted."""
     latency = {(s.name, t): values.tolist() for s in sessions for t, values in s.latency_s.items()}
-    queues = {s.name: _Queue(s, arrivals[s.name]) for s in sessions}
+    queues = {s.name: _Queue(s, arrivals[s.name], since_s) for s in sessions}
     residents = [[(queues[r.session], r.batch, latency[r.session, one.type]) for r in one.residents] for one in plan.servers]
     # Of those that are free at the same moment, who serves fewest sessions goes first: the others are of more use.
     order = sorted(range(len(residents)), key=lambda at: (len(residents[at]), at))

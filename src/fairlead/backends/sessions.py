@@ -14,12 +14,14 @@ import numpy as np
 from fairlead.backends.requests import Arrivals, Served, Serving, arrivals_of, serve
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Floats
-from fairlead.core.inference import REPORTED, Resident, Server, ServingPlan, Session
+from fairlead.core.inference import REPORTED, Resident, Server, ServingPlan, Session, rate_told
 from fairlead.core.plan import RoundPlan
 from fairlead.core.rng import stream
 
-STRETCHES = 1000
+MOST_STRETCHES = 50
 """In which requests are drawn where there are too many."""
+STRETCH_SLOS, LEAD_IN_SLOS = 40.0, 10.0
+"""How long a stretch is, where so many requests may be drawn, or longer; and its beginning that is not counted. In SLOs."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +38,40 @@ class History:
         parts = (part for parts in self.rates.values() for part in parts)
         return sum(rate * max(0.0, min(until, end_s) - max(since, begin_s)) for since, until, rate in parts)
 
-    def served(self, *, begin_s: float = 0.0, end_s: float = math.inf, seed: int = 0, how: Arrivals = "poisson") -> Serving:
-        """What becomes of the requests that come between two seconds."""
-        arrivals = {s.name: self._arrivals(s, begin_s, end_s, seed, how) for s in self.sessions}
-        return serve(self.plan, self.sessions, arrivals, self.windows)
+    def served(
+        self,
+        *,
+        begin_s: float = 0.0,
+        end_s: float = math.inf,
+        seed: int = 0,
+        how: Arrivals = "poisson",
+        lead_in_s: float = 0.0,
+    ) -> Serving:
+        """What becomes of the requests that come between two seconds. Those of `lead_in_s` before are served too, and not
+        counted: by them the others find queues as they would be."""
+        arrivals = {s.name: self._arrivals(s, begin_s - lead_in_s, end_s, seed, how) for s in self.sessions}
+        return serve(self.plan, self.sessions, arrivals, self.windows, begin_s)
 
-    def sampled(self, most: float, seed: int = 0) -> Serving:
-        """What becomes of all requests or, where they are more than so many, of those of some stretches: one of equal length in
-        each of `STRETCHES` equal parts of the time, at a moment drawn at random. Latencies are those of the last of them."""
-        if self.requests() <= most:
-            return self.served(seed=seed)
+    def sampled(
+        self, most: float, *, begin_s: float = 0.0, end_s: float = math.inf, seed: int = 0, how: Arrivals = "poisson"
+    ) -> Serving:
+        """What becomes of the requests that come between two seconds or, where they are more than so many, of those of some
+        stretches: one of equal length in each of some equal parts of the time, at a moment drawn at random. A stretch is many
+        SLOs long, and led in. Latencies are those of the last of them."""
+        expected = self.requests(begin_s, end_s)
+        if expected <= most:
+            return self.served(begin_s=begin_s, end_s=end_s, seed=seed, how=how)
         parts = [part for parts in self.rates.values() for part in parts]
-        begin, end = min(since for since, _, _ in parts), max(until for _, until, _ in parts)
-        each, length = (end - begin) / STRETCHES, (end - begin) / STRETCHES * most / self.requests()
+        begin, end = max(begin_s, min(since for since, _, _ in parts)), min(end_s, max(until for _, until, _ in parts))
+        slo, seconds = max(one.slo_s for one in self.sessions), (end - begin) * most / expected
+        count = min(MOST_STRETCHES, max(1, int(seconds / (STRETCH_SLOS * slo))))
+        lead_in = min(LEAD_IN_SLOS * slo, seconds / count / 2)
+        each, length = (end - begin) / count, seconds / count - lead_in
         random, found = stream(seed, "stretches of requests"), list[Serving]()
-        for number in range(STRETCHES):
+        for number in range(count):
             start = begin + (number + (1 - length / each) * float(random.random())) * each
-            found.append(self.served(begin_s=start, end_s=start + length, seed=seed + number))
+            stretch = self.served(begin_s=start, end_s=start + length, seed=seed + number, how=how, lead_in_s=lead_in)
+            found.append(stretch)
         return Serving(tuple(_added(each) for each in zip(*(one.sessions for one in found))), found[-1].busy)
 
     def _arrivals(self, session: Session, begin_s: float, end_s: float, seed: int, how: Arrivals) -> Floats:
@@ -91,6 +110,12 @@ class _Job:
     starting: bool = False
     ended_s: float = math.inf
 
+    def until(self, second: float) -> _Stay | None:
+        """Where it served up to a second; while it starts, nowhere."""
+        if self.stay is None or self.starting or second <= self.stay.since_s:
+            return None
+        return replace(self.stay, until_s=second)
+
 
 @dataclass
 class Requests:
@@ -110,8 +135,8 @@ class Requests:
                 self.jobs[number] = _Job(session, [(time, session.rate)])
             case ev.MetricsReported(time, name, jobs, values) if name == REPORTED:
                 for number, rate in zip(jobs.tolist(), values.tolist()):
-                    if number in self.jobs and rate > 0:
-                        self.jobs[number].rates.append((time, rate))
+                    if (one := self.jobs.get(number)) is not None:
+                        one.rates.append((time, rate_told(rate, one.session.rate)))
             case ev.RoundPlanned(plan):
                 self._plan(plan)
             case ev.ProgressReported(_, jobs, _, _, since):
@@ -135,7 +160,7 @@ class Requests:
         for number, route in plan.routes.items():
             known = self.jobs.get(number)
             if known is not None and known.stay is not None and known.stay.batch != route.batch:
-                self._close(known.stay, plan.time)
+                self._close(known, plan.time)
                 known.stay = replace(known.stay, batch=route.batch, since_s=max(plan.time, known.stay.since_s))
 
     def _up(self, number: int, second: float) -> None:
@@ -148,19 +173,18 @@ class Requests:
             one = self.jobs.get(number)
             if one is None:
                 continue
-            if one.stay is not None:
-                self._close(one.stay, second)
-                one.stay = None
+            self._close(one, second)
+            one.stay = None
             if ended:
-                one.ended_s = second
+                one.ended_s = min(one.ended_s, second)
 
-    def _close(self, stay: _Stay, second: float) -> None:
-        if second > stay.since_s:
-            self.stays.append(replace(stay, until_s=second))
+    def _close(self, job: _Job, second: float) -> None:
+        if (stay := job.until(second)) is not None:
+            self.stays.append(stay)
 
     def history(self) -> History:
         """Up to the last event."""
-        stays = [*self.stays, *(replace(one.stay, until_s=self.time) for one in self.jobs.values() if one.stay is not None)]
+        stays = [*self.stays, *(stay for job in self.jobs.values() if (stay := job.until(self.time)) is not None)]
         servers: list[Server] = []
         windows: list[tuple[float, float]] = []
         for place, here in sorted(_by_accelerator(stays).items()):
@@ -170,8 +194,9 @@ class Requests:
                 windows.append((begin, end))
         rates: dict[str, list[tuple[float, float, float]]] = {}
         for job in self.jobs.values():
-            seconds = [*(since for since, _ in job.rates[1:]), min(job.ended_s, self.time)]
-            parts = [(since, until, rate) for (since, rate), until in zip(job.rates, seconds) if until > since]
+            end = min(job.ended_s, self.time)
+            seconds = [min(second, end) for second, _ in job.rates] + [end]
+            parts = [(since, until, rate) for (since, until), (_, rate) in zip(pairwise(seconds), job.rates) if until > since]
             rates.setdefault(job.session.name, []).extend(parts)
         sessions = {job.session.name: job.session for job in self.jobs.values()}
         spelled = {name: tuple(parts) for name, parts in rates.items()}

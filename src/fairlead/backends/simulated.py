@@ -66,6 +66,8 @@ class Simulated:
         self._next_fault = next(self._faults, None)
         self._others = sorted(others, key=lambda event: event.time)
         self._next_other = 0
+        self._reports = any(isinstance(event, ev.MetricsReported) for event in self._others)
+        self._gone: set[int] = set()  # who has ended, and reports nothing any more, where there are reports to come
         self._untold: list[ev.Event] = []  # what is known before the first wait
         self._failures: dict[int, int] = {}  # by job, of its own
         self.world.foresee(self._arrivals, first_number)
@@ -133,7 +135,7 @@ class Simulated:
 
     @property
     def exhausted(self) -> bool:
-        nothing_comes = self._next_job >= len(self._arrivals) and self._next_other >= len(self._others)
+        nothing_comes = self._next_job >= len(self._arrivals) and self._other_time() == math.inf
         hopeful = self._next_fault is not None and (len(self._down) > 0 or isinstance(self._next_fault, ev.NodeRepaired))
         return nothing_comes and not len(self.world.running) and not hopeful
 
@@ -158,8 +160,7 @@ class Simulated:
                 happened.extend(self._losses.tell(self.world, stretch))
         if limit < math.inf:
             self.now = limit
-        if self.requests is not None:
-            self._serve(happened)
+        self._note(happened)
         return happened
 
     def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
@@ -185,14 +186,15 @@ class Simulated:
             touched.append(self.world.launch(launches, plan.time))
             self._go_on(launches.jobs, plan.time, told)
         self._refresh(touched, plan.time, told)
-        if self.requests is not None:
-            self._serve((ev.RoundPlanned(plan), *told))
+        self._note((ev.RoundPlanned(plan), *told))
         return told
 
-    def _serve(self, events: Iterable[ev.Event]) -> None:
-        assert self.requests is not None
-        for event in events:
-            self.requests.see(event)
+    def _note(self, events: Sequence[ev.Event]) -> None:
+        if self._reports:
+            self._gone.update(number for event in events for number in _ended_by(event))
+        if self.requests is not None:
+            for event in events:
+                self.requests.see(event)
 
     def _out_of_memory(self, jobs: Ints, now: float) -> Iterator[ev.Event]:
         """They fall over as they start: back to the line, or out of it where that was once too often."""
@@ -307,7 +309,24 @@ class Simulated:
         return math.inf if self._next_fault is None else self._next_fault.time
 
     def _other_time(self) -> float:
+        while self._gone and self._next_other < len(self._others):
+            following = self._others[self._next_other]
+            if not isinstance(following, ev.MetricsReported) or not self._gone.issuperset(following.jobs.tolist()):
+                break
+            self._next_other += 1
         return self._others[self._next_other].time if self._next_other < len(self._others) else math.inf
+
+
+def _ended_by(event: ev.Event) -> list[int]:
+    match event:
+        case ev.JobsFinished(_, jobs) | ev.JobsFailed(_, jobs):
+            return [*jobs.tolist()]
+        case ev.JobCancelled(_, number):
+            return [number]
+        case ev.RoundPlanned(plan):
+            return [*plan.ended.tolist(), *dict(plan.refused)]
+        case _:
+            return []
 
 
 def _that_change_something(

@@ -77,6 +77,7 @@ class World:
         self.running: Ints = NONE
         self.natures = Natures(natures or {})
         self.serving: frozenset[int] = frozenset()  # who has a route
+        self._routed = False  # whether anybody ever had one
         # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit, a nature.
         self.natural = False
         self.costly, self._saving, self._limited, self._in_part = False, False, False, False
@@ -141,8 +142,13 @@ class World:
         go on. Requests are not this world's: a session goes on as it would with the replicas it asked for, in any company."""
         if not routes and not self.serving:
             return NONE
-        before, self.serving = self.serving, self.serving - set(launches.jobs.tolist()) | set(routes)
-        return np.array(sorted(set(routes) - before - set(launches.jobs.tolist())), dtype=np.int64)
+        self._routed = True
+        launched = set(launches.jobs.tolist())
+        before, self.serving = self.serving, self.serving - launched | set(routes)
+        new = sorted(set(routes) - before - launched)
+        for number in new:
+            self.row[number], self.part[number] = self._row_given(number, int(self.asked[number]), 0)
+        return np.array(new, dtype=np.int64)
 
     def launch(self, launches: Launches, now: float) -> Ints:
         """Start jobs; return those whose progress changed thereby: them, and whoever they joined on an accelerator."""
@@ -270,7 +276,7 @@ class World:
         """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
         sizes = launches.workers
         as_asked = sizes.tobytes() == self.asked[launches.jobs].tobytes()  # a tenth of what it takes to count differences
-        if self.natural or launches.batch_sizes is not None or not as_asked:
+        if self.natural or self._routed or launches.batch_sizes is not None or not as_asked:
             self._resize(launches)
         if not self._spread_tells:
             return
@@ -288,7 +294,7 @@ class World:
             self.spread[launches.jobs[several]] = np.array(used) > least
 
     def _resize(self, launches: Launches) -> None:
-        """Look up who runs at another size or batch size than it asked for, or did so before."""
+        """Look up who runs at another size or batch size than it asked for, or with a route, or did so before."""
         for index, (number, workers) in enumerate(zip(launches.jobs.tolist(), launches.workers.tolist())):
             if number in self.natures:
                 self.natures.give(number, _batch_size(launches, index))
@@ -301,8 +307,10 @@ class World:
 
     def _row_launched(self, launches: Launches, index: int) -> tuple[int, float]:
         """The row of one of these at the size and batch size it is given, and the part of its rate."""
-        number, workers = int(launches.jobs[index]), int(launches.workers[index])
-        kind, asked, wanted = self.jobs[number].kind, self.jobs[number].workers, _batch_size(launches, index)
+        return self._row_given(int(launches.jobs[index]), int(launches.workers[index]), _batch_size(launches, index))
+
+    def _row_given(self, number: int, workers: int, wanted: int) -> tuple[int, float]:
+        kind, asked = self.jobs[number].kind, self.jobs[number].workers
         if number in self.serving and number not in self.natures:  # whose replicas do no more together than one
             workers = asked
         elif number not in self.natures and kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):

@@ -3,6 +3,7 @@ only; who makes such a plan and who serves by it are elsewhere."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,12 @@ MOST_REQUESTS_PER_S = 1e6
 
 REPORTED = "request_rate"
 """The name under which a session reports how many requests a second it gets."""
+
+
+def rate_told(reported: float, said: float) -> float:
+    """How many requests a second a session gets, by what it reported last: 0 where it is idle. What cannot be (below 0, or not
+    finite) says nothing, so that what was said of it before holds."""
+    return min(reported, MOST_REQUESTS_PER_S) if 0 <= reported < math.inf else said
 
 
 def latencies(batches: Sequence[int], seconds: Sequence[float]) -> Floats:

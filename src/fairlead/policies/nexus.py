@@ -24,7 +24,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
-from fairlead.core.inference import MOST_IN_A_BATCH, MOST_REQUESTS_PER_S, REPORTED, Route, Session, latencies
+from fairlead.core.inference import MOST_IN_A_BATCH, MOST_REQUESTS_PER_S, REPORTED, Route, Session, latencies, rate_told
 from fairlead.core.plan import Selection
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
@@ -132,7 +132,8 @@ class Nexus:
         columns = (jobs.number, jobs.metric(REPORTED), jobs.fits, jobs.running, jobs.type, jobs.workers, fixed, elastic)
         found = []
         for number, reported, fits, runs, kind, workers, stays, resized in zip(*(column.tolist() for column in columns)):
-            session = self.session(view.job_of[number].name, reported if reported > 0 else None)
+            name = view.job_of[number].name
+            session = self.session(name, rate_told(reported, self.sessions[name].rate))
             places = view.holdings.of(number) if runs else NONE
             whole = stays or bool(usable[places].all()) or resized
             here = tuple(places.tolist() if stays else places[usable[places]].tolist()) if whole else ()

@@ -18,6 +18,7 @@ from fairlead.core.inference import REPORTED, Session
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.rng import stream
 from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.state import State
 from fairlead.policies.pooling import PLAIN, Pooled
 from fairlead.study.inference import Mix, allowed, least_accelerators
 from fairlead.study.simulate import Simulation, simulate
@@ -67,7 +68,7 @@ def through_loop(
     swings: Swings = STEADY,
     restart_s: float = 0.0,
     training: int = 8,
-    most_requests: float = 1e6,
+    most_requests: float = 4e6,
     on_done: Callable[[], object] = lambda: None,
 ) -> list[Looped]:
     """Each mix on as many accelerators as are `allowed` at its highest rates, and `training` more; with as many training jobs
@@ -111,8 +112,7 @@ def _looped(
     assert isinstance(world, Simulated)
     assert world.requests is not None
     history = world.requests.history()
-    many = history.requests(0.0, duration_s) > most_requests
-    serving = history.sampled(most_requests, seed) if many else history.served(end_s=duration_s, seed=seed, how=arrivals)
+    serving = history.sampled(most_requests, end_s=duration_s, seed=seed, how=arrivals)
     seconds, counts = _in_use(run.loop.journal, duration_s)
     mean = float(np.average(counts, weights=seconds))
     starts = run.state.everybody().starts[: len(sessions)].mean()
@@ -152,11 +152,15 @@ def _reports(sessions: Sequence[Session], swings: Swings, duration_s: float, see
 
 def _in_use(events: Iterable[ev.Event], until_s: float) -> tuple[Floats, Ints]:
     """For how many seconds there were how many accelerators that served."""
-    routes: dict[int, tuple[int, ...]] = {}
-    seconds, counts = [0.0], [0]
-    for event in events:
-        if isinstance(event, ev.RoundPlanned) and event.time < until_s:
-            routes.update((number, route.accelerators) for number, route in event.plan.routes.items())
+    seconds, counts, told = [0.0], [0], iter(events)
+    opened = next(told)
+    assert isinstance(opened, ev.Opened)
+    state = State(opened.cluster)
+    for event in (opened, *told):
+        if event.time >= until_s:
+            break
+        state.apply(event)
+        if (used := len({place for route in state.routes.values() for place in route.accelerators})) != counts[-1]:
             seconds.append(event.time)
-            counts.append(len({place for places in routes.values() for place in places}))
+            counts.append(used)
     return np.diff(np.array([*seconds, until_s])), np.array(counts, dtype=np.int64)

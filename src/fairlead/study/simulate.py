@@ -142,12 +142,12 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     return Begun(loop, table, rates)
 
 
-def requests_of(run: Run, most: float = 1e6, seed: int = 0) -> Serving | None:
+def requests_of(run: Run, most: float = 4e6, seed: int = 0) -> Serving | None:
     """What became of the requests to a simulation's sessions, of at most about so many of them; None where it had none."""
     world = run.loop.backend
     if not isinstance(world, Simulated) or world.requests is None or not world.requests.jobs:
         return None
-    return world.requests.history().sampled(most, seed)
+    return world.requests.history().sampled(most, seed=seed)
 
 
 def peak_rss_mb() -> float:
