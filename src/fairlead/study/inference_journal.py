@@ -10,9 +10,10 @@ from typing import Any
 from fairlead.backends.sessions import History, Requests
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
-from fairlead.core.errors import InputError
+from fairlead.core.errors import FairleadError, InputError, JournalError
 from fairlead.core.inference import Session
 from fairlead.engine.journal import read_events
+from fairlead.engine.state import State
 from fairlead.policies.nexus import Nexus
 
 
@@ -40,8 +41,22 @@ def history_of(events: Iterable[ev.Event], path: Path | str) -> History:
         raise InputError(path, "a journal, which begins with an 'opened' event")
     schedulers = (event.scheduler for event in told if isinstance(event, (ev.Opened, ev.SchedulerSwitched)))
     requests = Requests(told[0].cluster, sessions_in(schedulers))
-    for event in told:
+    state = State(told[0].cluster)
+    for line, event in enumerate(told, start=1):
+        if isinstance(event, ev.MemoChanged) and _routed_by_memo(event.memo, requests.sessions):
+            expected = "plans with routes; this one is of a version before these, and simulating its trace again makes one"
+            raise InputError(path, expected, line=line, field="memo.routing")
+        try:
+            state.apply(event)
+        except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+            raise JournalError(f"{path}:{line}: an event that cannot have happened: {error}") from error
         requests.see(event)
     if not requests.jobs:
         raise InputError(path, "a journal of policy 'nexus' with jobs that are sessions")
     return requests.history()
+
+
+def _routed_by_memo(memo: object, sessions: Mapping[str, Session]) -> bool:
+    """Batches were in the policy's memory before plans had routes."""
+    routing = memo.get("routing") if isinstance(memo, Mapping) else None
+    return isinstance(routing, Mapping) and not sessions.keys().isdisjoint(routing)
