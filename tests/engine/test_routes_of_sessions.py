@@ -137,6 +137,14 @@ def test_sessions_may_stand_beside_each_other_and_beside_nobody_else():
         sound(RoundPlan(1.0, suspended=np.array([1]), launches=starts({1: (2, 3)}), routes=routes), None, view)
 
 
+def test_after_a_switch_another_scheduler_may_combine_who_still_has_a_route():
+    state = serving()
+    state.apply(ev.JobsFinished(1.0, np.array([1]), np.array([1.0])))
+    state.apply(ev.SchedulerSwitched(2.0, {"policy": "gandiva-packing"}))
+    together = np.array([0, 3]), np.array([7, 7])
+    sound(RoundPlan(3.0, launches=starts({3: (1,)}), company=together), None, state.snapshot(3.0))
+
+
 @pytest.mark.parametrize("placement", [Consolidated(), ResourceAware(), Synergy(), Synergy("proportional")], ids=str)
 def test_training_leaves_accelerators_that_are_to_serve(placement):
     view = serving().snapshot(1.0)

@@ -3,8 +3,6 @@ there is no answer the plan is that nothing changes. In a simulation a stage tha
 
 from __future__ import annotations
 
-from collections.abc import Set
-
 import numpy as np
 
 from fairlead.core.cluster import Ints
@@ -91,18 +89,18 @@ def _apart(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
     together = places[1:] == places[:-1]
     if not together.any():
         return
-    group = _groups(plan, jobs, {*plan.routes, *view.routes})
-    wrong = (together & (group[1:] != group[:-1])).nonzero()[0]
+    group, serves = _groups(plan, jobs), np.isin(jobs, [*plan.routes, *view.routes])
+    wrong = (together & (group[1:] != group[:-1]) & ~(serves[1:] & serves[:-1])).nonzero()[0]
     if len(wrong):
         one, other = jobs[wrong[0]], jobs[wrong[0] + 1]
         raise InvalidPlan(f"jobs {one} and {other} were to share accelerator {places[wrong[0]]}, and nobody selected them to")
 
 
-def _groups(plan: RoundPlan, jobs: Ints, serving: Set[int]) -> Ints:
+def _groups(plan: RoundPlan, jobs: Ints) -> Ints:
     """Of each job, a number that it has in common with those that it may share accelerators with."""
     selected, combination = (NONE, NONE) if plan.company is None else plan.company
     _, group = np.unique(combination, return_inverse=True)
-    known = {**dict(zip(selected.tolist(), group.tolist())), **dict.fromkeys(serving, len(selected))}
+    known = dict(zip(selected.tolist(), group.tolist()))
     return np.array([known.get(job, -1 - job) for job in jobs.tolist()], dtype=np.int64)
 
 
