@@ -92,12 +92,18 @@ def test_a_simulation_tells_which_part_of_the_requests_was_in_time(tmp_path):
     assert "requests in time" in CliRunner().invoke(app, how).stdout
     rates.write_text("photo: [[0, 300]]\n")
     wrong = CliRunner().invoke(app, [*how, "--request-rates", str(rates)]).exception
-    assert "field 'photo': expected the name of a job of the trace" in str(wrong)
+    assert "rates.yaml:1: field 'photo': expected the name of a job of the trace that is a session (near: 'photos')" in str(
+        wrong
+    )
+    rates.write_text("photos: [[0, 300]]\ntraining: [[0, 300]]\n")
+    wrong = CliRunner().invoke(app, [*how, "--request-rates", str(rates)]).exception
+    assert "rates.yaml:2: field 'training': expected the name of a job of the trace that is a session" in str(wrong)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("photos: []", "at least one second and rate"),
         ("photos: [[0]]", "a second and a rate"),
         ("photos: [[10, 5], [10, 6]]", "seconds in ascending order"),
         ("photos: [[0, 0]]", "requests per second above 0"),
@@ -109,4 +115,4 @@ def test_wrong_request_rates_are_told(tmp_path, text, why):
     path = tmp_path / "rates.yaml"
     path.write_text(text)
     with pytest.raises(FairleadError, match=why):
-        read_request_rates(path)
+        read_request_rates(path, ["photos"])
