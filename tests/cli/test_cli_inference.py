@@ -49,6 +49,18 @@ def test_a_cluster_that_is_too_small_says_who_is_not_served():
     assert told["attainment"] < 0.9
 
 
+def test_a_session_that_nobody_can_serve_says_why(tmp_path):
+    path = tmp_path / "sessions.yaml"
+    path.write_text(
+        "models: {m: {batches: [1], latency_ms: {v100: [20]}}}\n"
+        "sessions: [{name: a, model: m, rate: 5, slo_ms: 100}, {name: b, model: m, rate: 5, slo_ms: 10}]\n"
+    )
+    there = CliRunner().invoke(app, ["inference", "simulate", str(path), "--cluster", "2xv100:2", "--duration", "1"]).output
+    assert "nobody serves b: one request takes 20 ms, its SLO is 10 ms" in there
+    other = CliRunner().invoke(app, ["inference", "simulate", str(path), "--cluster", "2xp100:2", "--duration", "1"]).output
+    assert "nobody serves a: it has latencies on v100, the cluster p100" in other
+
+
 def test_mixes_are_tried():
     told = json.loads(said("mixes", "--mixes", "2", "--duration", "2", "--json"))
     assert (len(told["mixes"]), told["within_bound"]) == (2, 2)
