@@ -49,6 +49,18 @@ def test_a_cluster_that_is_too_small_says_who_is_not_served():
     assert told["attainment"] < 0.9
 
 
+def test_a_session_that_nobody_can_serve_says_why(tmp_path):
+    path = tmp_path / "sessions.yaml"
+    path.write_text(
+        "models: {m: {batches: [1], latency_ms: {v100: [20]}}}\n"
+        "sessions: [{name: a, model: m, rate: 5, slo_ms: 100}, {name: b, model: m, rate: 5, slo_ms: 10}]\n"
+    )
+    there = CliRunner().invoke(app, ["inference", "simulate", str(path), "--cluster", "2xv100:2", "--duration", "1"]).output
+    assert "nobody serves b: one request takes 20 ms, its SLO is 10 ms" in there
+    other = CliRunner().invoke(app, ["inference", "simulate", str(path), "--cluster", "2xp100:2", "--duration", "1"]).output
+    assert "nobody serves a: it has latencies on v100, the cluster p100" in other
+
+
 def test_mixes_are_tried():
     told = json.loads(said("mixes", "--mixes", "2", "--duration", "2", "--json"))
     assert (len(told["mixes"]), told["within_bound"]) == (2, 2)
@@ -92,12 +104,18 @@ def test_a_simulation_tells_which_part_of_the_requests_was_in_time(tmp_path):
     assert "requests in time" in CliRunner().invoke(app, how).stdout
     rates.write_text("photo: [[0, 300]]\n")
     wrong = CliRunner().invoke(app, [*how, "--request-rates", str(rates)]).exception
-    assert "field 'photo': expected the name of a job of the trace" in str(wrong)
+    assert "rates.yaml:1: field 'photo': expected the name of a job of the trace that is a session (near: 'photos')" in str(
+        wrong
+    )
+    rates.write_text("photos: [[0, 300]]\ntraining: [[0, 300]]\n")
+    wrong = CliRunner().invoke(app, [*how, "--request-rates", str(rates)]).exception
+    assert "rates.yaml:2: field 'training': expected the name of a job of the trace that is a session" in str(wrong)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("photos: []", "at least one second and rate"),
         ("photos: [[0]]", "a second and a rate"),
         ("photos: [[10, 5], [10, 6]]", "seconds in ascending order"),
         ("photos: [[0, 0]]", "requests per second above 0"),
@@ -109,4 +127,4 @@ def test_wrong_request_rates_are_told(tmp_path, text, why):
     path = tmp_path / "rates.yaml"
     path.write_text(text)
     with pytest.raises(FairleadError, match=why):
-        read_request_rates(path)
+        read_request_rates(path, ["photos"])

@@ -73,6 +73,8 @@ def test_a_scheduler_is_called_by_its_name_or_by_what_it_is_made_of(tmp_path):
     assert read(tmp_path, WHOLE).label == "my scheduler"
     assert SchedulerConfig(Part("las", {"by": "time"})).label == "las(by=time)"
     assert SchedulerConfig(Part("las"), Part("accept-up-to")).label == "las + accept-up-to"
+    assert SchedulerConfig(Part("hierarchical-perf", {"weights": {"a": 3}})).label == "hierarchical-perf(weights={'a': 3})"
+    assert read(tmp_path, SESSION).label == "nexus(sessions: 1)"
 
 
 def test_what_was_read_can_be_written_down_and_read_again(tmp_path):
@@ -115,6 +117,16 @@ def test_any_scheduler_is_the_same_after_being_plain_data(config):
 
 
 # What can be wrong with a file.
+
+SESSION = """policy:
+  name: nexus
+  sessions:
+    photos:
+      slo_ms: 100
+      rate: 7
+      batches: [1]
+      latency_ms: {v100: [9]}
+"""
 
 WRONG = {
     "unknown field": (
@@ -179,7 +191,27 @@ WRONG = {
     ),
     "a parameter that the policy refuses": (
         "policy: {name: tiresias, thresholds: [5, 3]}\n",
-        "policy tiresias: field 'thresholds' is [5.0, 3.0]: expected ascending",
+        "scheduler.yaml:1: policy tiresias: field 'thresholds' is [5.0, 3.0]: expected ascending",
+    ),
+    "a field of a session that nobody knows": (
+        SESSION + "      zoo: 1\n",
+        "scheduler.yaml:9: policy 'nexus': field 'sessions.photos.zoo': expected a known field (known: slo_ms, batches, ",
+    ),
+    "a field of a session without a value": (
+        SESSION.replace("slo_ms: 100", "slo_ms:"),
+        "scheduler.yaml:5: policy 'nexus': field 'sessions.photos.slo_ms': expected a valid number",
+    ),
+    "a session without a field": (
+        SESSION.replace("      slo_ms: 100\n", ""),
+        "scheduler.yaml:4: policy 'nexus': field 'sessions.photos.slo_ms': expected a value; it is needed",
+    ),
+    "a session that the policy refuses": (
+        SESSION.replace("rate: 7", "rate: 0"),
+        "scheduler.yaml:6: policy nexus: field 'sessions.photos.rate' is 0.0: expected a number above 0",
+    ),
+    "parameters of their own": (
+        "policy:\n  name: tiresias\n  parameters:\n    thresholds: [5, 3]\n",
+        "scheduler.yaml:4: policy tiresias: field 'thresholds' is [5.0, 3.0]: expected ascending",
     ),
     "a parameter that is not one's to give": (
         "policy: fifo\nestimation: {name: oracle, table: 3}\n",

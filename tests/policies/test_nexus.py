@@ -12,6 +12,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.inference import REPORTED, Route
 from fairlead.core.job import ELASTIC, Job, Phase
+from fairlead.core.reasons import Unplaced
 from fairlead.core.stages import Stages
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
@@ -81,6 +82,35 @@ def test_a_session_that_is_not_elastic_has_the_replicas_it_was_submitted_with():
     assert loop.state.everybody().starts.tolist() == [1, 0]
     route = loop.state.routes[0]
     assert (len(route.accelerators), route.batch, route.rate) == (3, 32, 3000.0)
+
+
+def test_a_session_that_is_not_elastic_has_what_the_others_leave_when_they_share():
+    """Six together need six accelerators; each with its own headroom they would seem to need seven."""
+    names = [f"session-{n}" for n in range(6)]
+    jobs = [*map(session, names), Job("rigid", steps=ENDLESS)]
+    loop = ran("7xv100:7", jobs, [], Nexus({**dict.fromkeys(names, PHOTOS), "rigid": SMALL}), 50.0)
+    assert held(loop).keys() == {*names, "rigid"}
+
+
+QUIETER = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([200.0]))]
+
+
+def test_a_spare_accelerator_is_given_back_to_a_session_that_needs_it():
+    jobs = [session(), Job("rigid", 200.0, steps=ENDLESS, workers=3)]
+    policy = Nexus({"photos": PHOTOS, "rigid": SMALL})
+    assert held(ran("4xv100:4", jobs, QUIETER, policy, 190.0)) == {"photos": 2}
+    assert held(ran("4xv100:4", jobs, QUIETER, policy, 1000.0)) == {"photos": 1, "rigid": 3}
+
+
+def test_who_must_be_left_alone_gives_nothing_back_and_who_waits_is_told_what_is_free():
+    jobs = [Job("photos", steps=ENDLESS, mode=ELASTIC, min_run_s=1e6), Job("rigid", 200.0, steps=ENDLESS, workers=3)]
+    policy = Nexus({"photos": PHOTOS, "rigid": PHOTOS})
+    alone = ran("4xv100:4", jobs, QUIETER, policy, 1000.0)
+    assert held(alone) == {"photos": 2}
+    assert alone.plan.reasons[1] == Unplaced.outranked(3, free=2)
+    other = ran("4xv100:4,4xp100:4", jobs, QUIETER, policy, 1000.0)
+    assert held(other) == {"photos": 2, "rigid": 3}
+    assert other.state.cluster.type_names[other.state.everybody().type[1]] == "p100"
 
 
 @pytest.mark.parametrize(("rate", "size"), [(1e-300, 2), (1e-20, 2), (1e300, 8), (np.inf, 2), (np.nan, 2), (-5.0, 2)])
@@ -260,6 +290,7 @@ def test_a_fork_carries_the_routes():
         ({"sessions": {"a": {"slo_ms": 0, "rate": 1, "batches": [1], "latency_ms": {"v100": [1]}}}}, "sessions.a.slo_ms"),
         ({"sessions": {"a": {"slo_ms": 9, "rate": 1, "batches": [2, 1], "latency_ms": {}}}}, "sessions.a.batches"),
         ({"sessions": {"a": {"slo_ms": 9, "rate": 1, "batches": [1], "latency_ms": {"v100": []}}}}, "a.latency_ms.v100"),
+        ({"sessions": {"a": {"slo_ms": 9, "rate": 1e12, "batches": [1], "latency_ms": {}}}}, "rate.*at most 1,000,000 req"),
         ({"headroom": -1}, "headroom"),
         ({"training": "themis"}, "training"),
     ],
@@ -268,3 +299,9 @@ def test_what_a_person_wrote_wrongly_is_named(parameters, told):
     config = SchedulerConfig.from_data({"policy": {"name": "nexus", **parameters}})
     with pytest.raises(InputError, match=told):
         config.build(None)
+
+
+@pytest.mark.parametrize("parameter", ["neighbours", "spare"])
+def test_half_an_accelerator_is_none(parameter):
+    with pytest.raises(InputError, match=f"field '{parameter}' is 1.5: expected a whole number"):
+        Nexus(**{parameter: 1.5})

@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.core.inference import Session
 from fairlead.core.rng import stream
-from fairlead.policies.pooling import Pooled, accelerators_for, headroom
+from fairlead.policies.pooling import Pooled, accelerators_for, gathered_batch, headroom
 from fairlead.policies.replicas import Seats, Wanted, divided, seated
 
 HOW = Pooled()
@@ -20,6 +20,17 @@ def wanted(loads: dict[str, float], seats: Seats | None = None, fixed: str = "")
         Wanted(Session(name, load / each, 0.1, LATENCY), load, frozenset((seats or {}).get(name, ())), name in fixed)
         for name, load in loads.items()
     ]
+
+
+def asked(rates: dict[str, float], seats: Seats | None = None) -> list[Wanted]:
+    """With the loads of the batches that come together at these rates."""
+    found = []
+    for name, rate in rates.items():
+        session = Session(name, rate, 0.1, LATENCY)
+        batch = gathered_batch(session, "v100", HOW.wait)
+        load = rate / float(session.throughput("v100")[batch - 1])
+        found.append(Wanted(session, load, frozenset((seats or {}).get(name, ()))))
+    return found
 
 
 def settled(seats: Seats) -> Seats:
@@ -94,3 +105,52 @@ def test_whatever_comes_everybody_is_served_and_the_next_look_changes_nothing(se
         for name, load in loads.items():
             assert sum(meant[name].values()) == pytest.approx(load)
         assert settled(seated(wanted(loads, seats), "v100", 40, HOW, 1)) == seats
+
+
+def test_where_the_count_is_rounded_down_everybody_is_served_from_the_first_on():
+    rates = (1002, 1437, 2582, 1228, 7, 499, 552, 3, 292, 36)
+    now = asked({f"s{n}": float(rate) for n, rate in enumerate(rates)})
+    load = np.array([one.load for one in now])
+    scale = 1 + headroom([one.session for one in now], load, HOW)
+    assert accelerators_for(float(load.sum()), scale) == 10 < float(load.sum()) * scale
+    seats = seated(now, "v100", 10, HOW, 1)
+    assert len(seats) == len(rates)
+    assert len(used(seats)) == 10
+
+
+def test_who_is_new_has_a_seat_where_only_crumbs_are_free():
+    seats = {"a": {0}, "b": {1}, "c": {2}, "d": {3}}
+    loads = {"a": 0.8, "b": 0.79, "c": 0.81, "d": 0.8, "new": 0.35}
+    joined = seated(wanted(loads, seats), "v100", 4, HOW, 1)
+    assert joined["new"]
+    assert used(joined) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("seats", [{}, {"a": {0}}])
+def test_who_gets_next_to_no_requests_has_a_seat(seats):
+    assert seated(wanted({"a": 0.5, "quiet": 1e-7}, seats), "v100", 4, HOW, 1)["quiet"]
+    assert seated(wanted({"quiet": 1e-10}), "v100", 4, HOW, 1) == {"quiet": {-1}}
+
+
+def test_more_than_there_is_room_for_is_given_back_where_less_is_enough():
+    seats = {"a": {0, 1}}
+    assert seated(wanted({"a": 0.2}, seats), "v100", 4, HOW, 1) == seats
+    assert len(used(seated(wanted({"a": 0.2}, seats), "v100", 1, HOW, 1))) == 1
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_in_small_rooms_too_nobody_is_left_out_and_the_next_look_changes_nothing(seed):
+    random, seats = stream(seed, "rates"), Seats()
+    room = int(random.integers(4, 13))
+    rates = {f"s{n}": float(random.choice([5, 50, 400, 1000, 3000]) * random.uniform(0.5, 1.5)) for n in range(8)}
+    for _ in range(4):
+        now = asked(rates, seats)
+        load = np.array([one.load for one in now])
+        scale = 1 + headroom([one.session for one in now], load, HOW)
+        seats = settled(seated(now, "v100", room, HOW, 1))
+        assert len(used(seats)) <= room
+        if accelerators_for(float(load.sum()), scale) <= room:
+            assert seats.keys() == rates.keys()
+        assert settled(seated(asked(rates, seats), "v100", room, HOW, 1)) == seats
+        changed = {name: rate * float(random.choice([0.2, 0.7, 1.5, 4.0])) for name, rate in rates.items()}
+        rates = {name: min(max(changed[name], 1.0), 8000.0) if random.random() < 0.4 else rates[name] for name in rates}

@@ -14,7 +14,8 @@ from fairlead.cli.fitting import fitted
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.hosts import read_hosts
-from fairlead.config.scheduler import LARGEST_SEED, parse_part
+from fairlead.config.parameters import LARGEST_SEED
+from fairlead.config.scheduler import parse_part
 from fairlead.core.errors import InputError
 from fairlead.report.columns import COLUMNS, shown_within
 from fairlead.report.figures import write_figures

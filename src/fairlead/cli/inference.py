@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -90,8 +91,9 @@ def simulate(
     title = f"{sessions} on {len(plan.servers)} of {machine.size} accelerators, {packing.value}"
     whole = f"{serving.attainment:.2%} of {sum(one.requests for one in serving.sessions):,} requests in time"
     out.print(fitted(title, _HEADINGS, _rows(plan, serving, given), 1, whole))
-    for name, part in plan.unserved.items():
-        note(f"no room for {part:.0%} of {name}")
+    for session in given:
+        if session.name in plan.unserved:
+            note(_why_unserved(session, room, plan.unserved[session.name]))
 
 
 @inference_app.command()
@@ -180,6 +182,18 @@ def mixes(
     ]
     summary = f"{within} of {count} within a tenth or one of the least, {good} with 99 % in time"
     out.print(fitted(f"{name} mixes, {packing.value}, {arrivals.value} arrivals", headings, rows, 1, summary))
+
+
+def _why_unserved(session: Session, types: Collection[str], part: float) -> str:
+    here = [kind for kind in types if kind in session.latency_s]
+    if not here:
+        return (
+            f"nobody serves {session.name}: it has latencies on {', '.join(session.latency_s)}, the cluster {', '.join(types)}"
+        )
+    fastest = min(float(session.latency_s[kind][0]) for kind in here)
+    if fastest > session.slo_s:
+        return f"nobody serves {session.name}: one request takes {1000 * fastest:g} ms, its SLO is {1000 * session.slo_s:g} ms"
+    return f"no room for {part:.0%} of {session.name}"
 
 
 _HEADINGS = ("session", "in time", "SLO ms", "99 % ms", "accelerators", "batch", "rate", "requests", "dropped", "median ms")

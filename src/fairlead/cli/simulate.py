@@ -16,6 +16,7 @@ from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
 from fairlead.report.metrics import summarize
 from fairlead.report.tables import summary_table
+from fairlead.study.inference_journal import sessions_in
 from fairlead.study.inputs import check_hosts, read_table
 from fairlead.study.simulate import Simulation, requests_of
 from fairlead.study.simulate import simulate as run_simulation
@@ -116,7 +117,10 @@ def simulate(
         source = bound_to_hosts(source, known)
     opt.tell_skipped(source, quiet=json)
     opt.check_measure(metrics, len(source))
-    told = [] if request_rates is None else told_rates(source, read_request_rates(request_rates), request_rates)
+    told = []
+    if request_rates is not None:
+        sessions = sessions_in([scheduler.to_data()])
+        told = told_rates(source, read_request_rates(request_rates, [j.name for j in source.jobs if j.name in sessions]))
     given = Simulation(
         source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds, told
     )

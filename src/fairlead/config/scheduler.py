@@ -14,12 +14,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
 from fairlead.admission.chain import Chain
+from fairlead.config.parameters import checked
 from fairlead.config.presets import preset_named
 from fairlead.config.source import Value, parse_yaml, read_yaml
 from fairlead.core.errors import InputError, UnknownName, near_or_all
@@ -28,7 +28,6 @@ from fairlead.registry import Registry
 
 DEFAULT_ROUND_S = 300.0
 EVENT_DRIVEN = "event-driven"
-LARGEST_SEED = 2**63 - 1
 
 SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.01, 1e9
 
@@ -45,12 +44,18 @@ class Part:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     where: str = field(default="", compare=False)  # file and line, for errors
     links: tuple[Part, ...] = ()  # of a chain, in their order
+    places: Mapping[tuple[str | int, ...], str] = field(default_factory=dict, compare=False, repr=False)  # of parameters
 
     @classmethod
     def chain(cls, links: Iterable[Part], where: str = "") -> Part:
         """Several parts that are one, each behind the one before; one alone is itself."""
         parts = tuple(links)
         return parts[0] if len(parts) == 1 else cls("chain", where=where, links=parts)
+
+    def place(self, *path: str) -> str:
+        """File and line of a parameter, or of what is inside one: as near as is known."""
+        near = (path[:length] for length in range(len(path), 0, -1))
+        return next((self.places[one] for one in near if one in self.places), self.where)
 
     def to_data(self) -> str | dict[str, Any] | list[Any]:
         if self.links:
@@ -60,7 +65,7 @@ class Part:
     def __str__(self) -> str:
         if self.links:
             return ", ".join(map(str, self.links))
-        given = ", ".join(f"{key}={value}" for key, value in self.parameters.items())
+        given = ", ".join(_parameter(key, value) for key, value in self.parameters.items())
         return f"{self.name}({given})" if given else self.name
 
 
@@ -170,21 +175,26 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
         found = registry.load(what, part.name)
     except UnknownName as error:
         raise UnknownName(what, part.name, error.known, place) from None
-    source = f"{place}{what} '{part.name}'"
     if not dataclasses.is_dataclass(found):
         try:
             return found(**part.parameters)
         except TypeError as error:
-            raise InputError(source, f"other parameters ({error})") from error
+            raise InputError(_source(what, part), f"other parameters ({error})") from error
     fields = {f.name: f for f in dataclasses.fields(found) if f.init}
     given = {name: supplied for name, supplied in (supplies or {}).items() if name in fields}
     hints = get_type_hints(found)
     for name, value in part.parameters.items():
         if name not in fields or name in given:
             known = [n for n in fields if n not in given]
-            raise InputError(source, f"a parameter it has ({near_or_all(name, known)})", field=name)
-        given[name] = _checked(source, name, value, hints[name])
-    return found(**given)
+            raise InputError(_source(what, part, name), f"a parameter it has ({near_or_all(name, known)})", field=name)
+        given[name] = checked(name, value, hints[name], partial(_source, what, part))
+    try:
+        return found(**given)
+    except InputError as error:
+        if error.line is not None or not part.places:
+            raise
+        source = f"{part.place(*(error.field or '').split('.'))}: {error.source}"
+        raise InputError(source, error.expected, field=error.field, value=error.value) from error
 
 
 def parse_part(text: str) -> Part:
@@ -220,15 +230,15 @@ def _outside_brackets(text: str, at: str = ":") -> list[str]:
     return parts
 
 
-def _checked(source: str, name: str, value: Any, hint: Any) -> Any:
-    try:
-        checked = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
-        if name == "seed" and not 0 <= checked <= LARGEST_SEED:
-            raise InputError(source, f"a whole number from 0 to {LARGEST_SEED}", field=name, value=value)
-        return checked
-    except ValidationError as error:
-        wanted = str(error.errors()[0]["msg"]).removeprefix("Input should be ")
-        raise InputError(source, wanted, field=name, value=value) from error
+def _source(what: str, part: Part, *path: str) -> str:
+    place = part.place(*path)
+    return f"{place}: {what} '{part.name}'" if place else f"{what} '{part.name}'"
+
+
+def _parameter(key: str, value: Any) -> str:
+    """As tables call it, which have no room for mappings of mappings."""
+    long = isinstance(value, Mapping) and any(isinstance(one, Mapping) for one in value.values())
+    return f"{key}: {len(value)}" if long else f"{key}={value}"
 
 
 def _part(value: Value) -> Part:
@@ -244,7 +254,8 @@ def _part(value: Value) -> Part:
     name = fields.pop("name").text("the name of a part")
     if "parameters" in fields and isinstance(fields["parameters"].data, dict):
         fields.update(fields.pop("parameters").mapping())
-    return Part(name, {key: item.data for key, item in fields.items()}, value.where)
+    places = {(key, *path): where for key, item in fields.items() for path, where in item.places()}
+    return Part(name, {key: item.data for key, item in fields.items()}, value.where, places=places)
 
 
 def _varied(preset: str, value: Value) -> str:

@@ -38,6 +38,13 @@ class Value:
     def where(self) -> str:
         return self.source if self.line is None else f"{self.source}:{self.line}"
 
+    def places(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """File and line of everything in it, each by its way from here; nothing where lines are not known."""
+        deep = len(self.path)
+        for path, line in self.lines.items():
+            if path[:deep] == self.path:
+                yield path[deep:], f"{self.source}:{line}"
+
     def mapping(self, known: Collection[str] | None = None) -> dict[str, Value]:
         """Its fields; a field that nobody knows is an error with the near ones."""
         if not isinstance(self.data, dict):

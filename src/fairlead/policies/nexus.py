@@ -14,13 +14,13 @@ which goes with the plan (`core/inference.py`); where only that changes, nobody 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.cluster import Bools, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
@@ -31,7 +31,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Policy
 from fairlead.policies.fifo import Fifo
 from fairlead.policies.las import LeastAttainedService
-from fairlead.policies.pooling import PLAIN, Pooled, gathered_batch
+from fairlead.policies.pooling import PLAIN, Pooled, accelerators_for, gathered_batch, headroom
 from fairlead.policies.replicas import Wanted, divided, seated
 from fairlead.policies.size import ShortestRemainingTimeFirst
 
@@ -96,10 +96,9 @@ class Nexus:
     def __post_init__(self) -> None:
         for name, asked in self.sessions.items():
             _check(name, asked)
-        for parameter in ("wait", "headroom", "neighbours", "spare"):
-            value = getattr(self, parameter)
-            if not 0 <= value < math.inf:
-                raise InputError("policy nexus", "a number from 0 on", field=parameter, value=value)
+        Pooled(self.wait, self.headroom, self.neighbours)  # which looks at them
+        if not isinstance(self.spare, int) or self.spare < 0:
+            raise InputError("policy nexus", "a whole number from 0 on", field="spare", value=self.spare)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         ours = self._ours(view)
@@ -114,7 +113,7 @@ class Nexus:
         seats = self._seats(jobs, np.maximum(room, 0), view)
         rest, _ = policy.select(trained.but(capacity=view.capacity - _taken(seats, view)), None)
         seats = _settled(seats, rest, trained)
-        selection = _both(view, seats, _reasons(jobs, seats, room), self._routes(seats), rest)
+        selection = _both(view, seats, _reasons(jobs, seats, room - _taken(seats, view)), self._routes(seats), rest)
         if any(job.fixed for job in jobs):
             selection = selection.until(view.protection_ends)
         return selection, memo
@@ -144,46 +143,61 @@ class Nexus:
         return sorted(found, key=lambda job: (not job.fixed, job.now < 0, job.number))
 
     def _seats(self, jobs: Sequence[_Job], room: Ints, view: Snapshot) -> list[_Seat]:
-        """A type for each session, and accelerators on it."""
-        left, typed, seats, new = room.astype(np.float64), dict[int, list[_Job]](), list[_Seat](), 0
-        for job in jobs:
-            kind = self._type_of(job, left)
-            if kind < 0:
-                continue
-            left[kind] -= self._need(job, kind)
-            if job.workers:
-                stay = job.now == kind and len(job.places) == job.workers
-                seats.append(_Seat(job, kind, frozenset(job.places if stay else range(new - job.workers, new))))
-                new -= 0 if stay else job.workers
-                room = room.copy()
-                room[kind] -= job.workers
-            else:
-                typed.setdefault(kind, []).append(job)
-        for kind, here in sorted(typed.items()):
-            wanted = [_wanted(job, kind, _present(job, kind)) for job in here]
-            found = seated(wanted, view.cluster.type_names[kind], int(max(room[kind], 0)), self._packing, self.spare)
-            for job in here:
-                if mine := found.get(str(job.number)):
-                    seats.append(_Seat(job, kind, frozenset(place if place >= 0 else place + new for place in mine)))
-            new += min((place for mine in found.values() for place in mine if place < 0), default=0)
-        return sorted(seats, key=lambda seat: seat.job.number)
+        """A type for each session, and accelerators on it. Elastic sessions may be unable to give back what they could do
+        without; for whom that leaves too few on a type, that type is none, and all are seated as if it had not asked there."""
+        full: set[tuple[int, int]] = set()
+        while True:
+            typed: dict[int, list[_Job]] = {}
+            for job in jobs:
+                if (kind := self._type_of(job, typed, room, full)) >= 0:
+                    typed.setdefault(kind, []).append(job)
+            seats, new = list[_Seat](), 0
+            for kind, here in sorted(typed.items()):
+                found = self._seated(here, kind, int(room[kind]), view.cluster.type_names[kind])
+                seats += [replace(seat, places=frozenset(p if p >= 0 else p + new for p in seat.places)) for seat in found]
+                new += min((place for seat in found for place in seat.places if place < 0), default=0)
+                served = {seat.job.number for seat in found}
+                full |= {(job.number, kind) for job in here if job.workers and job.number not in served}
+            if not any((job.number, kind) in full for kind, here in typed.items() for job in here):
+                return sorted(seats, key=lambda seat: seat.job.number)
 
-    def _type_of(self, job: _Job, left: Floats) -> int:
-        """Where it is, if there is room for it; else where it takes fewest of those with room, or where most is left."""
+    def _seated(self, jobs: Sequence[_Job], kind: int, room: int, type_name: str) -> list[_Seat]:
+        """On one type: elastic sessions beside what the others ask for, and the others on what is then left."""
+        elastic, others = [job for job in jobs if not job.workers], [job for job in jobs if job.workers]
+        wanted = [_wanted(job, kind, _present(job, kind)) for job in elastic]
+        beside = max(room - sum(job.workers for job in others), 0)
+        found = seated(wanted, type_name, beside, self._packing, self.spare)
+        seats = [_Seat(job, kind, frozenset(found[name])) for job in elastic if (name := str(job.number)) in found]
+        taken = {place for seat in seats for place in seat.places}
+        left, new = room - len(taken), min([0, *taken])
+        for job in others:
+            if not job.fixed and job.workers > left:
+                continue
+            stays = job.now == kind and len(job.places) == job.workers
+            seats.append(_Seat(job, kind, frozenset(job.places if stays else range(new - job.workers, new))))
+            left -= job.workers
+            new -= 0 if stays else job.workers
+        return seats
+
+    def _type_of(self, job: _Job, typed: Mapping[int, Sequence[_Job]], room: Ints, full: Collection[tuple[int, int]]) -> int:
+        """Where it is, if there is room for it beside those before it; else where its load is least of those with room, or
+        where most is left."""
         if job.fixed:
             return job.now
-        ways = sorted(job.ways, key=lambda kind: (kind != job.now, self._need(job, kind), kind))
-        roomy = [kind for kind in ways if self._need(job, kind) <= left[kind] + 1e-9]
-        if roomy or job.workers:
-            return roomy[0] if roomy else -1
+        ways = [kind for kind in job.ways if (job.number, kind) not in full]
+        ways.sort(key=lambda kind: (kind != job.now, job.ways[kind][1], kind))
+        roomy = (kind for kind in ways if self._need([*typed.get(kind, ()), job], kind) <= room[kind])
+        if (first := next(roomy, None)) is not None or job.workers:
+            return -1 if first is None else first
+        left = {kind: room[kind] - self._need(typed.get(kind, ()), kind) for kind in ways}
         return max(ways, key=lambda kind: (left[kind] / job.ways[kind][1], kind == job.now, -kind), default=-1)
 
-    def _need(self, job: _Job, kind: int) -> float:
-        """So many accelerators it takes, with the headroom that it would need by itself."""
-        if job.workers:
-            return float(job.workers)
-        alone = 1 + self.headroom / math.sqrt(job.session.rate * job.session.slo_s)
-        return job.ways[kind][1] * min(alone, 2.0)
+    def _need(self, jobs: Sequence[_Job], kind: int) -> int:
+        """So many accelerators they take on a type: elastic ones together, the others each for itself."""
+        elastic = [job for job in jobs if not job.workers]
+        load = np.array([job.ways[kind][1] for job in elastic])
+        scale = 1 + headroom([job.session for job in elastic], load, self._packing)
+        return sum(job.workers for job in jobs) + (accelerators_for(float(load.sum()), scale) if elastic else 0)
 
     @property
     def _packing(self) -> Pooled:
@@ -258,15 +272,17 @@ def _staying(rest: Selection, trained: Snapshot) -> Ints:
     return stays if protected is None else np.union1d(stays, trained.jobs.number[protected])
 
 
-def _reasons(jobs: Sequence[_Job], seats: Sequence[_Seat], room: Ints) -> dict[int, Reason]:
+def _reasons(jobs: Sequence[_Job], seats: Sequence[_Seat], left: Ints) -> dict[int, Reason]:
+    """Of who is not served, where sessions leave so many accelerators of each type."""
     served = {seat.job.number for seat in seats}
-    return {
-        job.number: Unplaced.outranked(job.workers or 1, free=0)
-        if job.ways
-        else Unplaced.unsuitable("no type answers a single request within its SLO")
-        for job in jobs
-        if job.number not in served
-    }
+    return {job.number: _reason(job, left) for job in jobs if job.number not in served}
+
+
+def _reason(job: _Job, left: Ints) -> Reason:
+    if not job.ways:
+        return Unplaced.unsuitable("no type answers a single request within its SLO")
+    free = max(0, *(int(left[kind]) for kind in job.ways))
+    return Unplaced.outranked(job.workers or 1, free=free)
 
 
 def _both(
@@ -298,6 +314,8 @@ def _check(name: str, asked: Asked) -> None:
         value = getattr(asked, parameter)
         if not 0 < value < math.inf:
             raise wrong(parameter, "a number above 0", value)
+    if asked.rate > MOST_REQUESTS_PER_S:
+        raise wrong("rate", f"at most {MOST_REQUESTS_PER_S:,.0f} requests per second", asked.rate)
     sizes = list(asked.batches)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] > MOST_IN_A_BATCH:
         raise wrong("batches", f"batch sizes from 1 to {MOST_IN_A_BATCH} in ascending order", sizes)

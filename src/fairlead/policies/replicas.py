@@ -6,11 +6,13 @@ started again, so nobody's change unless they have to:
               Σ_s x_sk ≤ L over the accelerators k that s is on
     grow:     who is left with something by max Σ x_sk at that level, or is new, joins the accelerators that are emptiest, as
               long as one takes a quarter of a level or all that is left; for the rest it gets new ones. Then it stands in
-              on the 2·`neighbours` emptiest besides
-    shrink:   while there are more than `spare` accelerators beyond what packing anew would take, one goes without which the
-              others are enough
+              on the 2·`neighbours` emptiest besides. Who has none by all that joins the emptiest, however little is free
+              there; where packing anew would not find room for all, only where something is
+    shrink:   while there are more than `spare` accelerators beyond what packing anew would take, or more than there is room
+              for, one goes without which the others are enough
 
-Where nobody has an accelerator yet, all are packed as `pooling.py` does it. It knows no jobs and no training."""
+Where nobody has an accelerator yet, all are packed as `pooling.py` does it, before anybody grows. Growing goes on until nobody
+does, so that the same question has the same answer. It knows no jobs and no training."""
 
 from __future__ import annotations
 
@@ -53,13 +55,15 @@ def seated(wanted: Sequence[Wanted], type_name: str, room: int, how: Pooled, spa
     level = max(1 / scale, float(load.sum()) / enough) if enough <= room else 1 / scale
     seats: Seats = {one.session.name: set(one.present) for one in wanted}
     if not any(seats.values()):
-        plan = pooled([one.session for one in wanted], {type_name: float(room)}, how)
+        whole = float(load.sum()) * scale if enough <= room else 0.0  # may be more than `enough`, which is rounded
+        plan = pooled([one.session for one in wanted], {type_name: max(float(room), whole)}, how)
         for at, server in enumerate(plan.servers[:room]):
             for resident in server.residents:
                 seats[resident.session].add(-1 - at)
-    else:
-        _grow(wanted, seats, level, room, how)
-        _shrink(wanted, seats, level, enough + spare)
+    began = {name: set(mine) for name, mine in seats.items()}
+    while _grow(wanted, seats, began, level, room, how, all_fit=enough <= room):
+        pass
+    _shrink(wanted, seats, level, min(enough + spare, room))
     return {name: places for name, places in seats.items() if places}
 
 
@@ -92,17 +96,19 @@ def divided(wanted: Sequence[Wanted], seats: Seats) -> tuple[Mapping[str, Mappin
     return found, float(values[-1])
 
 
-def _grow(wanted: Sequence[Wanted], seats: Seats, level: float, room: int, how: Pooled) -> None:
+def _grow(wanted: Sequence[Wanted], seats: Seats, began: Seats, level: float, room: int, how: Pooled, *, all_fit: bool) -> bool:
+    """Whether anybody has more than before. Who has more than it began with has somebody to stand in for it already."""
     if divided(wanted, seats)[1] <= level + _NEARLY and all(seats.values()):
-        return
+        return False
     missing, used = _most(wanted, seats, level)
-    new = 0
+    new, grown = min([0, *used]), False
     for row in sorted(range(len(wanted)), key=lambda row: (-missing[row], wanted[row].session.name)):
         one, left = wanted[row], float(missing[row])
-        if one.fixed or left <= _NEARLY * max(1.0, one.load):
-            continue
         mine = seats[one.session.name]
-        for place in sorted(used, key=lambda place: (used[place], -place)):
+        if one.fixed or (mine and left <= _NEARLY * max(1.0, one.load)):
+            continue
+        before = set(mine)
+        for place in _emptiest(used):
             free = level - used[place]
             if left <= _NEARLY or free < min(left, _LEAST_PART * level):
                 break
@@ -117,9 +123,23 @@ def _grow(wanted: Sequence[Wanted], seats: Seats, level: float, room: int, how: 
             used[new] = taken
             left -= taken
             mine.add(new)
-        if mine > one.present:
-            others = sorted((place for place in used if place not in mine), key=lambda place: (used[place], -place))
-            mine.update(others[: 2 * how.neighbours])
+        if not mine and (used or room):
+            if not used:
+                new -= 1
+                used[new] = 0.0
+            place = _emptiest(used)[0]
+            if all_fit or left <= _NEARLY or level - used[place] > _NEARLY:
+                used[place] += left
+                mine.add(place)
+        if mine != before:
+            grown = True
+            if before == began[one.session.name]:
+                mine.update([place for place in _emptiest(used) if place not in mine][: 2 * how.neighbours])
+    return grown
+
+
+def _emptiest(used: Mapping[int, float]) -> list[int]:
+    return sorted(used, key=lambda place: (used[place], -place))
 
 
 def _shrink(wanted: Sequence[Wanted], seats: Seats, level: float, most: int) -> None:

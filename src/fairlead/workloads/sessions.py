@@ -6,20 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.events import MetricsReported
 from fairlead.core.inference import REPORTED
 from fairlead.workloads.trace import Trace
 
 
-def told_rates(trace: Trace, rates: Mapping[str, Sequence[tuple[float, float]]], source: object) -> list[MetricsReported]:
+def told_rates(trace: Trace, rates: Mapping[str, Sequence[tuple[float, float]]]) -> list[MetricsReported]:
     """What sessions report of their requests: from which second on, how many a second. Before a job is there it reports
     nothing, and when it comes what is so then."""
     found = []
     number_of = {job.name: number for number, job in enumerate(trace.jobs)}
     for name, parts in rates.items():
-        if name not in number_of:
-            raise InputError(source, f"the name of a job of the trace ({near_or_all(name, number_of)})", field=name)
         number = number_of[name]
         begin = trace.jobs[number].submitted_s
         first = [(begin, rate) for second, rate in parts if second <= begin][-1:]

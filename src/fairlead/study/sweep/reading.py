@@ -19,7 +19,7 @@ from typing import Any
 from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig, read_cluster
 from fairlead.config.costs import costs_from
-from fairlead.config.scheduler import LARGEST_SEED
+from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.source import Value, read_yaml
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError, UnknownName, near_or_all

@@ -1,0 +1,54 @@
+"""Parameters of a part as its class has declared them: plain data in, values of the declared types out. What does not fit is
+told by the field that is wrong, however deep it is. It knows no part and no file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from fairlead.core.errors import InputError, near_or_all
+
+LARGEST_SEED = 2**63 - 1
+
+_CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+_MISSING, _UNKNOWN = "missing", "unexpected_keyword_argument"  # as pydantic calls them
+
+
+def checked(name: str, value: Any, hint: Any, source: Callable[..., str]) -> Any:
+    """The parameter of a name. `source` says where a field stands, given the names that lead to it."""
+    try:
+        found = TypeAdapter(hint, config=_CONFIG).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        inside, there = _inside(value, first["loc"], first["type"])
+        wanted = str(first["msg"]).removeprefix("Input should be ")
+        if first["type"] == _MISSING:
+            wanted = "a value; it is needed"
+        elif first["type"] == _UNKNOWN and inside:
+            wanted, there = f"a known field ({near_or_all(inside[-1], _fields(hint, len(inside) - 1))})", None
+        path = (name, *inside)
+        raise InputError(source(*path), wanted, field=".".join(path), value=there) from error
+    if name == "seed" and not 0 <= found <= LARGEST_SEED:
+        raise InputError(source(name), f"a whole number from 0 to {LARGEST_SEED}", field=name, value=value)
+    return found
+
+
+def _inside(value: Any, loc: tuple[int | str, ...], kind: str) -> tuple[list[str], Any]:
+    """Which field of fields an error is about, and what stands there. What is in a list is told with the whole list."""
+    path: list[str] = []
+    for step in loc:
+        if not isinstance(value, Mapping) or (step not in value and kind != _MISSING):
+            break
+        path.append(str(step))
+        value = value.get(step)
+    return path, value
+
+
+def _fields(hint: Any, deep: int) -> list[str]:
+    """Of what is so deep in mappings."""
+    for _ in range(deep):
+        hint = (get_args(hint) or (None,))[-1]
+    return [one.name for one in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else []
