@@ -23,6 +23,7 @@ from fairlead.core.operands import NO, ONE, ZERO, moment
 from fairlead.core.plan import NO_FACTS, Launches
 from fairlead.core.reasons import Code
 from fairlead.core.snapshot import Names
+from fairlead.core.usage import SEEN
 from fairlead.engine.known import CODED, Known
 
 # Looked up often, and an enum's members are slow to reach.
@@ -205,6 +206,9 @@ class State(Known):
         first = a["first_started_s"]
         first[jobs] = np.fmin(first[jobs], time)
         a["starts"][jobs] += ONE
+        if self.store.metrics:
+            for name in SEEN & self.store.metrics.keys():  # what was seen of them was seen where they stood before
+                self.store.metrics[name][jobs] = np.nan
 
     def _progress(self, event: ev.ProgressReported) -> None:
         a = self.store.arrays
