@@ -186,6 +186,25 @@ def test_a_batch_size_that_has_grown_outlives_a_preemption(agent: Agent, tmp_pat
     assert [sample for first, last in spans for sample in range(first, last + 1)] == list(range(3000))
 
 
+def test_sizes_that_are_another_at_every_step_have_a_rate_together(agent: Agent, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, fairlead\n"
+        "lease = fairlead.lease(range(1000), save=lambda folder: None)\n"
+        "for step in lease:\n"
+        "    lease.batch_size = [16, 256][step % 2] if step < 150 else 64\n"
+        "    sys.stdin.read(1)\n"
+    )
+    job = agent.launch(script)
+    for steps, began in ((50, 1), (120, 101), (170, 101)):
+        job.pace(steps - job.page[Field.STEPS])
+        job.reaches(steps)
+        assert job.page[Field.BEGAN_AT] == began
+    job.revoke()
+    job.pace(1)
+    assert job.ends() == 0
+
+
 def test_a_plain_script_saves_on_sigterm_and_goes_on(agent: Agent, tmp_path: Path) -> None:
     log = tmp_path / "log"
     agent.checkpoints.mkdir()

@@ -18,6 +18,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Unplaced
 from fairlead.engine.codec import VERSION, decode, encode
+from fairlead.engine.journal import read_events
 from fairlead.testing.contracts import every_event
 
 moments = st.floats(0, 1e12)
@@ -43,6 +44,7 @@ def columns(draw, *values):
 
 ints = st.integers(0, 2**40)
 wholes = st.integers(-(2**31), 2**31)
+hows = st.tuples(wholes, st.integers(-1, 2**31), st.integers(0, 10**6 - 1))  # code, node, rank
 
 
 @st.composite
@@ -160,14 +162,15 @@ events = st.one_of(
         moments,
         words,
         columns(ints, finite),
-        st.tuples(wholes, wholes, wholes),
+        hows,
     ),
     st.builds(
-        lambda t, w, c, how: ev.JobsInterrupted(t, np.array(c[0], np.int64), np.array(c[1]), w, *how),
+        lambda t, w, c, why, how: ev.JobsInterrupted(t, np.array(c[0], np.int64), np.array(c[1]), w, why, *how),
         moments,
         st.booleans(),
-        columns(ints, finite),
-        st.tuples(words, wholes, wholes, wholes),
+        columns(ints, st.floats(0, 1e15)),
+        words,
+        hows,
     ),
 )
 
@@ -326,3 +329,27 @@ def test_a_job_of_the_wrong_kind_is_called_damaged(field, value):
 def test_a_column_without_end_is_called_damaged():
     with pytest.raises(JournalError, match="a damaged 'finished' event: ValueError n is 1"):
         decode(b'{"e":"finished","t":2.0,"jobs":[0],"at":{"n":1000000000000,"all":2.0}}')
+
+
+@pytest.mark.parametrize("kind", ["interrupted", "failed"])
+@pytest.mark.parametrize(
+    ("field", "value"), [("node", -2), ("node", 1.5), ("rank", -1), ("rank", 10**6), ("code", "3"), ("why", 3)]
+)
+def test_an_end_that_cannot_have_been_is_called_damaged(kind, field, value):
+    rest = {"steps": [1.0], "own_fault": True} if kind == "interrupted" else {"at": [1.0]}
+    record = {"e": kind, "t": 1.0, "jobs": [0], "why": "x", "node": 0, "rank": 0, **rest}
+    assert decode(orjson.dumps(record)).why == "x"
+    with pytest.raises(JournalError, match=f"a damaged '{kind}' event: .* {field} is "):
+        decode(orjson.dumps({**record, field: value}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("own_fault", "no"), ("own_fault", 0), ("own_fault", None), ("steps", [-1.0]), ("steps", ["nan"])]
+)
+def test_an_interruption_says_whose_fault_it_was_and_how_far_a_job_fell_back(field, value, tmp_path):
+    record = {"e": "interrupted", "t": 1.0, "jobs": [0], "steps": [1.0], "own_fault": False}
+    path = tmp_path / "events.jsonl"
+    opened = encode(ev.Opened(0.0, Cluster.parse("1xv100:1"), {}))
+    path.write_bytes(opened + b"\n" + orjson.dumps({**record, field: value}) + b"\n")
+    with pytest.raises(JournalError, match=f"events.jsonl:2: a damaged 'interrupted' event: .* {field} "):
+        list(read_events(path))

@@ -13,6 +13,7 @@ import pytest
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InvalidPlan
 from fairlead.core.failure import Failure
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
@@ -125,3 +126,9 @@ def _without_failures(data: bytes) -> bytes:
     np.savez(payload, **parts)
     body = zlib.compress(payload.getbuffer(), 1)
     return magic + b"\n" + saved._checksum(body) + body
+
+
+@pytest.mark.parametrize("end", [FAILS, FAILS_FOR_GOOD[1]])
+def test_nobody_fails_on_a_node_that_is_not_there(end: ev.JobsInterrupted | ev.JobsFailed):
+    with pytest.raises(InvalidPlan, match="no node number 2"):
+        State.replay(events(replace(end, node=2)))

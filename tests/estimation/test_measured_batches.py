@@ -58,3 +58,15 @@ def test_a_job_that_goes_back_is_of_its_kind_again() -> None:
     say(state, 4.0, 12.0, 32)
     assert learn(state, 5.0) == {f"measured 1 × {SMALL} on v100": 6.5}, "the mean of both that are so"
     assert Measured().rates(state.snapshot(5.0)).of_jobs[0].tolist() == [6.5] * 2
+
+
+def test_a_rate_from_before_an_announcement_is_not_that_of_the_new_size() -> None:
+    state = scene()
+    state.apply(ev.ProgressReported(1.0, np.array([1]), np.zeros(1), np.array([10.0]), np.ones(1)))
+    learn(state, 2.0)
+    state.apply(ev.MetricsReported(3.0, BATCH_SIZE, np.array([0]), np.array([64.0])))
+    assert learn(state, 4.0) == {}
+    say(state, 5.0, 16.0, 64)
+    assert learn(state, 6.0) == {f"measured 1 × {LARGE} on v100": 8.0}
+    state.apply(ev.MetricsReported(7.0, BATCH_SIZE, np.array([0]), np.array([32.0])))
+    assert learn(state, 8.0) == {}

@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 
 from fairlead.config import Part, SchedulerConfig
+from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
+from fairlead.core.plan import Launches, RoundPlan
+from fairlead.core.usage import BUSY, TAKEN_GB
 from fairlead.engine.state import State
+from fairlead.estimation.company import uses_seen
 from fairlead.estimation.predicted import Predicted
 from fairlead.prediction.interference import Slowdown
 from fairlead.study.simulate import Simulation, simulate
+from fairlead.testing.builders import cluster
 from fairlead.workloads.shared_table import Measured, shared_table
 from fairlead.workloads.trace import Trace
+from scenes import state_of
 
 KINDS = ("a", "b", "c")
 TABLE = shared_table("gpu", [Measured(kind, 10.0, 50.0, 1.0) for kind in KINDS], lambda one, other: 1.2)
@@ -86,3 +92,27 @@ def test_predicted_pairs_can_be_what_gavel_shares_by():
 def test_bad_predictions_are_told(parameters, field):
     with pytest.raises(InputError, match=f"field '{field}'"):
         Predicted(TABLE, **parameters)
+
+
+def told(state: State, second: float, busy: float, memory_gb: float) -> None:
+    for name, value in ((BUSY, busy), (TAKEN_GB, memory_gb)):
+        state.apply(ev.MetricsReported(second, name, np.array([0]), np.array([value])))
+
+
+def test_what_was_seen_on_one_type_is_nothing_known_of_another():
+    state = state_of(cluster("v100:1,k80:1"), [Job("x", kind="a", steps=1e6), Job("y", kind="b", steps=1e6)], {0: [0]})
+    told(state, 1.0, 0.3, 6.0)
+    assert uses_seen(state.snapshot(2.0)) == {"use of a on v100": [30.0, 6.0]}
+    one = np.array([0])
+    moved = RoundPlan(3.0, suspended=one, launches=Launches(one, np.array([1]), np.array([0, 1]), np.array([1])))
+    fork = State.from_snapshot(state.snapshot(2.0))
+    for each in (state, fork):
+        each.apply(ev.RoundPlanned(moved))
+        assert uses_seen(each.snapshot(4.0)) == {}
+        told(each, 5.0, 0.9, 7.0)
+        assert uses_seen(each.snapshot(6.0)) == {"use of a on k80": [90.0, 7.0]}
+
+
+def test_a_device_nobody_measured_is_told_in_a_sentence():
+    with pytest.raises(InputError, match=r"'profiles' is 'nosuch': expected a device whose profiles ship \(known: h200\)"):
+        Predicted(TABLE, profiles="nosuch")

@@ -175,6 +175,21 @@ def test_the_command_knows_multiprocessors():
         assert refused.exception.field == strange[-2][2:]
 
 
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        (["--multiprocessors", "80", "--multiprocessors", "80"], "multiprocessors"),
+        (["--kernel-us", "20", "--kernel-us", "400"], "kernel-us"),
+        (["--kernel-us", "20", "--kernel-us", "400", "--sharing", "mps"], "kernel-us"),
+    ],
+)
+def test_what_does_not_count_for_a_way_of_sharing_is_refused(more, field):
+    refused = CliRunner().invoke(app, ["predict", "pair", "98", "98", *more])
+    assert isinstance(refused.exception, InputError)
+    assert refused.exception.field == field
+    assert "--sharing mps" in refused.exception.expected
+
+
 def test_only_devices_are_offered():
     assert devices() == ("h200",)
     with pytest.raises(InputError) as refused:

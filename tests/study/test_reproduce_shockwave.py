@@ -9,6 +9,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import Part
 from fairlead.core.errors import InputError
 from fairlead.study.reproduce import Reproduction, reproduce
+from fairlead.study.reproduce.findings import Wants
 from fairlead.study.reproduce.shockwave import SHOCKWAVE, AdaptiveJobs
 from fairlead.study.reproduce.shockwave.jobs import Jobs
 from fairlead.study.reproduce.shockwave.replayed import cluster_of, every_so_many, replayed
@@ -53,6 +54,11 @@ def test_pollux_jobs_have_the_batch_sizes_they_had_and_the_workers_they_asked_fo
     assert all(sum(share for _, share in nature.parts) == pytest.approx(1.0) for nature in natures)
     record = simulate(Simulation(found.trace, cluster_of(8), SchedulerConfig(Part("fifo")), found.table)).record
     assert record.jobs.exclusive_s == pytest.approx(found.alone_s)
+
+
+def test_what_shockwave_pays_beside_pollux_is_no_gain(finished):
+    told = [row for study, row in finished[1].rows if study.name == "fig11" and row.paper in (3.0, 2.4)]
+    assert [row.wants for row in told] == [Wants.NEAR] * 2
 
 
 def test_the_report_says_whose_evaluation_it_is_and_which_jobs_it_had(finished):

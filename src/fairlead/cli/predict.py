@@ -76,10 +76,12 @@ def pair(
             if not 0 <= each <= most[name]:
                 raise InputError("predict pair", f"a number from 0 to {most[name]:g}", field=name, value=each)
     predictor = _predictor(with_)
+    if sharing in predictor.slowdown:
+        _check_counts(predictor, sharing, held, kernel_us)
     busy = np.array(utilization)
     known = None if held is None else np.array(held)
     slower = predictor.slowdowns(busy, sharing, known, None if kernel_us is None else np.array(kernel_us) / 1e6)
-    fitted = predictor.slowdown[sharing] if known is None else predictor.at_once.get(sharing, predictor.slowdown[sharing])
+    fitted = predictor.slowdown[sharing] if known is None else predictor.at_once[sharing]
     spread = fitted.spread(busy, (busy if known is None else known)[::-1])
     if json:
         print_json({"slowdowns": slower.tolist(), "spread": spread.tolist(), "device": predictor.device, "sharing": sharing})
@@ -254,6 +256,16 @@ def _at_once(name: str) -> dict[str, Pairs]:
 def _shown(name: str) -> str:
     """Of somebody else's file, and so without anything that a terminal would act on."""
     return "".join(each if each.isprintable() else "?" for each in name[:60])
+
+
+def _check_counts(predictor: Predictor, sharing: str, held: list[float] | None, kernel_us: list[float] | None) -> None:
+    """What is said beside utilizations counts where kernels run side by side, and how long these take beside what they hold."""
+    where = f"--sharing {' or '.join(predictor.at_once) or 'with which kernels of several jobs run at once'}"
+    if held is not None and sharing not in predictor.at_once:
+        raise InputError("predict pair", f"{where}, without which it does not count", field="multiprocessors", value=held)
+    if kernel_us is not None and held is None:
+        expected = f"--multiprocessors beside it and {where}, without which it does not count"
+        raise InputError("predict pair", expected, field="kernel-us", value=kernel_us)
 
 
 def _predictor(path: Path | None) -> Predictor:

@@ -8,7 +8,7 @@ from fairlead.core.cluster import Floats
 
 BUSY, TAKEN_GB = "accelerator_busy", "accelerator_memory_gb"
 """Metrics of jobs that agents measure, where a job has its accelerators to itself: the share of time in which they are busy,
-and the memory in use on one. No job says them of itself."""
+and the memory in use on one. No job says them of itself, and they are of its last launch: another one may be elsewhere."""
 SEEN = frozenset({BUSY, TAKEN_GB})
 
 

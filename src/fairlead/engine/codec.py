@@ -30,7 +30,7 @@ _SORT_OF = {name: type(default) for name, default in _DEFAULTS.items()} | {"name
 _JOB_DEFAULTS = tuple((name, _DEFAULTS[name]) for name in _JOB_FIELDS)
 _USUAL = _JOB_FIELDS.index("deadline_s")  # most jobs say nothing about this and what follows
 _USUAL_VALUES, _OTHER_VALUES = attrgetter(*_JOB_FIELDS[:_USUAL]), attrgetter(*_JOB_FIELDS[_USUAL:])
-_IN_WORDS = {str: "text", int: "a whole number", dict: "a mapping"}
+_IN_WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "a mapping"}
 _MOST_WORKERS = _MOST_ACCELERATORS = 1_000_000
 _MOST_IN_COLUMN = 10_000_000
 _MOST_WHOLE = 2**53
@@ -284,6 +284,7 @@ def _progress(event: ev.ProgressReported) -> dict[str, Any]:
 
 
 _HOW = (("code", 0), ("node", -1), ("rank", 0))
+_HOW_BOUNDS = {"code": (-_MOST_WHOLE, _MOST_WHOLE), "node": (-1, _MOST_WHOLE), "rank": (0, _MOST_WORKERS - 1)}
 
 
 def _how(event: ev.JobsFailed | ev.JobsInterrupted) -> dict[str, int]:
@@ -296,11 +297,14 @@ def _to_failed(r: Mapping[str, Any]) -> ev.JobsFailed:
 
 def _to_interrupted(r: Mapping[str, Any]) -> ev.JobsInterrupted:
     jobs, steps = _ints(r["jobs"]), _floats(r["steps"])
-    return ev.JobsInterrupted(float(r["t"]), jobs, steps, r["own_fault"], *_why_and_how(r, r.get("why", "")))
+    if not (steps >= 0).all():
+        raise ValueError(f"steps are {steps[~(steps >= 0)][0]:g}, not 0 or more")
+    own_fault = _of_sort(bool, "own_fault", r["own_fault"])
+    return ev.JobsInterrupted(float(r["t"]), jobs, steps, own_fault, *_why_and_how(r, r.get("why", "")))
 
 
 def _why_and_how(r: Mapping[str, Any], why: Any) -> tuple[str, int, int, int]:
-    code, node, rank = (_whole(name, r.get(name, usual), -_MOST_WHOLE, _MOST_WHOLE) for name, usual in _HOW)
+    code, node, rank = (_whole(name, r.get(name, usual), *_HOW_BOUNDS[name]) for name, usual in _HOW)
     return _of_sort(str, "why", why), code, node, rank
 
 

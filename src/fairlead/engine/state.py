@@ -23,6 +23,7 @@ from fairlead.core.operands import NO, ONE, ZERO, moment
 from fairlead.core.plan import NO_FACTS, Launches
 from fairlead.core.reasons import Code
 from fairlead.core.snapshot import Names
+from fairlead.core.usage import SEEN
 from fairlead.engine.known import CODED, Known
 
 # Looked up often, and an enum's members are slow to reach.
@@ -211,6 +212,9 @@ class State(Known):
         first = a["first_started_s"]
         first[jobs] = np.fmin(first[jobs], time)
         a["starts"][jobs] += ONE
+        if self.store.metrics:
+            for name in SEEN & self.store.metrics.keys():  # what was seen of them was seen where they stood before
+                self.store.metrics[name][jobs] = np.nan
 
     def _progress(self, event: ev.ProgressReported) -> None:
         a = self.store.arrays
@@ -227,11 +231,12 @@ class State(Known):
         self._remember(a["settled_accelerator_s"][event.jobs])
 
     def _failed(self, event: ev.JobsFailed) -> None:
+        failure = self._failure(event)
         self._end(event.jobs, event.at, FAILED)
-        self.last_failure.update(dict.fromkeys(event.jobs.tolist(), Failure(event.why, event.code, event.node, event.rank)))
+        self.last_failure.update(dict.fromkeys(event.jobs.tolist(), failure))
 
     def _interrupted(self, event: ev.JobsInterrupted) -> None:
-        a = self.store.arrays
+        a, failure = self.store.arrays, self._failure(event)
         hit = a["held"][event.jobs] > 0  # who was suspended or ended meanwhile has nothing to lose
         jobs = event.jobs[hit]
         self._go(jobs, WAITING)
@@ -240,9 +245,14 @@ class State(Known):
         if event.own_fault:  # also of who failed while it was suspended
             tried = event.jobs[a["phase"][event.jobs] <= RUNNING]
             a["failures"][tried] += 1
-            self.last_failure.update(dict.fromkeys(tried.tolist(), Failure(event.why, event.code, event.node, event.rank)))
+            self.last_failure.update(dict.fromkeys(tried.tolist(), failure))
 
     # What the above are made of.
+
+    def _failure(self, event: ev.JobsFailed | ev.JobsInterrupted) -> Failure:
+        if event.node != -1:
+            self._check_node(event.node)
+        return Failure(event.why, event.code, event.node, event.rank)
 
     def _go(self, jobs: Ints, new: int) -> None:
         phase = self.store.arrays["phase"]
@@ -323,11 +333,14 @@ class State(Known):
             self.followers = [number for number in self.followers if self.store.arrays["phase"][number] == QUEUED]
 
     def _with_node(self, column: Bools, node: int, value: bool) -> Bools:
-        if not 0 <= node < len(self.cluster.nodes):
-            raise InvalidPlan(f"there is no node number {node}")
+        self._check_node(node)
         changed = column.copy()
         changed[self.cluster.node_of == node] = value
         return changed
+
+    def _check_node(self, node: int) -> None:
+        if not 0 <= node < len(self.cluster.nodes):
+            raise InvalidPlan(f"there is no node number {node}")
 
     def _code(self, column: str, name: str) -> int:
         codes = self._codes[column]

@@ -55,7 +55,8 @@ class Company:
             if len(given) != many or not all(map(math.isfinite, given)):
                 raise InputError(self.where, f"{many} finite coefficients", field=name, value=given)
         if self.profiles and self.profiles not in devices():
-            raise InputError(self.where, near_or_all(self.profiles, devices()), field="profiles", value=self.profiles)
+            expected = f"a device whose profiles ship ({near_or_all(self.profiles, devices())})"
+            raise InputError(self.where, expected, field="profiles", value=self.profiles)
 
     def of(self, view: Snapshot, kinds: Sequence[str], alone: Floats) -> tuple[Floats, Usage]:
         """Of classes of these kinds and rates: rates in pairs, and what each takes."""

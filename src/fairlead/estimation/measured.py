@@ -6,8 +6,9 @@ to be as fast as its relative speed says. Once it was seen at rate m_s on types 
 A rate is remembered by kind, workers, type and whether a gang stood on more nodes than it needs (*spread*), and replaced when a
 later one differs by more than a tenth. Of spread and not, the one that was not seen is taken to be like the other. A batch size
 that a plan gave, or left to the job, is another one than the kind's, and its rate is not remembered for the kind. A job that
-announced another one than it began with is measured as of the kind at that size, in steps of it; until it was, the rate that it
-began with stands. What was measured of a model at its sizes is what is known of other batches.
+announced another one than it began with is measured as of the kind at that size, in steps of it, by what it reports from then
+on. Until it was, the rate that it began with stands. What was measured of a model at its sizes is known of other
+batches.
 
 Of elastic jobs it learns what `fitted` does: how fast each would be with other workers, and how its loss goes on."""
 
@@ -46,9 +47,10 @@ class Measured:
     def learn(self, view: Snapshot) -> Lesson:
         """Of all that run alike on one type, the mean counts: one number, which is known or is not."""
         jobs, seen = view.jobs.runners, dict[tuple[str, int, int, bool], list[float]]()
-        columns = (jobs.number, jobs.kind, jobs.held, jobs.type, spread_gangs(jobs, view), jobs.rate, jobs.batch_size)
-        for number, code, workers, type_, spread, rate, size in zip(*(column.tolist() for column in columns)):
-            if rate > 0 and view.names.kinds[code] != TIMED and not size:
+        where = (jobs.number, jobs.kind, jobs.held, jobs.type, spread_gangs(jobs, view))
+        columns = (*where, jobs.rate, jobs.base_steps, jobs.batch_size)
+        for number, code, workers, type_, spread, rate, since, size in zip(*(column.tolist() for column in columns)):
+            if rate > 0 and view.names.kinds[code] != TIMED and not size and since >= _began(view, number):
                 kind, worth = _present(view, number, view.names.kinds[code])
                 seen.setdefault((kind, workers, type_, spread), []).append(rate / worth)
         facts = dict[str, object]()
@@ -108,6 +110,12 @@ def _present(view: Snapshot, number: int, kind: str) -> tuple[str, float]:
     if not past or past[-1].batch_size == past[0].batch_size:
         return kind, 1.0
     return kind_of(model_of(kind), past[-1].batch_size), past[-1].batch_size / past[0].batch_size
+
+
+def _began(view: Snapshot, number: int) -> float:
+    """The steps from which on a rate is of the batch size that a job has announced."""
+    past = view.regimes.get(number, ())
+    return past[-1].from_steps if len(past) > 1 else 0.0
 
 
 def _seen(learned: Facts, kind: str, workers: int, types: tuple[str, ...]) -> Floats:

@@ -61,7 +61,8 @@ def devices() -> tuple[str, ...]:
 def profiles(device: str = "h200", span: Span = Span.UTILIZATION) -> Profiles:
     """The set that ships for a device."""
     if device not in devices():
-        raise InputError("profiles", near_or_all(device, devices()), field="device", value=device)
+        expected = f"a device whose profiles ship ({near_or_all(device, devices())})"
+        raise InputError("profiles", expected, field="device", value=device)
     about, found = measured(device)
     active = _multiprocessors(device)
     alone = {

@@ -3,6 +3,7 @@ the accelerator at hand. Imported only where PyTorch is."""
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ def of_module(
     predictor: Predictor | None = None,
     plan: Plan = SHORT,
 ) -> Found:
-    """The module trains only where its graph cannot be had."""
+    """A copy of the module trains, and only where its graph cannot be had."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         try:
@@ -53,7 +54,8 @@ def of_module(
 
 def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: Plan, why: str) -> Found:
     try:
-        told = steady(Training(model.to(device), _on(inputs, device), _on(targets, device), device, loss), plan)
+        tried = copy.deepcopy(model).to(device)
+        told = steady(Training(tried, _on(inputs, device), _on(targets, device), device, loss), plan)
     except Exception as problem:  # no such device, out of memory, shapes that do not go together: it is somebody else's code
         raise FairleadError(f"{why}; and it cannot be tried: {type(problem).__name__}: {problem}"[:600]) from None
     return Found(told.get("utilization"), told.get("device_memory_mb"), told["steps_per_s"], why)

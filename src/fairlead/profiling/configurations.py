@@ -67,7 +67,7 @@ def configurations() -> tuple[Configuration, ...]:
 def configuration(name: str) -> Configuration:
     known = {one.name: one for one in configurations()}
     if name not in known:
-        raise InputError("configurations", near_or_all(name, known), field="name", value=name)
+        raise InputError("configurations", f"one that can be measured ({near_or_all(name, known)})", field="name", value=name)
     return known[name]
 
 

@@ -6,10 +6,11 @@ import pytest
 from test_live import Scene, restarted
 
 from fairlead.core.adaptation import Regime
+from fairlead.core.events import MetricsReported, ProgressReported
 from fairlead.core.job import ELASTIC, Phase
-from fairlead.runtime.control.counting import Counted
+from fairlead.runtime.control.counting import SETTLED, Counted, Sizes
 from fairlead.runtime.control.views import job_record
-from fairlead.runtime.orders import Ended, Progress
+from fairlead.runtime.orders import Ended, Metric, Progress
 from fairlead.runtime.tasks import UNKNOWN_STEPS
 
 
@@ -59,6 +60,20 @@ def test_progress_is_of_declared_steps_and_another_size_counts_once_its_speed_is
     scene.check()
 
 
+def test_another_size_and_its_rate_are_told_together_whatever_else_was_told_just_now() -> None:
+    scene = growing()
+    scene.live.tell(0, [Metric(0, 1, "loss", 0.1)])
+    scene.at(6.0)
+    scene.live.tell(0, [Progress(0, 1, 42, 40, 3.0, 128)])
+    scene.at(6.3)
+    scene.at(9.0)
+    told = [event for event in scene.journal if event.time == pytest.approx(6.3)]
+    assert [type(event) for event in told][:2] == [ProgressReported, MetricsReported]
+    begins, known = scene.loop.state.adaptations.regimes[0][-1], scene.loop.state.store.arrays["base_steps"][0]
+    assert (begins.batch_size, begins.from_steps) == (128, known)
+    scene.check()
+
+
 def test_elastic_jobs_count_for_themselves() -> None:
     scene = growing(mode=ELASTIC)
     assert scene.loop.state.store.arrays["rate"][0] == 5.0
@@ -92,4 +107,30 @@ def test_who_does_more_than_it_declared_says_so_though_it_is_as_fast_as_before(s
     scene.live.tell(0, [Ended(0, 1, 0, False, 70, 70)])
     scene.at(9.0)
     assert (scene.phase(0), job_record(scene.loop, 0, 9.0).get("flags")) == (Phase.FINISHED, flags)
+    scene.check()
+
+
+def test_a_size_that_is_another_at_every_look_counts_as_the_mean_until_one_settles() -> None:
+    sizes = Sizes()
+    grows = [sizes.see(size) for size in (32, 32, 64, 64, 128)]
+    assert grows == [32, 32, 64, 64, 128]
+    assert [sizes.see(128) for _ in range(SETTLED)] == [128] * SETTLED
+    swings = [sizes.see((16, 256)[look % 2]) for look in range(1000)]
+    assert swings[-1] == pytest.approx(136, rel=0.1)
+    assert len(set(swings[20:])) == 1, "it is not told from look to look"
+    assert [sizes.see(256) for _ in range(SETTLED)][-1] == 256
+
+
+def test_a_job_whose_size_is_another_at_every_step_gets_on_by_the_mean() -> None:
+    scene = Scene("v100:1")
+    scene.join()
+    scene.job("swings", steps=1e6)
+    scene.at(0.0)
+    for look in range(1, 200):
+        tell(scene, float(look), 10 * look, 10.0, (16, 256)[look % 3 > 0])
+    state, mean = scene.loop.state, (16 + 2 * 256) / 3 / 256
+    assert state.store.arrays["rate"][0] == pytest.approx(10.0 * mean, rel=0.12)
+    assert state.snapshot(199.5).jobs.steps_done[0] == pytest.approx(1990 * mean, rel=0.12)
+    assert len(state.adaptations.regimes[0]) < 20
+    assert job_record(scene.loop, 0, 199.5)["flags"]
     scene.check()

@@ -14,6 +14,7 @@ from fairlead.engine.state import State
 from fairlead.estimation.predicted import Predicted
 from fairlead.estimation.watched import Watched
 from fairlead.runtime.control.launches import Running, Seat
+from fairlead.runtime.control.measures import Measures
 from fairlead.runtime.control.uses import FEWEST, Uses
 from fairlead.runtime.messages import Beat
 from fairlead.runtime.orders import Metric, Progress, Task
@@ -67,6 +68,18 @@ def test_what_agents_see_is_journaled_and_a_job_cannot_say_it_itself():
     told = [event for event in scene.journal if getattr(event, "name", "") == BUSY]
     assert len(told) == 1
     scene.check()
+
+
+def test_what_was_seen_before_a_launch_and_is_not_told_is_dropped():
+    measures = Measures()
+    for job in (0, 1):
+        measures.see(job, {BUSY: 0.4, TAKEN_GB: 7.0})
+    measures.hear(Metric(0, 1, "loss", 0.1))
+    measures.launched(0)
+    assert {event.name: event.jobs.tolist() for event in measures.told(1.0)} == {BUSY: [1], TAKEN_GB: [1], "loss": [0]}
+    measures.see(0, {BUSY: 0.4, TAKEN_GB: 7.0})
+    measures.launched(0)
+    assert measures.told(2.0) == []
 
 
 def test_what_was_seen_takes_the_place_of_what_was_predicted():

@@ -3,7 +3,8 @@ state counts steps of the size it began with, as simulations do, so that what is
 
     declared = Σ over batch sizes of (steps made at it) · size / first size.
 
-Sizes are seen when a worker's page is read, so a change is known to within what was done between two looks."""
+Sizes are seen when a worker's page is read, so a change is known to within what was done between two looks. Where the size is
+another at most looks, steps are counted by the mean of those seen."""
 
 from __future__ import annotations
 
@@ -17,6 +18,38 @@ class _Stretch(NamedTuple):
     size: int
     made: float  # steps of the job's own count at which it began
     declared: float
+
+
+SETTLED = 10
+"""Looks in a row at which a job has the same size, after which it is that."""
+CHANGES = 3
+"""So often a size may become another before any has settled."""
+TELLS = 0.1
+"""A difference of mean sizes that is worth telling."""
+
+
+class Sizes:
+    """Which batch size counts for one job, out of those seen from look to look."""
+
+    def __init__(self) -> None:
+        self._last = self._alike = self._changes = 0
+        self._swings: list[int] = [0, 0]  # looks since it changes faster than can be followed, and the sum of their sizes
+        self._mean = 0
+
+    def see(self, size: int) -> int:
+        """The one that it has; or the mean of those seen, where it changes faster than can be followed."""
+        self._changes += self._last not in (0, size)
+        self._alike = self._alike + 1 if size == self._last else 1
+        self._last = size
+        if self._alike >= SETTLED:
+            self._changes, self._swings, self._mean = 0, [0, 0], 0
+        if self._changes <= CHANGES:
+            return size
+        self._swings = [self._swings[0] + 1, self._swings[1] + size]
+        mean = self._swings[1] / self._swings[0]
+        if abs(mean - self._mean) > TELLS * self._mean:
+            self._mean = round(mean)
+        return self._mean
 
 
 class Counted:

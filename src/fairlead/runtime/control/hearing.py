@@ -95,15 +95,19 @@ class Hearing:
         return events
 
     def _got_on(self, word: Progress, known: Known, now: float) -> Sequence[ev.Event]:
-        worth_telling = False
+        another_size = False
         if word.batch_size and (word.rate or known.regimes is None):  # another size counts once it is known how fast it is
-            self._measures.hear_size(word.job, word.batch_size, known.job.user)
-            if known.job.mode != ELASTIC:
+            elastic = known.job.mode == ELASTIC
+            size = word.batch_size if elastic else known.sizes.see(word.batch_size)
+            self._measures.hear_size(word.job, size, known.job.user)
+            if not elastic:
                 known.regimes = known.regimes or Counted()
-                worth_telling = known.regimes.hear(word.steps, word.batch_size)
+                another_size = known.regimes.hear(word.steps, size)
         done, rate = known.counted.declared(word.steps), word.rate * known.counted.worth or known.rate
-        worth_telling |= abs(done - known.expected(now)) > max(1.0, RATE_TELLS * (done - known.steps), OFF_S * rate)
+        worth_telling = abs(done - known.expected(now)) > max(1.0, RATE_TELLS * (done - known.steps), OFF_S * rate)
         worth_telling |= abs(rate - known.rate) > RATE_TELLS * known.rate or known.steps <= known.job.steps < done
+        if another_size:  # at the steps at which it began, with its rate
+            return self._progressed(word.job, done, rate, now), *self._measures.told(now)
         return (self._progressed(word.job, done, rate, now),) if worth_telling else ()
 
     def forget(self, job: int) -> None:

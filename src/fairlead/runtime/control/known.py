@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
-from fairlead.runtime.control.counting import Counted
+from fairlead.runtime.control.counting import Counted, Sizes
 
 _AS_MADE = Counted()  # of jobs that have told no batch size
 
@@ -23,6 +23,7 @@ class Known:
     since: float = 0.0
     saved: int = 0  # steps in its last checkpoint, of who does not run
     regimes: Counted | None = None  # where it has told its batch sizes
+    sizes: Sizes = field(default_factory=Sizes)
 
     @property
     def counted(self) -> Counted:

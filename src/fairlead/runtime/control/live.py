@@ -110,6 +110,7 @@ class Live:
             known.generation += 1
             known.at(known.steps, 0.0, plan.time)
             self._limits.started(number, plan.time)
+            self._measures.launched(number)
             seats, task = self._seating.seats(starts.accelerators[begin:end]), self.task_of(known.job)
             self._send(self.launches.start(number, known.generation, known.job.name, task, seats, known.saved, given))
         launched = set(starts.jobs.tolist())

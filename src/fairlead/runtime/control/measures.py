@@ -77,6 +77,13 @@ class Measures:
                 self._note(job, name, user)
             self._held.setdefault(name, {})[job] = value
 
+    def launched(self, job: int) -> None:
+        """What was seen of it and is not told yet was seen where it stood before."""
+        for name in SEEN & self._held.keys():
+            self._held[name].pop(job, None)
+            if not self._held[name]:
+                del self._held[name]
+
     @property
     def due_s(self) -> float:
         """When what is held back is to be told."""

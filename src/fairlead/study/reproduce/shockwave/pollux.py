@@ -119,8 +119,8 @@ def read_pollux(scale: Scale, answers: Answers) -> Findings:
         return [1 / each for each in times(pick)]
 
     rows = [
-        row("average JCT, Shockwave / Pollux", 3.0, partial(times, average_jct)),
-        row("accelerator time of a job, Shockwave / Pollux", 2.4, partial(times, hours)),
+        row("average JCT, Shockwave / Pollux", 3.0, partial(times, average_jct), wants=Wants.NEAR),
+        row("accelerator time of a job, Shockwave / Pollux", 2.4, partial(times, hours), wants=Wants.NEAR),
         row(
             "makespan, Shockwave / Pollux",
             1.1,
