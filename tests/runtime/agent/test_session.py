@@ -17,7 +17,7 @@ from fairlead.runtime.agent.accelerators import Accelerators
 from fairlead.runtime.agent.session import Agent
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.hub import Hub
-from fairlead.runtime.messages import METHOD, SERVICE, Welcome, decode, encode
+from fairlead.runtime.messages import METHOD, SERVICE, Heard, Orders, Welcome, Words, decode, encode
 from fairlead.runtime.orders import Ended, Kill, Metric, Order, Revoke
 from fairlead.testing.builders import cluster
 
@@ -130,6 +130,55 @@ def test_what_a_job_said_last_while_nobody_listened_is_told_with_its_end(tmp_pat
             while not isinstance(said[-1], Ended):
                 said.append(await ears.words.get())
             assert said[-2:] == [Metric(1, 1, "loss", 0.125), Ended(1, 1, 0, False, 0, 0)]
+        await server.stop(0)
+
+    asyncio.run(scene())
+
+
+SAYS_ONCE = """
+import os, signal
+with open(os.environ["FAIRLEAD_REPORTS"], "a") as reports:
+    print('{"batch.largest": 512}', file=reports)
+while True:
+    signal.pause()
+"""
+
+
+def test_what_a_job_says_once_is_said_again_until_it_is_heard(tmp_path: Path) -> None:
+    """Two streams end before they answer; the third answers, and ends the job; the fourth hears of that alone."""
+
+    async def scene() -> None:
+        said = asyncio.Queue[Any]()
+        streams = iter(range(4))
+
+        async def breaks(requests: Any, context: Any) -> Any:
+            words, stream = aiter(requests), next(streams)
+            await anext(words)
+            yield encode(Welcome(30.0))
+            if stream == 0:
+                yield encode(Orders((order(SAYS_ONCE),)))
+            async for data in words:
+                message = decode(data)
+                if not isinstance(message, Words) or not any(isinstance(word, Metric | Ended) for word in message.told):
+                    continue
+                said.put_nowait([word for word in message.told if isinstance(word, Metric | Ended)])
+                if stream == 2 and isinstance(message.told[0], Metric):
+                    yield encode(Heard(message.sequence))
+                    yield encode(Orders((Kill(1, 1),)))
+                else:
+                    return
+
+        server = grpc.aio.server()
+        handler = grpc.stream_stream_rpc_method_handler(breaks)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with agent_of(tmp_path, "here", port), asyncio.timeout(PATIENCE_S):
+            for _ in range(3):
+                assert await said.get() == [Metric(1, 1, "batch.largest", 512.0)]
+            for _ in range(2):
+                (end,) = await said.get()
+                assert isinstance(end, Ended)
         await server.stop(0)
 
     asyncio.run(scene())

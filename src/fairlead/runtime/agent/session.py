@@ -101,7 +101,7 @@ class Agent:
         self._telling = Telling()
         self._sequence = 0
         self._unheard: dict[int, tuple[Told, ...]] = {}
-        self._unanswered: dict[int, list[Metric]] = {}  # said in this stream, which may be dead
+        self._unanswered: dict[int, list[Metric]] = {}  # said into a stream that may be dead
         self._deliveries = Deliveries(self.supervisor)
         self._next_sweep = self.clock() + SWEEP_S
         self._asked: list[float] = []  # when the beats were sent that have no answer yet
@@ -208,9 +208,10 @@ class Agent:
                 self._work_for(message.journal)
                 self._term, self._grace_s = LeaseTerm(message.term_s), message.grace_s
                 self._renewed()
+                if in_doubt := self._in_doubt():  # before any end: what is said of a job after that is not listened to
+                    said.put(self._numbered(in_doubt))
                 for sequence, told in self._unheard.items():
-                    said.put(Words(sequence, (*self._lost_before(told), *told)))
-                self._unanswered = {}
+                    said.put(Words(sequence, told))
                 self._ask(self._deliveries.again(), said)
             elif isinstance(message, OtherJournal):
                 raise _Other(message.journal)
@@ -294,7 +295,8 @@ class Agent:
         return [*told, *self._telling.of(self.supervisor.poll(), self.clock(), listened_to=listened_to)]
 
     def _numbered(self, told: list[Told]) -> Words:
-        """Ends are kept until they are heard, with the last words of who ended; the rest is out of date soon."""
+        """Ends are kept until they are heard, with the last words of who ended, and so are metrics, which a job may say once; the
+        rest is out of date soon."""
         self._sequence += 1
         ended = {(word.job, word.generation) for word in told if isinstance(word, Ended)}
         if ended:
@@ -303,11 +305,11 @@ class Agent:
             self._unanswered[self._sequence] = metrics
         return Words(self._sequence, tuple(told))
 
-    def _lost_before(self, told: tuple[Told, ...]) -> list[Metric]:
-        """The last words of these that were said into a stream that nobody listened to any more."""
-        ended = {(word.job, word.generation) for word in told}
+    def _in_doubt(self) -> list[Told]:
+        """Metrics that were said and that perhaps nobody heard, the last of each name, to be said again."""
         last = {(one.job, one.generation, one.name): one for words in self._unanswered.values() for one in words}
-        return [one for one in last.values() if (one.job, one.generation) in ended]
+        self._unanswered = {}
+        return list(last.values())
 
     def _renewed(self) -> None:
         """The lease counts from when the answered beat was sent, not from when the answer came."""
