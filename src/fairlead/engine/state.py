@@ -20,7 +20,7 @@ from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
 from fairlead.core.losses import LOSS, note_losses
 from fairlead.core.operands import NO, ONE, ZERO, moment
-from fairlead.core.plan import NO_FACTS, Launches
+from fairlead.core.plan import NO_FACTS, Facts, Launches
 from fairlead.core.reasons import Code
 from fairlead.core.snapshot import Names
 from fairlead.engine.known import CODED, Known
@@ -147,11 +147,14 @@ class State(Known):
         self.memo = event.memo
 
     def _learned(self, event: ev.FactsLearned) -> None:
-        phase = self.store.arrays["phase"]
-        late = [n for n in map(about_whom, event.facts) if n is not None and n in self.job_of and phase[n] > RUNNING]
-        self.learned = {**self.learned, **without_jobs(event.facts, late)}
+        self.learned = {**self.learned, **self.without_the_ended(event.facts)}
         self.lessons += 1
         self._blank = None
+
+    def without_the_ended(self, facts: Facts) -> Facts:
+        """Less those about jobs that have ended."""
+        phase, about = self.store.arrays["phase"], map(about_whom, facts)
+        return without_jobs(facts, [n for n in about if n is not None and n in self.job_of and phase[n] > RUNNING])
 
     def _planned(self, event: ev.RoundPlanned) -> None:
         plan, now = event.plan, moment(event.plan.time)
