@@ -116,8 +116,8 @@ def test_the_runs_above_have_all_that_can_be_lost() -> None:
 def test_facts_about_who_has_ended_are_not_read_from_a_snapshot_of_before() -> None:
     come = [JobSubmitted(0.0, number, Job(f"j{number}")) for number in range(2)]
     facts = {"speed of 0": [1, 2], "speed of 1": [3, 4], "use of a": 5}
-    replayed = State.replay([Opened(0.0, cluster("v100:2"), {}), *come, FactsLearned(1.0, facts), JobCancelled(2.0, 0)])
-    before = State.replay([Opened(0.0, cluster("v100:2"), {}), *come, FactsLearned(1.0, facts), JobCancelled(2.0, 0)])
+    events = [Opened(0.0, cluster("v100:2"), {}), *come, FactsLearned(1.0, facts), JobCancelled(2.0, 0)]
+    replayed, before = State.replay(events), State.replay(events)
     before.learned = facts
     again = load(save(before))
     assert again.learned == {"speed of 1": [3, 4], "use of a": 5}

@@ -19,6 +19,7 @@ from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Code, Unplaced
 from fairlead.engine import saved
 from fairlead.engine.codec import decode, encode
+from fairlead.engine.overtaken import still_possible
 from fairlead.engine.state import State
 from fairlead.engine.why import why_not_running
 
@@ -83,6 +84,17 @@ def test_a_signal_is_named_and_who_finishes_in_the_end_has_not_failed():
 def test_who_lost_its_node_waits_for_the_next_decision_and_not_for_others():
     state = State.replay(events(ev.JobsInterrupted(12.0, ONE, np.array([0.0]))))
     assert why_not_running(state, LAUNCHED, 0, 12.5) == Unplaced.next_decision()
+
+
+def test_who_fails_while_a_decision_is_made_waits_for_the_next_and_who_it_suspends_does_not():
+    goes_on = RoundPlan(11.0, up=(4,), free=(3,))
+    state = State.replay(events(FAILS))
+    late = still_possible(goes_on, state.snapshot(15.0))
+    assert why_not_running(state, late, 0, 20.0).code is Code.TRIED_AGAIN
+    state = State.replay(events())
+    late = still_possible(replace(goes_on, suspended=ONE), state.snapshot(15.0))
+    state.apply(ev.RoundPlanned(late))
+    assert why_not_running(state, late, 0, 20.0) == Unplaced.not_chosen(1, free=3)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     plan = filled(
         RoundPlan,
         time=view.time,
+        seen_s=None,
         refused=refused,
         admitted=admitted.jobs,
         ended=ended,
@@ -127,10 +128,11 @@ def why_waiting(plan: RoundPlan, number: int, job: Job, view: Snapshot) -> Reaso
 
 def _not_yet_seen(plan: RoundPlan, number: int, view: Snapshot) -> bool:
     """Whether a job has come, or come back to the line, since the plan was made; who was launched by it has come back."""
-    if number in plan.launches.jobs:
-        return True
+    if number in plan.launches.jobs or number in plan.suspended:
+        return number in plan.launches.jobs
+    seen_s = plan.time if plan.seen_s is None else plan.seen_s
     since_s = (jobs.waiting_since_s[jobs.number == number] for jobs in (view.jobs, view.queued))
-    return any(bool((column > plan.time).any()) for column in since_s)
+    return any(bool((column > seen_s).any()) for column in since_s)
 
 
 def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:
