@@ -97,6 +97,12 @@ def test_who_fails_while_a_decision_is_made_waits_for_the_next_and_who_it_suspen
     assert why_not_running(state, late, 0, 20.0) == Unplaced.not_chosen(1, free=3)
 
 
+def test_who_comes_after_others_says_so_before_the_first_decision_too():
+    state = State.replay([*events()[:2], ev.JobSubmitted(1.0, 1, Job("b", 1.0, after=(0,)))])
+    assert why_not_running(state, None, 1, 1.0) == Unplaced.after("a")
+    assert why_not_running(state, None, 0, 1.0) == Unplaced.next_decision()
+
+
 @pytest.mark.parametrize(
     ("free", "expected"),
     [(3, Unplaced.not_chosen(1, free=3)), (0, Unplaced.outranked(1, free=0))],
