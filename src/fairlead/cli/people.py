@@ -179,10 +179,10 @@ def _with_last_lines(plane: ControlPlane, job: dict[str, Any]) -> dict[str, Any]
     """Of a job that failed, or failed and has not begun again: what the worker who failed said last. Its log is on its node,
     and may be away or gone."""
     failure = job.get("last_failure")
-    if failure is None or job["phase"] == "running":
+    if failure is None or job["phase"] == "running" or failure["launch"] != job["starts"]:
         return job
     try:
-        pieces = list(plane.logs(str(job["number"]), launch=job["starts"], rank=failure["rank"], tail=LAST_LINES))
+        pieces = list(plane.logs(str(job["number"]), launch=failure["launch"], rank=failure["rank"], tail=LAST_LINES))
     except FairleadError:
         return job
     lines = "".join(piece["text"] for piece in pieces).splitlines()

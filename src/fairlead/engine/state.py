@@ -225,7 +225,7 @@ class State(Known):
 
     def _failed(self, event: ev.JobsFailed) -> None:
         self._end(event.jobs, event.at, FAILED)
-        self.last_failure.update(dict.fromkeys(event.jobs.tolist(), Failure(event.why, event.code, event.node, event.rank)))
+        self._note_failure(event, event.jobs)
 
     def _interrupted(self, event: ev.JobsInterrupted) -> None:
         a = self.store.arrays
@@ -237,7 +237,7 @@ class State(Known):
         if event.own_fault:  # also of who failed while it was suspended
             tried = event.jobs[a["phase"][event.jobs] <= RUNNING]
             a["failures"][tried] += 1
-            self.last_failure.update(dict.fromkeys(tried.tolist(), Failure(event.why, event.code, event.node, event.rank)))
+            self._note_failure(event, tried)
 
     # What the above are made of.
 
@@ -248,6 +248,11 @@ class State(Known):
             wrong = int(jobs[int((~legal).argmax())])
             check_transition(self.job_of[wrong].name, Phase(int(phase[wrong])), Phase(new))
         phase[jobs] = _PHASE[new]
+
+    def _note_failure(self, event: ev.JobsFailed | ev.JobsInterrupted, jobs: Ints) -> None:
+        starts = self.store.arrays["starts"][jobs]
+        for number, start in zip(jobs.tolist(), starts.tolist()):
+            self.last_failure[number] = Failure(event.why, event.code, event.node, event.rank, start)
 
     def _keep_progress(self, jobs: Ints, time: Floats) -> None:
         """What jobs have done up to a second is where they go on from."""
