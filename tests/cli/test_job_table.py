@@ -59,6 +59,15 @@ def test_names_and_reasons_are_whole_at_any_width(width: int, left: bool):
     assert ("user" in heading) == (width >= 110)
 
 
+def test_what_a_job_printed_does_nothing_to_a_terminal_and_does_not_fill_it():
+    lines = ["\x1b[31mred\x1b[0m\x07", "a\tb", "x" * 10_000, "\x9b2J"]
+    failed = {**RUNS, "last_lines": lines, "last_failure": {"why": "\x1b]0;title", "node": ""}}
+    about = dict(told(failed))
+    shown = [line.strip() for line in about["last lines"].split("\n")]
+    assert shown == ["␛[31mred␛[0m␇", "a\tb", "x" * 500 + "…", "�2J"]
+    assert about["last failure"] == "␛]0;title"
+
+
 def test_steps_that_nobody_knows_are_counted_and_not_shared():
     lines = "\n".join(drawn(80))
     assert ("step 2,000" in lines, "25 %" in lines) == (True, True)

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.job_table import job_table, told
+from fairlead.cli.job_table import job_table, legible, told
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.config.source import read_yaml
 from fairlead.core.errors import FairleadError, InputError
@@ -169,10 +169,10 @@ def why(name: NameArgument, json: JsonOption = False) -> None:
     if json:
         print_json({key: job.get(key) for key in ("name", "phase", "reason", "last_lines") if key in job or key == "reason"})
         return
-    told = f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else "")
+    told = f"{job['name']} is {job['phase']}" + (f": {legible(reason['text'])}" if reason else "")
     out.print(told, highlight=False, markup=False, soft_wrap=True)
     for line in job.get("last_lines", ()):
-        out.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"  {legible(line)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _with_last_lines(plane: ControlPlane, job: dict[str, Any]) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _with_last_lines(plane: ControlPlane, job: dict[str, Any]) -> dict[str, Any]
         pieces = list(plane.logs(str(job["number"]), launch=failure["launch"], rank=failure["rank"], tail=LAST_LINES))
     except FairleadError:
         return job
-    lines = "".join(piece["text"] for piece in pieces).splitlines()
+    lines = "".join(piece["text"] for piece in pieces).splitlines()[-LAST_LINES:]
     return {**job, "last_lines": lines} if lines else job
 
 
