@@ -27,6 +27,7 @@ def test_who_fails_is_told_of_with_its_status_and_its_last_lines(tmp_path: Path,
     with ClusterAtWork(tmp_path, "1xv100:1", "fifo", round_s=1.0) as cluster:
         monkeypatch.setenv("FAIRLEAD_URL", f"http://127.0.0.1:{cluster.http}")
         monkeypatch.setenv("FAIRLEAD_TOKEN", (tmp_path / "plane" / "admin.token").read_text())
+        assert asked("queue") == "no jobs\n"
         told: list[dict[str, Any]] = []
 
         def tried_again(jobs: dict[str, dict[str, Any]]) -> bool:

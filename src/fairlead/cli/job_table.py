@@ -16,6 +16,9 @@ from fairlead.report.columns import duration
 WIDE = 110
 """Columns of a terminal in which everything about a job has room."""
 
+NARROW = 80
+"""With fewer, only who it is and where it runs, or why it does not, have room."""
+
 LONGEST_NAME = 24
 """Letters of a name in one line where there is little room; the others stand below."""
 
@@ -34,21 +37,22 @@ def legible(said: str) -> str:
 
 def job_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = False, left: bool = False) -> Table:
     """`users`: whose they are, where there is room; `left`: how long they will take yet."""
-    wide = width >= WIDE
+    wide, narrow = width >= WIDE, width < NARROW
     shown = {
         "number": wide,
         "job": True,
         "user": users and wide,
         "phase": True,
         "workers": wide,
-        "done": True,
-        "steps/s": True,
-        "time left": left,
+        "done": not narrow,
+        "steps/s": not narrow,
+        "time left": left and not narrow,
     }
+    longest = None if wide else max(8, width // 4) if narrow else LONGEST_NAME
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
     for heading in (heading for heading, there in shown.items() if there):
         if heading == "job":
-            table.add_column(heading, overflow="fold", max_width=None if wide else LONGEST_NAME)
+            table.add_column(heading, overflow="fold", max_width=longest)
         else:
             table.add_column(heading, no_wrap=True, justify="left" if heading in ("user", "phase") else "right")
     table.add_column("where, or why not", overflow="fold", min_width=17)

@@ -145,6 +145,9 @@ def queue(
     if json:
         print_json({"jobs": jobs})
         return
+    if not jobs:
+        out.print("no jobs")
+        return
     out.print(job_table(jobs, out.width, users=everybody))
     if len(jobs) == MOST_LISTED:
         note(f"of all jobs, those that run and the youngest are shown, {MOST_LISTED:,} in all")
