@@ -100,6 +100,23 @@ def test_an_agent_that_gets_no_answers_for_its_whole_term_tries_anew(tmp_path: P
     asyncio.run(scene())
 
 
+def test_a_folder_that_cannot_be_made_is_not_the_jobs_fault(tmp_path: Path) -> None:
+    (tmp_path / "afile").touch()
+
+    async def scene() -> None:
+        hub, ears = listening()
+        server, port = await hub.serve("127.0.0.1:0")
+        async with agent_of(tmp_path / "agent", hub.cluster.nodes[0].name, port), asyncio.timeout(PATIENCE_S):
+            await ears.joins.wait()
+            hub.send(0, order(checkpoints=str(tmp_path / "afile" / "1")))
+            end = await ears.words.get()
+            assert (end.code, end.yielded) == (126, True)
+            assert "afile" in end.why
+        await server.stop(0)
+
+    asyncio.run(scene())
+
+
 LAST_WORDS = """
 import os, time
 while not os.path.exists({go!r}):

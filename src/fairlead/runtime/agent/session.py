@@ -17,6 +17,7 @@ import grpc
 
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.agent.deliveries import REFUSED, Deliveries
+from fairlead.runtime.agent.faults import RuntimeFault
 from fairlead.runtime.agent.files import write_whole
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.agent.telling import Telling
@@ -274,7 +275,9 @@ class Agent:
                 self.supervisor.kill(order)
         except FairleadError as problem:
             log.error("order refused: %s", problem)
-            return Ended(order.job, order.generation, REFUSED, False, 0, 0, str(problem)) if isinstance(order, Launch) else None
+            left = isinstance(problem, RuntimeFault)  # the node failed it, such as by a folder that cannot be made
+            ended = Ended(order.job, order.generation, REFUSED, left, 0, 0, str(problem))
+            return ended if isinstance(order, Launch) else None
         return None
 
     def _look(self, *, listened_to: bool = True) -> list[Told]:
