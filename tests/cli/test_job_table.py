@@ -61,11 +61,11 @@ def test_names_and_reasons_are_whole_at_any_width(width: int, left: bool):
 
 def test_what_a_job_printed_does_nothing_to_a_terminal_and_does_not_fill_it():
     lines = ["\x1b[31mred\x1b[0m\x07", "a\tb", "x" * 10_000, "\x9b2J"]
-    failed = {**RUNS, "last_lines": lines, "last_failure": {"why": "\x1b]0;title", "node": ""}}
+    failed = {**RUNS, "kind": "\x1b[2J", "last_lines": lines, "last_failure": {"why": "\x1b]0;title", "node": ""}}
     about = dict(told(failed))
     shown = [line.strip() for line in about["last lines"].split("\n")]
     assert shown == ["␛[31mred␛[0m␇", "a\tb", "x" * 500 + "…", "�2J"]
-    assert about["last failure"] == "␛]0;title"
+    assert (about["last failure"], about["kind"]) == ("␛]0;title", "␛[2J")
 
 
 def test_steps_that_nobody_knows_are_counted_and_not_shared():

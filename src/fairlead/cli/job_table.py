@@ -118,4 +118,4 @@ def _shown(key: str, value: Any) -> str:
         return f"{value:.3g} steps/s"
     if isinstance(value, float):
         return duration(value) if key.endswith("_s") else f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return (", ".join(map(str, value)) if isinstance(value, list) else str(value)).translate(_CONTROLS)
