@@ -298,7 +298,7 @@ class Agent:
         return [*told, *self._telling.of(self.supervisor.poll(), self.clock(), listened_to=listened_to)]
 
     def _numbered(self, told: list[Told]) -> Words:
-        """Ends are kept until they are heard, with the last words of who ended, and so are metrics, which a job may say once; the
+        """Ends are kept until they are heard, with the last words of who ended, and so are metrics, which may be said once; the
         rest is out of date soon."""
         self._sequence += 1
         ended = {(word.job, word.generation) for word in told if isinstance(word, Ended)}
