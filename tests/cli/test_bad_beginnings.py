@@ -106,6 +106,15 @@ def test_a_root_that_is_a_file_is_told(fairlead: Fairlead) -> None:
     assert left() == ["root"]
 
 
+@pytest.mark.parametrize("fairlead", ["serve"], indirect=True)
+@pytest.mark.parametrize("place", ["afile", "afile/below"])
+def test_a_place_for_checkpoints_that_is_no_folder_is_told(fairlead: Fairlead, place: str) -> None:
+    Path("afile").write_text("mine")
+    said = fairlead(*PORTS, "--root", "root", "--checkpoints", place)
+    assert said == f"--checkpoints: field 'folder' is '{place}': expected a folder that can be written"
+    assert left() == ["afile"]
+
+
 @pytest.mark.parametrize(
     ("scheduler", "said"),
     [

@@ -46,7 +46,7 @@ def drawn(width: int, **about: bool) -> list[str]:
     return screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("width", [40, 60, 79, 80, 100, 200])
 @pytest.mark.parametrize("left", [False, True])
 def test_names_and_reasons_are_whole_at_any_width(width: int, left: bool):
     lines = drawn(width, users=True, left=left)
@@ -56,7 +56,16 @@ def test_names_and_reasons_are_whole_at_any_width(width: int, left: bool):
     assert " ".join(line[reason:].strip() for line in lines[4:]).strip() == WAITS["reason"]["text"]
     assert "".join(line[name:behind].strip() for line in lines[4:]) == WAITS["name"]
     assert any("v100-0" in line for line in lines)
-    assert ("user" in heading) == (width >= 110)
+    assert ("user" in heading, "steps/s" in heading) == (width >= 110, width >= 80)
+
+
+def test_what_a_job_printed_does_nothing_to_a_terminal_and_does_not_fill_it():
+    lines = ["\x1b[31mred\x1b[0m\x07", "a\tb", "x" * 10_000, "\x9b2J"]
+    failed = {**RUNS, "kind": "\x1b[2J", "last_lines": lines, "last_failure": {"why": "\x1b]0;title", "node": ""}}
+    about = dict(told(failed))
+    shown = [line.strip() for line in about["last lines"].split("\n")]
+    assert shown == ["␛[31mred␛[0m␇", "a\tb", "x" * 500 + "…", "�2J"]
+    assert (about["last failure"], about["kind"]) == ("␛]0;title", "␛[2J")
 
 
 def test_steps_that_nobody_knows_are_counted_and_not_shared():

@@ -14,9 +14,11 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
+from fairlead.core.reasons import Unplaced
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Decision, Loop
 from fairlead.engine.state import State
+from fairlead.engine.why import why_not_running
 from fairlead.workloads.profiles import ThroughputTable
 
 CLUSTER = Cluster.parse("2xv100:1")
@@ -65,7 +67,9 @@ class Slowly:
         return lambda: None if self.tape.now < ready else decision()
 
 
-def played(*happens: ev.Event, takes_s: float, lead_s: float = 0.0, policy: str = "fifo") -> tuple[Loop, Slowly]:
+def played(
+    *happens: ev.Event, takes_s: float, lead_s: float = 0.0, policy: str = "fifo", until: float = 100.0
+) -> tuple[Loop, Slowly]:
     table, tape = ThroughputTable.timed(CLUSTER.type_names), Tape(sorted(happens, key=lambda event: event.time))
 
     def compose(data):
@@ -75,7 +79,7 @@ def played(*happens: ev.Event, takes_s: float, lead_s: float = 0.0, policy: str 
     loop = Loop(State(CLUSTER), tape, compose(scheduler), journal=MemoryJournal(), patient=True, compose=compose)
     loop.aside = Slowly(tape, takes_s, lead_s)
     loop.record(ev.Opened(0.0, CLUSTER, scheduler))
-    loop.run(until=100.0)
+    loop.run(until=until)
     assert State.replay(loop.journal).digest() == loop.state.digest()
     return loop, loop.aside
 
@@ -100,6 +104,14 @@ def test_a_decision_is_begun_ahead_and_carried_out_at_the_rounds_start():
 def test_who_comes_while_a_decision_is_made_is_in_the_next():
     loop, _ = played(submitted(3.0, 0), submitted(8.0, 1), takes_s=3.0, lead_s=4.0)
     assert started(loop) == {0: 10.0, 1: 20.0}
+
+
+def test_who_comes_back_after_a_decision_was_begun_ahead_of_its_round_was_not_seen_by_it():
+    interrupted = ev.JobsInterrupted(18.0, np.array([0]), np.array([0.0]))
+    loop, _ = played(submitted(3.0, 0), submitted(4.0, 1), submitted(12.0, 2), interrupted, takes_s=3.0, lead_s=4.0, until=20.5)
+    assert loop.plan.time == 20.0
+    assert why_not_running(loop.state, loop.plan, 0, 20.5) == Unplaced.next_decision()
+    assert why_not_running(loop.state, loop.plan, 2, 20.5) != Unplaced.next_decision()
 
 
 def test_what_happens_is_recorded_while_a_decision_takes_rounds_and_these_are_counted():

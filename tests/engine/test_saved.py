@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.errors import JournalError
-from fairlead.core.events import Event, MetricsReported
+from fairlead.core.events import Event, FactsLearned, JobCancelled, JobSubmitted, MetricsReported, Opened
+from fairlead.core.job import Job
 from fairlead.engine.saved import freeze, load, save
 from fairlead.engine.state import State
 from fairlead.testing import cluster
@@ -110,6 +111,17 @@ def test_the_runs_above_have_all_that_can_be_lost() -> None:
             seen |= {"shared"} if state.holdings.shared else set()
     seen |= {"refusals"} if State.replay(every_event()).refusals else set()
     assert seen == {"memo", "learned", "metrics", "shared", "refusals"}
+
+
+def test_facts_about_who_has_ended_are_not_read_from_a_snapshot_of_before() -> None:
+    come = [JobSubmitted(0.0, number, Job(f"j{number}")) for number in range(2)]
+    facts = {"speed of 0": [1, 2], "speed of 1": [3, 4], "use of a": 5}
+    events = [Opened(0.0, cluster("v100:2"), {}), *come, FactsLearned(1.0, facts), JobCancelled(2.0, 0)]
+    replayed, before = State.replay(events), State.replay(events)
+    before.learned = facts
+    again = load(save(before))
+    assert again.learned == {"speed of 1": [3, 4], "use of a": 5}
+    assert again.digest() == replayed.digest()
 
 
 def test_every_damaged_byte_is_noticed() -> None:

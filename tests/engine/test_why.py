@@ -20,6 +20,7 @@ from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Code, Unplaced
 from fairlead.engine import saved
 from fairlead.engine.codec import decode, encode
+from fairlead.engine.overtaken import still_possible
 from fairlead.engine.state import State
 from fairlead.engine.why import why_not_running
 
@@ -68,7 +69,7 @@ def test_who_failed_says_how_for_as_long_as_it_is_remembered():
     again = State.replay([decode(encode(event)) for event in events(FAILS, *FAILS_FOR_GOOD)])
     for one in (state, again, saved.load(saved.save(state))):
         assert told(one, LAUNCHED) == expected
-        assert one.last_failure == {0: Failure(*STATUS_3)}
+        assert one.last_failure == {0: Failure(*STATUS_3, start=2)}
 
 
 def test_a_signal_is_named_and_who_finishes_in_the_end_has_not_failed():
@@ -86,13 +87,48 @@ def test_who_lost_its_node_waits_for_the_next_decision_and_not_for_others():
     assert why_not_running(state, LAUNCHED, 0, 12.5) == Unplaced.next_decision()
 
 
+def test_who_fails_while_a_decision_is_made_waits_for_the_next_and_who_it_suspends_does_not():
+    goes_on = RoundPlan(11.0, up=(4,), free=(3,))
+    state = State.replay(events(FAILS))
+    late = still_possible(goes_on, state.snapshot(15.0))
+    assert why_not_running(state, late, 0, 20.0).code is Code.TRIED_AGAIN
+    state = State.replay(events())
+    late = still_possible(replace(goes_on, suspended=ONE), state.snapshot(15.0))
+    state.apply(ev.RoundPlanned(late))
+    assert why_not_running(state, late, 0, 20.0) == Unplaced.not_chosen(1, free=3)
+
+
+def test_who_comes_after_others_says_so_before_the_first_decision_too():
+    state = State.replay([*events()[:2], ev.JobSubmitted(1.0, 1, Job("b", 1.0, after=(0,)))])
+    assert why_not_running(state, None, 1, 1.0) == Unplaced.after("a")
+    assert why_not_running(state, None, 0, 1.0) == Unplaced.next_decision()
+
+
+def test_a_failure_of_an_earlier_start_is_not_the_last_try():
+    ran_on = (ev.RoundPlanned(RoundPlan(20.0, launches=STARTS)), ev.JobsInterrupted(86_400.0, ONE, np.array([0.0])))
+    state = State.replay(events(FAILS, *ran_on))
+    for one in (state, saved.load(saved.save(state))):
+        assert why_not_running(one, replace(LAUNCHED, time=20.0), 0, 86_401.0) == Unplaced.next_decision()
+
+
 @pytest.mark.parametrize(
     ("free", "expected"),
     [(3, Unplaced.not_chosen(1, free=3)), (0, Unplaced.outranked(1, free=0))],
 )
 def test_others_go_first_only_where_too_little_is_free(free, expected):
-    state = State.replay(events(FAILS))
+    state = State.replay(events(ev.JobsInterrupted(12.0, ONE, np.array([0.0]))))
     assert why_not_running(state, RoundPlan(20.0, up=(4,), free=(free,)), 0, 21.0) == expected
+
+
+def test_who_failed_and_finds_no_room_says_both():
+    state = State.replay(events(FAILS))
+    reason = why_not_running(state, RoundPlan(20.0, up=(4,), free=(0,)), 0, 21.0)
+    assert reason.code is Code.OUTRANKED
+    assert {"needed": 1, "free": 0, "status": 3, "node": "v100-0"}.items() <= dict(reason.facts).items()
+    assert reason.text == (
+        "others go first: needs 1 accelerator, free where it may run: 0; "
+        "failed in try 1 of 2: worker 1 ended with status 3 on v100-0"
+    )
 
 
 def test_lines_of_before_are_read_and_what_says_nothing_new_is_spelled_as_before():

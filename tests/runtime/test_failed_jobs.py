@@ -27,6 +27,7 @@ def test_who_fails_is_told_of_with_its_status_and_its_last_lines(tmp_path: Path,
     with ClusterAtWork(tmp_path, "1xv100:1", "fifo", round_s=1.0) as cluster:
         monkeypatch.setenv("FAIRLEAD_URL", f"http://127.0.0.1:{cluster.http}")
         monkeypatch.setenv("FAIRLEAD_TOKEN", (tmp_path / "plane" / "admin.token").read_text())
+        assert asked("queue") == "no jobs\n"
         told: list[dict[str, Any]] = []
 
         def tried_again(jobs: dict[str, dict[str, Any]]) -> bool:
@@ -50,7 +51,8 @@ def test_who_fails_is_told_of_with_its_status_and_its_last_lines(tmp_path: Path,
         cluster.until_connected()
         assert asked("why", "fails") == f"fails is failed: {expected}\n{lines}"
         known = orjson.loads(asked("info", "fails", "--json"))
-        assert known["last_failure"] == {"why": "worker 0 ended with status 3", "status": 3, "node": facts["node"], "rank": 0}
+        failure = {"why": "worker 0 ended with status 3", "status": 3, "node": facts["node"], "rank": 0, "launch": 2}
+        assert known["last_failure"] == failure
         assert known["last_lines"] == [lines.strip()]
         assert expected in asked("info", "fails")
         listed = orjson.loads(asked("queue", "--all", "--json"))["jobs"]

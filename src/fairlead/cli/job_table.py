@@ -16,27 +16,43 @@ from fairlead.report.columns import duration
 WIDE = 110
 """Columns of a terminal in which everything about a job has room."""
 
+NARROW = 80
+"""With fewer, only who it is and where it runs, or why it does not, have room."""
+
 LONGEST_NAME = 24
 """Letters of a name in one line where there is little room; the others stand below."""
 
 
+LONGEST_LINE = 500
+"""Letters of a line that a job printed."""
+
+_CONTROLS = {code: 0x2400 + code for code in range(32) if code != 9} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+def legible(said: str) -> str:
+    """What a job or its end said, for a terminal: control characters are seen and do nothing, and a long line is cut."""
+    line = said.translate(_CONTROLS)
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
+
+
 def job_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = False, left: bool = False) -> Table:
     """`users`: whose they are, where there is room; `left`: how long they will take yet."""
-    wide = width >= WIDE
+    wide, narrow = width >= WIDE, width < NARROW
     shown = {
         "number": wide,
         "job": True,
         "user": users and wide,
         "phase": True,
         "workers": wide,
-        "done": True,
-        "steps/s": True,
-        "time left": left,
+        "done": not narrow,
+        "steps/s": not narrow,
+        "time left": left and not narrow,
     }
+    longest = None if wide else max(8, width // 4) if narrow else LONGEST_NAME
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
     for heading in (heading for heading, there in shown.items() if there):
         if heading == "job":
-            table.add_column(heading, overflow="fold", max_width=None if wide else LONGEST_NAME)
+            table.add_column(heading, overflow="fold", max_width=longest)
         else:
             table.add_column(heading, no_wrap=True, justify="left" if heading in ("user", "phase") else "right")
     table.add_column("where, or why not", overflow="fold", min_width=17)
@@ -69,7 +85,7 @@ def where(job: Mapping[str, Any]) -> str:
     nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
     if nodes and job.get("mode") == ELASTIC:
         return f"{nodes}, {many} {'worker' if many == 1 else 'workers'}"
-    return nodes or str(job.get("reason", {}).get("text", ""))
+    return nodes or legible(str(job.get("reason", {}).get("text", "")))
 
 
 _MOMENTS = ("submitted_s", "first_started_s", "ended_s")
@@ -91,15 +107,15 @@ def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _shown(key: str, value: Any) -> str:
     if key == "reason":
-        return str(value["text"])
+        return legible(str(value["text"]))
     if key == "regimes":
         return ", ".join(f"batch size {one['batch_size']} from step {one['from_steps']:,.0f}" for one in value)
     if key == "last_failure":
-        return f"{value['why']} on {value['node']}" if value["node"] else str(value["why"])
+        return legible(f"{value['why']} on {value['node']}" if value["node"] else str(value["why"]))
     if key == "last_lines":
-        return f"\n{'':>18}".join(value)
+        return f"\n{'':>18}".join(map(legible, value))
     if key == "rate":
         return f"{value:.3g} steps/s"
     if isinstance(value, float):
         return duration(value) if key.endswith("_s") else f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return (", ".join(map(str, value)) if isinstance(value, list) else str(value)).translate(_CONTROLS)

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.job_table import job_table, told
+from fairlead.cli.job_table import job_table, legible, told
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.config.source import read_yaml
 from fairlead.core.errors import FairleadError, InputError
@@ -145,6 +145,9 @@ def queue(
     if json:
         print_json({"jobs": jobs})
         return
+    if not jobs:
+        out.print("no jobs")
+        return
     out.print(job_table(jobs, out.width, users=everybody))
     if len(jobs) == MOST_LISTED:
         note(f"of all jobs, those that run and the youngest are shown, {MOST_LISTED:,} in all")
@@ -169,23 +172,23 @@ def why(name: NameArgument, json: JsonOption = False) -> None:
     if json:
         print_json({key: job.get(key) for key in ("name", "phase", "reason", "last_lines") if key in job or key == "reason"})
         return
-    told = f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else "")
+    told = f"{job['name']} is {job['phase']}" + (f": {legible(reason['text'])}" if reason else "")
     out.print(told, highlight=False, markup=False, soft_wrap=True)
     for line in job.get("last_lines", ()):
-        out.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"  {legible(line)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _with_last_lines(plane: ControlPlane, job: dict[str, Any]) -> dict[str, Any]:
     """Of a job that failed, or failed and has not begun again: what the worker who failed said last. Its log is on its node,
     and may be away or gone."""
     failure = job.get("last_failure")
-    if failure is None or job["phase"] == "running":
+    if failure is None or job["phase"] == "running" or failure["launch"] != job["starts"]:
         return job
     try:
-        pieces = list(plane.logs(str(job["number"]), launch=job["starts"], rank=failure["rank"], tail=LAST_LINES))
+        pieces = list(plane.logs(str(job["number"]), launch=failure["launch"], rank=failure["rank"], tail=LAST_LINES))
     except FairleadError:
         return job
-    lines = "".join(piece["text"] for piece in pieces).splitlines()
+    lines = "".join(piece["text"] for piece in pieces).splitlines()[-LAST_LINES:]
     return {**job, "last_lines": lines} if lines else job
 
 

@@ -82,6 +82,8 @@ def serve_plane(
         if port and port == people[0].getsockname()[1] and host_of(places.agents) == host_of(places.http):
             raise InputError("--agents", "another address than --http", field="address", value=places.agents)
         check_free("--agents", places.agents)
+        if places.checkpoints is not None:
+            _check_writable(places.checkpoints)
         held.enter_context(_folder(places.root))
         journal = open_journal(places.kept)
         try:
@@ -102,6 +104,13 @@ def _folder(root: Path) -> Iterator[None]:
     except BaseException:
         remove_empty(*new)
         raise
+
+
+def _check_writable(checkpoints: Path) -> None:
+    """Jobs' folders can be made there, by all that is known here; it is made with the first."""
+    there = next(path for path in (checkpoints.absolute(), *checkpoints.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise InputError("--checkpoints", "a folder that can be written", field="folder", value=str(checkpoints))
 
 
 def _recovered(journal: Journal, machines: Cluster) -> State | None:

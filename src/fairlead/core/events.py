@@ -144,8 +144,8 @@ class JobsFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobsInterrupted:
-    """Jobs lost their accelerators and fell back to `steps`; `own_fault` where it counts against their retry limit, and then
-    `why`, `code`, `node` and `rank` are those of a `Failure`."""
+    """Jobs lost their accelerators and fell back to `steps`; `own_fault` where it counts against their retry limit. `why`,
+    `code`, `node` and `rank` are those of a `Failure`, where something is known of it."""
 
     time: float
     jobs: Ints

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Failure:
     """`code` is an exit status, or below 0 the signal that ended it, 0 where there is neither; `node` is its number, or -1;
-    `rank` is the worker's who failed first."""
+    `rank` is the worker's who failed first; `start` is which of the job's starts it was, from 1, or 0 where nobody knows."""
 
     why: str = ""
     code: int = 0
     node: int = -1
     rank: int = 0
+    start: int = 0
 
     @property
     def facts(self) -> tuple[tuple[str, float | str], ...]:

@@ -282,6 +282,7 @@ class RoundPlan:
     launches: Launches = field(default_factory=lambda: NO_LAUNCHES)
     routes: Routes = field(default_factory=lambda: NO_ROUTES)  # that are new: of who is launched, or goes on where it is
     # What follows is for people and for the loop; it is not part of the journal.
+    seen_s: float | None = field(default=None, compare=False)  # what happened later it knows nothing of; None: than `time`
     holds_until: float | None = field(default=None, compare=False)
     revisit: float = field(default=math.inf, compare=False)
     free: tuple[int, ...] = field(default=(), compare=False)  # accelerators left by type

@@ -69,7 +69,12 @@ class Reason:
     def text(self) -> str:
         """The sentence alone, for people who need not know of stages."""
         facts = {name: fact if isinstance(fact, str) else _Number(fact) for name, fact in self.facts}
-        return _TEXT[self.code].format(**facts)
+        return _TEXT[self.code].format(**facts) + (f"; failed {facts['failed']}" if "failed" in facts else "")
+
+    def after_failure(self, failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
+        """The same of a job whose last try failed, and that says so too."""
+        (_, how), *facts = _told(failure, node, "no more is known")
+        return Reason(self.by, self.code, (*self.facts, ("failed", f"in try {failures} of {tries}: {how}"), *facts))
 
     def __str__(self) -> str:
         return f"{self.by}: {self.text}"

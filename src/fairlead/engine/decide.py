@@ -76,6 +76,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     plan = filled(
         RoundPlan,
         time=view.time,
+        seen_s=None,
         refused=refused,
         admitted=admitted.jobs,
         ended=ended,
@@ -101,11 +102,11 @@ def _lesson(view: Snapshot, stages: Stages) -> Lesson | None:
     return None if learn is None else learn(view)
 
 
-def why_waiting(plan: RoundPlan, number: int, job: Job, view: Snapshot) -> Reason:
-    """Why a job that is alive does not run after this plan; every waiting job has an answer."""
+def why_waiting(plan: RoundPlan | None, number: int, job: Job, view: Snapshot) -> Reason:
+    """Why a job that is alive does not run after this plan, or before the first; every waiting job has an answer."""
     if (waits := view.waits.get(number)) is not None:
         return Unplaced.after(", ".join(_name(view, other) for other in waits.unfinished or (waits.lost,)))
-    if _not_yet_seen(plan, number, view):
+    if plan is None or _not_yet_seen(plan, number, view):
         return Unplaced.next_decision()
     known = plan.reasons.get(number)
     if known is not None:
@@ -129,8 +130,11 @@ def _not_yet_seen(plan: RoundPlan, number: int, view: Snapshot) -> bool:
     """Whether a job has come, or come back to the line, since the plan was made; who was launched by it has come back."""
     if number in plan.launches.jobs:
         return True
+    if number in plan.suspended:
+        return False
+    seen_s = plan.time if plan.seen_s is None else plan.seen_s
     since_s = (jobs.waiting_since_s[jobs.number == number] for jobs in (view.jobs, view.queued))
-    return any(bool((column > plan.time).any()) for column in since_s)
+    return any(bool((column > seen_s).any()) for column in since_s)
 
 
 def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:

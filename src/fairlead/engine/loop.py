@@ -150,7 +150,8 @@ class Loop:
     def _step_aside(self, aside: Aside) -> RoundPlan | None:
         """One decision for the start of a round, made elsewhere. What happens meanwhile is recorded; of the plan, what it has
         made impossible is left out. Where a stage fails, nothing changes. None where nobody wants the decision any more."""
-        moment, stages, memo = max(self.backend.now, self._wake_s), self.stages, self.state.memo
+        seen_s, stages, memo = self.backend.now, self.stages, self.state.memo
+        moment = max(seen_s, self._wake_s)
         view = self._view(moment).detached()
         made, overtaken = aside.begin(lambda: self._sound(view, memo, stages)), False
         decision: Decision | None = None
@@ -173,7 +174,7 @@ class Loop:
             overtaken = overtaken or bool(happened)
         now = self.backend.now
         plan, left = decision
-        plan = still_possible(plan, self.state.snapshot(now))
+        plan = still_possible(replace(plan, seen_s=seen_s), self.state.snapshot(now))
         if overtaken:  # what happened is not in the view, so there is another look, whatever the policy promised
             plan = replace(plan, holds_until=now)
         return self._act(plan, left)

@@ -22,6 +22,7 @@ def still_possible(plan: RoundPlan, view: Snapshot) -> RoundPlan:
     return replace(
         plan,
         time=view.time,
+        seen_s=plan.time if plan.seen_s is None else plan.seen_s,
         refused=tuple((number, reason) for number, reason in plan.refused if number in queued),
         admitted=admitted,
         ended=ended,

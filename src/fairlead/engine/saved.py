@@ -138,7 +138,7 @@ def _state(arrays: Arrays) -> State:
         raise ValueError("its events are not where they should be")
     state = State(opened.cluster)
     state.time, state.any_min_run, state.lessons = about["time"], about["any_min_run"], about["lessons"]
-    state.scheduler, state.memo, state.learned = opened.scheduler, memo.memo, learned.facts
+    state.scheduler, state.memo = opened.scheduler, memo.memo
     state.journal = opened.journal
     state.refusals, state.routes = dict(planned.plan.refused), planned.plan.routes
     state.last_failure = {int(number): Failure(*how) for number, how in about.get("last_failure", {}).items()}
@@ -149,6 +149,7 @@ def _state(arrays: Arrays) -> State:
     for block in ("ints", "floats"):
         for name, column in zip(about[block], arrays[block]):
             state.store.arrays[name][:size] = column
+    state.learned = state.without_the_ended(learned.facts)  # of which earlier versions kept some
     for name, column in zip(about["metrics"], arrays["metrics"]):
         state.store.metric(name)[:size] = column
     state.weighted, state.given = bool((state.store.arrays["weight"][:size] != 1.0).any()), about.get("given", True)

@@ -20,7 +20,7 @@ from fairlead.core.inference import Routes
 from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
 from fairlead.core.losses import LOSS, note_losses
 from fairlead.core.operands import NO, ONE, ZERO, moment
-from fairlead.core.plan import NO_FACTS, Launches
+from fairlead.core.plan import NO_FACTS, Facts, Launches
 from fairlead.core.reasons import Code
 from fairlead.core.snapshot import Names
 from fairlead.core.usage import SEEN
@@ -147,11 +147,14 @@ class State(Known):
         self.memo = event.memo
 
     def _learned(self, event: ev.FactsLearned) -> None:
-        phase = self.store.arrays["phase"]
-        late = [n for n in map(about_whom, event.facts) if n is not None and n in self.job_of and phase[n] > RUNNING]
-        self.learned = {**self.learned, **without_jobs(event.facts, late)}
+        self.learned = {**self.learned, **self.without_the_ended(event.facts)}
         self.lessons += 1
         self._blank = None
+
+    def without_the_ended(self, facts: Facts) -> Facts:
+        """Less those about jobs that have ended."""
+        phase, about = self.store.arrays["phase"], map(about_whom, facts)
+        return without_jobs(facts, [n for n in about if n is not None and n in self.job_of and phase[n] > RUNNING])
 
     def _planned(self, event: ev.RoundPlanned) -> None:
         plan, now = event.plan, moment(event.plan.time)
@@ -231,12 +234,13 @@ class State(Known):
         self._remember(a["settled_accelerator_s"][event.jobs])
 
     def _failed(self, event: ev.JobsFailed) -> None:
-        failure = self._failure(event)
+        self._check_failure(event)
         self._end(event.jobs, event.at, FAILED)
-        self.last_failure.update(dict.fromkeys(event.jobs.tolist(), failure))
+        self._note_failure(event, event.jobs)
 
     def _interrupted(self, event: ev.JobsInterrupted) -> None:
-        a, failure = self.store.arrays, self._failure(event)
+        self._check_failure(event)
+        a = self.store.arrays
         hit = a["held"][event.jobs] > 0  # who was suspended or ended meanwhile has nothing to lose
         jobs = event.jobs[hit]
         self._go(jobs, WAITING)
@@ -245,14 +249,13 @@ class State(Known):
         if event.own_fault:  # also of who failed while it was suspended
             tried = event.jobs[a["phase"][event.jobs] <= RUNNING]
             a["failures"][tried] += 1
-            self.last_failure.update(dict.fromkeys(tried.tolist(), failure))
+            self._note_failure(event, tried)
 
     # What the above are made of.
 
-    def _failure(self, event: ev.JobsFailed | ev.JobsInterrupted) -> Failure:
+    def _check_failure(self, event: ev.JobsFailed | ev.JobsInterrupted) -> None:
         if event.node != -1:
             self._check_node(event.node)
-        return Failure(event.why, event.code, event.node, event.rank)
 
     def _go(self, jobs: Ints, new: int) -> None:
         phase = self.store.arrays["phase"]
@@ -261,6 +264,11 @@ class State(Known):
             wrong = int(jobs[int((~legal).argmax())])
             check_transition(self.job_of[wrong].name, Phase(int(phase[wrong])), Phase(new))
         phase[jobs] = _PHASE[new]
+
+    def _note_failure(self, event: ev.JobsFailed | ev.JobsInterrupted, jobs: Ints) -> None:
+        starts = self.store.arrays["starts"][jobs]
+        for number, start in zip(jobs.tolist(), starts.tolist()):
+            self.last_failure[number] = Failure(event.why, event.code, event.node, event.rank, start)
 
     def _keep_progress(self, jobs: Ints, time: Floats) -> None:
         """What jobs have done up to a second is where they go on from."""

@@ -20,12 +20,11 @@ def why_not_running(state: State, plan: RoundPlan | None, number: int, now: floa
         return None if failure is None else Unplaced.failed(failure, *_tries(state, number), node_of(state, failure))
     if phase not in (Phase.QUEUED, Phase.WAITING):
         return None
-    reason = Unplaced.next_decision()
-    if plan is not None:
-        reason = why_waiting(plan, number, state.job_of[number], state.snapshot(max(now, state.time)))
-    if failure is not None and reason.code is Code.NEXT_DECISION:
-        return Unplaced.tried_again(failure, *_tries(state, number), node_of(state, failure))
-    return reason
+    reason = why_waiting(plan, number, state.job_of[number], state.snapshot(max(now, state.time)))
+    if failure is None or failure.start != state.store.arrays["starts"][number]:  # it has run since
+        return reason
+    about = (failure, *_tries(state, number), node_of(state, failure))
+    return Unplaced.tried_again(*about) if reason.code is Code.NEXT_DECISION else reason.after_failure(*about)
 
 
 def node_of(state: State, failure: Failure) -> str:

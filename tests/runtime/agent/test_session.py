@@ -17,7 +17,7 @@ from fairlead.runtime.agent.accelerators import Accelerators
 from fairlead.runtime.agent.session import Agent
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.hub import Hub
-from fairlead.runtime.messages import METHOD, SERVICE, Welcome, decode, encode
+from fairlead.runtime.messages import METHOD, SERVICE, Heard, Orders, Welcome, Words, decode, encode
 from fairlead.runtime.orders import Ended, Kill, Metric, Order, Revoke
 from fairlead.testing.builders import cluster
 
@@ -100,6 +100,23 @@ def test_an_agent_that_gets_no_answers_for_its_whole_term_tries_anew(tmp_path: P
     asyncio.run(scene())
 
 
+def test_a_folder_that_cannot_be_made_is_not_the_jobs_fault(tmp_path: Path) -> None:
+    (tmp_path / "afile").touch()
+
+    async def scene() -> None:
+        hub, ears = listening()
+        server, port = await hub.serve("127.0.0.1:0")
+        async with agent_of(tmp_path / "agent", hub.cluster.nodes[0].name, port), asyncio.timeout(PATIENCE_S):
+            await ears.joins.wait()
+            hub.send(0, order(checkpoints=str(tmp_path / "afile" / "1")))
+            end = await ears.words.get()
+            assert (end.code, end.yielded) == (126, True)
+            assert "afile" in end.why
+        await server.stop(0)
+
+    asyncio.run(scene())
+
+
 LAST_WORDS = """
 import os, time
 while not os.path.exists({go!r}):
@@ -130,6 +147,55 @@ def test_what_a_job_said_last_while_nobody_listened_is_told_with_its_end(tmp_pat
             while not isinstance(said[-1], Ended):
                 said.append(await ears.words.get())
             assert said[-2:] == [Metric(1, 1, "loss", 0.125), Ended(1, 1, 0, False, 0, 0)]
+        await server.stop(0)
+
+    asyncio.run(scene())
+
+
+SAYS_ONCE = """
+import os, signal
+with open(os.environ["FAIRLEAD_REPORTS"], "a") as reports:
+    print('{"batch.largest": 512}', file=reports)
+while True:
+    signal.pause()
+"""
+
+
+def test_what_a_job_says_once_is_said_again_until_it_is_heard(tmp_path: Path) -> None:
+    """Two streams end before they answer; the third answers, and ends the job; the fourth hears of that alone."""
+
+    async def scene() -> None:
+        said = asyncio.Queue[Any]()
+        streams = iter(range(4))
+
+        async def breaks(requests: Any, context: Any) -> Any:
+            words, stream = aiter(requests), next(streams)
+            await anext(words)
+            yield encode(Welcome(30.0))
+            if stream == 0:
+                yield encode(Orders((order(SAYS_ONCE),)))
+            async for data in words:
+                message = decode(data)
+                if not isinstance(message, Words) or not any(isinstance(word, Metric | Ended) for word in message.told):
+                    continue
+                said.put_nowait([word for word in message.told if isinstance(word, Metric | Ended)])
+                if stream == 2 and isinstance(message.told[0], Metric):
+                    yield encode(Heard(message.sequence))
+                    yield encode(Orders((Kill(1, 1),)))
+                else:
+                    return
+
+        server = grpc.aio.server()
+        handler = grpc.stream_stream_rpc_method_handler(breaks)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with agent_of(tmp_path, "here", port), asyncio.timeout(PATIENCE_S):
+            for _ in range(3):
+                assert await said.get() == [Metric(1, 1, "batch.largest", 512.0)]
+            for _ in range(2):
+                (end,) = await said.get()
+                assert isinstance(end, Ended)
         await server.stop(0)
 
     asyncio.run(scene())

@@ -13,6 +13,7 @@ from workshop import FOR_EVER, LEASED, STUBBORN, Node, order
 
 from fairlead.client.page import Field, Page
 from fairlead.runtime.agent.processes import Process, look, send
+from fairlead.runtime.agent.records import Stop
 from fairlead.runtime.agent.settings import Settings
 from fairlead.runtime.orders import Extend, Wants
 
@@ -302,6 +303,20 @@ def test_who_never_looked_at_its_lease_leaves_at_once_when_everything_is_to_stop
     assert (end.yielded, end.saved) == (True, end.steps), "it was told on its page alone"
     node.clock.passes(4)
     assert node.ended(ignores).why == "killed 3 s after it was asked to stop"
+
+
+def test_who_was_asked_before_it_looked_at_its_lease_leaves_too_when_everything_is_to_stop(node: Node) -> None:
+    asked, works = node.starts(order(FOR_EVER)), node.starts(order(STUBBORN, job=2, cooperative=False, grace_s=20))
+    for launch in (asked, works):
+        node.revoke(launch)
+        assert not Stop.read(node.directory(launch)).signalled
+    node.supervisor.stop_all(10.0)
+    stops = [Stop.read(node.directory(launch)) for launch in (asked, works)]
+    assert [stop.signalled for stop in stops] == [True, False], "of who knows no lease it is not told apart"
+    assert [stop.deadline for stop in stops] == [node.clock.now + 10.0] * 2
+    assert node.ended(asked).yielded
+    node.clock.passes(11)
+    assert node.ended(works).why == "killed 10 s after it was asked to stop"
 
 
 def test_an_agent_whose_lease_ran_out_stops_everything_by_itself(node: Node) -> None:

@@ -133,6 +133,19 @@ def test_who_has_converged_is_done_and_may_save_before_it_leaves():
     scene.check()
 
 
+def test_a_launch_that_its_node_could_not_prepare_costs_no_try():
+    scene = Scene()
+    scene.join()
+    scene.job("a", steps=100.0, retry_limit=0)
+    scene.at(0.0)
+    scene.live.tell(0, [Ended(0, 1, 126, True, 0, 0, "/full: No space left on device")])
+    assert [order.generation for _, order in scene.at(10.0)] == [2]
+    assert scene.loop.state.store.arrays["failures"][0] == 0
+    (told,) = [event for event in scene.journal if isinstance(event, ev.JobsInterrupted)]
+    assert (told.own_fault, told.why) == (False, "/full: No space left on device")
+    scene.check()
+
+
 def test_submissions_are_answered_when_they_are_in_the_journal():
     scene = Scene()
     scene.job("a")

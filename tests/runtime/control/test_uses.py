@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from test_live import Scene
@@ -80,6 +82,31 @@ def test_what_was_seen_before_a_launch_and_is_not_told_is_dropped():
     measures.see(0, {BUSY: 0.4, TAKEN_GB: 7.0})
     measures.launched(0)
     assert measures.told(2.0) == []
+
+
+def test_every_beat_counts_also_while_nothing_else_happens():
+    scene = Scene()
+    scene.join()
+    scene.job("a", steps=1e6)
+    scene.at(0.0)
+    for _ in range(FEWEST):
+        scene.live.see(0, Beat((0.4, 0.0), (7.0, 0.0)))
+    scene.at(60.0)
+    scene.at(62.0)
+    assert scene.loop.state.snapshot(scene.second).jobs.metric(BUSY).tolist() == pytest.approx([0.4])
+    scene.check()
+
+
+def test_a_beat_wakes_who_waits_for_something_to_happen():
+    scene = Scene()
+    scene.join()
+    scene.at(0.0)
+    lest_it_waits_for_ever = threading.Timer(20.0, scene.live.stop)
+    lest_it_waits_for_ever.start()
+    scene.live.see(0, Beat((0.4, 0.0), (7.0, 0.0)))
+    scene.live.wait(3600.0, 0.0)
+    lest_it_waits_for_ever.cancel()
+    assert not scene.live.stopped
 
 
 def test_what_was_seen_takes_the_place_of_what_was_predicted():

@@ -98,14 +98,18 @@ class Launched:
         grace_s = self.record.grace_s if grace_s is None else grace_s
         signalled = for_good and self.record.cooperative and all(_idle(worker.standing) for worker in self.workers)
         stop = Stop(now + grace_s, f"killed {grace_s:g} s after it was asked to stop", asked=True, signalled=signalled)
-        if self._stop is not None and self._stop.asked:
-            if stop.deadline < self._stop.deadline:
-                self._stop_by(stop)
+        before = self._stop
+        if before is not None and before.asked:
+            nearer = stop if stop.deadline < before.deadline else before
+            signalled = signalled and not before.signalled
+            if signalled or nearer is stop:
+                self._stop_by(replace(nearer, signalled=signalled or before.signalled))
+            if signalled:
+                self._ask()
             return
-        self._stop_by(stop if self._stop is None else replace(stop, deadline=min(stop.deadline, self._stop.deadline)))
+        self._stop_by(stop if before is None else replace(stop, deadline=min(stop.deadline, before.deadline)))
         if signalled or not self.record.cooperative:
-            for worker in self.workers:
-                worker.ask()
+            self._ask()
         elif self.workers[0].record.rank == 0:
             self.workers[0].revoke()
 
@@ -231,6 +235,10 @@ class Launched:
     def _first_failed(self) -> Worker | None:
         failed = [(worker.exit.at_ns, worker) for worker in self.workers if worker.exit is not None and worker.exit.code != 0]
         return min(failed, key=lambda pair: pair[0])[1] if failed else None
+
+    def _ask(self) -> None:
+        for worker in self.workers:
+            worker.ask()
 
     def _stop_by(self, stop: Stop) -> None:
         self._stop = stop

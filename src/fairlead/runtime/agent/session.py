@@ -17,6 +17,7 @@ import grpc
 
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.agent.deliveries import REFUSED, Deliveries
+from fairlead.runtime.agent.faults import RuntimeFault
 from fairlead.runtime.agent.files import write_whole
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.agent.telling import Telling
@@ -101,7 +102,7 @@ class Agent:
         self._telling = Telling()
         self._sequence = 0
         self._unheard: dict[int, tuple[Told, ...]] = {}
-        self._unanswered: dict[int, list[Metric]] = {}  # said in this stream, which may be dead
+        self._unanswered: dict[int, list[Metric]] = {}  # said into a stream that may be dead
         self._deliveries = Deliveries(self.supervisor)
         self._next_sweep = self.clock() + SWEEP_S
         self._asked: list[float] = []  # when the beats were sent that have no answer yet
@@ -208,9 +209,10 @@ class Agent:
                 self._work_for(message.journal)
                 self._term, self._grace_s = LeaseTerm(message.term_s), message.grace_s
                 self._renewed()
+                if in_doubt := self._in_doubt():  # before any end: what is said of a job after that is not listened to
+                    said.put(self._numbered(in_doubt))
                 for sequence, told in self._unheard.items():
-                    said.put(Words(sequence, (*self._lost_before(told), *told)))
-                self._unanswered = {}
+                    said.put(Words(sequence, told))
                 self._ask(self._deliveries.again(), said)
             elif isinstance(message, OtherJournal):
                 raise _Other(message.journal)
@@ -274,7 +276,9 @@ class Agent:
                 self.supervisor.kill(order)
         except FairleadError as problem:
             log.error("order refused: %s", problem)
-            return Ended(order.job, order.generation, REFUSED, False, 0, 0, str(problem)) if isinstance(order, Launch) else None
+            left = isinstance(problem, RuntimeFault)  # the node failed it, such as by a folder that cannot be made
+            ended = Ended(order.job, order.generation, REFUSED, left, 0, 0, str(problem))
+            return ended if isinstance(order, Launch) else None
         return None
 
     def _look(self, *, listened_to: bool = True) -> list[Told]:
@@ -295,7 +299,8 @@ class Agent:
         return [*told, *self._telling.of(self.supervisor.poll(), self.clock(), listened_to=listened_to)]
 
     def _numbered(self, told: list[Told]) -> Words:
-        """Ends are kept until they are heard, with the last words of who ended; the rest is out of date soon."""
+        """Ends are kept until they are heard, with the last words of who ended, and so are metrics, which may be said once; the
+        rest is out of date soon."""
         self._sequence += 1
         ended = {(word.job, word.generation) for word in told if isinstance(word, Ended)}
         if ended:
@@ -304,11 +309,11 @@ class Agent:
             self._unanswered[self._sequence] = metrics
         return Words(self._sequence, tuple(told))
 
-    def _lost_before(self, told: tuple[Told, ...]) -> list[Metric]:
-        """The last words of these that were said into a stream that nobody listened to any more."""
-        ended = {(word.job, word.generation) for word in told}
+    def _in_doubt(self) -> list[Told]:
+        """Metrics that were said and that perhaps nobody heard, the last of each name, to be said again."""
         last = {(one.job, one.generation, one.name): one for words in self._unanswered.values() for one in words}
-        return [one for one in last.values() if (one.job, one.generation) in ended]
+        self._unanswered = {}
+        return list(last.values())
 
     def _renewed(self) -> None:
         """The lease counts from when the answered beat was sent, not from when the answer came."""

@@ -79,7 +79,7 @@ class Hearing:
                 events.append(self._progressed(end.job, done, 0.0, now))
             elif end.fate is Fate.LOST:
                 known.at(done, 0.0, now)
-                events.append(ev.JobsInterrupted(now, one, saved))
+                events.append(ev.JobsInterrupted(now, one, saved, False, *(_how(end) if end.code else ())))
             elif end.fate is Fate.FAILED:
                 known.at(done, 0.0, now)
                 known.failures += 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,12 @@ from fairlead.runtime.orders import Ended, Order, Task, Told
 
 LOOK_WITHIN_S = 30.0
 """So long whoever wants to look at the state waits for it."""
+
+SEE_EVERY_S = 1.0
+"""What agents see of accelerators is gathered so long: they are many, and each look goes over all launches."""
+
+MOST_BEATS = 20_000
+"""That are gathered while nobody looks, such as when the journal is away; the oldest go first."""
 
 
 class Busy(FairleadError):
@@ -71,7 +78,8 @@ class Live:
         self._limits = Limits()
         self._measures = Measures()
         self._uses = Uses()
-        self._seen: dict[int, Beat] = {}  # by node, what its agent saw last of its accelerators
+        self._seen: deque[tuple[int, Beat]] = deque(maxlen=MOST_BEATS)  # by nodes, what agents saw of their accelerators
+        self._see_s = -math.inf  # when that is looked at again
         self._hearing = Hearing(self._jobs, self.launches, self._limits, self._measures, self._uses, self._send)
         self._done: set[int] = set()  # jobs that had finished before a restart, and may be saving still
         self._present: set[int] = set()  # nodes that are up, as the state knows it
@@ -95,6 +103,7 @@ class Live:
         return self._next(until)
 
     def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
+        self._look_at_uses()  # of who was there before
         for job in plan.ended.tolist():  # it is done, and what it has learned is worth keeping: it may save
             self._send(self.launches.revoke(job))
             self._hearing.forget(job)
@@ -269,8 +278,10 @@ class Live:
         self.inbox.ring(Request(happen, lambda events: answered()))
 
     def see(self, node: int, beat: Beat) -> None:
-        """What an agent sees of its accelerators; looked at when something happens, as it does wherever jobs run."""
-        self._seen[node] = beat
+        """What an agent sees of its accelerators: every beat counts, also while nothing else happens."""
+        self._seen.append((node, beat))
+        if len(self._seen) == 1:
+            self.wake()
 
     @property
     def stopped(self) -> bool:
@@ -288,29 +299,39 @@ class Live:
 
     def _next(self, until: float) -> list[ev.Event]:
         """What happens next, or nothing up to a second."""
-        until = min(until, self._limits.soonest, self._measures.due_s)
+        until = min(until, self._limits.soonest, self._measures.due_s, self._see_s if self._seen else math.inf)
         self.lock.release()
         try:
             requests = self.inbox.taken(until, self.clock.now)
         finally:
             self.lock.acquire()
+        if self._seen and self.now >= self._see_s:
+            self._look_at_uses()
         happened: list[ev.Event] = []
         for request in requests:
             events = request.happen(self.now)
             happened += events
             self.inbox.told(request, events)
-        self._look_at_uses()
         if self.now >= self._measures.due_s:
             happened += self._measures.told(self.now)
         return happened + self._overrun()
 
     def _look_at_uses(self) -> None:
-        if not self._seen:
-            return
-        seen, self._seen = self._seen, {}
-        for job, use in self._uses.see(seen, self.launches.everybody()):
-            if job in self._jobs:
-                self._measures.see(job, use, self._jobs[job].job.user)
+        """All beats that were gathered, of each node in their order."""
+        self._see_s = self.now + SEE_EVERY_S
+        turns: list[dict[int, Beat]] = []
+        count = Counter[int]()
+        while self._seen:
+            node, beat = self._seen.popleft()
+            if count[node] == len(turns):
+                turns.append({})
+            turns[count[node]][node] = beat
+            count[node] += 1
+        runs = self.launches.everybody()
+        for beats in turns:
+            for job, use in self._uses.see(beats, runs):
+                if job in self._jobs:
+                    self._measures.see(job, use, self._jobs[job].job.user)
 
     def _overrun(self) -> list[ev.Event]:
         """Whoever has used its time limit up has failed, and is killed when that is in the journal."""

@@ -69,7 +69,7 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
     if flags := flags_of(job, regimes, overran):
         record["flags"] = list(flags)
     if (failure := state.last_failure.get(number)) is not None:
-        where = {"node": node_of(state, failure), "rank": failure.rank}
+        where = {"node": node_of(state, failure), "rank": failure.rank, "launch": failure.start}
         record["last_failure"] = {"why": failure.why, **dict(failure.facts), **where}
     reason = why(loop, number, now)
     if reason is not None:
