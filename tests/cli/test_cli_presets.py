@@ -64,6 +64,7 @@ def test_what_does_not_go_together_is_told():
     assert "either --config FILE or --preset NAME" in refused("simulate", "--preset", "las", "--config", "mine.yaml")
     assert "either --config FILE or --preset" in refused("up", "--preset", "las", "--config", "mine.yaml")
     assert "either --config FILE or --placement" in refused("up", "--placement", "spread", "--config", "mine.yaml")
+    assert "either --config FILE or --round" in refused("up", "--round", "5", "--config", "mine.yaml")
 
 
 def test_a_wrong_name_keeps_a_cluster_from_starting():

@@ -68,13 +68,19 @@ class Asked:
     placement: str | None
 
     def scheduler(self, usual_round_s: float) -> SchedulerConfig:
-        for name in ("preset", "admission", "placement"):
-            if self.config is not None and getattr(self, name) is not None:
-                raise InputError("command line", f"either --config FILE or --{name}", field=name, value=getattr(self, name))
+        for name, value in self._said().items():
+            if self.config is not None:
+                raise InputError("command line", f"either --config FILE or --{name}", field=name, value=value)
         asked = read_scheduler(self.config) if self.config is not None else self._spelled(usual_round_s)
         compose(asked.to_data())  # names and parameters are checked before any process is started
         check_keepable(asked.to_data())
         return asked
+
+    def _said(self) -> dict[str, object]:
+        """What was asked for option by option."""
+        spoken = (("preset", self.preset), ("policy", self.policy), ("round", self.round_s))
+        parts = (("admission", self.admission), ("placement", self.placement))
+        return {name: value for name, value in (*spoken, *parts) if value is not None}
 
     def _spelled(self, usual_round_s: float) -> SchedulerConfig:
         base = scheduler_of({"preset": self.preset} if self.preset else {"policy": "las", "rounds": usual_round_s}, "--preset")

@@ -154,7 +154,8 @@ async def _serve(
     note(f"people: {scheme}://{http}/docs   agents: {agents}   journal: {getattr(journal, 'where', places.kept)}")
     begun(f"{scheme}://{http}", agents)
     if state is not None and keeping.config is None:
-        note(f"scheduler: {scheduler_of(plane.scheduled).label}, as in the journal")
+        kept = scheduler_of(plane.scheduled)
+        note(f"scheduler: {kept.label}, rounds of {kept.round_s:g} s, as in the journal; `fairlead scheduler set` changes it")
     # Left to itself, it would let the process die of a signal before the loop has ended.
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
 
