@@ -32,8 +32,8 @@ demo: setup
 	@echo
 	@echo "Open $(OUT)/demo.html in a browser: tables, distributions, use over time, a Gantt chart to zoom, every job."
 	@echo "Then try, with . $(BIN)/activate:"
-	@echo "  fairlead resimulate $(OUT)/demo.jsonl --policies las,tiresias   the jobs you just saw, under policies of your choice"
-	@echo "  fairlead up                                             a cluster that stays; README.md says what to submit"
+	@echo "  fairlead resimulate $(OUT)/demo.jsonl --policies las,tiresias    # the jobs you just saw, under policies of your choice"
+	@echo "  fairlead up    # a cluster that stays; README.md says what to submit"
 
 test: lint types imports unit
 

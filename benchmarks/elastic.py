@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import fairlead.policies.pollux as pollux
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.events import Memo

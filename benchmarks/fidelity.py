@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster

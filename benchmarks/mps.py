@@ -10,23 +10,19 @@ extra `nvml`, and of the extra `cluster` grpcio and prometheus-client."""
 from __future__ import annotations
 
 import argparse
-import asyncio
-import importlib.util
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from one_card import PATIENCE_S, agent_of, lacking, machine_here, passed_on, plane_on, until
 
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
@@ -35,9 +31,7 @@ from fairlead.core.events import Memo
 from fairlead.core.job import ENDED, Phase
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.journal import MemoryJournal
 
-PATIENCE_S = 120.0
 WARM_UP_S = 3.0
 DAEMON = "nvidia-cuda-mps"
 
@@ -85,28 +79,20 @@ class Scene:
 
     @contextmanager
     def running(self, names: list[str], width: int) -> Iterator[Any]:
-        with _plane(Cluster.parse(self.machine)) as (plane, port):
-            agent = self._agent(plane.cluster.nodes[0].name, port)
-            try:
-                _until(lambda: bool(plane.hub.connected), "the agent to connect", self._log)
-                self._submit(plane, names, width)
-                yield plane
-            finally:
-                agent.send_signal(signal.SIGTERM)
-                agent.wait(timeout=PATIENCE_S)
-
-    def _agent(self, node: str, port: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--node", node]
-        command += ["--control", f"127.0.0.1:{port}", "--root", str(self.folder / "agent")]
-        with (self.folder / "agent.log").open("ab") as log:
-            return subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+        scheduler = SchedulerConfig.from_data({"policy": "fifo", "estimation": "measured", "rounds": 1})
+        stages = replace(scheduler.build(None), policy=Together())
+        with (
+            plane_on(Cluster.parse(self.machine), scheduler.to_data(), stages) as (plane, port),
+            agent_of(plane, port, self.folder, self.environment),
+        ):
+            self._submit(plane, names, width)
+            yield plane
 
     def _submit(self, plane: Any, names: list[str], width: int) -> None:
         from fairlead.runtime.tasks import TaskSpec
 
         run = [sys.executable, str(self.folder / "job.py"), str(width)]
-        paths = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-        tasks = [TaskSpec(name=name, run=run, directory=str(self.folder), env=paths, retries=0) for name in names]
+        tasks = [TaskSpec(name=name, run=run, directory=str(self.folder), env=passed_on(), retries=0) for name in names]
         plane.live.submit_jobs([task.job(task.name, "benchmark", ()) for task in tasks], lambda events: None)
 
     def printed(self, number: int) -> str:
@@ -125,33 +111,6 @@ class Scene:
         return (self.folder / "agent.log").read_text()[-2000:]
 
 
-@contextmanager
-def _plane(cluster: Cluster) -> Iterator[tuple[Any, int]]:
-    """In a thread of its own, with an event loop of its own."""
-    from fairlead.runtime.control.plane import Plane
-
-    scheduler = SchedulerConfig.from_data({"policy": "fifo", "estimation": "measured", "rounds": 1})
-    stages = replace(scheduler.build(None), policy=Together())
-    plane = Plane(cluster, scheduler.to_data(), lambda data: stages, MemoryJournal())
-    up, over, ports = threading.Event(), threading.Event(), list[int]()
-
-    async def work() -> None:
-        ports.append(await plane.start())
-        up.set()
-        await asyncio.to_thread(over.wait)
-        await plane.stop()
-
-    thread = threading.Thread(target=lambda: asyncio.run(work()), daemon=True)
-    thread.start()
-    if not up.wait(PATIENCE_S):
-        raise FairleadError("the control plane did not begin")
-    try:
-        yield plane, ports[0]
-    finally:
-        over.set()
-        thread.join(PATIENCE_S)
-
-
 def measure(scene: Scene, names: list[str], seconds: float, width: int) -> dict[str, Any]:
     """Steps per second of each while all of them run, and what the agent and MPS say meanwhile."""
     with scene.running(names, width) as plane:
@@ -162,7 +121,7 @@ def measure(scene: Scene, names: list[str], seconds: float, width: int) -> dict[
                 raise FairleadError(f"a job has ended:\n{''.join(scene.printed(n) for n in range(len(names)))[-2000:]}")
             return all(len(scene.marks(number)) > 2 for number in range(len(names)))
 
-        _until(all_go, "all jobs to train", scene._log)
+        until(all_go, "all jobs to train", scene._log)
         time.sleep(WARM_UP_S)
         begin = time.monotonic()
         busy, memory = list[float](), list[float]()
@@ -210,35 +169,22 @@ def _processes(name: str) -> list[str]:
     return sorted(found)
 
 
-def _until(reached: Callable[[], bool], what: str, log: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not reached():
-        if time.monotonic() > deadline:
-            raise FairleadError(f"waited in vain for {what}\n{log()}")
-        time.sleep(0.2)
-
-
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seconds", type=float, default=10.0, help="that are measured of each case")
     options.add_argument("--width", type=int, default=2048, help="of the network's layers")
     options.add_argument("--out", type=Path, help="write the figures there, as JSON")
     chosen = options.parse_args()
-    needed = {"torch": "torch", "pynvml": "nvidia-ml-py", "grpc": "grpcio", "prometheus_client": "prometheus-client"}
-    absent = [package for module, package in needed.items() if importlib.util.find_spec(module) is None]
-    if absent:
-        print(f"this needs {', '.join(absent)}: pip install 'fairlead[cluster,nvml,torch]'", file=sys.stderr)
+    if absent := lacking():
+        print(absent, file=sys.stderr)
         return 2
-    from fairlead.runtime.agent.accelerators import Accelerators
     from fairlead.runtime.agent.sharing import CONTROL
 
     try:
-        found = Accelerators.found()
+        machine = machine_here()
     except FairleadError as problem:
         print(f"this needs an NVIDIA GPU: {problem}", file=sys.stderr)
         return 2
-    machine = f"1x{found.type_name}:{len(found)}"
-    found.close()
     with_mps = dict(os.environ)
     without = {**with_mps, "PATH": "/nowhere"}  # so that the agent finds no daemon; everything else is called by its path
     cases = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.backends.world import Costs, World
+from fairlead.backends.costs import Costs
+from fairlead.backends.world import World
 from fairlead.core.holdings import ragged
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.sessions import History, Requests
 from fairlead.backends.simulated import Simulated
-from fairlead.backends.world import Costs, World
+from fairlead.backends.world import World
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
@@ -91,6 +92,39 @@ def test_a_replica_that_never_came_up_served_nobody():
     assert told(ev.NodeLost(60.0, 1)).windows == ()
     late = told(again, up, finished(60.0))
     assert (late.windows, late.plan.servers[0].residents[0].batch) == (((40.0, 60.0),), 16)
+
+
+def moved(second: float, *places: int) -> ev.RoundPlanned:
+    launch = Launches(ONE, ONE * 0, np.array([0, len(places)]), np.array(places))
+    routes = {0: Route(places, (1.0,) * len(places), 8, 10.0)}
+    return ev.RoundPlanned(RoundPlan(second, suspended=ONE, launches=launch, routes=routes))
+
+
+def going(second: float, since: float, rate: float = 1.0) -> ev.ProgressReported:
+    return ev.ProgressReported(second, ONE, np.zeros(1), np.full(1, rate), np.array([since]))
+
+
+def test_replicas_that_stay_go_on_while_others_start():
+    wider = (UP, moved(30.0, 0, 1), going(30.0, 40.0))
+    assert told(*wider, finished(60.0)).windows == ((0.0, 60.0), (40.0, 60.0))
+    assert told(*wider, moved(50.0, 1), going(50.0, 55.0), finished(60.0)).windows == ((0.0, 50.0), (40.0, 60.0))
+    assert told(UP, moved(30.0, 1), going(30.0, 40.0), finished(60.0)).windows == ((0.0, 30.0), (40.0, 60.0))
+
+
+def test_replicas_that_have_not_started_serve_nobody_whatever_comes_between():
+    wider = (UP, moved(30.0, 0, 1), going(30.0, 40.0))
+    assert told(*wider, ev.JobsInterrupted(35.0, ONE, np.zeros(1)), ev.NodeLost(60.0, 1)).windows == ((0.0, 35.0),)
+    assert told(*wider, moved(35.0, 1), going(35.0, 45.0), finished(60.0)).windows == ((0.0, 35.0), (45.0, 60.0))
+    larger = ev.RoundPlanned(RoundPlan(35.0, routes={0: Route((0, 1), (0.5, 0.5), 16, 10.0)}))
+    batches = told(*wider, larger, finished(60.0))
+    assert batches.windows == ((0.0, 35.0), (35.0, 60.0), (40.0, 60.0))
+    assert [server.residents[0].batch for server in batches.plan.servers] == [8, 16, 16]
+
+
+def test_a_session_that_says_it_stands_still_has_left_where_it_was():
+    """As on a cluster, where the whole gang is started again."""
+    history = told(UP, moved(30.0, 0, 1), going(32.0, 32.0, 0.0), going(40.0, 40.0), finished(60.0))
+    assert history.windows == ((0.0, 32.0), (40.0, 60.0), (40.0, 60.0))
 
 
 @pytest.mark.parametrize(("rate", "taken"), [(0.0, 0.0), (-5.0, 10.0), (math.inf, 10.0), (math.nan, 10.0), (1e300, 1e6)])

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.simulated import Simulated
-from fairlead.backends.world import Costs
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster

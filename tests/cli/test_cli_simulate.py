@@ -214,3 +214,16 @@ def test_admissions_in_a_chain_and_an_end_by_loss_on_the_command_line(tmp_path: 
     assert "admission user-job-quota: field 'default' is 0: expected a whole number from 1 to 1,000,000,000" in refused.stderr
     wrong = fairlead("trace", "transform", plain, "--loss-curves", "x", "-o", curves)
     assert "expected share of jobs@share of steps" in wrong.stderr
+
+
+def test_who_still_waits_when_nothing_can_happen_any_more_is_told_for_what(tmp_path: Path) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("name,submitted_s,duration_s,workers\nwide,0,60,8\nnarrow,10,60,1\n")
+    how = ("simulate", "--policy", "fifo", "--trace", trace, "--cluster", "8xv100:4", "--outage", "0:0:")
+    waits = [
+        {"name": "wide", "reason": "placement: needs 8 accelerators, up where it may run: 4"},
+        {"name": "narrow", "reason": "policy: behind the head of the line, job wide, which waits for 8 accelerators"},
+    ]
+    assert answer(*how)["waiting_jobs"] == waits
+    assert "still waiting: narrow: policy: behind the head" in fairlead(*how).stderr
+    assert "waiting_jobs" not in answer(*how[:-2])

@@ -159,4 +159,4 @@ def test_an_expert_schedule_is_generated(tmp_path):
         "trace", "generate", "-o", "w.csv", "--jobs", "5", "--kinds", "ResNet-18 (batch size 16)", "--modes", "expert=1",
         "--schedule", "1@0.25|4@0.75", cwd=tmp_path,
     )  # fmt: skip
-    assert (tmp_path / "w.csv").read_text().count("16@0.25|64@0.75") == 5
+    assert (tmp_path / "w.csv").read_text().count("16@0.25|64@0.75,16@0.25|64@0.75") == 5, "declared, and true"

@@ -75,3 +75,10 @@ def test_steps_that_nobody_knows_are_counted_and_not_shared():
     assert (about["steps"], about["steps done"], about["rate"]) == ("not known", "2,000", "9.73 steps/s")
     assert about["accelerator time"] == "1.5 min"
     assert "1e+06" not in about.values()
+
+
+def test_who_does_not_run_has_no_speed_and_namesakes_are_told_by_number():
+    ended = dict(told({**RUNS, "phase": "finished", "rate": 0.0, "earlier": [3, 5]}))
+    assert "rate" not in ended
+    assert ended["same name before"] == "number 3, 5"
+    assert "same name before" not in dict(told({**RUNS, "earlier": []}))

@@ -207,9 +207,11 @@ def test_jobs_run_one_after_the_other_and_end_with_the_one_that_fails(here):
         (here.folder / f"{name}.yaml").write_bytes(orjson.dumps({**task, **({"after": [after]} if after else {})}))
     told = answer(here.folder, "submit", "second.yaml", "first.yaml")["jobs"]
     assert [job["name"] for job in told] == ["second", "first"]
-    kind = ("--kind", "toy (batch size 32)", "--mode", "expert")
+    kind = ("--kind", "toy (batch size 32)", "--mode", "expert", "--steps", "100", "--schedule", "32@0.25|256@0.75")
     fairlead(here.folder, "submit", "--name", "third", "--after", "second", "--after", "first", *kind, "--", "true")
     assert (here.plane.job("third")["kind"], here.plane.job("third")["mode"]) == ("toy (batch size 32)", "expert")
+    assert here.plane.job("third")["schedule"] == [{"batch_size": 32, "share": 0.25}, {"batch_size": 256, "share": 0.75}]
+    assert "batch size 32 for 25% of its steps" in " ".join(fairlead(here.folder, "info", "third").split())
     assert "waits until" in fairlead(here.folder, "why", "third")
     here.reaches("third", "cancelled")
     assert (here.folder / "order").read_text() == "first second "

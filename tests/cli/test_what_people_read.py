@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command import from_scratch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from fairlead.cli import people, reproduce
 from fairlead.cli.job_table import done as done_of
 from fairlead.cli.main import app
 from fairlead.cli.top import looks, picture
 from fairlead.runtime.people import RefusedRequest, Unreachable
 from fairlead.runtime.tasks import TaskSpec
+from fairlead.study.reproduce.findings import Row
 
 SEEN = {"second": 7.0, "policy": "las", "nodes": [], "jobs": [], "decisions": []}
 
@@ -37,6 +41,12 @@ def test_how_much_is_done_is_a_part_where_the_whole_is_known():
         ("sh -c 'echo $X' word", "sh"),
         (["python", "-m", "package.train"], "package.train"),
         (["hostname"], "hostname"),
+        (["sleep", "12"], "sleep"),
+        (["nice", "-n", "10", "./train.sh"], "train.sh"),
+        (["torchrun", "--nproc-per-node", "4", "train.py", "--config", "other.py"], "train.py"),
+        (["/usr/bin/python3.11", "-W", "ignore", "train.py"], "train.py"),
+        (["bash", "-c", "./train.sh"], "bash"),
+        (["env", "SEED=x.py", "./train"], "env"),
     ],
 )
 def test_a_kind_is_the_script_and_never_the_text_of_a_program(run, kind):
@@ -73,3 +83,54 @@ def test_a_lease_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.M
     done = CliRunner().invoke(app, ["serve", "--cluster", "1xv100:1", "--term", "inf"])
     assert "field '--term' is inf: expected a number of seconds" in str(done.exception)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_on_a_narrow_terminal_a_claim_of_a_paper_takes_one_line():
+    rows = [
+        Row(f"{n} times shorter than under the other scheduler, with eight jobs an hour and one worker each", 2.0, 1.5)
+        for n in range(5)
+    ]
+    outcome = SimpleNamespace(rows=[(SimpleNamespace(name="fig8"), row) for row in rows])
+    screen = Console(width=80, file=io.StringIO())
+    screen.print(reproduce._shown(outcome, "title", "caption", 80))
+    lines = [line for line in screen.file.getvalue().splitlines() if "1.50×" in line]
+    assert len(lines) == 5
+    assert all(len(line) <= 80 and "fig8" in line and "…" in line for line in lines)
+
+
+def test_a_part_that_nobody_knows_is_answered_with_near_names_or_how_to_see_all():
+    assert "near: 'tiresias'" in str(CliRunner().invoke(app, ["policies", "tiresius"]).exception)
+    told = str(CliRunner().invoke(app, ["policies", "zzzzzz"]).exception)
+    assert "'zzzzzz': expected a kind (policy, " in told
+    assert "a part that 'all' lists" in told
+    told = str(CliRunner().invoke(app, ["presets", "show", "zzzzzz"]).exception)
+    assert ("known: allox" in told, " more" in told) == (True, True)
+
+
+def test_a_type_of_accelerator_that_is_misspelt_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.csv").write_text("name,submitted_s,duration_s\na,0,60\n")
+    Path("known.yaml").write_text("types: {v10: {memory_gb: 8}}\nnodes: [{type: v10, accelerators: 2}]\n")
+    simulate = ["simulate", "--policy", "fifo", "--trace", "jobs.csv", "--json", "--cluster"]
+    said = {cluster: CliRunner().invoke(app, [*simulate, cluster]).stderr for cluster in ("2xv10:2", "2xgpu:2", "known.yaml")}
+    assert "no accelerators of type 'v10' are known, near: 'v100'" in said["2xv10:2"]
+    assert (said["2xgpu:2"], said["known.yaml"]) == ("", "")
+
+
+def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.MonkeyPatch):
+    well = {
+        "name": "n0",
+        "type": "v100",
+        "accelerators": 4,
+        "free": 2,
+        "drained": False,
+        "connected": True,
+        "jobs": ["a"],
+        "up": True,
+    }
+    ill = {**well, "name": "n1", "jobs": [], "up": False, "trouble": "/full: No space left on device", "rests_s": 30.0}
+    monkeypatch.setattr(people, "control_plane", lambda: SimpleNamespace(nodes=lambda: [well, ill]))
+    said = CliRunner().invoke(app, ["nodes"]).stdout
+    assert "resting" in said
+    assert "n1 could not begin a job: /full: No space left on device; it is tried again in 30.0 s\n" in said
+    assert "n0 could not" not in said

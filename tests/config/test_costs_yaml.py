@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import read_costs
 from fairlead.core.errors import InputError
 

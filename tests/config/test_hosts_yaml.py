@@ -38,6 +38,13 @@ def test_a_curve_that_is_none_is_told_with_its_line(tmp_path: Path, point: str) 
         read_hosts(tmp_path / "hosts.yaml")
 
 
+@pytest.mark.parametrize("points", ["1e-300@1", "3@1e-300"])
+def test_a_speed_that_no_time_is_enough_for_is_none(tmp_path: Path, points: str) -> None:
+    (tmp_path / "hosts.yaml").write_text(HOSTS.replace("3@1|9@2.4", points))
+    with pytest.raises(InputError, match=r"from 1e-06 to 1e\+09"):
+        read_hosts(tmp_path / "hosts.yaml")
+
+
 def simulated(tmp_path: Path, *options: str) -> float:
     for name, text in (("hosts.yaml", HOSTS), ("cluster.yaml", CLUSTER), ("jobs.csv", TRACE)):
         (tmp_path / name).write_text(text)

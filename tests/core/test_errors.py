@@ -44,7 +44,7 @@ def test_an_unknown_name_is_answered_with_the_near_ones():
 
 
 def test_a_name_that_is_part_of_a_known_one_counts_as_near():
-    assert "near: 'largest-first-of-all'" in str(UnknownName("policy", "of", ["largest-first-of-all", "fifo"]))
+    assert "near: 'largest-first-of-all'" in str(UnknownName("policy", "first", ["largest-first-of-all", "fifo"]))
 
 
 @pytest.mark.parametrize("name", ["zzzzzz", ""])

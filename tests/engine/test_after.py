@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
 
 from fairlead.core import events as ev
+from fairlead.core.after import Awaited
 from fairlead.core.errors import InputError, InvalidPlan
 from fairlead.core.job import Job, Phase
 from fairlead.core.reasons import Unplaced
@@ -85,6 +87,20 @@ def test_the_event_the_saved_state_and_a_fork_know_of_it(harness):
         assert one.snapshot().waits[1].lost == 0
     again = State.from_snapshot(state.snapshot().detached())
     assert again.snapshot().waits == state.snapshot().waits
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_in_a_fork_who_comes_after_somebody_that_has_ended_fares_as_in_the_run(harness, again):
+    harness.cluster("v100:2").submit(job("done").lasting(10), job("lost").workers(3), job("long").lasting(5000))
+    harness.round()
+    harness.round()
+    view = harness.state.snapshot().detached()
+    if again:
+        view = State.from_snapshot(view).snapshot().detached()
+    fork = State.from_snapshot(pickle.loads(pickle.dumps(view)))
+    for number, other in ((3, 0), (4, 1), (5, 2)):
+        fork.apply(ev.JobSubmitted(1000.0, number, Job(f"after {other}", 1000.0, after=(other,))))
+    assert fork.snapshot().waits == {4: Awaited((), 1, Phase.REFUSED), 5: Awaited((2,))}
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -14,11 +14,11 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Code, Unplaced
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Decision, Loop
 from fairlead.engine.state import State
-from fairlead.engine.why import why_not_running
+from fairlead.engine.why import why_in, why_not_running
 from fairlead.workloads.profiles import ThroughputTable
 
 CLUSTER = Cluster.parse("2xv100:1")
@@ -104,6 +104,25 @@ def test_a_decision_is_begun_ahead_and_carried_out_at_the_rounds_start():
 def test_who_comes_while_a_decision_is_made_is_in_the_next():
     loop, _ = played(submitted(3.0, 0), submitted(8.0, 1), takes_s=3.0, lead_s=4.0)
     assert started(loop) == {0: 10.0, 1: 20.0}
+
+
+def test_who_waits_for_a_decision_is_told_when_it_will_be_made():
+    loop, _ = played(submitted(3.0, 0), takes_s=0.0, until=4.5)
+    told = why_in(loop, 0, 4.5)
+    assert (told.code, told.text) == (Code.NEXT_DECISION, "waits for the next decision, in 6 s")
+
+
+def test_who_comes_while_a_decision_is_made_is_told_of_the_one_after_it(monkeypatch):
+    told, hear = [], Loop._hear
+
+    def heard(loop, happened):
+        hear(loop, happened)
+        if any(event.time == 8.0 for event in happened):
+            told.extend((loop.decides_s(since_s, 8.0), loop.decides_s(since_s, 11.0)) for since_s in (3.0, 8.0))
+
+    monkeypatch.setattr(Loop, "_hear", heard)
+    played(submitted(3.0, 0), submitted(8.0, 1), takes_s=3.0, lead_s=4.0)
+    assert told == [(10.0, math.inf), (20.0, 20.0)]
 
 
 def test_who_comes_back_after_a_decision_was_begun_ahead_of_its_round_was_not_seen_by_it():

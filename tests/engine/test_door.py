@@ -35,8 +35,10 @@ def test_a_gang_is_all_or_nothing(harness):
 def test_the_most_accelerators_are_those_of_the_largest_type_it_may_use(harness):
     harness.cluster(MIXED).submit(job("any").workers(5), job("small").workers(3).with_(allowed_types=("k80",)))
     plan = harness.round()
-    assert plan.reason("any") == Unplaced.needs(5, "accelerators", of_at_most=4)
-    assert plan.reason("small") == Unplaced.needs(3, "accelerators", of_at_most=2)
+    of_one = "accelerators of one type"
+    assert plan.reason("any") == Unplaced.needs(5, of_one, of_at_most=4, there="there are 4 v100, 2 k80")
+    assert plan.reason("small") == Unplaced.needs(3, of_one, of_at_most=2, there="it may use 2 k80")
+    assert plan.reason("any").text == "needs 5 accelerators of one type, of at most 4 (there are 4 v100, 2 k80)"
 
 
 def test_memory_that_no_type_has_is_a_reason(harness):

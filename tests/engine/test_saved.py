@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.errors import JournalError
 from fairlead.core.events import Event, FactsLearned, JobCancelled, JobSubmitted, MetricsReported, Opened

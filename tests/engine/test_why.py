@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import Cluster
+from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.failure import Failure
 from fairlead.core.job import Job
@@ -96,6 +96,17 @@ def test_who_fails_while_a_decision_is_made_waits_for_the_next_and_who_it_suspen
     late = still_possible(replace(goes_on, suspended=ONE), state.snapshot(15.0))
     state.apply(ev.RoundPlanned(late))
     assert why_not_running(state, late, 0, 20.0) == Unplaced.not_chosen(1, free=3)
+
+
+def test_accelerators_that_are_too_small_for_a_job_are_none_that_it_could_have():
+    small, large = AcceleratorType("k80", memory_gb=12.0), AcceleratorType("v100", memory_gb=32.0)
+    cluster = Cluster((Node("a", "k80", 4), Node("b", "v100", 1)), (small, large))
+    state = State(cluster)
+    state.apply(ev.JobSubmitted(1.0, 0, Job("a", 1.0, memory_gb=16.0)))
+    state.apply(ev.RoundPlanned(RoundPlan(10.0, admitted=ONE)))
+    plan = RoundPlan(10.0, up=(4, 1), free=(4, 0))
+    assert why_not_running(state, plan, 0, 11.0) == Unplaced.outranked(1, free=0)
+    assert why_not_running(state, replace(plan, up=(4, 0)), 0, 11.0) == Unplaced.nodes_down(1, up=0)
 
 
 def test_who_comes_after_others_says_so_before_the_first_decision_too():

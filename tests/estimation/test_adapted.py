@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.faults import Outage
-from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import parse_part
 from fairlead.core import events as ev

@@ -42,9 +42,13 @@ def test_a_job_that_has_grown_is_measured_as_of_the_kind_that_it_is_now() -> Non
     say(state, 3.0, 16.0, 64)
     rates = Measured().rates(state.snapshot(3.0))
     assert rates.of_jobs[:, 0].tolist() == [10.0] * 3, "until it is measured the first rate stands"
+    assert rates.uncertainty is not None
+    assert rates.uncertainty[rates.row, 0].tolist() == [1.0, 0.0, 0.0], "and nobody can tell by it who is slowed down"
     assert learn(state, 4.0) == {f"measured 1 × {LARGE} on v100": 8.0}, "in steps of its own size; of the others nothing is new"
     rates = Measured().rates(state.snapshot(4.0))
     assert rates.of_jobs[:, 0].tolist() == [16.0, 10.0, 10.0], "in declared steps"
+    assert rates.uncertainty is not None
+    assert not rates.uncertainty[rates.row, 0].any()
     assert rates.other_batches is not None
     assert {size: rate.tolist() for size, rate in rates.other_batches.of(SMALL, 1).items()} == {32: [10.0] * 2, 64: [16.0] * 2}
     assert {size: rate.tolist() for size, rate in rates.other_batches.of(LARGE, 1).items()} == {32: [5.0] * 2, 64: [8.0] * 2}

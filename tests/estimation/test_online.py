@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from worlds import CLUSTER, changed, families, known, learned, waiting
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.simulated import Simulated
-from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.errors import InputError

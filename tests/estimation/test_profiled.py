@@ -100,6 +100,26 @@ def test_nothing_unmeasured_leaks():
             np.testing.assert_array_equal(getattr(here, name), getattr(there, name), err_msg=f"{alone_is}: {name}")
 
 
+def test_what_was_measured_of_a_kind_that_is_left_out_is_not_met_through_whoever_is_like_it():
+    """Of two that are most like each other each would stand for the other. What the references tell of these two together, and
+    was not timed, changes in the world; what is thought of them stays."""
+    table = families(count=2, members=3, sizes=(1,))
+    first = one_of_each(table)
+    here = known(instant(table, leave_out=True, share=0.1), first)
+    facts = first.learned.values()
+    like = {table.row(*fact["of"]): table.row(*fact["like"]) for fact in facts}
+    timed = {(table.row(*fact["of"]), table.row(*beside[:2])) for fact in facts for beside in fact["beside"]}
+    pairs = [(a, b) for a, b in like.items() if not {(a, b), (b, a)} & timed]
+    assert pairs
+    for a, b in pairs:
+        paired = table.paired.copy()
+        paired[[a, b], [b, a]] *= 0.999
+        second = one_of_each(table)
+        there = known(instant(changed(table, paired=paired), leave_out=True, share=0.1), second)
+        assert [fact["like"] for fact in facts] == [fact["like"] for fact in second.learned.values()]
+        np.testing.assert_array_equal(here.paired[[a, b], [b, a]], there.paired[[a, b], [b, a]])
+
+
 def test_what_does_not_fit_together_is_not_estimated():
     paired = TABLE.paired.copy()
     a, b = TABLE.row("0-0", 1), TABLE.row("1-1", 1)

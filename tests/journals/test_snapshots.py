@@ -14,6 +14,7 @@ import pytest
 from writer import EVENTS, check_continued
 
 from fairlead.core.errors import FairleadError, JournalError
+from fairlead.core.events import NodeLost
 from fairlead.engine.codec import encode
 from fairlead.engine.saved import save
 from fairlead.engine.state import State
@@ -154,6 +155,22 @@ def test_when_nothing_is_left_to_begin_with_it_says_so(where: str) -> None:
     damage(where, MOMENTS[-1])
     journal = opened(where)
     with pytest.raises(JournalError, match=f"event 1 is missing; the next one is {MOMENTS[-1] + 1}: restore a backup"):
+        recover(journal)
+    journal.close()
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "events.sqlite"])
+@pytest.mark.parametrize("saved", [False, True])
+def test_an_event_that_cannot_have_happened_is_told_with_its_number(name: str, saved: bool, tmp_path: Path) -> None:
+    journal = open_journal(str(tmp_path / name))
+    for event in EVENTS[:20]:
+        journal.append(event)
+    if saved and isinstance(journal, DatabaseJournal):
+        journal.snapshot(State.replay(EVENTS[:20]))
+    journal.append(NodeLost(EVENTS[19].time, 99))
+    journal.commit()
+    wanted = rf"{name}(:|: event )21: an event that cannot have happened: there is no node number 99"
+    with pytest.raises(JournalError, match=wanted):
         recover(journal)
     journal.close()
 

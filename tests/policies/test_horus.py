@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.simulated import OUT_OF_MEMORY
-from fairlead.backends.world import Costs
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,15 @@ def test_a_session_that_is_not_elastic_has_what_the_others_leave_when_they_share
     assert held(loop).keys() == {*names, "rigid"}
 
 
+def test_who_has_accelerators_of_its_own_divides_its_requests_evenly_and_leaves_the_others_alone():
+    """Two with more than they can do, which must not be a measure for who shares."""
+    own, shared = Job("rigid", steps=ENDLESS, workers=2), session()
+    loop = ran("8xv100:4", [own, shared], [], Nexus({"rigid": replace(PHOTOS, rate=6000.0), "photos": PHOTOS}), 50.0)
+    assert {number: route.parts for number, route in loop.state.routes.items()} == {0: (0.5, 0.5), 1: (0.5, 0.5)}
+    small = ran("8xv100:4", [own, shared], [], Nexus({"rigid": SMALL, "photos": PHOTOS}), 50.0)
+    assert small.state.routes[0].parts == (0.5, 0.5)
+
+
 QUIETER = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([200.0]))]
 
 
@@ -151,7 +162,7 @@ def test_a_session_that_nobody_can_serve_says_why():
     slow = Asked(slo_ms=5, batches=(1,), latency_ms={"v100": (9,)}, rate=10)
     loop = ran("4xv100:4", [session()], [], Nexus({"photos": slow}), 50.0)
     assert not held(loop)
-    assert "within its SLO" in str(loop.plan.reasons[0])
+    assert str(loop.plan.reasons[0]).endswith("within its SLO; it has latencies on v100")
 
 
 def test_training_inside_its_minimum_run_is_left_alone():
@@ -242,6 +253,17 @@ def test_a_scheduler_that_learns_of_sessions_midway_serves_them():
     loop.run()
     check_events(loop.journal.events)
     assert loop.state.everybody().ended_s.tolist() == [1000.0, 1000.0]
+
+
+def test_who_must_be_left_alone_and_would_need_more_takes_nothing_from_others_for_that():
+    """It cannot grow before it may be started again; until then its rate is no reason for anybody to leave."""
+    jobs = [Job("busy", steps=ENDLESS, mode=ELASTIC, min_run_s=600.0), Job("own", steps=ENDLESS, workers=2)]
+    told = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([5000.0]))]
+    policy = Nexus({"busy": PHOTOS, "own": PHOTOS})
+    loop = ran("8xv100:4", jobs, told, policy, 590.0)
+    assert held(loop) == {"busy": 2, "own": 2}
+    assert loop.state.everybody().starts.tolist() == [1, 1]
+    assert held(ran("8xv100:4", jobs, told, policy, 700.0))["busy"] >= 6
 
 
 def test_a_fork_after_a_switch_of_schedulers_goes_on_as_the_run_does():

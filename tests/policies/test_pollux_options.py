@@ -11,6 +11,7 @@ from fairlead.core.events import MetricsReported
 from fairlead.core.goodput import LARGEST, LEAST_LOCAL, MOST_LOCAL, SMALLEST, SQR, VAR, Goodputs, StepModel, fact_of, learned
 from fairlead.core.job import ELASTIC
 from fairlead.policies.pollux import Pollux, _Crowd
+from fairlead.policies.sizing import least_cost
 from fairlead.testing import Harness, job
 from toy_applications import times
 
@@ -67,6 +68,19 @@ def test_a_restart_costs_whoever_could_stay_and_nobody_else():
     assert leaves == pytest.approx(options(of)[0][1])
     (once, _), speedup = options(replace(of, held=np.array([2, 2]), restarts=np.array([1, 1])))
     assert once[2] == pytest.approx(speedup[0, 0] * (100 - 30) / (100 + 30))
+
+
+def test_the_lower_the_power_the_better_off_is_the_worst_off():
+    """Three accelerators for one that gains more with each, and one that gains most with the first."""
+    sizes = np.array([[0, 1, 2, 3, 0]] * 2)
+    speedup = np.array([[0.0, 0.4, 0.9, 1.6, 0.0], [0.0, 0.5, 0.8, 0.9, 0.0]])
+
+    def workers(power: float) -> list[int]:
+        return sizes[[0, 1], least_cost(sizes, Pollux(power)._cost(speedup), 3)].tolist()
+
+    assert workers(1.0) == [3, 0]
+    assert workers(0.0) == workers(-1.0) == [2, 1]
+    assert Pollux() == Pollux(power=-1.0, restart_s=30.0)
 
 
 def test_noise_that_was_estimated_below_zero_counts_as_none_and_limits_of_zero_as_nothing_told():

@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.core.inference import Session
 from fairlead.core.rng import stream
-from fairlead.policies.pooling import Pooled, accelerators_for, gathered_batch, headroom
+from fairlead.policies.pooling import Pooled, Way, accelerators_for, headroom, way
 from fairlead.policies.replicas import Seats, Wanted, divided, seated
 
 HOW = Pooled()
@@ -17,9 +17,18 @@ LATENCY = {"v100": np.linspace(0.009, 0.04, 32)}
 def wanted(loads: dict[str, float], seats: Seats | None = None, fixed: str = "") -> list[Wanted]:
     each = 0.04 / 32
     return [
-        Wanted(Session(name, load / each, 0.1, LATENCY), load, frozenset((seats or {}).get(name, ())), name in fixed)
+        Wanted(
+            Session(name, load / each, 0.1, LATENCY),
+            Way(32, load, load * each / 0.052),
+            frozenset((seats or {}).get(name, ())),
+            name in fixed,
+        )
         for name, load in loads.items()
     ]
+
+
+def scale_of(wanted: list[Wanted]) -> float:
+    return 1 + headroom([one.way for one in wanted], HOW)
 
 
 def asked(rates: dict[str, float], seats: Seats | None = None) -> list[Wanted]:
@@ -27,9 +36,9 @@ def asked(rates: dict[str, float], seats: Seats | None = None) -> list[Wanted]:
     found = []
     for name, rate in rates.items():
         session = Session(name, rate, 0.1, LATENCY)
-        batch = gathered_batch(session, "v100", HOW.wait)
-        load = rate / float(session.throughput("v100")[batch - 1])
-        found.append(Wanted(session, load, frozenset((seats or {}).get(name, ()))))
+        mine = way(session, "v100", HOW.wait)
+        assert mine is not None
+        found.append(Wanted(session, mine, frozenset((seats or {}).get(name, ()))))
     return found
 
 
@@ -71,7 +80,7 @@ def test_who_is_new_takes_what_others_leave_before_it_takes_more():
 def test_accelerators_that_nobody_needs_are_given_back_one_by_one():
     seats = settled(seated(wanted(dict.fromkeys("abcdefgh", 0.9)), "v100", 20, HOW, 1))
     less = wanted(dict.fromkeys("abcdefgh", 0.3), seats)
-    scale = 1 + headroom([one.session for one in less], np.array([one.load for one in less]), HOW)
+    scale = scale_of(less)
     smaller = seated(less, "v100", 20, HOW, 1)
     assert len(used(smaller)) == accelerators_for(2.4, scale) + 1
     assert all(smaller[name] <= seats[name] for name in seats)
@@ -98,7 +107,7 @@ def test_whatever_comes_everybody_is_served_and_the_next_look_changes_nothing(se
         loads = {name: float(random.uniform(0.05, 2.5)) for name in "abcdefghij" if random.random() < 0.8}
         now = wanted(loads, seats)
         seats = settled(seated(now, "v100", 40, HOW, 1))
-        scale = 1 + headroom([one.session for one in now], np.array([one.load for one in now]), HOW)
+        scale = scale_of(now)
         enough = accelerators_for(sum(loads.values()), scale)
         meant, level = divided(now, seats)
         assert level <= max(1 / scale, sum(loads.values()) / enough) + 1e-5
@@ -111,7 +120,7 @@ def test_where_the_count_is_rounded_down_everybody_is_served_from_the_first_on()
     rates = (1002, 1437, 2582, 1228, 7, 499, 552, 3, 292, 36)
     now = asked({f"s{n}": float(rate) for n, rate in enumerate(rates)})
     load = np.array([one.load for one in now])
-    scale = 1 + headroom([one.session for one in now], load, HOW)
+    scale = scale_of(now)
     assert accelerators_for(float(load.sum()), scale) == 10 < float(load.sum()) * scale
     seats = seated(now, "v100", 10, HOW, 1)
     assert len(seats) == len(rates)
@@ -146,7 +155,7 @@ def test_in_small_rooms_too_nobody_is_left_out_and_the_next_look_changes_nothing
     for _ in range(4):
         now = asked(rates, seats)
         load = np.array([one.load for one in now])
-        scale = 1 + headroom([one.session for one in now], load, HOW)
+        scale = scale_of(now)
         seats = settled(seated(now, "v100", room, HOW, 1))
         assert len(used(seats)) <= room
         if accelerators_for(float(load.sum()), scale) <= room:

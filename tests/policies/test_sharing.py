@@ -133,7 +133,7 @@ def test_the_lowest_level_is_the_highest_possible(seed, options):
     unit = made.workers / (made.rates @ (made.capacity / made.capacity.sum())) / made.view.jobs.weight
     level = cp.Variable()
     problem = cp.Problem(cp.Maximize(level), [*keeps, cp.multiply(unit, throughput) >= level])
-    assert book.as_dealt(x, allocation, problem) == pytest.approx(solved(problem), rel=1e-5)
+    assert book.as_dealt(x, allocation, problem) == pytest.approx(solved(problem), rel=1e-6)
 
 
 @each()

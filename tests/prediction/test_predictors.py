@@ -190,6 +190,27 @@ def test_what_does_not_count_for_a_way_of_sharing_is_refused(more, field):
     assert "--sharing mps" in refused.exception.expected
 
 
+def test_the_command_knows_what_measured_configurations_hold():
+    def asked(*words: str) -> dict[str, object]:
+        return json.loads(CliRunner().invoke(app, ["predict", "pair", *words, "--json"], catch_exceptions=False).stdout)
+
+    known = sorted({one for one, _ in profiles("h200", Span.SHARE).pairs["mps"]})
+    one, other = known[0], known[-1]
+    through = asked(one, other, "--sharing", "mps")
+    assert through["by"] == "multiprocessors and kernels"
+    assert through["measured"] == list(profiles("h200", Span.SHARE).slowdowns(one, other, "mps"))
+    turns = asked(one, other)
+    assert turns["by"] == "utilization alone"
+    assert "measured" not in turns, "these were measured through MPS"
+    guessed = asked(one, "mnasnet1_0@224:8", "--sharing", "mps")
+    assert guessed["by"] == "multiprocessors and kernels, of 1 as the graph says"
+    assert asked(one, "40", "--sharing", "mps")["by"] == "utilization alone"
+    refused = CliRunner().invoke(app, ["predict", "pair", "resnet5@224:8", "40"])
+    assert isinstance(refused.exception, InputError)
+    assert "resnet50@224:8" in refused.exception.expected
+    assert "by utilization alone" in CliRunner().invoke(app, ["predict", "pair", "40", "50"]).stderr
+
+
 def test_only_devices_are_offered():
     assert devices() == ("h200",)
     with pytest.raises(InputError) as refused:

@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
+from fairlead.prediction.profiles import profiles
 from fairlead.profiling.configurations import configuration, configurations
 from fairlead.profiling.results import Results, measured
+from fairlead.workloads.tables import read_throughputs
 
 FAMILIES = [
     *("mobilenet-v1", "mobilenet-v2", "mobilenet-v3", "googlenet", "resnet", "vgg", "squeezenet", "densenet", "shufflenet-v2"),
@@ -121,3 +123,48 @@ def test_a_training_is_measured_on_a_cpu():
     told = measure_alone(configuration("mlp-512@784:64"), "cpu", Plan(1, 0.0, 0.01, 1, 1.0, 1))
     assert told["steps_per_s"] > 0
     assert told["parameters"] == 785 * 512 + 513 * 512 + 513 * 1000
+
+
+def table_of(*words: str) -> dict[str, object]:
+    said = CliRunner().invoke(app, ["profile", "table", *words, "--json"], catch_exceptions=False)
+    return json.loads(said.stdout)
+
+
+def test_what_ships_can_be_a_simulators_table(tmp_path):
+    path = tmp_path / "h200.csv"
+    assert table_of("--out", str(path)) == {"out": str(path), "type": "h200", "kinds": 296, "pairs": 595}
+    table = read_throughputs(path)
+    known = profiles()
+    one, other = "gpt2-small@512:2", "shufflenet_v2_x1_0@32:16"
+    assert table.types == ("h200",)
+    assert table.alone[table.row(one, 1), 0] == pytest.approx(known.alone[one].steps_per_s)
+    pair = next(iter(known.pairs["time-slicing"]))
+    rows = [table.row(name, 1) for name in pair]
+    left = table.paired[rows[0], rows[1], 0] / table.alone[rows[0], 0]
+    assert left == pytest.approx(1 / max(1.0, known.slowdowns(*pair)[0]), rel=1e-6)
+    assert table.paired[table.row(one, 1), table.row(other, 1), 0] == 0, "these two were not measured"
+    assert table_of("--out", str(path), "--sharing", "mps")["pairs"] > 595
+
+
+def test_own_measurements_make_a_table_too(tmp_path):
+    alone, pairs, out = tmp_path / "alone.jsonl", tmp_path / "pairs.jsonl", tmp_path / "mine.csv"
+    nvml = {"utilization": 40.0, "memory_utilization": 5.0, "device_memory_mb": 1024.0, "family": "f"}
+    results = Results(alone, {"device": "NVIDIA A100-SXM4-40GB"})
+    for name in ("a", "b"):
+        results.add({"name": name, "steps_per_s": 10.0, **nvml})
+    results.add({"name": "c", "family": "f", "problem": "too large"})
+    beside = Results(pairs, {"sharing": "time-slicing"})
+    for name in ("a", "b"):
+        beside.add({"name": name, "alone": name, "steps_per_s": 8.0, "spread": 0.0})
+    beside.add({"name": "a + b", "pair": ["a", "b"], "steps_per_s": [4.0, 9.0], "spread": 0.0})
+    told = table_of("--alone", str(alone), "--pairs", str(pairs), "--out", str(out))
+    assert told == {"out": str(out), "type": "a100", "kinds": 2, "pairs": 1}
+    table = read_throughputs(out)
+    a, b = table.row("a", 1), table.row("b", 1)
+    assert table.paired[a, b, 0] == pytest.approx(5.0), "half of its speed, whatever that host was like"
+    assert table.paired[b, a, 0] == pytest.approx(10.0), "nobody gains by company"
+    for words in (["--pairs", str(pairs)], ["--alone", str(pairs)], ["--set", "h20"], ["--alone", str(tmp_path / "none")]):
+        assert isinstance(CliRunner().invoke(app, ["profile", "table", "--out", str(out), *words]).exception, InputError)
+    beside.add({"name": "a + z", "pair": ["a", "z"], "steps_per_s": [4.0, 9.0], "spread": 0.0})
+    words = ["profile", "table", "--alone", str(alone), "--pairs", str(pairs), "--out", str(out)]
+    assert "'z'" in str(CliRunner().invoke(app, words).exception)

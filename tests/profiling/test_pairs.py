@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.profiling.pairs import AHEAD, Look, pace
 from fairlead.profiling.results import measured
 from fairlead.profiling.sharing import Sharing, shared
-from fairlead.profiling.spanning import MANY, Span, meetings, programme, shares, spanning
+from fairlead.profiling.spanning import MANY, Span, meetings, noisiest, programme, shares, spanning
 
 
 def test_those_who_meet_span_the_range_of_utilization_and_the_families():
@@ -63,6 +64,37 @@ def test_a_programme_has_everybody_alone_among_the_pairs_and_some_pairs_again():
     assert len({one.of for one in asked if len(one.of) == 2}) == 21
     assert programme(names) == programme(names, solos=1, again=0)
     assert len(programme(names, again=99)) == 6 + 21 + 21
+
+
+def test_what_is_kept_is_not_asked_for_and_the_rest_has_everybody_alone_among_it():
+    names = [str(n) for n in range(6)]
+    known = {one.name for one in programme(names)}
+    asked = programme(names, solos=2, again=4, times=3, known=known)
+    assert len(asked) == len({one.name for one in asked}) == 6 + 2 * 4
+    alone = [place for place, one in enumerate(asked) if len(one.of) == 1]
+    assert max(after - before for before, after in pairwise(alone)) <= 3, "among the repeats, as there are no pairs left"
+    assert Counter(one.of for one in asked if len(one.of) == 2).most_common()[-1][1] == 2
+    assert programme(names, solos=2, known=known) == [one for one in programme(names, solos=2) if one.name.endswith("(2)")]
+    assert programme(names, known=known) == []
+
+
+def test_those_that_varied_most_are_measured_once_more():
+    rows = [
+        {"name": f"{a} + {b}", "pair": [a, b], "spread": spread}
+        for (a, b), spread in zip(meetings(["x", "y", "z"]), (0.1, 0.4, 0.2, 0.3, 0.05, 0.2))
+    ]
+    kept = [
+        *rows,
+        {"name": "x", "spread": 0.9},
+        {"name": "x + x (2)", "pair": ["x", "x"], "spread": 0.8},
+        {"name": "no", "pair": ["q", "q"], "problem": "x"},
+    ]
+    vary = noisiest(kept, 2)
+    assert vary == [tuple(rows[1]["pair"]), tuple(rows[3]["pair"])]
+    asked = programme(["x", "y", "z"], noisy=vary, known={row["name"] for row in [*rows, *({"name": n} for n in "xyz")]})
+    assert [one.name for one in asked] == [f"{' + '.join(pair)} (2)" for pair in vary]
+    again = programme(["x", "y", "z"], again=6, noisy=vary)
+    assert len({one.name for one in again}) == len(again) == 3 + 6 + 6, "who is measured again anyway is not twice"
 
 
 def test_a_few_that_are_fit_are_all_taken():
@@ -198,3 +230,21 @@ def test_a_library_that_is_not_there_is_no_result(tmp_path, monkeypatch):
     assert json.loads(said.stdout) == {"measured": 0, "left": 8, "kept": 0, "with_a_problem": 0}
     assert "timm" in said.stderr
     assert len(path.read_text().splitlines()) == 1
+
+
+def test_pairs_measured_again_are_what_they_were():
+    """Sixty of the pairs by turns, evenly chosen, were measured twice more on one host: by how much their speeds differ. Who
+    waits for its host varies with that; who keeps the device busy hardly does."""
+    busy = {one["name"]: one["utilization"] for one in measured()[1]}
+    again = {row["name"]: row for row in measured("h200_repeated_pairs")[1] if "pair" in row}
+    twice = [(row, again[name.replace(" (2)", " (3)")]) for name, row in again.items() if name.replace(" (2)", " (3)") in again]
+    twice = [(one, other) for one, other in twice if one["name"] != other["name"]]
+    assert len(twice) == 60
+    off = [
+        (abs(before - after) / ((before + after) / 2), busy[name])
+        for one, other in twice
+        for name, before, after in zip(one["pair"], one["steps_per_s"], other["steps_per_s"])
+    ]
+    assert statistics.median(each for each, _ in off) < 0.05
+    assert statistics.median(each for each, percent in off if percent >= 60) < 0.015
+    assert statistics.median(row["spread"] for pair in twice for row in pair) < 0.045

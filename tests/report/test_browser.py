@@ -11,6 +11,7 @@ import pytest
 from made_up import outcomes, played, record, stretches
 from test_report_html import EVIL, Outline
 
+from fairlead.report.columns import shown_alike
 from fairlead.report.html import page, write_parts
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -92,6 +93,35 @@ def test_everything_is_drawn_and_answers_to_the_hand(tmp_path):
     assert said["zoomed"] < 0.6 * said["whole"]
     assert (said["found"], said["lines"], said["theme"]) == ("1", "2", "dark")
     assert said["first"] == min(runs, key=lambda run: float((run.jobs.ended_s - run.jobs.submitted_s).mean())).scheduler
+
+
+READS = """<script>
+setTimeout(() => {
+  const read = (id) => document.getElementById(id).textContent;
+  document.body.dataset.said = JSON.stringify(["users-table", "jobs-table", "summary-table", "chart-parts"].map(read));
+}, 300);
+</script></body>"""
+
+
+def test_a_run_of_seconds_is_told_in_seconds(tmp_path):
+    jobs = outcomes([0, 5], [1, 6], [21, 26], names=["one", "two"], users=["ann", "ann"])
+    head, _, tail = page([record(jobs)]).replace("</head>", FRAMES, 1).rpartition("</body>")
+    elements, console = opened(head + READS + tail, tmp_path)
+    assert console == ""
+    users, told, *_ = json.loads(elements["body"]["data-said"])
+    assert "40.0 s" in users, "accelerator time"
+    assert "00:00:05" in told
+
+
+def test_durations_of_a_column_have_one_unit(tmp_path):
+    hours = (30, 41, 46, 60, 110)
+    runs = [record(outcomes([0], [0], [3600 * each])) for each in hours]
+    head, _, tail = page(runs).replace("</head>", FRAMES, 1).rpartition("</body>")
+    elements, _ = opened(head + READS + tail, tmp_path)
+    *_, summary, parts = json.loads(elements["body"]["data-said"])
+    for text in shown_alike([3600 * each for each in hours], "duration"):
+        assert text in summary
+        assert text in parts
 
 
 def test_names_made_to_break_the_page_are_shown_as_text(tmp_path):

@@ -48,6 +48,12 @@ def test_the_parameters_of_a_policy_are_named_where_it_is_told_of(name):
         assert f"`{field.name}`" in section or not field.init, f"{name} says nothing of {field.name}"
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_policy_is_told_of_with_its_rule_before_its_picture(name):
+    section = PAGE.partition(f"\n### {name}\n")[2].partition("\n##")[0]
+    assert section.startswith("\n    "), "a formula, or the rule in a line"
+
+
 def test_there_is_no_picture_too_many_and_they_are_small():
     pictures = list((DOCS / "img" / "policies").glob("*.png"))
     assert {path.stem for path in pictures} == set(BUILT_IN)

@@ -34,6 +34,15 @@ def test_a_comparison_fits_its_width_with_whole_cells(summaries, width):
         assert duration(summary.average_jct_s) in line
 
 
+def test_what_there_is_no_room_for_is_named_below(summaries):
+    whole, narrow = (comparison_table(summaries, width=width) for width in (200, 80))
+    left_out = [column.header for column in whole.columns if column.header not in [c.header for c in narrow.columns]]
+    assert "preempted" in left_out
+    assert all(heading in narrow.caption for heading in left_out)
+    assert narrow.caption.endswith(": widen the terminal, or --json")
+    assert whole.caption is None
+
+
 def test_every_figure_can_be_asked_for(summaries):
     text = printed(comparison_table(summaries, every_figure=True), 260)
     assert all(column.heading in text for column in COLUMNS if column.key in ("restarts", "rounds", "median_jct_s"))

@@ -57,7 +57,9 @@ def received(harness: Harness, rounds: int, jobs: int, types: int) -> Floats:
 X_EXAMPLE = np.array([[0.6, 0.4, 0.0], [0.2, 0.6, 0.2], [0.2, 0.0, 0.8]])
 
 
-@pytest.mark.parametrize("turns", [Turns(), Turns(prior_s=0.0)], ids=["default", "no prior"])
+@pytest.mark.parametrize(
+    "turns", [Turns(), Turns(prior_s=0.0), Turns(carried="priority")], ids=["default", "no prior", "carried"]
+)
 def test_the_papers_example_is_realised_within_a_percent_in_a_hundred_rounds(turns: Turns) -> None:
     types = ("v100", "p100", "k80")
     harness = Harness(table=random_table(0, types)).cluster("v100:1,p100:1,k80:1").policy(Allocated(Fixed(X_EXAMPLE), turns))

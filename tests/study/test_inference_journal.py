@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.sessions import Requests
 from fairlead.backends.simulated import Simulated
-from fairlead.backends.world import Costs
 from fairlead.cli.main import app
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
@@ -34,13 +34,16 @@ SCHEDULER = SchedulerConfig.from_data({"policy": {"name": "nexus", "sessions": {
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """A session that takes a second to start, reports five times its rate at second 50, and is cancelled at 90."""
-    path = tmp_path / "run.jsonl"
+    return written(tmp_path / "run.jsonl", Costs(1.0, 1.0))
+
+
+def written(path: Path, costs: Costs) -> Path:
+    """Of a session that takes a second to start, reports five times its rate at second 50, and is cancelled at 90."""
     machine = Cluster.parse("4xv100:4")
     table = ThroughputTable.timed(machine.type_names)
     others = [ev.MetricsReported(50.0, REPORTED, np.array([0]), np.array([1500.0])), ev.JobCancelled(90.0, 0)]
     jobs = [Job("photos", 20.0, steps=1e9, mode="elastic"), Job("training", 25.0, steps=500.0, workers=2)]
-    backend = Simulated(machine, table, jobs, costs=Costs(1.0, 1.0), others=others)
+    backend = Simulated(machine, table, jobs, costs=costs, others=others)
     log = JsonlJournal(path, fresh=True)
     loop = Loop(State(machine), backend, SCHEDULER.build(table), log)
     loop.record(ev.Opened(0.0, machine, SCHEDULER.to_data()))
@@ -55,15 +58,23 @@ def test_a_session_has_in_the_log_what_it_reported_and_what_it_held(journal):
     assert history.rates == {"photos": ((20.0, 50.0, 200.0), (50.0, 90.0, 1500.0))}
     assert history.requests() == 200 * 30 + 1500 * 40
     assert history.requests(40.0, 60.0) == 200 * 10 + 1500 * 10
-    assert history.windows == ((21.0, 50.0), *[(51.0, 90.0)] * 3)  # a second later each time, as it starts
+    # A second later each time, as it starts; the first accelerator goes on, with another batch.
+    assert history.windows == ((21.0, 50.0), (50.0, 90.0), (51.0, 90.0), (51.0, 90.0))
 
 
-def test_while_a_session_starts_nobody_answers(journal):
-    serving = read_history(journal).served(how="uniform")
-    (photos,) = serving.sessions
+def test_while_a_session_starts_only_replicas_that_stay_answer(journal):
+    (photos,) = read_history(journal).served(how="uniform").sessions
     assert photos.requests == pytest.approx(66_000, abs=2)
-    assert photos.dropped == pytest.approx(200 * 0.9 + 1500 * 0.9, rel=0.05)  # a second less the SLO, at both starts
+    # A second less the SLO, at both starts; at the second one accelerator goes on, which does 800 requests.
+    assert photos.dropped == pytest.approx(200 * 0.9 + (1500 - 800) * 0.9, rel=0.05)
     assert photos.late == 0
+
+
+def test_while_a_session_that_saves_first_starts_nobody_answers(tmp_path):
+    history = read_history(written(tmp_path / "run.jsonl", Costs(1.0, 1.0, checkpoint_s=1e-3)))
+    assert history.windows == ((21.0, 50.0), *[(51.0, 90.0)] * 3)
+    (photos,) = history.served(how="uniform").sessions
+    assert photos.dropped == pytest.approx(200 * 0.9 + 1500 * 0.9, rel=0.05)
 
 
 def test_a_run_can_be_asked_on_the_command_line(journal):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.backends.costs import Costs
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.inference import Route
@@ -24,9 +25,8 @@ def test_through_the_loop_99_percent_are_in_time_within_a_tenth_of_the_least(nam
 
 
 def test_sessions_whose_rates_change_are_rarely_started_again():
-    (one,) = through_loop(
-        Mix(accelerators=4.0), [5], duration_s=1200.0, swings=Swings(120.0, 0.8, 1.2), restart_s=5.0, most_requests=1e5
-    )
+    swings, costs = Swings(120.0, 0.8, 1.2), Costs(restart_s=5.0)
+    (one,) = through_loop(Mix(accelerators=4.0), [5], duration_s=1200.0, swings=swings, costs=costs, most_requests=1e5)
     assert one.attainment >= 0.98, one
     assert one.starts < 3, one
 

@@ -142,6 +142,29 @@ def test_loads_shrink_with_the_cluster_and_all_arms_see_the_same_jobs():
     assert len(set(map(frozenset, by_arm.values()))) == 1
 
 
+def test_only_the_high_load_with_fewer_seeds_is_a_part_of_the_whole():
+    whole, part = SCALES["full"], SCALES["full"].at_high_load().with_seeds(1)
+    assert "1 seed;" in part.description
+    assert "loads at 100 %" in part.description
+    for study in GAVEL.chosen(["fig9", "fig10", "fig11", "fifo", "priorities", "makespan"]):
+        few, all_ = set(study.cases(part)), set(study.cases(whole))
+        assert few <= all_  # what has been run of the part is kept for the whole
+        assert {case.seed for case in few} == {0}
+        assert {case.jobs.load for case in few} <= {5.6, 2.6, None}
+        assert {case.policy for case in few} == {case.policy for case in all_}
+
+
+def test_the_command_takes_the_high_load_and_a_number_of_seeds(tmp_path):
+    asked = ("--scale", "tiny", "--only", "fig15b", "--loads", "high", "--seeds", 2, "--processes", 1)
+    done = fairlead("reproduce", "gavel", *asked, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "cases run: 4" in done.stderr
+    assert "2 seeds; loads at 100 %" in (tmp_path / "report.md").read_text()
+    wrong = fairlead("reproduce", "gavel", "--loads", "low", "--out", tmp_path)
+    assert wrong.returncode == 2
+    assert "low" in wrong.stderr
+
+
 def test_the_load_goes_on_until_the_measured_jobs_have_ended():
     answer = Run("max-min-fairness", TINY.cluster, Jobs(1.2, measure=(3, 9))).run(World())
     assert not answer["load_ended_early"]

@@ -42,6 +42,15 @@ def test_every_study_is_told_and_none_fails(finished):
     assert not [one for one in failed if one[2] != "nobody had to wait"]
 
 
+def test_pairs_through_mps_are_of_those_that_fill_the_card_and_told_by_what_the_other_holds(finished):
+    _, outcome = finished
+    rows = {told.what: told for study, told in outcome.rows if study.name == "fig4"}
+    assert rows["pairs measured, mps"].ours == rows["pairs measured, time-slicing"].ours == 595
+    finer = rows["R² on pairs left out, of multiprocessors and kernels, mps"]
+    assert finer.ours > 0.75 > rows["R² on pairs left out, of both apart, mps"].ours
+    assert "R² on pairs left out, of multiprocessors and kernels, time-slicing" not in rows
+
+
 def test_the_report_says_which_pairs_were_measured_and_what_was_believed(finished):
     given, _ = finished
     text = (given.folder / "report.md").read_text()

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.faults import Outage
-from fairlead.backends.world import Costs
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError, JournalError

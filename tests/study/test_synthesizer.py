@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from crowds import SIX, THREE, crowd
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.simulated import Simulated
-from fairlead.backends.world import Costs
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import Job
@@ -29,6 +29,16 @@ def test_every_policy_with_every_admission_by_name():
     assert len(set(names)) == 6
     both = combinations(SchedulerConfig(), THREE[:1], (), [Part("consolidated"), Part("spread")])
     assert [one.label for one in both] == ["fifo + consolidated", "fifo + spread"]
+
+
+def test_candidates_that_differ_in_what_names_have_no_room_for_are_told_apart():
+    served = {"slo_ms": 100, "batches": [1, 8], "latency_ms": {"v100": [6, 14]}}
+    parts = [Part("nexus", {"sessions": {"photos": {"rate": rate, **served}}}) for rate in (70, 700)]
+    some, more = combinations(SchedulerConfig(), parts)
+    assert (some.label, more.label) == ("nexus(sessions: 1)", "nexus(sessions: 1) (2)")
+    unnamed = Advisor([replace(some, name=""), replace(more, name="")], ONE_TYPE)
+    advice = unnamed.advise(moment_of(1)[0].view, replace(more, name=""))
+    assert [label for label, _ in advice.outlooks] == [more.label, some.label]
 
 
 @pytest.mark.parametrize("policy", ["fifo", "srtf", "las", "max-min-fairness"])

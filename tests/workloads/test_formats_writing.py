@@ -27,8 +27,16 @@ ABOVE_0 = st.floats(min_value=0, max_value=1e15, exclude_min=True, allow_nan=Fal
 FROM_0 = st.floats(min_value=0, max_value=1e11, allow_nan=False)
 WHOLE = st.integers(-(2**53), 2**53)
 
+PLANS = st.sampled_from([("expert", ()), ("expert", ((32, 0.3), (256, 0.7))), ("expert", ((8, 1 / 3), (1, 1 / 3), (8, 1 / 3)))])
+
+
+def _job(how: tuple[str, Any], **said: Any) -> Job:
+    return Job(mode=how[0], schedule=how[1], **said)
+
+
 JOB = st.builds(
-    Job,
+    _job,
+    how=st.sampled_from(MODES).map(lambda mode: (mode, ())) | PLANS,
     name=NAME,
     submitted_s=FROM_0,
     steps=ABOVE_0,
@@ -48,7 +56,6 @@ JOB = st.builds(
     min_run_s=FROM_0,
     group=TEXT,
     group_order=WHOLE,
-    mode=st.sampled_from(MODES),
     command=TEXT,
 )
 JOBS = st.lists(JOB, max_size=5, unique_by=lambda job: job.name)

@@ -102,19 +102,34 @@ class _Stay:
 
 @dataclass
 class _Job:
-    """A job that is a session."""
+    """A job that is a session, and where it served, serves, and is known to serve soon: one stay after the other."""
 
     session: Session
     rates: list[tuple[float, float]]  # from which second on, how many a second
-    stay: _Stay | None = None
-    starting: bool = False
+    stays: list[_Stay] = field(default_factory=list)
+    starting: tuple[int, ...] = ()  # its accelerators, while it is not known when all of them will serve
+    batch: int = 1
     ended_s: float = math.inf
 
-    def until(self, second: float) -> _Stay | None:
-        """Where it served up to a second; while it starts, nowhere."""
-        if self.stay is None or self.starting or second <= self.stay.since_s:
-            return None
-        return replace(self.stay, until_s=second)
+    def at(self, second: float) -> frozenset[int]:
+        """The accelerators that serve it."""
+        return frozenset(place for one in self.stays if one.since_s <= second < one.until_s for place in one.accelerators)
+
+    def turn(self, second: float, accelerators: Iterable[int]) -> None:
+        """From a second on it is served by these."""
+        while self.stays and self.stays[-1].since_s >= second:
+            self.stays.pop()
+        if self.stays and self.stays[-1].until_s > second:
+            self.stays[-1] = replace(self.stays[-1], until_s=second)
+        if places := tuple(sorted(accelerators)):
+            self.stays.append(_Stay(self.session, places, self.batch, second))
+
+    def resize(self, second: float, batch: int) -> None:
+        """From a second on, with other batches."""
+        later = [one for one in self.stays if one.until_s > second]
+        self.batch = batch
+        for one in later:
+            self.turn(max(one.since_s, second), one.accelerators)
 
 
 @dataclass
@@ -124,7 +139,6 @@ class Requests:
     cluster: Cluster
     sessions: Mapping[str, Session]
     jobs: dict[int, _Job] = field(default_factory=dict)
-    stays: list[_Stay] = field(default_factory=list)  # that are over
     time: float = 0.0
 
     def see(self, event: ev.Event) -> None:
@@ -139,9 +153,9 @@ class Requests:
                         one.rates.append((time, rate_told(rate, one.session.rate)))
             case ev.RoundPlanned(plan):
                 self._plan(plan)
-            case ev.ProgressReported(_, jobs, _, _, since):
-                for number, second in zip(jobs.tolist(), since.tolist()):
-                    self._up(number, second)
+            case ev.ProgressReported(time, jobs, _, rates, since):
+                for number, rate, second in zip(jobs.tolist(), rates.tolist(), since.tolist()):
+                    self._goes(number, rate, max(time, second) if rate else time)
             case ev.JobsInterrupted(time, jobs):
                 self._leave((number, time) for number in jobs.tolist())
             case ev.JobsFinished(_, jobs, at) | ev.JobsFailed(_, jobs, at):
@@ -150,41 +164,37 @@ class Requests:
                 self._leave([(number, time)], ended=True)
 
     def _plan(self, plan: RoundPlan) -> None:
+        """Who moves goes on, while it starts, where it was and stays."""
+        served = {number: self.jobs[number].at(plan.time) for number in plan.suspended.tolist() if number in self.jobs}
         self._leave((number, plan.time) for number in plan.suspended.tolist())
         self._leave(((number, plan.time) for number in (*plan.ended.tolist(), *dict(plan.refused))), ended=True)
         starts = plan.launches
         for number, begin, end in zip(starts.jobs.tolist(), starts.offsets.tolist(), starts.offsets[1:].tolist()):
-            if number in self.jobs:
-                one, places = self.jobs[number], starts.accelerators[begin:end].tolist()
-                one.stay, one.starting = _Stay(one.session, tuple(places), 1, plan.time), True
+            if (one := self.jobs.get(number)) is not None:
+                route, one.starting = plan.routes.get(number), tuple(starts.accelerators[begin:end].tolist())
+                one.batch = 1 if route is None else route.batch
+                one.turn(plan.time, served.get(number, frozenset()).intersection(one.starting))
         for number, route in plan.routes.items():
-            known = self.jobs.get(number)
-            if known is not None and known.stay is not None and known.stay.batch != route.batch:
-                self._close(known, plan.time)
-                known.stay = replace(known.stay, batch=route.batch, since_s=max(plan.time, known.stay.since_s))
+            if (one := self.jobs.get(number)) is not None and one.batch != route.batch:
+                one.resize(plan.time, route.batch)
 
-    def _up(self, number: int, second: float) -> None:
+    def _goes(self, number: int, rate: float, second: float) -> None:
+        """A session that starts has started; or it says that it stands still, and has left where it was."""
         one = self.jobs.get(number)
-        if one is not None and one.stay is not None and one.starting:
-            one.stay, one.starting = replace(one.stay, since_s=max(second, one.stay.since_s)), False
+        if one is not None and one.starting:
+            one.turn(second, one.starting if rate else ())
+            one.starting = () if rate else one.starting
 
     def _leave(self, jobs: Iterable[tuple[int, float]], *, ended: bool = False) -> None:
         for number, second in jobs:
-            one = self.jobs.get(number)
-            if one is None:
-                continue
-            self._close(one, second)
-            one.stay = None
-            if ended:
-                one.ended_s = min(one.ended_s, second)
-
-    def _close(self, job: _Job, second: float) -> None:
-        if (stay := job.until(second)) is not None:
-            self.stays.append(stay)
+            if (one := self.jobs.get(number)) is not None:
+                one.turn(second, ())
+                one.starting = ()
+                one.ended_s = min(one.ended_s, second) if ended else one.ended_s
 
     def history(self) -> History:
         """Up to the last event."""
-        stays = [*self.stays, *(stay for job in self.jobs.values() if (stay := job.until(self.time)) is not None)]
+        stays = [replace(one, until_s=min(one.until_s, self.time)) for job in self.jobs.values() for one in job.stays]
         servers: list[Server] = []
         windows: list[tuple[float, float]] = []
         for place, here in sorted(_by_accelerator(stays).items()):
@@ -219,9 +229,15 @@ def _by_accelerator(stays: Iterable[_Stay]) -> dict[int, list[_Stay]]:
 def _cut(stays: Sequence[_Stay]) -> list[tuple[float, float, tuple[_Stay, ...]]]:
     """Stretches in which the same sessions are on an accelerator, with the same batches."""
     seconds = sorted({second for one in stays for second in (one.since_s, one.until_s)})
-    found = []
+    found: list[tuple[float, float, tuple[_Stay, ...]]] = []
     for begin, end in pairwise(seconds):
         together = tuple(one for one in stays if one.since_s <= begin and one.until_s >= end)
-        if together:
+        if found and found[-1][1] == begin and _residents(found[-1][2]) == _residents(together):
+            found[-1] = (found[-1][0], end, together)
+        elif together:
             found.append((begin, end, together))
     return found
+
+
+def _residents(stays: Sequence[_Stay]) -> list[tuple[str, int]]:
+    return [(one.session.name, one.batch) for one in stays]

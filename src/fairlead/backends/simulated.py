@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.losses import LossReports
 from fairlead.backends.sessions import Requests
-from fairlead.backends.world import Costs, World
+from fairlead.backends.world import World
 from fairlead.core import events as ev
 from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.cluster import Cluster, Ints
@@ -85,11 +86,12 @@ class Simulated:
         *,
         costs: Costs | None = None,
         faults: Iterable[ev.NodeLost | ev.NodeRepaired] = (),
+        others: Iterable[Other] = (),
         losses: Mapping[str, LossCurve] | None = None,
         natures: Mapping[str, Nature] | None = None,
     ) -> Simulated:
         """A world that goes on from a moment of any run, real or simulated: the same jobs, progress and places. `arrivals` are
-        the jobs still to come."""
+        the jobs still to come, and so are `others`."""
         coming = [job if job.submitted_s >= view.time else replace(job, submitted_s=view.time) for job in arrivals]
         down = {int(node) for node in np.unique(view.cluster.node_of[~view.present])}
         start, first = view.time, view.next_number
@@ -99,6 +101,7 @@ class Simulated:
             coming,
             costs=costs,
             faults=faults,
+            others=others,
             start_s=start,
             first_number=first,
             down=down,
@@ -106,6 +109,8 @@ class Simulated:
             natures=natures,
         )
         numbers = np.concatenate((view.jobs.number, view.queued.number))
+        if self._reports:
+            self._gone = set(range(first)).difference(numbers.tolist())
         for number in sorted(numbers.tolist()):
             self.world.arrive(number, view.job_of[number])
         if self._losses is not None:

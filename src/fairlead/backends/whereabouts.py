@@ -55,6 +55,26 @@ class Whereabouts:
             self._noted.clear()
         return self._kept
 
+    def mates(self, jobs: Ints, running: Ints) -> tuple[Ints, Ints]:
+        """Who runs beside whom: positions in `jobs`, ascending, and the number of a mate for each, ascending for one job."""
+        holdings, span = self.holdings(running), len(self._with)
+        holder, place = holdings.places(running)
+        order = place.argsort(kind="stable")
+        holder, count = holder[order], np.bincount(place, minlength=self._accelerators)
+        number, theirs = holdings.places(jobs)
+        position = np.empty(span, dtype=np.int64)
+        position[jobs] = np.arange(len(jobs))
+        owner = position[number]
+        shared = count[theirs] > 1
+        theirs, owner = theirs[shared], owner[shared]
+        many = count[theirs]  # holders of each; in `holder`, those of an accelerator stand together
+        starts, ends = (count.cumsum() - count)[theirs], many.cumsum()
+        mate = holder[(starts - ends + many).repeat(many) + np.arange(int(many.sum()))]
+        of = owner.repeat(many)
+        other = mate != jobs[of]
+        pairs = np.unique(of[other] * span + mate[other])  # gangs meet on several accelerators, and are mates once
+        return pairs // span, pairs % span
+
     @staticmethod
     def _part(number: int, launches: Launches) -> Ints:
         at = int((launches.jobs == number).argmax())

@@ -1,56 +1,30 @@
-"""The true facts of a simulated world, as columns by job number: how fast each job really runs where it is, what starting and
-saving cost it, when it will end. It knows no policy and no estimate."""
+"""The true facts of a simulated world: how fast each job really runs where it is, what starting and saving cost it, when it
+will end. It knows no policy and no estimate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 import numpy as np
 
-from fairlead.backends.natures import Natures
-from fairlead.backends.whereabouts import Whereabouts
+from fairlead.backends.arrived import Arrived
+from fairlead.backends.costs import Costs
+from fairlead.backends.sizing import batch_size_given, row_given
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.holdings import NONE
 from fairlead.core.inference import Routes
-from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
-from fairlead.core.operands import FALSE, INFINITY, TRUE, ZERO, moment
-from fairlead.core.plan import TUNED, Launches
+from fairlead.core.job import kind_of, model_of
+from fairlead.core.operands import INFINITY, TRUE, ZERO, moment
+from fairlead.core.plan import Launches
 from fairlead.workloads.nature import Nature, Standing
 from fairlead.workloads.profiles import ThroughputTable
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Seconds lost by starting, saving and loading; `by_kind` gives some kinds values of their own.
-
-    A job checkpoints when it is suspended, and every `checkpoint_every_s` while it runs; each save takes `checkpoint_s`, in
-    which it makes no progress. `restart_s` is paid by every start after the first, `launch_s` by the first.
-    """
-
-    launch_s: float = 0.0
-    restart_s: float = 0.0
-    checkpoint_s: float = 0.0
-    checkpoint_every_s: float = math.inf
-    by_kind: Mapping[str, Costs] = field(default_factory=dict)
-
-    def of(self, kind: str) -> Costs:
-        """The costs of a kind: its own, or those given for its model, or those for all."""
-        if not self.by_kind:
-            return self
-        return self.by_kind.get(kind) or self.by_kind.get(model_of(kind), self)
-
-
-_GIVEN = ("steps", "limit", "launch", "restart", "save", "save_every")  # known when a job arrives
-_CHANGING = ("base", "rate", "since", "began", "run_started", "ran", "kept", "kept_at")
-"""`began`: when a job that runs had loaded and went on. `kept`: its steps at the last save, and when that was."""
-
-
-class World:
-    """Columns of the jobs that have arrived. `ends` is the second at which a running job ends by itself, else infinity."""
+class World(Arrived):
+    """Who has arrived, and who of them runs."""
 
     def __init__(
         self,
@@ -60,64 +34,14 @@ class World:
         capacity: int = 256,
         natures: Mapping[str, Nature] | None = None,
     ) -> None:
-        self.cluster, self.costs = cluster, costs
-        self.table = table.for_types(cluster.type_names)
-        self._spread_tells = not np.array_equal(self.table.spread, self.table.alone)
-        self.where = Whereabouts(cluster.size, capacity)
-        self._block: Floats = np.zeros((capacity, len(_GIVEN) + len(_CHANGING)))  # a row for each job
-        self.columns: dict[str, Floats] = dict(zip((*_GIVEN, *_CHANGING), self._block.T))
-        self.ends: Floats = np.full(capacity, np.inf)
-        self.row: Ints = np.zeros(capacity, dtype=np.int64)  # in the table, at the present size
-        self.asked: Ints = np.ones(capacity, dtype=np.int64)  # the size that it runs at
-        self.part: Floats = np.ones(capacity)  # of the row's rate, where the table has no row for that size
-        self.type: Ints = np.full(capacity, -1, dtype=np.int64)
-        self.spread: Bools = np.zeros(capacity, dtype=np.bool_)
-        self.started: Bools = np.zeros(capacity, dtype=np.bool_)
-        self.jobs: dict[int, Job] = {}
+        super().__init__(cluster, table, costs, capacity, natures)
         self.running: Ints = NONE
-        self.natures = Natures(natures or {})
         self.serving: frozenset[int] = frozenset()  # who has a route
-        self._routed = False  # whether anybody ever had one
-        # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit, a nature.
-        self.natural = False
-        self.costly, self._saving, self._limited, self._in_part = False, False, False, False
+        # What nobody has needs no arithmetic: whether anybody ever had a route, or runs at a part of a row's rate.
+        self._routed, self._in_part = False, False
+        self._spread_tells = not np.array_equal(self.table.spread, self.table.alone)
         self._next_end: float | None = math.inf  # None: somebody came or went since it was computed
         self._saves_noted = False  # until somebody asks, a run began and was saved where its line of progress begins
-
-    def arrive(self, number: int, job: Job) -> None:
-        self._reserve(number + 1)
-        self.jobs[number] = job
-        self.row[number] = self.table.row(job.kind, job.workers)
-        self.asked[number] = job.workers
-        cost = self.costs.of(job.kind)
-        given = (job.steps, job.time_limit_s, cost.launch_s, cost.restart_s, cost.checkpoint_s, cost.checkpoint_every_s)
-        self._block[number, : len(given)] = given
-        self.costly = self.costly or cost.launch_s > 0 or cost.restart_s > 0 or cost.checkpoint_s > 0
-        self._saving = self._saving or cost.checkpoint_every_s < math.inf
-        self._limited = self._limited or job.time_limit_s < math.inf
-        self.natural = self.natures.arrive([(number, job)], self.columns["steps"])
-
-    def foresee(self, jobs: Sequence[Job], first: int) -> None:
-        """The same for many at once, with numbers from `first` on; they come into being when somebody launches them."""
-        if not jobs:
-            return
-        self._reserve(first + len(jobs))
-        mine = slice(first, first + len(jobs))
-        self.jobs.update(zip(range(first, first + len(jobs)), jobs))
-        looks = {(job.kind, job.workers): None for job in jobs}
-        place = {look: at for at, look in enumerate(looks)}
-        of = np.array([place[job.kind, job.workers] for job in jobs], dtype=np.int64)
-        self.row[mine] = np.array([self.table.row(kind, workers) for kind, workers in looks], dtype=np.int64)[of]
-        self.asked[mine] = np.array([workers for _, workers in looks], dtype=np.int64)[of]
-        spent = [self.costs.of(kind) for kind, _ in looks]
-        each = np.array([(c.launch_s, c.restart_s, c.checkpoint_s, c.checkpoint_every_s) for c in spent])
-        self._block[mine, 0] = [job.steps for job in jobs]
-        self._block[mine, 1] = [job.time_limit_s for job in jobs]
-        self._block[mine, 2:6] = each[of]
-        self.costly = self.costly or bool((each[:, :3] > 0).any())
-        self._saving = self._saving or bool((each[:, 3] < math.inf).any())
-        self._limited = self._limited or bool((self._block[mine, 1] < math.inf).any())
-        self.natural = self.natures.arrive(enumerate(jobs, first), self.columns["steps"])
 
     def out_of_memory(self, launches: Launches) -> Ints:
         """Who of these, started in this order, finds less memory left on an accelerator than it needs."""
@@ -130,7 +54,7 @@ class World:
         short: list[int] = []
         for index, number in enumerate(launches.jobs.tolist()):
             mine = launches.accelerators[launches.offsets[index] : launches.offsets[index + 1]]
-            need = float(needs[self._row_launched(launches, index)[0]])
+            need = float(needs[self._row(number, len(mine), batch_size_given(launches, index))[0]])
             if (left[mine] < need * (1 - 1e-9)).any():
                 short.append(number)
             else:
@@ -147,7 +71,7 @@ class World:
         before, self.serving = self.serving, self.serving - launched | set(routes)
         new = sorted(set(routes) - before - launched)
         for number in new:
-            self.row[number], self.part[number] = self._row_given(number, int(self.asked[number]), 0)
+            self.row[number], self.part[number] = self._row(number, int(self.asked[number]), 0)
         return np.array(new, dtype=np.int64)
 
     def launch(self, launches: Launches, now: float) -> Ints:
@@ -274,54 +198,30 @@ class World:
 
     def _size_up(self, launches: Launches) -> None:
         """Gangs: at the size the plan gives them, and spread where they stand on more nodes than they need."""
-        sizes = launches.workers
-        as_asked = sizes.tobytes() == self.asked[launches.jobs].tobytes()  # a tenth of what it takes to count differences
+        as_asked = launches.workers.tobytes() == self.asked[launches.jobs].tobytes()  # a tenth of counting differences
         if self.natural or self._routed or launches.batch_sizes is not None or not as_asked:
             self._resize(launches)
-        if not self._spread_tells:
-            return
-        self.spread[launches.jobs] = FALSE
-        if len(launches.accelerators) == len(launches.jobs):
-            return
-        node = self.cluster.node_of[launches.accelerators]
-        cuts = launches.offsets[:-1]
-        # Most gangs stand on one node, whose number is then both the least and the greatest of theirs.
-        several = (np.minimum.reduceat(node, cuts) < np.maximum.reduceat(node, cuts)).nonzero()[0]
-        if len(several):
-            ends = launches.offsets[several + 1].tolist()
-            used = [len(set(node[start:end].tolist())) for start, end in zip(cuts[several].tolist(), ends)]
-            least = -(-sizes[several] // self.cluster.largest_node_of_type[launches.types[several]])
-            self.spread[launches.jobs[several]] = np.array(used) > least
+        if self._spread_tells:
+            self.spread[launches.jobs] = self.cluster.spread(launches.accelerators, launches.offsets, launches.types)
 
     def _resize(self, launches: Launches) -> None:
         """Look up who runs at another size or batch size than it asked for, or with a route, or did so before."""
         for index, (number, workers) in enumerate(zip(launches.jobs.tolist(), launches.workers.tolist())):
             if number in self.natures:
-                self.natures.give(number, _batch_size(launches, index))
+                self.natures.give(number, batch_size_given(launches, index))
                 of_host = (launches.cpus, launches.host_memory_gb)
                 cpus, memory = (0.0 if column is None else float(column[index]) for column in of_host)
                 self.natures.give_of_host(number, cpus, memory)
-            self.row[number], self.part[number] = self._row_launched(launches, index)
+            self.row[number], self.part[number] = self._row(number, workers, batch_size_given(launches, index))
             self.asked[number] = workers
             self._in_part = self._in_part or self.part[number] != 1.0
 
-    def _row_launched(self, launches: Launches, index: int) -> tuple[int, float]:
-        """The row of one of these at the size and batch size it is given, and the part of its rate."""
-        return self._row_given(int(launches.jobs[index]), int(launches.workers[index]), _batch_size(launches, index))
-
-    def _row_given(self, number: int, workers: int, wanted: int) -> tuple[int, float]:
-        kind, asked = self.jobs[number].kind, self.jobs[number].workers
-        if number in self.serving and number not in self.natures:  # whose replicas do no more together than one
-            workers = asked
-        elif number not in self.natures and kind != TIMED and wanted not in (0, TUNED, batch_size_of(kind)):
-            kind = kind_of(model_of(kind), wanted)
-        return self._row_at(kind, asked, workers)
-
-    def _row_at(self, kind: str, asked: int, workers: int) -> tuple[int, float]:
-        """The row for a size, and the part of its rate: with fewer or more workers than any row is about, in proportion."""
-        if workers == asked or (kind != TIMED and (kind, workers) in self.table.row_of):
-            return self.table.row(kind, workers), 1.0
-        return self.table.row(kind, asked), workers / asked
+    def _row(self, number: int, workers: int, batch_size: int) -> tuple[int, float]:
+        """The row of a job at the size and batch size it is given, and the part of its rate. Whoever has a nature tells its
+        speed at a batch size itself, and replicas do no more together than one."""
+        job, natural = self.jobs[number], number in self.natures
+        serves = number in self.serving and not natural
+        return row_given(self.table, job, job.workers if serves else workers, 0 if natural or serves else batch_size)
 
     def refresh(self, jobs: Ints, now: float) -> Ints:
         """Others came or went on their accelerators: progress goes on from here at the new speed. Nothing is saved by that."""
@@ -404,7 +304,7 @@ class World:
 
     def _slow_each_other(self, jobs: Ints, rate: Floats) -> Ints:
         """Take from the rates of these jobs what their company costs them; return that company."""
-        of, mate = self._company(jobs)
+        of, mate = self.where.mates(jobs, self.running)
         if not len(of):
             return NONE
         row, type_ = self.row[jobs[of]], self.type[jobs[of]]
@@ -418,51 +318,10 @@ class World:
             rate[of[now]] *= factor[now]
         return np.unique(mate)
 
-    def _company(self, jobs: Ints) -> tuple[Ints, Ints]:
-        """Who runs beside whom: positions in `jobs`, ascending, and the number of a mate for each, ascending for one job."""
-        holder, place = self.where.holdings(self.running).places(self.running)
-        order = place.argsort(kind="stable")
-        holder, count = holder[order], np.bincount(place, minlength=self.cluster.size)
-        number, theirs = self.where.holdings(self.running).places(jobs)
-        position = np.empty(len(self.row), dtype=np.int64)
-        position[jobs] = np.arange(len(jobs))
-        owner = position[number]
-        shared = count[theirs] > 1
-        theirs, owner = theirs[shared], owner[shared]
-        many = count[theirs]  # holders of each; in `holder`, those of an accelerator stand together
-        starts, ends = (count.cumsum() - count)[theirs], many.cumsum()
-        mate = holder[(starts - ends + many).repeat(many) + np.arange(int(many.sum()))]
-        of = owner.repeat(many)
-        other = mate != jobs[of]
-        span = len(self.row)
-        pairs = np.unique(of[other] * span + mate[other])  # gangs meet on several accelerators, and are mates once
-        return pairs // span, pairs % span
-
     def _sharing(self, jobs: Ints) -> Ints:
         """Who runs on an accelerator that one of these jobs holds, they themselves included; nobody where none is shared."""
         if not self.where.shared:
             return NONE
-        of, mate = self._company(jobs)
+        of, mate = self.where.mates(jobs, self.running)
         both = np.unique(np.concatenate((jobs[of], mate)))
         return both[~np.isin(both, list(self.serving))] if self.serving else both
-
-    def _reserve(self, size: int) -> None:
-        old = len(self.row)
-        if size <= old:
-            return
-        extra = max(size, 2 * old) - old
-        self.where.reserve(old + extra)
-        self._block = np.concatenate((self._block, np.zeros((extra, self._block.shape[1]))))
-        self.columns = dict(zip((*_GIVEN, *_CHANGING), self._block.T))
-        self.ends = np.concatenate((self.ends, np.full(extra, np.inf)))
-        self.row = np.concatenate((self.row, np.zeros(extra, dtype=np.int64)))
-        self.asked = np.concatenate((self.asked, np.ones(extra, dtype=np.int64)))
-        self.part = np.concatenate((self.part, np.ones(extra)))
-        self.type = np.concatenate((self.type, np.full(extra, -1, dtype=np.int64)))
-        self.spread = np.concatenate((self.spread, np.zeros(extra, dtype=np.bool_)))
-        self.started = np.concatenate((self.started, np.zeros(extra, dtype=np.bool_)))
-
-
-def _batch_size(launches: Launches, index: int) -> int:
-    """That one of these is given; 0: none."""
-    return 0 if launches.batch_sizes is None else int(launches.batch_sizes[index])

@@ -10,10 +10,11 @@ import typer
 
 from fairlead.cli import options as opt
 from fairlead.cli import synthesizing as syn
-from fairlead.cli.output import note, out, print_json
+from fairlead.cli.output import note, out, print_json, progress
 from fairlead.cli.people import control_plane
 from fairlead.config.wall_time import scheduler_of
 from fairlead.core.errors import InputError
+from fairlead.report.columns import duration
 from fairlead.runtime.people import OVERTAKEN, ControlPlane, RefusedRequest, Unreachable
 from fairlead.study.inputs import read_table
 from fairlead.study.synthesizer.live import advise as look_at
@@ -35,15 +36,18 @@ def advise(
     checkpoint_cost: opt.CheckpointCostOption = 0.0,
     checkpoint_every: opt.CheckpointEveryOption = None,
     costs: opt.CostsOption = None,
-    looks: Annotated[int, typer.Option("--looks", help="End after so many looks. [default: none, until Ctrl-C]", min=0)] = 0,
+    looks: Annotated[
+        int | None,
+        typer.Option("--looks", help="End after so many looks; 0: go on until Ctrl-C. [default: 1; 0 with --switch]", min=0),
+    ] = None,
     switch: Annotated[
         bool, typer.Option("--switch/--dry-run", help="Switch the cluster's scheduler, or only say what would be better.")
     ] = False,
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Say which scheduler would do best from here. It looks ahead from a running cluster's state every few rounds, and lets the
-    best decide where --switch is given. It needs an admin's token.
+    """Say which scheduler would do best from here. It looks ahead from a running cluster's state; with --switch every few
+    rounds, and lets the best decide. It needs an admin's token.
 
     Rates are what the cluster has measured, or --throughputs; a kind that nobody has measured yet is taken to run for an hour.
     Starts and saves are taken to cost nothing where no cost is given.
@@ -51,13 +55,14 @@ def advise(
 
     Examples:
 
-      fairlead advise --looks 1
+      fairlead advise
 
       fairlead advise --policies las,srtf,tiresias --admissions accept-all --switch --every 5
     """
     asked = syn.Asked(policies, admissions, placements, metric, forecast, window, margin, processes)
     spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
     plane, known, made = control_plane(), read_table(throughputs), 0
+    most = looks if looks is not None else 0 if switch else 1
     while True:
         try:
             state = state_of(plane)
@@ -72,7 +77,9 @@ def advise(
         if running.round_s == 0:
             raise InputError("advise", "a cluster with rounds", field="rounds", value="event-driven")
         table = known.for_types(state.cluster.type_names) if known is not None else rates_of(measured or {}, state)
-        with asked.advisor(asked.candidates(running), table, spent) as advisor:
+        candidates, alive = asked.candidates(running), len(state.live) + len(state.queue)
+        looking = f"{len(candidates)} candidates, {alive} jobs"
+        with asked.advisor(candidates, table, spent) as advisor, progress(None, looking, quiet=json):
             advice = look_at(state, advisor)
         if json:
             print_json(syn.advice_data(advice))
@@ -82,9 +89,14 @@ def advise(
             note(_switched(plane, advice.chosen.to_data(), advice.why, state.scheduler))
         elif advice.switch:
             note(f"better: {advice.why}")
+        elif not alive:
+            note("nobody is there: nothing would be better or worse")
+        else:
+            note(f"nothing would be better by more than {margin:.0%}")
         made += 1
-        if made == looks:
+        if made == most:
             return
+        note(f"looking again in {duration(every * running.round_s)}; Ctrl-C ends it")
         time.sleep(every * running.round_s)
 
 

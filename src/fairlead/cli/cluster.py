@@ -264,6 +264,7 @@ def up(
     Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes. With
     another --root it says first what has to be set there for these to find it.
     """
+    from fairlead.runtime.agent.accelerators import are_here
     from fairlead.runtime.tls import check_clear
 
     for option, address in (("--http", http), ("--agents", agents)):
@@ -282,8 +283,9 @@ def up(
         base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", control]
         base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
         for machine in machines.nodes:
-            spelled = f"{machine.type}:{machine.accelerators}"
-            words = ["--node", machine.name, "--accelerators", spelled, "--root", str(root / "agents" / machine.name)]
+            words = ["--node", machine.name, "--root", str(root / "agents" / machine.name)]
+            if len(machines.nodes) > 1 or not are_here(machine.type, machine.accelerators):
+                words += ["--accelerators", f"{machine.type}:{machine.accelerators}"]
             started.append(subprocess.Popen([*base, *words], stdin=subprocess.PIPE))
 
     try:

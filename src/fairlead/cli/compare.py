@@ -156,6 +156,7 @@ def compare(
         check_hosts(hosts, known, () if read is None else read.jobs, table)
     if read is not None:
         opt.tell_skipped(read, quiet=json)
+        opt.tell_strange_types(machine, read)
         opt.check_measure(metrics, len(read))
         if len(given.seeds) > 1 and not loads and not mtbf:
             raise InputError(

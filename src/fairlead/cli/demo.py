@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.cli.output import note, out, progress
 from fairlead.config import Part, SchedulerConfig, read_cluster
 from fairlead.core.events import Event
@@ -35,6 +35,7 @@ POLICY = "las"
 OTHERS = ("fifo", "srtf", "max-min-fairness-perf")
 SEVEN = ("fifo", "sjf", "srtf", "las", "tiresias", "gittins", "largest-first")
 MACHINES = "16xv100:4,16xp100:4,32xk80:4"
+IN_THE_REPORT = "see the report"
 
 
 def demo(
@@ -111,7 +112,9 @@ def _again(journal: Path) -> list[RunRecord]:
     given = comparison(run, [run.under(Part(name)) for name in OTHERS])
     with progress(len(OTHERS), "simulating", quiet=False) as bar:
         outcomes = compare(given, processes=1, keep_records=True, on_done=lambda _: bar.advance())
-    out.print(comparison_table(beside(run, given, outcomes), title=f"{given.cluster}", width=out.width))
+    out.print(
+        comparison_table(beside(run, given, outcomes), title=f"{given.cluster}", width=out.width, elsewhere=IN_THE_REPORT)
+    )
     if run.world.guessed:
         note(f"never measured, so as fast as on other types: {'; '.join(run.world.guessed)}")
     return records(run, given, outcomes)
@@ -125,5 +128,5 @@ def _seven(quick: bool) -> list[RunRecord]:
     with progress(len(SEVEN), "simulating", quiet=False) as bar:
         outcomes = compare(given, processes=1 if quick else None, keep_records=True, on_done=lambda _: bar.advance())
     rows = [(schedulers[o.case.scheduler].label, o.summary) for o in outcomes]
-    out.print(comparison_table(rows, title=f"{machines}", width=out.width))
+    out.print(comparison_table(rows, title=f"{machines}", width=out.width, elsewhere=IN_THE_REPORT))
     return [replace(o.record, scheduler=schedulers[o.case.scheduler].label) for o in outcomes if o.record is not None]

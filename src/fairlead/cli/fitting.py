@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fairlead.cli.output import out
+from fairlead.report.tables import no_room
 
 
 def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], names: int, caption: str = "") -> Table:
@@ -33,6 +34,5 @@ def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], n
         else:
             table.add_row(*map(escape, row[:names]), *("–" for _ in kept[names:]))
     hidden = [headings[index] for index in range(names, len(headings)) if index not in kept]
-    missing = f"no room here for {', '.join(hidden)}: widen the terminal, or --json" if hidden else ""
-    table.caption = "; ".join(part for part in (caption, missing) if part) or None
+    table.caption = "; ".join(part for part in (caption, no_room(hidden) if hidden else "") if part) or None
     return table

@@ -71,7 +71,7 @@ def simulate(
     seed: Annotated[int, typer.Option("--seed", help="For the requests.", min=0)] = 0,
     json: opt.JsonOption = False,
 ) -> None:
-    """Pack sessions onto accelerators, send them requests, and tell which part was answered in time.
+    """Pack sessions onto accelerators and send them requests. It tells which part was answered in time.
 
     The packing takes as few accelerators of the cluster as it wants; --json has the whole plan with its routing table. Sessions
     that there is no room for are named, and their requests dropped as far as nobody can answer them.
@@ -105,10 +105,11 @@ def replay(
     seed: Annotated[int, typer.Option("--seed", help="For the requests.", min=0)] = 0,
     json: opt.JsonOption = False,
 ) -> None:
-    """Send requests to the sessions of a run that is over, with the accelerators that the log says they had.
+    """Send requests to the sessions of a run that is over. With the accelerators that the log says they had.
 
     The log is of a simulation or of a cluster: fairlead simulate --config scheduler.yaml --trace jobs.csv --events run.jsonl.
-    Rates are those that sessions reported as request_rate. While a session has no accelerator, or starts, nobody answers.
+    Rates are those that sessions reported as request_rate. While a session has no accelerator nobody answers, and while it
+    starts only those that it had before and keeps.
     """
     history = read_history(journal)
     expected = history.requests(begin, end)
@@ -145,7 +146,7 @@ def mixes(
     neighbours: NeighboursOption = PLAIN.neighbours,
     json: opt.JsonOption = False,
 ) -> None:
-    """Try a packing on random mixes of sessions: how many accelerators it takes beside the least, and what is answered in time.
+    """Try a packing on random mixes of sessions. How many accelerators it takes beside the least, and what is answered in time.
 
     'least' is the bound from each session's best throughput within its SLO, 'at rate' that from batches which can be gathered
     at the session's rate. Allowed are a tenth more than the least, or one.

@@ -91,7 +91,7 @@ def where(job: Mapping[str, Any]) -> str:
 _MOMENTS = ("submitted_s", "first_started_s", "ended_s")
 
 
-_LABELS = {"accelerator_s": "accelerator time", "left_s": "time left"}
+_LABELS = {"accelerator_s": "accelerator time", "left_s": "time left", "earlier": "same name before"}
 
 
 def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -99,6 +99,8 @@ def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
     shown = {key: value for key, value in job.items() if key not in ("now_s", "steps_known")}
     if not job.get("steps_known", True):
         shown["steps"] = "not known"
+    if not job.get("rate"):  # who does not run, or tells nothing of its steps
+        shown.pop("rate", None)
     if (now := job.get("now_s")) is not None:
         shown |= {moment: f"{duration(now - job[moment])} ago" for moment in _MOMENTS if job.get(moment) is not None}
     there = ((key, value) for key, value in shown.items() if value not in (None, "", []))
@@ -108,8 +110,14 @@ def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _shown(key: str, value: Any) -> str:
     if key == "reason":
         return legible(str(value["text"]))
+    if key == "next_decision_s":
+        return f"in {duration(value)}"
+    if key == "earlier":
+        return f"number {', '.join(map(str, value))}"
     if key == "regimes":
         return ", ".join(f"batch size {one['batch_size']} from step {one['from_steps']:,.0f}" for one in value)
+    if key == "schedule":
+        return ", ".join(f"batch size {one['batch_size']} for {one['share']:.0%} of its steps" for one in value)
     if key == "last_failure":
         return legible(f"{value['why']} on {value['node']}" if value["node"] else str(value["why"]))
     if key == "last_lines":

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fairlead.cli.output import JsonOption, note, out, print_json, print_lines
-from fairlead.core.errors import UnknownName
+from fairlead.core.errors import InputError, UnknownName, near_names
 from fairlead.registry import GROUPS, Registered, Registry
 
 KINDS = {**{kind: kind for kind in GROUPS}, **{f"{kind}s": kind for kind in GROUPS}, "policies": "policy"}
@@ -47,9 +47,10 @@ def policies(
         return
     claims = [(kind, name) for kind in GROUPS for name in installed.entries.get(kind, {}) if name == what.replace("_", "-")]
     if not claims:
-        raise UnknownName(
-            "kind or part", what, {*KINDS, "all", *(name for kind in GROUPS for name in installed.entries.get(kind, {}))}
-        )
+        known = {*KINDS, "all", *(name for kind in GROUPS for name in installed.entries.get(kind, {}))}
+        if not near_names(what, known):
+            raise InputError("policies", f"a kind ({', '.join(GROUPS)}) or a part that 'all' lists", field="what", value=what)
+        raise UnknownName("kind or part", what, known)
     named = [installed.find(kind, name) for kind, name in claims]
     if json:
         print_json({"parts": [_described(entry) for entry in named]})

@@ -11,14 +11,15 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.faults import Outage
-from fairlead.backends.world import Costs
 from fairlead.cli.output import JsonOption as JsonOption
 from fairlead.cli.output import note
 from fairlead.config import Part, SchedulerConfig, read_cluster, read_costs
 from fairlead.config.scheduler import LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_chain, parse_part
-from fairlead.core.cluster import Cluster
-from fairlead.core.errors import InputError
+from fairlead.core.cluster import AcceleratorType, Cluster
+from fairlead.core.errors import InputError, near_names
+from fairlead.core.job import TIMED
 from fairlead.report.metrics import MetricOptions, measure_from
 from fairlead.study.inputs import TraceFile
 from fairlead.study.simulate import Faults
@@ -181,6 +182,18 @@ def _writable(said: Path, folder: Path) -> None:
 
 def cluster_of(text: str) -> Cluster:
     return read_cluster(text, accelerator_types())
+
+
+def tell_strange_types(cluster: Cluster, trace: Trace) -> None:
+    """Jobs that carry durations run on a type of any name, and so would on one that is misspelt. Of others, the table of rates
+    tells which it knows."""
+    known = [device.name for device in accelerator_types()]
+    for kind in cluster.types if all(job.kind == TIMED for job in trace.jobs) else ():
+        if kind == AcceleratorType(kind.name) and (near := near_names(kind.name, known)):
+            note(
+                f"no accelerators of type {kind.name!r} are known, near: {', '.join(map(repr, near))};"
+                " jobs that carry durations take as long there as anywhere"
+            )
 
 
 def costs_of(launch: float, restart: float, checkpoint: float, every: float | None, file: Path | None) -> Costs:

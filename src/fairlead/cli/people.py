@@ -15,6 +15,7 @@ from fairlead.cli.job_table import job_table, legible, told
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.config.source import read_yaml
 from fairlead.core.errors import FairleadError, InputError
+from fairlead.report.columns import duration
 from fairlead.runtime.packing import digest_of, pack
 from fairlead.runtime.tasks import TaskSpec, checked
 
@@ -30,7 +31,7 @@ MOST_IN_ARRAY = 10_000
 LAST_LINES = 5
 """Of a job that failed; a trace's end and the error."""
 
-NameArgument = Annotated[str, typer.Argument(help="A job's name or number.")]
+NameArgument = Annotated[str, typer.Argument(help="A job's number, or its name: the youngest of that name.")]
 
 
 def submit(
@@ -46,7 +47,13 @@ def submit(
         ),
     ] = "",
     kind: Annotated[
-        str, typer.Option("--kind", help="What it trains, as in 'resnet (batch size 32)'. [default: its script's name]")
+        str,
+        typer.Option(
+            "--kind", help="What it trains, as in 'resnet (batch size 32)'. [default: its script's name, or its program's]"
+        ),
+    ] = "",
+    schedule: Annotated[
+        str, typer.Option("--schedule", help="Of mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'.")
     ] = "",
     types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
     steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
@@ -79,6 +86,7 @@ def submit(
         "workers": workers if workers > 1 else None,
         "mode": mode,
         "kind": kind,
+        "schedule": schedule,
         "types": types.split(",") if types else None,
         "steps": steps,
         "after": after,
@@ -170,9 +178,12 @@ def why(name: NameArgument, json: JsonOption = False) -> None:
     job = _with_last_lines(plane, plane.job(name))
     reason = job.get("reason")
     if json:
-        print_json({key: job.get(key) for key in ("name", "phase", "reason", "last_lines") if key in job or key == "reason"})
+        keys = ("name", "phase", "reason", "next_decision_s", "last_lines")
+        print_json({key: job.get(key) for key in keys if key in job or key == "reason"})
         return
     told = f"{job['name']} is {job['phase']}" + (f": {legible(reason['text'])}" if reason else "")
+    if reason and "in_s" not in reason["facts"] and (wait_s := job.get("next_decision_s")) is not None:
+        told += f"; the next decision is in {duration(wait_s)}"
     out.print(told, highlight=False, markup=False, soft_wrap=True)
     for line in job.get("last_lines", ()):
         out.print(f"  {legible(line)}", highlight=False, markup=False, soft_wrap=True)
@@ -215,9 +226,15 @@ def nodes(json: JsonOption = False) -> None:
     for node in found:
         there = "connected" if node["connected"] else "away"
         up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
+        up = "resting" if node.get("rests_s") else up
         counts = (str(node["accelerators"]), str(node["free"]))
         table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, ", ".join(node["jobs"]))))
     out.print(table)
+    for node in found:
+        if why := node.get("trouble"):
+            again = f"; it is tried again in {duration(node['rests_s'])}" if node["rests_s"] else ""
+            told = f"{node['name']} could not begin a job: {legible(why)}{again}"
+            out.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 def drain(
@@ -242,14 +259,14 @@ def drain(
 
 
 def usage(json: JsonOption = False) -> None:
-    """Accelerator hours by user and entity."""
+    """Accelerator time by user and entity."""
     found = control_plane().usage()
     if json:
         print_json({"usage": found})
         return
-    table = Table("user", "entity", "jobs", "accelerator hours", box=box.SIMPLE)
+    table = Table("user", "entity", "jobs", "accelerator time", box=box.SIMPLE)
     for row in found:
-        table.add_row(row["user"], row["entity"], str(row["jobs"]), f"{row['accelerator_hours']:.2f}")
+        table.add_row(row["user"], row["entity"], str(row["jobs"]), duration(3600 * row["accelerator_hours"]))
     out.print(table)
 
 

@@ -10,13 +10,16 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from fairlead.cli import options as opt
 from fairlead.cli.output import JsonOption, note, out, print_json
+from fairlead.cli.predict_pair import WithOption, pair, predictor_of
+from fairlead.cli.predict_pairs import side_by_side
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction import evaluation, learners, training
 from fairlead.prediction.dataset import Dataset, dataset
 from fairlead.prediction.evaluation import Held
 from fairlead.prediction.features import features_of
-from fairlead.prediction.predictor import Predictor, fingerprint, load, trained
+from fairlead.prediction.predictor import fingerprint
 from fairlead.prediction.profiles import Profiles, each_slowdown, paired_sets, profiles
 from fairlead.prediction.training import Pairs, kernels
 from fairlead.profiling.results import measured, sets
@@ -25,7 +28,6 @@ from fairlead.profiling.spanning import Span
 
 predict_app = typer.Typer(help="Predict what trainings do to an accelerator.", no_args_is_help=True)
 
-WithOption = Annotated[Path | None, typer.Option("--with", help="A predictor from `predict train`; else the one that ships.")]
 SCORES = ("piecewise", "finer", "of_sum", "linear", "constant")
 AT_ONCE = (Sharing.MPS.value,)  # where kernels of several jobs run side by side
 SetOption = Annotated[str, typer.Option("--set", help="Which measured set to learn from.")]
@@ -39,8 +41,8 @@ def model(
     with_: WithOption = None,
     json: JsonOption = False,
 ) -> None:
-    """GPU utilization and memory of a training alone: fairlead predict model resnet50.onnx --batch 64"""
-    predictor = _predictor(with_)
+    """GPU utilization and memory of a training alone. For example: fairlead predict model resnet50.onnx --batch 64"""
+    predictor = predictor_of(with_)
     found = predictor.predict(features_of(path, batch), device)
     if json:
         print_json({**asdict(found), "device": predictor.device, "fingerprint": predictor.about["fingerprint"]})
@@ -50,44 +52,8 @@ def model(
         note(f"operators nobody knows, so take it with care: {', '.join(map(_shown, sorted(found.unknown)))}")
 
 
-@predict_app.command()
-def pair(
-    utilization: Annotated[list[float], typer.Argument(help="Of each job alone, in percent.")],
-    sharing: Annotated[str, typer.Option("--sharing", help="time-slicing or mps.")] = "time-slicing",
-    held: Annotated[
-        list[float] | None,
-        typer.Option("--multiprocessors", help="Busy in each job alone, in percent; once for each, for mps."),
-    ] = None,
-    kernel_us: Annotated[
-        list[float] | None, typer.Option("--kernel-us", help="How long a kernel takes on average; once for each, for mps.")
-    ] = None,
-    with_: WithOption = None,
-    json: JsonOption = False,
-) -> None:
-    """How much longer each of two jobs takes that share an accelerator: fairlead predict pair 26 36
-
-    Through MPS it counts how many multiprocessors each keeps busy: --sharing mps --multiprocessors 20 --multiprocessors 80.
-    """
-    most = {"utilization": 100.0, "multiprocessors": 100.0, "kernel-us": 1e9}
-    for name, given in (("utilization", utilization), ("multiprocessors", held), ("kernel-us", kernel_us)):
-        if given is not None and len(given) != 2:
-            raise InputError("predict pair", "two; more than two were not measured", field=name, value=len(given))
-        for each in given or ():
-            if not 0 <= each <= most[name]:
-                raise InputError("predict pair", f"a number from 0 to {most[name]:g}", field=name, value=each)
-    predictor = _predictor(with_)
-    if sharing in predictor.slowdown:
-        _check_counts(predictor, sharing, held, kernel_us)
-    busy = np.array(utilization)
-    known = None if held is None else np.array(held)
-    slower = predictor.slowdowns(busy, sharing, known, None if kernel_us is None else np.array(kernel_us) / 1e6)
-    fitted = predictor.slowdown[sharing] if known is None else predictor.at_once[sharing]
-    spread = fitted.spread(busy, (busy if known is None else known)[::-1])
-    if json:
-        print_json({"slowdowns": slower.tolist(), "spread": spread.tolist(), "device": predictor.device, "sharing": sharing})
-        return
-    for each, factor, off in zip(utilization, slower, spread):
-        out.print(f"{each:5.1f} %  takes {factor:.2f} ± {off:.2f} times as long as alone", highlight=False)
+predict_app.command()(pair)
+predict_app.command("pairs")(side_by_side)
 
 
 @predict_app.command()
@@ -97,7 +63,8 @@ def train(
     without: Annotated[list[str] | None, typer.Option("--without", help="A family to leave out; several times.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Learn from a measured set and its pairs; the learner that errs least on what it has not seen is kept."""
+    """Learn from a measured set and its pairs. The learner that errs least on what it has not seen is kept."""
+    opt.distinct([], [to])
     data, known, about = _data(set_)
     _tell_of_learners()
     at_once = _at_once(set_)
@@ -107,6 +74,8 @@ def train(
             if family not in data.families:
                 offered = near_or_all(family, sorted(set(data.families)))
                 raise InputError("predict train", f"a family of the set; {offered}", field="without", value=family)
+        if len({*data.families} - {*without}) < 2:
+            raise InputError("predict train", "at least two families that are left", field="without", value=", ".join(without))
         families = {name: one.family for name, one in known.alone.items()}
         data, pairs = training.leaving_out(data, pairs, without, families)
         about |= {"configurations": str(len(data)), "pairs": _told(pairs), "without": ", ".join(sorted(set(without)))}
@@ -121,7 +90,7 @@ def train(
 
 @predict_app.command()
 def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
-    """How far off predictions are on what they have not seen: families, rows and pairs left out."""
+    """How far off predictions are on what they have not seen. Families, rows and pairs are left out in turn."""
     data, known, _ = _data(set_)
     _tell_of_learners()
     told: dict[str, Any] = {"configurations": len(data), "utilization": {}, "slowdown": {}}
@@ -174,8 +143,8 @@ def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
 
 @predict_app.command()
 def show(with_: WithOption = None, json: JsonOption = False) -> None:
-    """A predictor: what it was learned from, which features count, and its formulas."""
-    predictor = _predictor(with_)
+    """What a predictor was learned from. With the features that count, and its formulas."""
+    predictor = predictor_of(with_)
     important = dict(list(predictor.utilization.importance().items())[:10])
     told = {
         "about": dict(predictor.about),
@@ -256,20 +225,6 @@ def _at_once(name: str) -> dict[str, Pairs]:
 def _shown(name: str) -> str:
     """Of somebody else's file, and so without anything that a terminal would act on."""
     return "".join(each if each.isprintable() else "?" for each in name[:60])
-
-
-def _check_counts(predictor: Predictor, sharing: str, held: list[float] | None, kernel_us: list[float] | None) -> None:
-    """What is said beside utilizations counts where kernels run side by side, and how long these take beside what they hold."""
-    where = f"--sharing {' or '.join(predictor.at_once) or 'with which kernels of several jobs run at once'}"
-    if held is not None and sharing not in predictor.at_once:
-        raise InputError("predict pair", f"{where}, without which it does not count", field="multiprocessors", value=held)
-    if kernel_us is not None and held is None:
-        expected = f"--multiprocessors beside it and {where}, without which it does not count"
-        raise InputError("predict pair", expected, field="kernel-us", value=kernel_us)
-
-
-def _predictor(path: Path | None) -> Predictor:
-    return load(path) if path else trained()
 
 
 def _data(name: str) -> tuple[Dataset, Profiles, dict[str, str]]:

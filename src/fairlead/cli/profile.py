@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from fairlead.cli.output import JsonOption, note, out, print_json, progress
+from fairlead.cli.profile_table import table
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.extras import install
 from fairlead.prediction.features import features as of_graph
@@ -23,7 +24,7 @@ from fairlead.prediction.graph import load
 from fairlead.profiling.configurations import Configuration, configuration, configurations
 from fairlead.profiling.results import Results, measured
 from fairlead.profiling.sharing import Sharing, shared
-from fairlead.profiling.spanning import Span, programme, spanning
+from fairlead.profiling.spanning import Span, noisiest, programme, spanning
 
 LONGEST_S = 3600.0  # that a pair is looked at
 
@@ -51,7 +52,7 @@ def alone(
     device: Annotated[str, typer.Option("--device", help="cuda, cuda:1, cpu …")] = "cuda",
     json: JsonOption = False,
 ) -> None:
-    """Each configuration by itself: steps per second and their spread, utilization, memory.
+    """Each configuration by itself. Steps per second and their spread, utilization, memory.
 
     It can be stopped and run again: fairlead profile alone --out h200.jsonl --budget 600. What cannot run here is kept with the
     problem. Families take turns, so that a part of the list is a fair part.
@@ -86,11 +87,15 @@ def pairs(
     window_s: Annotated[float, typer.Option("--window", help="Seconds that a pair is looked at.", min=0.01)] = 0.8,
     warm_s: Annotated[float, typer.Option("--warm", help="Seconds before that.", min=0.0)] = 0.2,
     solos: Annotated[int, typer.Option("--solos", help="How often each is measured alone, in between.", min=1, max=100)] = 2,
-    again: Annotated[int, typer.Option("--again", help="How many pairs are measured twice, to tell noise.", min=0)] = 0,
+    again: Annotated[int, typer.Option("--again", help="How many pairs are measured again, to tell noise.", min=0)] = 0,
+    times: Annotated[int, typer.Option("--times", help="How often these are, in all.", min=2, max=100)] = 2,
+    noisy: Annotated[
+        int, typer.Option("--noisiest", help="How many of the pairs kept, those that varied most, are measured twice.", min=0)
+    ] = 0,
     device: Annotated[str, typer.Option("--device", help="cuda, cuda:1, cpu …")] = "cuda",
     json: JsonOption = False,
 ) -> None:
-    """Every two of some configurations at once, each with its like too: steps per second of both, and of each alone.
+    """Every two of some configurations at once. Each with its like too: steps per second of both, and of each alone.
 
     It can be stopped and run again: fairlead profile pairs --out pairs.jsonl --budget 600. Two processes hold all models at
     once. Everybody takes turns, so that a part of the pairs is a fair part.
@@ -99,7 +104,8 @@ def pairs(
     about = {**_about(device), "sharing": sharing.value, "window_s": window_s, "warm_s": warm_s}
     names = tuple(configuration(name.strip()).name for name in of.split(",")) if of else spanning(measured()[1], span=span)
     results = Results(to, about)
-    asked = [one for one in programme(names, solos, again) if one.name not in results.known]
+    vary = noisiest([row for row in results.known.values() if {*row.get("pair", ())} <= {*names}], noisy)
+    asked = programme(names, solos, again, times, vary, results.known)
     if not asked:
         return _tell(results, 0, 0, json)
     began, done = time.monotonic(), 0
@@ -124,13 +130,16 @@ def pairs(
     _tell(results, done, len(asked) - done, json)
 
 
+profile_app.command()(table)
+
+
 @profile_app.command()
 def module(
     spelled: Annotated[str, typer.Argument(help="A file and a function in it, as in mine.py:training; it is run.")],
     device: Annotated[str, typer.Option("--device", help="Where it is tried, if it has to be.")] = "cuda",
     json: JsonOption = False,
 ) -> None:
-    """What a training of your own takes: from its graph, or from a short trial where it has none that can be read.
+    """What a training of your own takes. From its graph, or from a short trial where it has none that can be read.
 
     The function returns a PyTorch model, inputs, targets, and a loss unless it is cross entropy, all on the CPU.
     """
@@ -153,7 +162,7 @@ def features(
     only: Annotated[str, typer.Option("--only", help="Names to look at, as in 'resnet*@224:*'.")] = "*",
     json: JsonOption = False,
 ) -> None:
-    """What is known of each configuration before it runs: its model is exported to ONNX and its graph read, on the CPU.
+    """What is known of each configuration before it runs. Its model is exported to ONNX and its graph read, on the CPU.
 
     This is what predictions of utilization and memory learn from: fairlead profile features --out features.jsonl
     """

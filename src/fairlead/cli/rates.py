@@ -28,7 +28,7 @@ def export(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Write what running jobs showed as a table for the simulator: fairlead rates export --out rates.csv, then
+    """Write what running jobs showed as a table for the simulator. As in: fairlead rates export --out rates.csv, then
     fairlead simulate --throughputs rates.csv --trace ….
 
     Steps per second by kind, workers, type, consolidated or spread over more nodes than needed. A kind that was not seen on a

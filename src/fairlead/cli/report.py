@@ -18,7 +18,7 @@ from fairlead.study.record import record_from_journal
 
 def report(
     journals: Annotated[list[Path], typer.Argument(help="Event logs, as written by 'fairlead simulate --events'.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--out", "--output", "-o", help="The HTML file to write.")] = Path("report.html"),
     png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder too.")] = None,
     title: Annotated[str, typer.Option("--title", help="The report's title.")] = "Fairlead report",
     measure: opt.MeasureOption = None,

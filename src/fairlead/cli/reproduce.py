@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from fairlead.cli import options as opt
@@ -17,6 +20,7 @@ from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
 from fairlead.study.reproduce.blox.own_clusters import own_clusters
+from fairlead.study.reproduce.findings import Row
 from fairlead.study.reproduce.gavel import GAVEL
 from fairlead.study.reproduce.horus import HORUS, MeasuredPairs
 from fairlead.study.reproduce.page import shown_ours, shown_paper
@@ -27,6 +31,19 @@ from fairlead.study.reproduce.study import S
 SHARED = Path(__file__).resolve().parents[3] / ".." / "shared" / "data"
 """Where the public traces and tables lie, seen from the project's root."""
 
+WIDE = 120
+"""Columns of a terminal in which most claims have room."""
+
+MOST_SEEDS = 1_000
+
+HEADINGS = ("study", "claim", "paper", "ours", "verdict")
+
+LONGEST_VERDICT, LONGEST_FIGURE, SHORTEST_CLAIM = 16, 16, 16
+"""Letters of them, where each claim has one line."""
+
+PADDING = 3 * 5 + 1
+"""Columns between those of a table."""
+
 reproduce_app = typer.Typer(help="Run a paper's evaluation again, beside what it says.", no_args_is_help=True)
 
 ScaleOption = Annotated[str, typer.Option("--scale", help=f"How large: {', '.join(PUBLIC)}.")]
@@ -34,10 +51,15 @@ OnlyOption = Annotated[str | None, typer.Option("--only", help="Studies, separat
 FolderOption = Annotated[Path, typer.Option("--out", help="The folder for the report and the finished cases.")]
 
 
+class Loads(enum.StrEnum):
+    ALL = "all"
+    HIGH = "high"
+
+
 def _help(paper: Paper[S], what: str, *examples: str, scales_too: Sequence[str] = ()) -> str:
     return "\n\n".join(
         [
-            f"Run {what} again: tables and figures, the paper's claims beside ours.",
+            f"Run {what} again. Tables and figures, the paper's claims beside ours.",
             "Finished cases are kept in the output folder, and a second run reuses them.",
             "Scales:",
             *(_told(paper, name) for name in PUBLIC),
@@ -59,6 +81,7 @@ _GAVEL_HELP = _help(
     "Gavel's evaluation (OSDI'20, section 7)",
     "gavel",
     "gavel --scale medium --only fig9,fig10 --out out/gavel-medium",
+    "gavel --scale full --loads high --seeds 1 --only fig9,fig11,fifo,priorities --out out/gavel-full",
 )
 _BLOX_HELP = _help(
     BLOX,
@@ -94,6 +117,17 @@ def papers() -> None:
 def gavel(
     scale: ScaleOption = "small",
     only: OnlyOption = None,
+    loads: Annotated[
+        Loads,
+        typer.Option(
+            "--loads",
+            help="'all' of the scale's, or only the 'high' one that the paper's claims are about: at full scale, with one seed,"
+            " 3 to 8 CPU minutes each for fig9, fig10, fig11 and priorities, more for fifo.",
+        ),
+    ] = Loads.ALL,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="How many seeds, from 0 on. [default: the scale's]", min=1, max=MOST_SEEDS)
+    ] = None,
     throughputs: Annotated[
         Path | None,
         typer.Option(
@@ -105,7 +139,9 @@ def gavel(
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    _run(_asked(GAVEL, scale, only, folder, lambda: World(_table(throughputs))), processes, json)
+    asked = _asked(GAVEL, scale, only, folder, lambda: World(_table(throughputs)))
+    size = asked.scale.at_high_load() if loads is Loads.HIGH else asked.scale
+    _run(replace(asked, scale=size.with_seeds(seeds) if seeds else size), processes, json)
 
 
 @reproduce_app.command("blox", help=_BLOX_HELP)
@@ -183,7 +219,11 @@ def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
         print_json({"scale": given.scale.name, "rates": given.world.rates_are, "ran": outcome.ran, "rows": rows})
         return
     title = f"{given.paper.title}, reproduced"
-    out.print(_shown(outcome, title, f"{given.scale.description}; {given.world.rates_are}"))
+    narrow = out.is_terminal and out.width < WIDE
+    caption = f"{given.scale.description}; {given.world.rates_are}"
+    out.print(_shown(outcome, title, caption, out.width if narrow else None))
+    if narrow:
+        note(f"claims are cut to a line each; whole: {given.folder / 'report.md'}")
     kept = len(given.cases()) - outcome.ran
     note(f"cases run: {outcome.ran}" + (f", kept from before: {kept}" if kept else ""))
     note(f"report: {given.folder / 'report.html'}")
@@ -209,14 +249,23 @@ def _data(given: Path | None, what: str) -> Path | None:
     return None
 
 
-def _shown(outcome: Outcome, title: str, caption: str) -> Table:
+def _shown(outcome: Outcome, title: str, caption: str, width: int | None = None) -> Table:
+    """With a width, a line for each claim, cut where it ends."""
+    rows = [(study.name, row.what, shown_paper(row), shown_ours(row), _verdict(row)) for study, row in outcome.rows]
     table = Table(title=title, caption=caption, box=box.SIMPLE, title_justify="left", caption_justify="left")
-    table.add_column("study", no_wrap=True)
-    table.add_column("claim")
-    for heading in ("paper", "ours"):
+    cut = width is not None
+    verdicts = LONGEST_VERDICT if cut else None
+    others = [max(len(row[column]) for row in (HEADINGS, *rows)) for column in (0, 2, 3, 4)]
+    claims = None if width is None else max(width - sum(min(one, LONGEST_FIGURE) for one in others) - PADDING, SHORTEST_CLAIM)
+    table.add_column(HEADINGS[0], no_wrap=True)
+    table.add_column(HEADINGS[1], no_wrap=cut, overflow="ellipsis", max_width=claims)
+    for heading in HEADINGS[2:4]:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict")
-    for study, row in outcome.rows:
-        verdict = f"failed: {row.note}" if row.verdict == "failed" else row.verdict
-        table.add_row(study.name, row.what, shown_paper(row), shown_ours(row), verdict)
+    table.add_column(HEADINGS[4], no_wrap=cut, overflow="ellipsis", max_width=verdicts)
+    for row in rows:
+        table.add_row(*map(escape, row))
     return table
+
+
+def _verdict(row: Row) -> str:
+    return f"failed: {row.note}" if row.verdict == "failed" else row.verdict

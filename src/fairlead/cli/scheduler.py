@@ -20,7 +20,7 @@ scheduler_app = typer.Typer(help="Show or change which scheduler decides on a cl
 
 @scheduler_app.command()
 def show(json: JsonOption = False) -> None:
-    """The scheduler that decides now, as a scheduler file would say it; and what keeps it from deciding, if anything does."""
+    """The scheduler that decides now. As a scheduler file would say it; and what keeps it from deciding, if anything does."""
     plane = control_plane()
     _tell(scheduler_of(plane.scheduler()), json, plane.trouble())
 
@@ -35,7 +35,7 @@ def set_(
     why: Annotated[str, typer.Option("--why", help="For the journal.")] = "",
     json: JsonOption = False,
 ) -> None:
-    """Let another scheduler decide from the next round on: fairlead scheduler set scheduler.yaml, or --policy srtf.
+    """Let another scheduler decide from the next round on. As in: fairlead scheduler set scheduler.yaml, or --policy srtf.
 
     Jobs go on; what the old scheduler remembered of them is forgotten. A scheduler that cannot be made is refused with the
     reason, and the old one stays. With --policy or --round, everything else stays as it is.

@@ -18,7 +18,7 @@ from fairlead.report.metrics import summarize
 from fairlead.report.tables import summary_table
 from fairlead.study.inference_journal import sessions_in
 from fairlead.study.inputs import check_hosts, read_table
-from fairlead.study.simulate import Simulation, requests_of
+from fairlead.study.simulate import Simulation, left_waiting, requests_of
 from fairlead.study.simulate import simulate as run_simulation
 from fairlead.workloads.hosts import bound_to_hosts
 from fairlead.workloads.sessions import told_rates
@@ -116,6 +116,7 @@ def simulate(
         check_hosts(hosts, known, source.jobs, table)
         source = bound_to_hosts(source, known)
     opt.tell_skipped(source, quiet=json)
+    opt.tell_strange_types(machine, source)
     opt.check_measure(metrics, len(source))
     told = []
     if request_rates is not None:
@@ -130,11 +131,15 @@ def simulate(
         serving = requests_of(run, seed=seed)
     summary = summarize(run.record, metrics)
     refused = [{"name": run.state.job_of[n].name, "reason": str(why)} for n, why in sorted(run.state.refusals.items())]
+    waiting = {} if metrics.measure is not None else left_waiting(run)
+    unfinished = [{"name": name, "reason": str(why)} for name, why in waiting.items()]
     flagged = [{"name": run.state.job_of[n].name, "flags": list(flags)} for n, flags in run.state.flags().items()]
     if json:
         skipped: dict[str, object] = {"skipped_lines": len(source.skipped)} if source.skipped else {}
         if refused:
             skipped["refused_jobs"] = refused[:100]
+        if unfinished:
+            skipped["waiting_jobs"] = unfinished[:100]
         if flagged:
             skipped["flagged_jobs"] = flagged[:100]
         if serving is not None:
@@ -148,10 +153,11 @@ def simulate(
         if serving is not None:
             each_of = ", ".join(f"{one.session} {one.attainment:.2%}" for one in serving.sessions)
             out.print(f"requests in time: {serving.attainment:.2%} ({each_of})", highlight=False)
-        for each in refused[:5]:
-            note(f"refused: {each['name']}: {each['reason']}")
-        if len(refused) > 5:
-            note(f"refused: … and {len(refused) - 5} more (--json lists them)")
+        for what, these in (("refused", refused), ("still waiting", unfinished)):
+            for each in these[:5]:
+                note(f"{what}: {each['name']}: {each['reason']}")
+            if len(these) > 5:
+                note(f"{what}: … and {len(these) - 5} more (--json lists them)")
         if flagged:
             note(f"jobs that did what they had not declared: {len(flagged)} (--json lists them)")
     if report is not None:

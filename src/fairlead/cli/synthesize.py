@@ -83,6 +83,7 @@ def synthesize(
         opt.generator_of(jobs, load, workers).trace(seed) if trace is None else TraceFile(trace, format, skip_bad).read(known)
     )
     opt.tell_skipped(source, quiet=json)
+    opt.tell_strange_types(machine, source)
     opt.check_measure(metrics, len(source))
     table = table_for(source, machine, known, fill=fill_workers)
     given = Simulation(source, machine, candidates[0], table, spent, seed=seed, measure=metrics.measure)

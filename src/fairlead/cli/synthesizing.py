@@ -12,11 +12,12 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.cli import options as opt
 from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import parse_part
 from fairlead.core.errors import InputError
+from fairlead.report.columns import duration
 from fairlead.study.synthesizer import Advice, Advisor, Forecast, Wanted, combinations
 from fairlead.workloads.profiles import ThroughputTable
 
@@ -103,8 +104,8 @@ def wanted_of(metric: str) -> Wanted:
 
 def outlook_table(advice: Advice) -> Table:
     """What was seen of every candidate; the chosen one is marked."""
-    table = Table(box=box.SIMPLE, title=f"from second {advice.time:.0f} on")
-    for name, side in (("", "left"), ("jobs end after", "right"), ("begin after", "right"), ("", "left")):
+    table = Table(box=box.SIMPLE, title=f"from second {advice.time:,.0f} on")
+    for name, side in (("scheduler", "left"), ("jobs end after", "right"), ("begin after", "right"), ("", "left")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     for label, outlook in advice.outlooks:
         least = "" if outlook.complete else "> "
@@ -114,7 +115,8 @@ def outlook_table(advice: Advice) -> Table:
         if outlook.problem:
             table.add_row(label, "", "", outlook.problem)
         else:
-            table.add_row(label, f"{least}{outlook.jct_s:.0f} s", f"{least}{outlook.responsiveness_s:.0f} s", ", ".join(marks))
+            seconds = (outlook.jct_s, outlook.responsiveness_s)
+            table.add_row(label, *(f"{least}{duration(one)}" for one in seconds), ", ".join(marks))
     return table
 
 

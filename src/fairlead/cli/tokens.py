@@ -52,7 +52,7 @@ def add(
 
 @token_app.command("list")
 def list_(root: TokenRoot = Path(".fairlead"), json: JsonOption = False) -> None:
-    """All tokens: whose they are, and the beginning of their digest; the tokens themselves are not kept."""
+    """All tokens, and whose they are. With the beginning of their digest; the tokens themselves are not kept."""
     found = _tokens(root).listed()
     if json:
         print_json({"tokens": [{"id": one.id, "name": one.user, "role": one.role, "entity": one.entity} for one in found]})

@@ -24,7 +24,9 @@ from fairlead.workloads.trace import Trace
 trace_app = typer.Typer(help="Make, convert, change, describe and check traces.", no_args_is_help=True, rich_markup_mode=None)
 
 SourceArgument = Annotated[Path, typer.Argument(help="The trace file.")]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="The file to write: .csv or .parquet, native format.")]
+OutputOption = Annotated[
+    Path, typer.Option("--out", "--output", "-o", help="The file to write: .csv or .parquet, native format.")
+]
 
 
 @trace_app.command()
@@ -176,7 +178,7 @@ def stats(
     accelerators: Annotated[int | None, typer.Option("--accelerators", help="Tell the load on so many.", min=1)] = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Describe a trace: how many jobs, how large, how long, how much load.
+    """Describe a trace. How many jobs, how large, how long, how much load.
 
     Example:
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config.source import Value, read_yaml
 
 _FIELDS = ("launch_s", "restart_s", "checkpoint_s", "checkpoint_every_s")

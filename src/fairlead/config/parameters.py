@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from types import GenericAlias, NoneType
 from typing import Any, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -13,17 +14,18 @@ from fairlead.core.errors import InputError, near_or_all
 
 LARGEST_SEED = 2**63 - 1
 
-_CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+_CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid")  # of what is in a tuple: a dataclass by itself takes none
 _MISSING, _UNKNOWN = "missing", "unexpected_keyword_argument"  # as pydantic calls them
 
 
 def checked(name: str, value: Any, hint: Any, source: Callable[..., str]) -> Any:
     """The parameter of a name. `source` says where a field stands, given the names that lead to it."""
+    alone: Any = GenericAlias(tuple, (hint,))
     try:
-        found = TypeAdapter(hint, config=_CONFIG).validate_python(value)
+        (found,) = TypeAdapter(alone, config=_CONFIG).validate_python((value,))
     except ValidationError as error:
         first = error.errors()[0]
-        inside, there = _inside(value, first["loc"], first["type"])
+        inside, there = _inside(value, first["loc"][1:], first["type"])
         wanted = str(first["msg"]).removeprefix("Input should be ")
         if first["type"] == _MISSING:
             wanted = "a value; it is needed"
@@ -31,7 +33,7 @@ def checked(name: str, value: Any, hint: Any, source: Callable[..., str]) -> Any
             wanted, there = f"a known field ({near_or_all(inside[-1], _fields(hint, len(inside) - 1))})", None
         path = (name, *inside)
         raise InputError(source(*path), wanted, field=".".join(path), value=there) from error
-    if name == "seed" and not 0 <= found <= LARGEST_SEED:
+    if name == "seed" and found is not None and not 0 <= found <= LARGEST_SEED:
         raise InputError(source(name), f"a whole number from 0 to {LARGEST_SEED}", field=name, value=value)
     return found
 
@@ -50,5 +52,12 @@ def _inside(value: Any, loc: tuple[int | str, ...], kind: str) -> tuple[list[str
 def _fields(hint: Any, deep: int) -> list[str]:
     """Of what is so deep in mappings."""
     for _ in range(deep):
-        hint = (get_args(hint) or (None,))[-1]
-    return [one.name for one in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else []
+        hint = (get_args(_there(hint)) or (None,))[-1]
+    found = _there(hint)
+    return [one.name for one in dataclasses.fields(found)] if dataclasses.is_dataclass(found) else []
+
+
+def _there(hint: Any) -> Any:
+    """Of what may be None, the rest."""
+    others = [one for one in get_args(hint) if one is not NoneType]
+    return others[0] if len(others) == 1 and NoneType in get_args(hint) else hint

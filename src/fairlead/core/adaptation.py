@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from fairlead.core.job import Job, batch_size_of
+from fairlead.core.schedule import departure
 
 BATCH_SIZE = "batch_size"
 """The name under which jobs report the batch size that they run with from now on."""
@@ -66,8 +67,8 @@ class Adaptations:
         return cls(regimes, looks, data["changes"])
 
 
-def flags_of(job: Job, regimes: Sequence[Regime], overran: bool) -> tuple[str, ...]:
-    """What a job does that its owner did not declare; it is scheduled like any other."""
+def flags_of(job: Job, regimes: Sequence[Regime], overran: bool, done: float = 0.0) -> tuple[str, ...]:
+    """What a job that has `done` some of its steps does that its owner did not declare; it is scheduled like any other."""
     flags = ["did more steps than it declared"] if overran else []
     sizes = [regime.batch_size for regime in regimes]
     falls = [size for size, before in zip(sizes[1:], sizes) if size < before]
@@ -77,4 +78,6 @@ def flags_of(job: Job, regimes: Sequence[Regime], overran: bool) -> tuple[str, .
         flags.append(f"declared accordion, and had {len(set(sizes))} batch sizes")
     elif job.mode == "gns" and falls:
         flags.append(f"declared gns, and its batch size fell to {falls[0]}")
+    elif job.schedule and (departed := departure(job.schedule, job.steps, regimes, done)):
+        flags.append(f"declared a schedule, and {departed}")
     return tuple(flags)

@@ -20,6 +20,13 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 T = TypeVar("T", bound=np.generic)
 
+_TYPE = r"[A-Za-z][\w.-]*"
+
+
+def is_type_name(text: str) -> bool:
+    """Whether a cluster that is written in a line can have a type of this name."""
+    return re.fullmatch(_TYPE, text) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorType:
@@ -60,7 +67,7 @@ class Cluster:
         """`"8xv100:4,16xp100:4"`: 8 accelerators of type v100, 4 per node, and 16 of p100. Without `:n`, 8 per node."""
         nodes: list[Node] = []
         for part in text.split(","):
-            match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*([A-Za-z][\w.-]*)\s*(?::\s*(\d+))?\s*", part)
+            match = re.fullmatch(rf"\s*(\d+)\s*[x×]\s*({_TYPE})\s*(?::\s*(\d+))?\s*", part)
             if not match or int(match[1]) < 1 or (match[3] and int(match[3]) < 1):
                 wanted = "accelerators×type:per-node, as in '8xv100:4,16xp100:4'"
                 raise InputError("--cluster", wanted, field="cluster", value=part)
@@ -154,6 +161,21 @@ class Cluster:
             if need > 0:
                 hosted = np.minimum(hosted, np.floor(there[mine] / need + 1e-9))
         return int(hosted.sum())
+
+    def spread(self, places: Ints, offsets: Ints, types: Ints) -> Bools:
+        """Which gangs stand on more nodes than they need: the i-th on `places[offsets[i]:offsets[i+1]]`, of the i-th type."""
+        cuts = offsets[:-1]
+        wide = np.zeros(len(cuts), dtype=np.bool_)
+        if len(places) == len(cuts):
+            return wide
+        node = self.node_of[places]
+        # Most stand on one node, whose number is then both the least and the greatest of theirs.
+        several = (np.minimum.reduceat(node, cuts) < np.maximum.reduceat(node, cuts)).nonzero()[0]
+        if len(several):
+            begin, end = cuts[several], offsets[several + 1]
+            used = [len(set(node[first:last].tolist())) for first, last in zip(begin.tolist(), end.tolist())]
+            wide[several] = np.array(used) > -((begin - end) // self.largest_node_of_type[types[several]])
+        return wide
 
     @cached_property
     def size(self) -> int:

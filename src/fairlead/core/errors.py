@@ -75,13 +75,25 @@ class JournalAway(JournalError):
     """A journal's server does not answer. It may come back; nothing is known to be lost."""
 
 
-def near_or_all(name: str, known: Iterable[str]) -> str:
-    """The mend of an unknown name: the near ones, or, where none is near, all there are."""
+MOST_LISTED = 24
+"""Names that are listed where none is near."""
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """At most three, the nearest first."""
     names = list(known)
-    near = get_close_matches(name, names, n=3, cutoff=0.5) or [k for k in names if name and name in k][:3]
-    if near:
+    alike = {other.lower(): other for other in reversed(names)}
+    near = [alike[one] for one in get_close_matches(name.lower(), alike, n=3, cutoff=0.5)]
+    return near or [other for other in names if len(name) > 1 and name.lower() in other.lower()][:3]
+
+
+def near_or_all(name: str, known: Iterable[str]) -> str:
+    """The mend of an unknown name: the near ones, or, where none is near, all there are, as far as one reads them."""
+    names = list(known)
+    if near := near_names(name, names):
         return f"near: {', '.join(repr(n) for n in near)}"
-    return f"known: {', '.join(names) if names else 'none'}"
+    more = f", … and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return f"known: {', '.join(names[:MOST_LISTED]) if names else 'none'}{more}"
 
 
 def _input_error(source: str, expected: str, line: int | None, field: str | None, value: object) -> InputError:

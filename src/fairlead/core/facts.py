@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from fairlead.core.plan import Facts
 
-What: TypeAlias = Literal["steps", "speed", "loss"]
+What: TypeAlias = Literal["steps", "speed", "loss", "company"]
 
 
 def fact_about(what: What, number: int) -> str:

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from fairlead.core.errors import IllegalTransition
+from fairlead.core.schedule import Schedule
 
 TIMED = ""
 """The kind of a job whose work is given in seconds: it runs at one step a second on every type."""
@@ -74,6 +75,7 @@ class Job:
     command: str = ""
     after: tuple[int, ...] = ()  # by number, earlier jobs that must have finished before it enters
     most_slowdown: float = math.inf  # how many times slower than alone company may make it; 1: it wants none
+    schedule: Schedule = ()  # of mode expert: the batch sizes that its owner has planned
 
 
 _BATCH = re.compile(r" ?\(batch size (\d+)\)$")

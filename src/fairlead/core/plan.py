@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -187,6 +187,20 @@ class Selection:
         mask = np.zeros(len(numbers), dtype=np.bool_)
         mask[numbers.searchsorted(self.jobs)] = True
         return mask
+
+    def only(self, which: Bools) -> Selection:
+        """Some of the entries, with their routes."""
+        jobs = self.jobs[which]
+        there = set(jobs.tolist())
+        return replace(
+            self,
+            jobs=jobs,
+            types=self.types[which],
+            workers=self.workers[which],
+            combination=None if self.combination is None else self.combination[which],
+            batch_sizes=None if self.batch_sizes is None else self.batch_sizes[which],
+            routes={number: route for number, route in self.routes.items() if number in there},
+        )
 
     def because(self, reasons: Mapping[int, Reason]) -> Selection:
         """The same selection, with more to say about some who were left out."""

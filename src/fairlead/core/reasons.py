@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from fairlead.core.failure import Failure
@@ -25,17 +26,18 @@ class Code(enum.StrEnum):
     NOT_CHOSEN = "not-chosen"
     TRIED_AGAIN = "tried-again"
     FAILED = "failed"
+    NOT_BEGUN = "not-begun"
 
 
 _TEXT = {
-    Code.TOO_LARGE: "needs {needed:g} {what}, of at most {at_most:g}",
+    Code.TOO_LARGE: "needs {needed:g} {what}, of at most {at_most:g}{there}",
     Code.NO_SUITABLE_TYPE: "no accelerator type of this cluster suits it: {what}",
     Code.NOT_ADMITTED: "not admitted: {what} ({demand:g} of at most {limit:g})",
     Code.OUTRANKED: "others go first: needs {needed:accelerators}, free where it may run: {free:g}",
     Code.BEHIND_THE_HEAD: "behind the head of the line, job {head}, which waits for {needed:accelerators}",
     Code.NODES_DOWN: "needs {needed:accelerators}, up where it may run: {at_most:g}",
     Code.NO_PLACE: "selected, but without a place: {what}",
-    Code.NEXT_DECISION: "waits for the next decision",
+    Code.NEXT_DECISION: "waits for the next decision{due}",
     Code.SLO_INFEASIBLE: "its deadline in {left_s:g} s is given up: {what} ({needed_s:g} s of work on its fastest type)",
     Code.AFTER_OTHERS: "waits until {whom} has finished",
     Code.AFTER_NOBODY: "it was to come after {whom}, which {how}",
@@ -43,8 +45,9 @@ _TEXT = {
     Code.PLANNED_LATER: "the plan has it in {rounds:g} of {window:g} rounds{when}; it is predicted to end at {rho:.2f} times"
     " its fair end, and a round costs {cost:.2g} of its budget",
     Code.NOT_CHOSEN: "the policy left it out for now: needs {needed:accelerators}, free where it may run: {free:g}",
-    Code.TRIED_AGAIN: "its last try failed: {how}; try {next:g} of {tries:g} at the next decision",
+    Code.TRIED_AGAIN: "its last try failed: {how}; try {next:g} of {tries:g} at the next decision{due}",
     Code.FAILED: "{how}, in try {at:g} of {tries:g}",
+    Code.NOT_BEGUN: "its node could not begin it: {how}; tried again at the next decision{due}",
 }
 
 
@@ -68,13 +71,27 @@ class Reason:
     @property
     def text(self) -> str:
         """The sentence alone, for people who need not know of stages."""
-        facts = {name: fact if isinstance(fact, str) else _Number(fact) for name, fact in self.facts}
-        return _TEXT[self.code].format(**facts) + (f"; failed {facts['failed']}" if "failed" in facts else "")
+        given = {name: fact if isinstance(fact, str) else _Number(fact) for name, fact in self.facts}
+        facts = {"due": _due(given.get("in_s")), **given, "there": f" ({given['there']})" if "there" in given else ""}
+        told = _TEXT[self.code].format(**facts)
+        if "not_begun" in facts:
+            return f"{told}; its node could not begin it: {facts['not_begun']}"
+        return told + (f"; failed {facts['failed']}" if "failed" in facts else "")
 
     def after_failure(self, failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
         """The same of a job whose last try failed, and that says so too."""
         (_, how), *facts = _told(failure, node, "no more is known")
         return Reason(self.by, self.code, (*self.facts, ("failed", f"in try {failures} of {tries}: {how}"), *facts))
+
+    def after_no_beginning(self, failure: Failure, node: str = "") -> Reason:
+        """The same of a job that was given a place, and whose node could not begin it."""
+        (_, how), *facts = _told(failure, node, "no more is known")
+        return Reason(self.by, self.code, (*self.facts, ("not_begun", how), *facts))
+
+    def due(self, in_s: float) -> Reason:
+        """The same of a job that waits for a decision, and that says when this will be made."""
+        waits = self.code in (Code.NEXT_DECISION, Code.TRIED_AGAIN, Code.NOT_BEGUN) and 0 < in_s < math.inf
+        return Reason(self.by, self.code, (*self.facts, ("in_s", in_s))) if waits else self
 
     def __str__(self) -> str:
         return f"{self.by}: {self.text}"
@@ -87,8 +104,10 @@ class Unplaced:
     """The reasons there are, by name."""
 
     @staticmethod
-    def needs(needed: float, what: str, *, of_at_most: float, by: str = "door") -> Reason:
-        return Reason(by, Code.TOO_LARGE, (("needed", needed), ("what", what), ("at_most", of_at_most)))
+    def needs(needed: float, what: str, *, of_at_most: float, there: str = "", by: str = "door") -> Reason:
+        """`there`: of what there is how much, where that is not one thing."""
+        facts = (("needed", needed), ("what", what), ("at_most", of_at_most))
+        return Reason(by, Code.TOO_LARGE, (*facts, ("there", there)) if there else facts)
 
     @staticmethod
     def unsuitable(what: str, by: str = "door") -> Reason:
@@ -148,6 +167,10 @@ class Unplaced:
         return Reason("loop", Code.TRIED_AGAIN, (*told, ("next", failures + 1), ("tries", tries)))
 
     @staticmethod
+    def not_begun(failure: Failure, node: str = "") -> Reason:
+        return Reason("backend", Code.NOT_BEGUN, _told(failure, node, "no more is known"))
+
+    @staticmethod
     def failed(failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
         """The last of `tries`, or the one that used up what all together may take."""
         return Reason("backend", Code.FAILED, (*_told(failure, node, "it failed"), ("at", failures + 1), ("tries", tries)))
@@ -155,6 +178,12 @@ class Unplaced:
     @staticmethod
     def late(what: str, *, left_s: float, needed_s: float) -> Reason:
         return Reason("policy", Code.SLO_INFEASIBLE, (("what", what), ("left_s", left_s), ("needed_s", needed_s)))
+
+
+def _due(in_s: float | str | None) -> str:
+    if in_s is None:
+        return ""
+    return f", in {math.ceil(float(in_s))} s"
 
 
 def _told(failure: Failure, node: str, unknown: str) -> tuple[tuple[str, float | str], ...]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 BETWEEN, AT = "|", "@"
-MOST = 1e9
-EXPECTED = f"amounts and speeds, both ascending, above 0 and at most {MOST:g}, as in 3{AT}1{BETWEEN}9{AT}2.4"
+LEAST, MOST = 1e-6, 1e9
+EXPECTED = f"amounts and speeds, both ascending, from {LEAST:g} to {MOST:g}, as in 3{AT}1{BETWEEN}9{AT}2.4"
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Curve:
             raise ValueError(EXPECTED) from None
         amounts, speeds = zip(*points)
         rising = list(amounts) == sorted(set(amounts)) and list(speeds) == sorted(speeds)
-        if not (rising and all(0 < number <= MOST for number in (*amounts, *speeds))):  # neither is what is no number
+        if not (rising and all(LEAST <= number <= MOST for number in (*amounts, *speeds))):  # neither is what is no number
             raise ValueError(EXPECTED)
         return cls(points)
 

@@ -15,7 +15,7 @@ from fairlead.core.columns import ColumnStore, JobColumns
 from fairlead.core.errors import FairleadError
 from fairlead.core.holdings import Holdings
 from fairlead.core.inference import NO_ROUTES, Routes
-from fairlead.core.job import ELASTIC, Job
+from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.plan import NO_FACTS, Facts, Rates
 
 
@@ -64,6 +64,7 @@ class Snapshot:
     adaptations: Adaptations = field(default_factory=Adaptations)  # how batch sizes have changed so far
     waits: Waits = field(default_factory=lambda: NO_WAITS)  # who of the queued waits for others
     routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of those who run and serve requests
+    kept_lost: tuple[Ints, Ints] | None = field(default=None, compare=False)  # `lost`, of a detached one
 
     @property
     def regimes(self) -> Mapping[int, tuple[Regime, ...]]:
@@ -111,6 +112,15 @@ class Snapshot:
         if protected is None or self.run_to_completion:
             return np.inf
         return float((self.jobs.run_started_s + self._left_alone_s)[protected].min())
+
+    @property
+    def lost(self) -> tuple[Ints, Ints]:
+        """Who ended without finishing, of all there ever were, and in which phases they are: others may come after them."""
+        if self.kept_lost is not None:
+            return self.kept_lost
+        phase = self.jobs.with_rows(np.arange(self.next_number)).phase
+        lost = (phase > int(Phase.FINISHED)).nonzero()[0]
+        return lost, phase[lost]
 
     def but(self, **changes: object) -> Snapshot:
         """The same moment with some fields replaced: `dataclasses.replace` without its cost, which a round would feel."""
@@ -162,4 +172,5 @@ class Snapshot:
             adaptations=self.adaptations.of(here),
             through=through,
             estimate=None,
+            kept_lost=self.lost,
         )

@@ -29,9 +29,8 @@ def main() -> None:
     failed = Path(os.environ.get("FAIRLEAD_CHECKPOINT_DIR", ".")) / "failed-once"
     lease = fairlead.lease(range(chosen.steps), save=lambda folder: None, every_steps=5)
     for step in lease:
-        if chosen.double_every and step % chosen.double_every == 0:
+        if chosen.double_every:
             lease.batch_size = 32 * 2 ** (step // chosen.double_every)
-            fairlead.report(batch_size=lease.batch_size)
         if step == chosen.fail_at and not failed.exists():
             failed.touch()
             sys.exit(f"failed at step {step}, as was asked for")

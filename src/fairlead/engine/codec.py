@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -144,7 +145,7 @@ def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
         if sort is float:
             values[name] = _amount(name, value)
         elif sort is tuple:
-            values[name] = tuple(_of_sort(int if name == "after" else str, name, each) for each in value)
+            values[name] = tuple(_READ_EACH[name](name, each) for each in value)
         elif sort is int:
             least, most = (1, _MOST_WORKERS) if name == "workers" else (-_MOST_WHOLE, _MOST_WHOLE)
             _whole(name, value, least, most)
@@ -157,6 +158,18 @@ def _of_sort(sort: type[T], name: str, value: Any) -> T:
     if type(value) is not sort:
         raise TypeError(f"{name} is {value!r:.60}, not {_IN_WORDS[sort]}")
     return value
+
+
+def _scheduled(name: str, value: Any) -> tuple[int, float]:
+    size, share = value
+    return _whole(name, size, 1, _MOST_WHOLE), _amount(name, share)
+
+
+_READ_EACH: dict[str, Callable[[str, Any], Any]] = {
+    "allowed_types": partial(_of_sort, str),
+    "after": partial(_of_sort, int),
+    "schedule": _scheduled,
+}
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:

@@ -115,7 +115,8 @@ def why_waiting(plan: RoundPlan | None, number: int, job: Job, view: Snapshot) -
         return plan.not_admitted
     if number in view.queued.number:
         return Unplaced.next_decision()
-    suits = [t for t, name in enumerate(view.cluster.type_names) if not job.allowed_types or name in job.allowed_types]
+    fits = int(view.jobs.of(np.array([number])).fits[0])
+    suits = [t for t in range(len(plan.up)) if fits >> t & 1]
     up = max((plan.up[t] for t in suits), default=0)
     if up < job.workers:
         return Unplaced.nodes_down(job.workers, up=up)
@@ -177,8 +178,12 @@ def why_never(job: Job, cluster: Cluster) -> Reason:
     if not suits:
         return Unplaced.unsuitable(f"it asks for {', '.join(job.allowed_types)}; there are {', '.join(cluster.type_names)}")
     largest = max(int(cluster.size_of_type[cluster.type_code[t.name]]) for t in suits)
-    if job.workers > largest:
+    if job.workers > largest and len(cluster.types) == 1:
         return Unplaced.needs(job.workers, "accelerators", of_at_most=largest)
+    if job.workers > largest:  # all of them together may be enough, and yet a gang stands on one type
+        there = ", ".join(f"{cluster.size_of_type[cluster.type_code[t.name]]} {t.name}" for t in suits)
+        where = "there are" if len(suits) == len(cluster.types) else "it may use"
+        return Unplaced.needs(job.workers, "accelerators of one type", of_at_most=largest, there=f"{where} {there}")
     memory = max(t.memory_gb for t in suits)
     if job.memory_gb > memory:
         return Unplaced.needs(job.memory_gb, "GB of accelerator memory", of_at_most=memory)

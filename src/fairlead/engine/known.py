@@ -12,7 +12,7 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.adaptation import Adaptations, flags_of
-from fairlead.core.after import NO_WAITS, Awaited, Waits, awaited
+from fairlead.core.after import NO_WAITS, Waits, awaited
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ALL_COLUMNS, ColumnStore, JobColumns
 from fairlead.core.failure import Failure
@@ -76,13 +76,15 @@ class Known:
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
         state.store.reserve(state.next_number)
+        state.store.arrays["phase"][: state.next_number] = int(Phase.FINISHED)  # who is not in the view
+        state.store.arrays["phase"][view.lost[0]] = view.lost[1]
         for columns in (view.jobs, view.queued, view.through):
             for name in ALL_COLUMNS:
                 state.store.arrays[name][columns.number] = getattr(columns, name)
             for name in columns.metrics:
                 state.store.metric(name)[columns.number] = columns.metric(name)
         state._group(view)
-        state._follow(view)
+        state.followers = [number for number in view.queued.number.tolist() if view.job_of[number].after]
         state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
         state.running = view.jobs.runners.number.copy()
         state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
@@ -156,10 +158,11 @@ class Known:
     def flags(self) -> dict[int, tuple[str, ...]]:
         """By number, what jobs did that they had not declared."""
         everybody = self.everybody()
-        suspects = {*everybody.number[everybody.overran].tolist(), *self.adaptations.regimes}
-        over = dict(zip(everybody.number.tolist(), everybody.overran.tolist()))
+        planned = {number for number, job in self.job_of.items() if job.schedule}
+        suspects = {*everybody.number[everybody.overran].tolist(), *self.adaptations.regimes, *planned}
+        over, done = (dict(zip(everybody.number.tolist(), c.tolist())) for c in (everybody.overran, everybody.steps_done))
         regimes = self.adaptations.regimes
-        found = {n: flags_of(self.job_of[n], regimes.get(n, ()), over[n]) for n in sorted(suspects)}
+        found = {n: flags_of(self.job_of[n], regimes.get(n, ()), over[n], done[n]) for n in sorted(suspects)}
         return {number: flags for number, flags in found.items() if flags}
 
     @property
@@ -232,16 +235,6 @@ class Known:
         self.groups.there = {group: there[group] for group in view.group_sizes}
         for group, number in zip(view.through.group.tolist(), view.through.number.tolist()):
             self.groups.through.setdefault(group, set()).add(number)
-
-    def _follow(self, view: Snapshot) -> None:
-        """Of those who ended before a snapshot it knows only what others waited for."""
-        self.followers = [number for number in view.queued.number.tolist() if view.job_of[number].after]
-        phase = self.store.arrays["phase"]
-        for number in self.followers:
-            waits = view.waits.get(number, Awaited())
-            for other in view.job_of[number].after:
-                if other not in waits.unfinished:
-                    phase[other] = int(waits.how) if other == waits.lost else int(Phase.FINISHED)
 
     def _remember(self, services: Floats) -> None:
         end = self._finished_count + len(services)

@@ -89,6 +89,7 @@ class Loop:
     plan: RoundPlan | None = None  # the last one
     _last_round: float | None = None
     _wake_s: float = -math.inf  # when a decision is due, whatever happens or not; at first, at the first boundary
+    _making: tuple[float, float] | None = None  # of a decision that is being made beside it: what it saw, and for which moment
     _furthest: tuple[int, int, float] = (0, 0, -1.0)
     _furthest_at: int = 0
     _last_mark: tuple[int, int, float] = (0, 0, -1.0)
@@ -127,6 +128,15 @@ class Loop:
             if now >= until:
                 return
 
+    def decides_s(self, since_s: float, now: float) -> float:
+        """When somebody who has been there since a second, and was in no decision yet, will be in one; infinity where that is
+        not known, such as before it runs, or where the decision takes longer than it should."""
+        due = self._wake_s
+        if self._making is not None:
+            seen_s, moment = self._making
+            due = moment if since_s <= seen_s else self._round_after(moment)
+        return due if due > now else math.inf
+
     def _watch_progress(self) -> None:
         """Turns shorter than what a start costs, or faults faster than work, would go on for ever without progress."""
         state, now = self.state, self.decisions
@@ -154,6 +164,7 @@ class Loop:
         moment = max(seen_s, self._wake_s)
         view = self._view(moment).detached()
         made, overtaken = aside.begin(lambda: self._sound(view, memo, stages)), False
+        self._making = seen_s, moment
         decision: Decision | None = None
         missed = 0
         while True:
@@ -170,8 +181,10 @@ class Loop:
             happened = self.backend.wait(moment if decision is not None else self._round_after(moment), 0.0)
             self._hear(happened)
             if self.stages is not stages or self.backend.exhausted:
+                self._making = None
                 return None
             overtaken = overtaken or bool(happened)
+        self._making = None
         now = self.backend.now
         plan, left = decision
         plan = still_possible(replace(plan, seen_s=seen_s), self.state.snapshot(now))

@@ -15,7 +15,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import without
 from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.facts import about_whom, without_jobs
-from fairlead.core.failure import Failure
+from fairlead.core.failure import NOT_BEGUN, Failure
 from fairlead.core.inference import Routes
 from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
 from fairlead.core.losses import LOSS, note_losses
@@ -102,10 +102,10 @@ class State(Known):
         self._arrived.append(number)
 
     def _cancelled(self, event: ev.JobCancelled) -> None:
+        if 0 <= event.number < self.next_number and self.store.arrays["phase"][event.number] > RUNNING:
+            return  # it ended before the cancellation arrived, or before this state began
         if event.number not in self.job_of:
             raise InvalidPlan(f"there is no job number {event.number} to cancel")
-        if self.store.arrays["phase"][event.number] > RUNNING:
-            return  # it ended before the cancellation arrived
         self._end(np.array([event.number], dtype=np.int64), moment(event.time), CANCELLED)
 
     def _node_lost(self, event: ev.NodeLost) -> None:
@@ -127,8 +127,10 @@ class State(Known):
         elif event.name == BATCH_SIZE:
             steps, kind = self._steps_at(event.jobs, moment(event.time)), self.store.arrays["kind"][event.jobs]
             for number, size, done, code in zip(*(c.tolist() for c in (event.jobs, event.values, steps, kind))):
-                job = self.job_of[number]
-                if job.mode != ELASTIC:  # whose batch size follows from where it stands, and not from how far it is
+                job = self.job_of.get(number)  # None: it ended before this state began
+                if (
+                    job is not None and job.mode != ELASTIC
+                ):  # whose batch size follows from where it stands, and not from how far it is
                     self.adaptations.note(number, size, done, job.kind, code, job.workers)
 
     def _forget_metrics(self) -> None:
@@ -250,6 +252,8 @@ class State(Known):
             tried = event.jobs[a["phase"][event.jobs] <= RUNNING]
             a["failures"][tried] += 1
             self._note_failure(event, tried)
+        elif event.code == NOT_BEGUN and event.node >= 0:
+            self._note_failure(event, jobs)
 
     # What the above are made of.
 
@@ -267,8 +271,9 @@ class State(Known):
 
     def _note_failure(self, event: ev.JobsFailed | ev.JobsInterrupted, jobs: Ints) -> None:
         starts = self.store.arrays["starts"][jobs]
+        own = isinstance(event, ev.JobsFailed) or event.own_fault
         for number, start in zip(jobs.tolist(), starts.tolist()):
-            self.last_failure[number] = Failure(event.why, event.code, event.node, event.rank, start)
+            self.last_failure[number] = Failure(event.why, event.code, event.node, event.rank, start, own)
 
     def _keep_progress(self, jobs: Ints, time: Floats) -> None:
         """What jobs have done up to a second is where they go on from."""

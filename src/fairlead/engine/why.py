@@ -7,7 +7,17 @@ from fairlead.core.job import Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Code, Reason, Unplaced
 from fairlead.engine.decide import why_waiting
+from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+
+
+def why_in(loop: Loop, number: int, now: float) -> Reason | None:
+    """The same of a loop at work: who waits for a decision is told when that will be."""
+    reason = why_not_running(loop.state, loop.plan, number, now)
+    if reason is None:
+        return None
+    since_s = float(loop.state.store.arrays["waiting_since_s"][number])
+    return reason.due(loop.decides_s(since_s, now) - now)
 
 
 def why_not_running(state: State, plan: RoundPlan | None, number: int, now: float) -> Reason | None:
@@ -23,6 +33,9 @@ def why_not_running(state: State, plan: RoundPlan | None, number: int, now: floa
     reason = why_waiting(plan, number, state.job_of[number], state.snapshot(max(now, state.time)))
     if failure is None or failure.start != state.store.arrays["starts"][number]:  # it has run since
         return reason
+    if not failure.own:
+        told = (failure, node_of(state, failure))
+        return Unplaced.not_begun(*told) if reason.code is Code.NEXT_DECISION else reason.after_no_beginning(*told)
     about = (failure, *_tries(state, number), node_of(state, failure))
     return Unplaced.tried_again(*about) if reason.code is Code.NEXT_DECISION else reason.after_failure(*about)
 

@@ -4,17 +4,19 @@ whatever way has rates of pairs and the use of accelerators from here.
     rate of i beside k on t  =  rate of i alone on t / f(u_i, u_k),
 
 u the utilization and f the slowdown: linear while both come to at most 100 % together, quadratic above
-(`prediction/interference.py`). Predictions are plain numbers by kind, so that a journal says what was believed; who made them
-is not its business. Where agents see what jobs take that have an accelerator to themselves, that takes the place of what was
-predicted for their kind on that type: it is remembered as a fact, and replaced when a later one differs by more than a
-tenth."""
+(`prediction/interference.py`). Through MPS, where it is known what both hold of the multiprocessors and for how long at a time,
+f goes by what the other holds in the place of u_k (`prediction/holding.py`).
+
+Predictions are plain numbers by kind, so that a journal says what was believed; who made them is not its business. Where agents
+see what jobs take that have an accelerator to themselves, that takes the place of what was predicted for their kind on that
+type: it is remembered as a fact, and replaced when a later one differs by more than a tenth."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,12 +25,16 @@ from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import TIMED, model_of
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.usage import BUSY, TAKEN_GB, Usage
-from fairlead.prediction.interference import Slowdown
+from fairlead.prediction.holding import UNKNOWN, Hold, Interference, holds
+from fairlead.prediction.interference import ABOVE, BELOW, Slowdown
+from fairlead.prediction.predictor import trained
 from fairlead.prediction.profiles import devices, profiles
 
-BELOW, ABOVE = (0.99, 0.03, 0.10), (1.13, -2.85, 1.51, 2.59, 1.21, -1.45)
-"""As fitted to 595 pairs that took turns on an H200."""
+T = TypeVar("T")
 NOT_KNOWN = (100.0, math.inf)
+TURNS = "time-slicing"
+DEVICE = "h200"
+"""Whose pairs tell what company costs where no set of measurements is named."""
 TELLS = 0.1
 """A difference of uses that is worth remembering."""
 
@@ -39,39 +45,64 @@ class Company:
 
     where: str
     uses: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    below: tuple[float, ...] = BELOW
-    above: tuple[float, ...] = ABOVE
+    below: tuple[float, ...] = ()
+    above: tuple[float, ...] = ()
     profiles: str = ""
     types: tuple[str, ...] = ()
+    sharing: str = TURNS
+    holds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for kind, (busy, memory) in self.uses.items():
-            if not 0 <= busy <= 100:
-                raise InputError(self.where, f"a utilization from 0 to 100 percent for {kind}", field="uses", value=busy)
-            if not 0 <= memory < math.inf:
-                raise InputError(self.where, f"GB of memory from 0 on for {kind}", field="uses", value=memory)
-        for name, many in (("below", len(BELOW)), ("above", len(ABOVE))):
-            given = getattr(self, name)
-            if len(given) != many or not all(map(math.isfinite, given)):
-                raise InputError(self.where, f"{many} finite coefficients", field=name, value=given)
+        for name, what in (("uses", "utilization"), ("holds", "multiprocessors")):
+            for kind, (percent, amount) in getattr(self, name).items():
+                if not 0 <= percent <= 100:
+                    raise InputError(self.where, f"{what} from 0 to 100 percent for {kind}", field=name, value=percent)
+                if name == "uses" and not 0 <= amount < math.inf:
+                    raise InputError(self.where, f"GB of memory from 0 on for {kind}", field=name, value=amount)
+                if name == "holds" and not 0 < amount < math.inf:
+                    raise InputError(self.where, f"microseconds of a kernel above 0 for {kind}", field=name, value=amount)
         if self.profiles and self.profiles not in devices():
             expected = f"a device whose profiles ship ({near_or_all(self.profiles, devices())})"
             raise InputError(self.where, expected, field="profiles", value=self.profiles)
+        modes = trained(self.profiles or DEVICE).slowdown
+        if self.sharing not in modes:
+            expected = f"a way of sharing that was measured; {near_or_all(self.sharing, modes)}"
+            raise InputError(self.where, expected, field="sharing", value=self.sharing)
+        counts = {"below": len(BELOW), "above": len(ABOVE)}
+        asked = {name: getattr(self, name) for name in counts if self.below or self.above}
+        wrong = {
+            name: given for name, given in asked.items() if len(given) != counts[name] or not all(map(math.isfinite, given))
+        }
+        for name, given in sorted(wrong.items(), key=lambda one: not one[1]):  # what was said before what was not
+            raise InputError(self.where, f"{counts[name]} finite coefficients", field=name, value=given)
 
-    def of(self, view: Snapshot, kinds: Sequence[str], alone: Floats) -> tuple[Floats, Usage]:
-        """Of classes of these kinds and rates: rates in pairs, and what each takes."""
+    def of(self, view: Snapshot, kinds: Sequence[str], alone: Floats) -> tuple[Floats, Floats, Usage]:
+        """Of classes of these kinds and rates: rates in pairs, their relative uncertainty, and what each takes."""
         types = view.cluster.type_names
         uses = {**_measured(self.profiles), **self.uses}
-        predicted = [uses.get(kind, uses.get(model_of(kind), NOT_KNOWN)) for kind in kinds]
+        predicted = [_of_kind(uses, kind, NOT_KNOWN) for kind in kinds]
         found = [[view.learned.get(_fact(kind, name), use) for name in types] for kind, use in zip(kinds, predicted)]
         busy, memory = np.moveaxis(np.array(found, dtype=float).reshape(len(kinds), len(types), 2), 2, 0)  # classes × types
         about = np.array([not self.types or name in self.types for name in types])
         there = np.array([kind.memory_gb for kind in view.cluster.types])
         both = memory[:, None] + memory
         fits = about & (both <= there) & np.isfinite(both)
-        slower = Slowdown(self.below, self.above).of(*np.broadcast_arrays(busy[:, None], busy[None, :]))
+        slower, off, _ = self._interference.slower(busy, *self._held(kinds))
         paired = np.where(fits, alone[:, None, :] / slower, 0.0) * (alone > 0)[None, :, :]
-        return paired, Usage(np.where(about, busy / 100, 1.0), np.where(about, memory, math.inf))
+        return paired, off / slower, Usage(np.where(about, busy / 100, 1.0), np.where(about, memory, math.inf))
+
+    @property
+    def _interference(self) -> Interference:
+        if self.below:
+            return Interference(Slowdown(self.below, self.above))
+        return Interference.fitted(trained(self.profiles or DEVICE), self.sharing)
+
+    def _held(self, kinds: Sequence[str]) -> tuple[Floats, Floats]:
+        """Multiprocessors and the length of kernels by class; NaN where nobody knows."""
+        known = dict(holds(self.profiles)) if self.profiles and self._interference.finer is not None else {}
+        known |= {kind: Hold(percent, kernel_us / 1e6) for kind, (percent, kernel_us) in self.holds.items()}
+        found = [_of_kind(known, kind, UNKNOWN) for kind in kinds]
+        return np.array([one.multiprocessors for one in found]), np.array([one.kernel_s for one in found])
 
 
 def uses_seen(view: Snapshot) -> dict[str, object]:
@@ -93,6 +124,11 @@ def _measured(device: str) -> dict[str, tuple[float, float]]:
     """Utilization and memory, by kind, of a measured set."""
     known = profiles(device).alone if device else {}
     return {name: (one.utilization, one.memory_mb / 1024) for name, one in known.items()}
+
+
+def _of_kind(known: Mapping[str, T], kind: str, otherwise: T) -> T:
+    """What is known of a kind, or else of its model."""
+    return known.get(kind, known.get(model_of(kind), otherwise))
 
 
 def _fact(kind: str, type_name: str) -> str:

@@ -28,9 +28,12 @@ from fairlead.core.plan import Facts, Lesson, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimation.fitted import ModelSizes, by_job, elastic_rows, lessons
 from fairlead.estimation.observed import spread_gangs
+from fairlead.estimation.prior import UNKNOWN_LEVEL
 
 TELLS = 0.1
 """A difference of rates that is worth remembering."""
+ELSEWHERE = 1.0
+"""The relative uncertainty of a rate that is guessed from another type's, or from another batch size's."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +75,20 @@ class Measured:
             row.append(looks.setdefault((kind, workers, *_present(view, number, kind)), len(looks)))
         speed = np.array([self.speeds.get(name, 1.0) for name in types])
         alone, spread = np.ones((2, len(looks), len(types)))
+        off = np.zeros_like(alone)
         for (kind, workers, present, worth), at in looks.items():
             if kind != TIMED:
                 near, far = worth * _seen(view.learned, present, workers, types)
-                if not (near + far).any():
+                here = near + far > 0
+                if not here.any():  # of its own batch size nobody has seen it
                     near, far = _seen(view.learned, kind, workers, types)
+                    here &= present == kind
                 alone[at] = _filled(np.where(near > 0, near, far), speed)
                 spread[at] = np.where(far > 0, far, alone[at])
+                off[at] = np.where(here, 0.0, ELSEWHERE if (near + far).any() else UNKNOWN_LEVEL)
         paired = np.zeros((len(looks), len(looks), len(types)))
         batches = MeasuredBatches(view.learned, types, speed) if view.adaptations else None
-        base = Rates(np.array(row, dtype=np.int64), alone, spread, paired, other_batches=batches)
+        base = Rates(np.array(row, dtype=np.int64), alone, spread, paired, off, other_batches=batches)
         elastic = elastic_rows(view)
         return by_job(base, ModelSizes(view, base, elastic, None)) if len(elastic) else base
 

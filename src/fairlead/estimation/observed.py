@@ -14,6 +14,7 @@ import numpy as np
 from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import JobColumns
+from fairlead.core.holdings import offsets_of
 from fairlead.core.job import batch_size_of
 from fairlead.core.plan import Facts, Lesson
 from fairlead.core.rng import stream
@@ -154,10 +155,6 @@ def spread_gangs(jobs: JobColumns, view: Snapshot) -> Bools:
     wide = np.zeros(len(jobs), dtype=np.bool_)
     gangs = (jobs.held > 1).nonzero()[0]
     if len(gangs):
-        node = view.cluster.node_of[view.holdings.places(jobs.number[gangs])[1]]
-        cuts = jobs.held[gangs].cumsum() - jobs.held[gangs]
-        several = np.minimum.reduceat(node, cuts) < np.maximum.reduceat(node, cuts)  # most stand on one node
-        for index, cut in zip(gangs[several].tolist(), cuts[several].tolist()):
-            size, largest = int(jobs.held[index]), int(view.cluster.largest_node_of_type[int(jobs.type[index])])
-            wide[index] = len(set(node[cut : cut + size].tolist())) > -(-size // largest)
+        places = view.holdings.places(jobs.number[gangs])[1]
+        wide[gangs] = view.cluster.spread(places, offsets_of(jobs.held[gangs]), jobs.type[gangs])
     return wide

@@ -41,9 +41,9 @@ class Profiled:
     A random `share` of its combinations with reference jobs is timed, `profile_s` each, on `accelerators` of each type that are
     set aside for it (they are no part of the cluster); kinds are profiled one after the other, and until then company is
     thought to leave the mean over the references. `references` are all kinds, those named, or a part drawn at random;
-    `leave_out`: a job's own kind is no reference for it. Completion has rank `rank` and regularisation `penalty`. Rates alone
-    are `known`, or `profiled` too: timed on the types that the profile visits. Then measurements of running jobs come in as in
-    `online`.
+    `leave_out`: a job's own kind is no reference for it, nor for who runs beside it. Completion has rank `rank` and
+    regularisation `penalty`. Rates alone are `known`, or `profiled` too: timed on the types that the profile visits. Then
+    measurements of running jobs come in as in `online`.
     """
 
     paper: ClassVar[str] = "Gavel §6, Figures 8 and 16 (Narayanan et al., OSDI'20)"
@@ -172,6 +172,7 @@ class _Kept(Followed):
         self.reference_rows = reference_rows(profiled.table.keys, profiled.references, profiled.seed, WHERE)
         self.alone, self.spread, self.paired = self.profiler.in_full(self.reference_rows)
         self.prior = prior_of(self.profiler, self.reference_rows, leave_out=profiled.leave_out)
+        self.kind_of_row: Ints = np.unique([kind for kind, _ in profiled.table.keys], return_inverse=True)[1]
         self.position = {int(row): position for position, row in enumerate(self.reference_rows.tolist())}
         self.estimates: Estimates | None = None
         self.made_of: tuple[int, int] = (-1, -1)
@@ -259,8 +260,11 @@ class _Kept(Followed):
         company = np.repeat(prior.company[:, None, :], count, axis=1)
         company_off = np.repeat(prior.company_off[:, None, :], count, axis=1)
         if matched.any():
-            both = matched[:, None] & matched[None, :]
-            theirs = parts(self.alone, self.paired)[np.ix_(np.maximum(like, 0), np.maximum(like, 0))]
+            one, two, both = np.maximum(like, 0)[:, None], np.maximum(like, 0)[None, :], matched[:, None] & matched[None, :]
+            if self.profiled.leave_out:  # who stands for a job must not be the other's own kind: then the other's own does
+                own = self.kind_of_row[self.reference_rows[one]] == self.kind_of_row[None, :]
+                one, two, both = np.where(own, two, one), np.where(own.T, one, two), both & ~(own & own.T)
+            theirs = parts(self.alone, self.paired)[one, two]
             tells = both[:, :, None] & (theirs > 0)  # references that do not fit together tell nothing about who does
             company = np.where(tells, theirs, company)
             company_off = np.where(tells, self.deviation[:, None, None], company_off)

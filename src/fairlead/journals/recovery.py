@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 
-from fairlead.core.errors import JournalError
+from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.events import Event
-from fairlead.engine.journal import Journal
+from fairlead.engine.journal import Journal, JsonlJournal
 from fairlead.engine.saved import load
 from fairlead.engine.state import State
 from fairlead.journals.database import DatabaseJournal
@@ -23,29 +23,30 @@ def is_new(journal: Journal) -> bool:
 def recover(journal: Journal) -> tuple[State, int]:
     """The state after all events of a journal, and the number of the last of them, counted from 1.
 
-    A saved state that is damaged, or of another version, is passed over: an older one with a longer tail gives the same."""
+    A saved state that is damaged, or of another version, is passed over: an older one with a longer tail gives the same. An
+    event that cannot have happened is told with its number."""
     if not isinstance(journal, DatabaseJournal):
-        numbered = _Counted(journal)
-        return State.replay(numbered), numbered.count
+        path = journal.path if isinstance(journal, JsonlJournal) else "journal"
+        return _followed(None, journal, 0, lambda number: f"{path}:{number}")
     for seq, body in journal.snapshots():
         try:
             state = load(body)
         except JournalError as error:
             log.warning("%s: the snapshot at event %d is passed over: %s", journal.where, seq, error)
             continue
-        for event in journal.after(seq):
-            state.apply(event)
-        return state, journal.last
-    return State.replay(journal.after(0)), journal.last
+        return _followed(state, journal.after(seq), seq, lambda number: f"{journal.where}: event {number}")
+    return _followed(None, journal.after(0), 0, lambda number: f"{journal.where}: event {number}")
 
 
-class _Counted:
-    """Events, and how many have gone by."""
-
-    def __init__(self, events: Iterable[Event]) -> None:
-        self.events, self.count = events, 0
-
-    def __iter__(self) -> Iterator[Event]:
-        for event in self.events:
-            self.count += 1
-            yield event
+def _followed(state: State | None, events: Iterable[Event], seen: int, place: Callable[[int], str]) -> tuple[State, int]:
+    """Where these events lead to from a state, or, without one, from the first of them."""
+    for event in events:
+        seen += 1
+        try:
+            if state is None:
+                state = State.replay([event])
+            else:
+                state.apply(event)
+        except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+            raise JournalError(f"{place(seen)}: an event that cannot have happened: {error}") from error
+    return State.replay(()) if state is None else state, seen

@@ -3,7 +3,7 @@ are is the policy's decision; the others find them taken."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Serving:
 def sessions_first(selection: Selection, view: Snapshot) -> tuple[Serving, Selection, Snapshot]:
     """The sessions, the rest of the selection, and the moment as the rest sees it: without the accelerators that serve."""
     serves = np.isin(selection.jobs, list(selection.routes))
-    ours = _only(selection, serves)
+    ours = selection.only(serves)
     routes = {job: np.array(selection.routes[job].accelerators, dtype=np.int64) for job in ours.jobs.tolist()}
     taken: Bools = np.zeros(view.cluster.size, dtype=np.bool_)
     starts, unplaced, kept = list[int](), dict[int, Reason](), list[int]()
@@ -46,7 +46,7 @@ def sessions_first(selection: Selection, view: Snapshot) -> tuple[Serving, Selec
             kept.append(job)
         else:
             starts.append(row)
-    some = _only(ours, np.isin(np.arange(len(ours)), starts))
+    some = ours.only(np.isin(np.arange(len(ours)), starts))
     offsets, places = ragged(routes[job] for job in some.jobs.tolist())
     launches = Launches(some.jobs, some.types, offsets, places, some.batch_sizes)
     serving = Serving(np.array(kept, dtype=np.int64), launches, unplaced)
@@ -56,7 +56,7 @@ def sessions_first(selection: Selection, view: Snapshot) -> tuple[Serving, Selec
         any_drained=view.any_drained or bool(taken.any()),
         capacity=np.bincount(view.cluster.type_of[view.up & ~taken], minlength=len(view.capacity)),
     )
-    return serving, _only(selection, ~serves), beside
+    return serving, selection.only(~serves), beside
 
 
 def joined(one: Launches, other: Launches) -> Launches:
@@ -75,17 +75,4 @@ def joined(one: Launches, other: Launches) -> Launches:
         np.concatenate((one.offsets, one.offsets[-1] + other.offsets[1:])),
         np.concatenate((one.accelerators, other.accelerators)),
         sizes,
-    )
-
-
-def _only(selection: Selection, which: Bools) -> Selection:
-    """Some of the entries, without their routes."""
-    return replace(
-        selection,
-        jobs=selection.jobs[which],
-        types=selection.types[which],
-        workers=selection.workers[which],
-        combination=None if selection.combination is None else selection.combination[which],
-        batch_sizes=None if selection.batch_sizes is None else selection.batch_sizes[which],
-        routes={},
     )

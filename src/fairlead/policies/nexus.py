@@ -3,7 +3,7 @@ requests need, and training on what is left.
 
     sessions:  a_s = R_s·l(b) / b accelerators, b the batch that can be gathered and run within SLO_s; all of them together on
                a_1 + … + a_n accelerators of a type and some headroom (`pooling.py`), kept as they are while these are enough
-               (`replicas.py`). A session is on the type where a_s is least, or where there is room
+               (`seats.py`, `replicas.py`). A session is on the type where a_s is least, or where there is room
     training:  who gives way is who comes last in the order of `training`
 
 A session is a job without an end: somebody cancels it. Where it is elastic it has as many workers as there are accelerators
@@ -14,7 +14,8 @@ which goes with the plan (`core/inference.py`); where only that changes, nobody 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -31,8 +32,9 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Policy
 from fairlead.policies.fifo import Fifo
 from fairlead.policies.las import LeastAttainedService
-from fairlead.policies.pooling import PLAIN, Pooled, accelerators_for, gathered_batch, headroom
-from fairlead.policies.replicas import Wanted, divided, seated
+from fairlead.policies.pooling import PLAIN, Pooled, Way, headroom, way
+from fairlead.policies.replicas import divided
+from fairlead.policies.seats import Seat, Seating, SessionJob, taken, wanted_by
 from fairlead.policies.size import ShortestRemainingTimeFirst
 
 _LEAST_REQUESTS_PER_S = 0.01
@@ -52,28 +54,6 @@ class Asked:
     batches: tuple[int, ...]
     latency_ms: Mapping[str, tuple[float, ...]]
     rate: float
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A session's job, with what it would take on each type that it may run on: a batch, and a load in accelerators."""
-
-    number: int
-    session: Session
-    ways: Mapping[int, tuple[int, float]]
-    now: int  # the type it runs on, or -1
-    places: tuple[int, ...]  # where it runs, and may go on
-    fixed: bool  # it must be left as it is
-    workers: int  # that it always has; 0: as many as it needs
-
-
-@dataclass(frozen=True)
-class _Seat:
-    """A session's type and accelerators; those below 0 are new, whichever they will be."""
-
-    job: _Job
-    type: int
-    places: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -110,12 +90,14 @@ class Nexus:
         if (protected := trained.protected) is not None:  # they stay, whatever sessions need
             np.subtract.at(room, trained.jobs.type[protected], trained.jobs.held[protected])
         jobs = self._jobs(view, ours)
-        seats = self._seats(jobs, np.maximum(room, 0), view)
-        rest, _ = policy.select(trained.but(capacity=view.capacity - _taken(seats, view)), None)
+        seats = Seating(view.cluster.type_names, self._packing, self.spare).seats(jobs, np.maximum(room, 0))
+        rest, _ = policy.select(trained.but(capacity=view.capacity - taken(seats, len(room))), None)
         seats = _settled(seats, rest, trained)
-        selection = _both(view, seats, _reasons(jobs, seats, room - _taken(seats, view)), self._routes(seats), rest)
+        selection = _both(view, seats, _reasons(jobs, seats, room - taken(seats, len(room))), self._routes(seats), rest)
         if any(job.fixed for job in jobs):
             selection = selection.until(view.protection_ends)
+        if (view.any_min_run or view.first_step_s) and _starts(selection, view):
+            selection = selection.until(view.time)  # who starts now must be left alone next time, and others go by that
         return selection, memo
 
     def _ours(self, view: Snapshot) -> Bools:
@@ -123,11 +105,12 @@ class Nexus:
             return np.zeros(len(view.jobs), dtype=np.bool_)
         return np.array([view.job_of[number].name in self.sessions for number in view.jobs.number.tolist()], dtype=np.bool_)
 
-    def _jobs(self, view: Snapshot, ours: Bools) -> list[_Job]:
+    def _jobs(self, view: Snapshot, ours: Bools) -> list[SessionJob]:
         """Who must be left alone first, then who runs, then by submission."""
         jobs, protected, elastic = view.jobs.only(ours), view.protected, view.elastic[ours]
         fixed = np.zeros(len(jobs), dtype=np.bool_) if protected is None else protected[ours]
         usable = view.up & ~view.holdings.held_by(view.jobs.number[~ours])
+        sharing = Counter(view.holdings.places(jobs.number[elastic])[1].tolist())
         columns = (jobs.number, jobs.metric(REPORTED), jobs.fits, jobs.running, jobs.type, jobs.workers, fixed, elastic)
         found = []
         for number, reported, fits, runs, kind, workers, stays, resized in zip(*(column.tolist() for column in columns)):
@@ -138,83 +121,31 @@ class Nexus:
             here = tuple(places.tolist() if stays else places[usable[places]].tolist()) if whole else ()
             ways = self._ways(session, view.cluster.type_names, fits)
             if stays and kind not in ways:  # somebody else's decision, which it has to live with for a while
-                ways = {kind: (1, float(len(here)))}
-            found.append(_Job(number, session, ways, kind if here else -1, here, stays, 0 if resized else workers))
+                ways = {kind: Way(1, float(len(here)), 0.0)}
+            most = math.inf
+            if stays and resized:
+                most = sum(1 / sharing[place] for place in here) / (1 + headroom([ways[kind]], self._packing))
+            found.append(SessionJob(number, session, ways, kind if here else -1, here, stays, 0 if resized else workers, most))
         return sorted(found, key=lambda job: (not job.fixed, job.now < 0, job.number))
-
-    def _seats(self, jobs: Sequence[_Job], room: Ints, view: Snapshot) -> list[_Seat]:
-        """A type for each session, and accelerators on it. Elastic sessions may be unable to give back what they could do
-        without; for whom that leaves too few on a type, that type is none, and all are seated as if it had not asked there."""
-        full: set[tuple[int, int]] = set()
-        while True:
-            typed: dict[int, list[_Job]] = {}
-            for job in jobs:
-                if (kind := self._type_of(job, typed, room, full)) >= 0:
-                    typed.setdefault(kind, []).append(job)
-            seats, new = list[_Seat](), 0
-            for kind, here in sorted(typed.items()):
-                found = self._seated(here, kind, int(room[kind]), view.cluster.type_names[kind])
-                seats += [replace(seat, places=frozenset(p if p >= 0 else p + new for p in seat.places)) for seat in found]
-                new += min((place for seat in found for place in seat.places if place < 0), default=0)
-                served = {seat.job.number for seat in found}
-                full |= {(job.number, kind) for job in here if job.workers and job.number not in served}
-            if not any((job.number, kind) in full for kind, here in typed.items() for job in here):
-                return sorted(seats, key=lambda seat: seat.job.number)
-
-    def _seated(self, jobs: Sequence[_Job], kind: int, room: int, type_name: str) -> list[_Seat]:
-        """On one type: elastic sessions beside what the others ask for, and the others on what is then left."""
-        elastic, others = [job for job in jobs if not job.workers], [job for job in jobs if job.workers]
-        wanted = [_wanted(job, kind, _present(job, kind)) for job in elastic]
-        beside = max(room - sum(job.workers for job in others), 0)
-        found = seated(wanted, type_name, beside, self._packing, self.spare)
-        seats = [_Seat(job, kind, frozenset(found[name])) for job in elastic if (name := str(job.number)) in found]
-        taken = {place for seat in seats for place in seat.places}
-        left, new = room - len(taken), min([0, *taken])
-        for job in others:
-            if not job.fixed and job.workers > left:
-                continue
-            stays = job.now == kind and len(job.places) == job.workers
-            seats.append(_Seat(job, kind, frozenset(job.places if stays else range(new - job.workers, new))))
-            left -= job.workers
-            new -= 0 if stays else job.workers
-        return seats
-
-    def _type_of(self, job: _Job, typed: Mapping[int, Sequence[_Job]], room: Ints, full: Collection[tuple[int, int]]) -> int:
-        """Where it is, if there is room for it beside those before it; else where its load is least of those with room, or
-        where most is left."""
-        if job.fixed:
-            return job.now
-        ways = [kind for kind in job.ways if (job.number, kind) not in full]
-        ways.sort(key=lambda kind: (kind != job.now, job.ways[kind][1], kind))
-        roomy = (kind for kind in ways if self._need([*typed.get(kind, ()), job], kind) <= room[kind])
-        if (first := next(roomy, None)) is not None or job.workers:
-            return -1 if first is None else first
-        left = {kind: room[kind] - self._need(typed.get(kind, ()), kind) for kind in ways}
-        return max(ways, key=lambda kind: (left[kind] / job.ways[kind][1], kind == job.now, -kind), default=-1)
-
-    def _need(self, jobs: Sequence[_Job], kind: int) -> int:
-        """So many accelerators they take on a type: elastic ones together, the others each for itself."""
-        elastic = [job for job in jobs if not job.workers]
-        load = np.array([job.ways[kind][1] for job in elastic])
-        scale = 1 + headroom([job.session for job in elastic], load, self._packing)
-        return sum(job.workers for job in jobs) + (accelerators_for(float(load.sum()), scale) if elastic else 0)
 
     @property
     def _packing(self) -> Pooled:
         return Pooled(self.wait, self.headroom, self.neighbours)
 
-    def _routes(self, seats: Sequence[_Seat]) -> dict[int, Route]:
-        """How requests are divided, as evenly as can be: by who is where alone, so that the same is said the same again."""
-        routes: dict[int, Route] = {}
+    def _routes(self, seats: Sequence[Seat]) -> dict[int, Route]:
+        """How requests are divided, as evenly as can be: by who is where alone, so that the same is said the same again. Who
+        has accelerators of its own divides them among these, however full the others are."""
+        meant: dict[str, Mapping[int, float]] = {}
         for kind in sorted({seat.type for seat in seats}):
-            here = [seat for seat in seats if seat.type == kind]
-            wanted = [_wanted(seat.job, kind, seat.places) for seat in here]
-            meant, _ = divided(wanted, {one.session.name: set(one.present) for one in wanted})
-            for seat in here:
-                places, loads = tuple(sorted(seat.places)), meant[str(seat.job.number)]
-                total = sum(loads.values()) or 1.0
-                parts = tuple(round(loads[place] / total, 4) for place in places)
-                routes[seat.job.number] = Route(places, parts, seat.job.ways[kind][0], seat.job.session.rate)
+            wanted = [wanted_by(seat.job, kind, seat.places) for seat in seats if seat.type == kind and not seat.job.workers]
+            meant.update(divided(wanted, {one.session.name: set(one.present) for one in wanted})[0])
+        routes: dict[int, Route] = {}
+        for seat in seats:
+            places = tuple(sorted(seat.places))
+            loads = meant.get(str(seat.job.number)) or dict.fromkeys(places, 1.0)
+            total = sum(loads.values()) or 1.0
+            parts = tuple(round(loads[place] / total, 4) for place in places)
+            routes[seat.job.number] = Route(places, parts, seat.job.ways[seat.type].batch, seat.job.session.rate)
         return routes
 
     def session(self, name: str, rate: float | None = None) -> Session:
@@ -224,30 +155,12 @@ class Nexus:
         known = min(max(asked.rate if rate is None else rate, _LEAST_REQUESTS_PER_S), MOST_REQUESTS_PER_S)
         return Session(name, float(known), asked.slo_ms / 1000, latency)
 
-    def _ways(self, session: Session, types: Sequence[str], fits: int) -> dict[int, tuple[int, float]]:
-        ways = {}
-        for code, name in enumerate(types):
-            if batch := gathered_batch(session, name, self.wait) if fits >> code & 1 else 0:
-                ways[code] = batch, session.rate / float(session.throughput(name)[batch - 1])
-        return ways
+    def _ways(self, session: Session, types: Sequence[str], fits: int) -> dict[int, Way]:
+        known = ((code, way(session, name, self.wait)) for code, name in enumerate(types) if fits >> code & 1)
+        return {code: one for code, one in known if one is not None}
 
 
-def _wanted(job: _Job, kind: int, present: frozenset[int]) -> Wanted:
-    """By number: nothing keeps people from submitting a session twice."""
-    return Wanted(replace(job.session, name=str(job.number)), job.ways[kind][1], present, job.fixed)
-
-
-def _present(job: _Job, kind: int) -> frozenset[int]:
-    return frozenset(job.places) if job.now == kind else frozenset()
-
-
-def _taken(seats: Sequence[_Seat], view: Snapshot) -> Ints:
-    """Accelerators by type."""
-    places = {(seat.type, place) for seat in seats for place in seat.places}
-    return np.bincount(np.array([kind for kind, _ in sorted(places)], dtype=np.int64), minlength=len(view.capacity))
-
-
-def _settled(seats: Sequence[_Seat], rest: Selection, trained: Snapshot) -> list[_Seat]:
+def _settled(seats: Sequence[Seat], rest: Selection, trained: Snapshot) -> list[Seat]:
     """New accelerators are those that training leaves, beginning with nodes of which it leaves least: who goes on training
     stays where it is."""
     free = trained.up.copy()
@@ -264,6 +177,15 @@ def _settled(seats: Sequence[_Seat], rest: Selection, trained: Snapshot) -> list
     return [seat for seat in found if seat.places and len(seat.places) >= seat.job.workers]
 
 
+def _starts(selection: Selection, view: Snapshot) -> bool:
+    """Whether anybody does, or goes on elsewhere."""
+    jobs = view.jobs.of(selection.jobs)
+    if not ((jobs.held == selection.workers) & (jobs.type == selection.types)).all():
+        return True
+    there = ((route.accelerators, view.holdings.of(number)) for number, route in selection.routes.items())
+    return any(list(new) != old.tolist() for new, old in there)
+
+
 def _staying(rest: Selection, trained: Snapshot) -> Ints:
     """Who of training goes on as it is."""
     jobs = trained.jobs.of(rest.jobs)
@@ -272,21 +194,22 @@ def _staying(rest: Selection, trained: Snapshot) -> Ints:
     return stays if protected is None else np.union1d(stays, trained.jobs.number[protected])
 
 
-def _reasons(jobs: Sequence[_Job], seats: Sequence[_Seat], left: Ints) -> dict[int, Reason]:
+def _reasons(jobs: Sequence[SessionJob], seats: Sequence[Seat], left: Ints) -> dict[int, Reason]:
     """Of who is not served, where sessions leave so many accelerators of each type."""
     served = {seat.job.number for seat in seats}
     return {job.number: _reason(job, left) for job in jobs if job.number not in served}
 
 
-def _reason(job: _Job, left: Ints) -> Reason:
+def _reason(job: SessionJob, left: Ints) -> Reason:
     if not job.ways:
-        return Unplaced.unsuitable("no type answers a single request within its SLO")
+        known = ", ".join(job.session.latency_s)
+        return Unplaced.unsuitable(f"no type answers a single request within its SLO; it has latencies on {known}")
     free = max(0, *(int(left[kind]) for kind in job.ways))
     return Unplaced.outranked(job.workers or 1, free=free)
 
 
 def _both(
-    view: Snapshot, seats: Sequence[_Seat], reasons: Mapping[int, Reason], routes: Mapping[int, Route], rest: Selection
+    view: Snapshot, seats: Sequence[Seat], reasons: Mapping[int, Reason], routes: Mapping[int, Route], rest: Selection
 ) -> Selection:
     jobs = np.array([seat.job.number for seat in seats], dtype=np.int64)
     types = np.array([seat.type for seat in seats], dtype=np.int64)

@@ -7,8 +7,9 @@ seconds, R the rate of the whole session, wherever it is run afterwards:
     load:      a(b) = R·l(b) / b, in accelerators that run batches of b back to back
     batch:     the least load with (b − 1) / R + l(b) + wait·min(1, a(b))·l(b) ≤ SLO: it is gathered, run, and in between it may
                have to wait for one of its accelerators; a_sj on type j
-    headroom:  1 + h = 1 + headroom·√(Σ_s a_s² / (R_s·SLO_s)) / Σ_s a_s: arrivals within an SLO vary by the root of their
-               number, and those of several sessions even out
+    headroom:  1 + h = 1 + headroom·√(Σ_s v_s) / Σ_s a_s, v_s = (a_s·SLO_s / (SLO_s − l(b)))² / (R_s·SLO_s): arrivals within an
+               SLO vary by the root of their number, what are too many has to be gone through before the last batch must
+               begin, and those of several sessions even out
     types:     min Σ_sj a_sj·x_sj with Σ_j x_sj = 1 and (1 + h)·Σ_s a_sj·x_sj ≤ N_j; x_sj is the part of session s that type j
                serves. Where there is no room for all, as many requests as possible
     line:      on each type the loads are laid end to end, by SLO, and cut into (1 + h)·Σ a equal pieces, rounded to the
@@ -32,6 +33,7 @@ from fairlead.policies.programs.program import Model, Program
 
 _NEARLY = 1e-9
 _FEW = 10  # accelerators, of which half a one is too much to do without
+_LEAST_LEFT = 1 / 3  # of an SLO beside a batch, as far as headroom goes by it
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ class Pooled:
     """How closely to pack: for which part of a batch the next one waits (1 is Nexus' rule), how many standard deviations of
     arrivals there is room for, and how far accelerators stand in for each other."""
 
-    wait: float = 0.25
-    headroom: float = 2.0
-    neighbours: int = 2
+    wait: float = 0.1
+    headroom: float = 1.1
+    neighbours: int = 3
 
     def __post_init__(self) -> None:
         if not 0 <= self.wait < math.inf:
@@ -53,6 +55,15 @@ class Pooled:
 
 
 PLAIN = Pooled()
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a session takes of a type: so many requests at once, a load in accelerators, and the variance of that."""
+
+    batch: int
+    load: float
+    variance: float
 
 
 @dataclass(frozen=True)
@@ -68,23 +79,30 @@ class _Part:
 def pooled(sessions: Sequence[Session], accelerators: Mapping[str, float], how: Pooled = PLAIN) -> ServingPlan:
     """A plan on at most so many accelerators of each type."""
     types = list(accelerators)
-    batch = np.array([[gathered_batch(s, t, how.wait) for t in types] for s in sessions], dtype=np.int64)
-    batch = batch.reshape(len(sessions), len(types))
-    load = np.full(batch.shape, np.inf)
-    for row, column in np.argwhere(batch > 0).tolist():
-        load[row, column] = _loads(sessions[row], types[column])[batch[row, column] - 1]
-    scale = 1 + headroom(sessions, load.min(axis=1, initial=math.inf), how)
+    ways = [[way(s, t, how.wait) for t in types] for s in sessions]
+    load = np.array([[math.inf if one is None else one.load for one in row] for row in ways]).reshape(len(sessions), len(types))
+    best = [min(known, key=lambda one: one.load) for row in ways if (known := [one for one in row if one is not None])]
+    scale = 1 + headroom(best, how)
     share = _shares(np.array([s.rate for s in sessions]), load, np.array([accelerators[name] / scale for name in types]))
     servers: list[Server] = []
     for column, name in enumerate(types):
         parts = [
-            _Part(s, int(batch[row, column]), s.rate * part, float(load[row, column] * part))
-            for row, (s, part) in enumerate(zip(sessions, share[:, column].tolist()))
-            if part > _NEARLY
+            _Part(s, one.batch, s.rate * part, one.load * part)
+            for s, row, part in zip(sessions, ways, share[:, column].tolist())
+            if part > _NEARLY and (one := row[column]) is not None
         ]
         servers += _standing_in(_laid_end_to_end(parts, name, scale), how.neighbours)
     missing = 1 - share.sum(axis=1)
     return ServingPlan(tuple(servers), {s.name: part for s, part in zip(sessions, missing.tolist()) if part > 1e-6})
+
+
+def way(session: Session, type_name: str, wait: float) -> Way | None:
+    """None where not even one request alone can be answered in time."""
+    if not (batch := gathered_batch(session, type_name, wait)):
+        return None
+    load, latency = float(_loads(session, type_name)[batch - 1]), float(session.latency_s[type_name][batch - 1])
+    hurry = 1 / max(1 - latency / session.slo_s, _LEAST_LEFT)
+    return Way(batch, load, (load * hurry) ** 2 / (session.rate * session.slo_s))
 
 
 def gathered_batch(session: Session, type_name: str, wait: float = 0.0) -> int:
@@ -110,13 +128,10 @@ def accelerators_for(load: float, scale: float) -> int:
     return max(1, math.ceil(load - 1e-6), whole)
 
 
-def headroom(sessions: Sequence[Session], load: Floats, how: Pooled) -> float:
+def headroom(ways: Sequence[Way], how: Pooled) -> float:
     """By which part accelerators exceed the load, so that its ups and downs find room."""
-    known = np.isfinite(load)
-    if not known.any():
-        return 0.0
-    within = np.array([s.rate * s.slo_s for s in sessions])
-    return how.headroom * math.sqrt(float((load[known] ** 2 / within[known]).sum())) / float(load[known].sum())
+    load = sum(one.load for one in ways)
+    return how.headroom * math.sqrt(sum(one.variance for one in ways)) / load if load else 0.0
 
 
 def _shares(rate: Floats, load: Floats, room: Floats) -> Floats:

@@ -24,7 +24,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.inference import Session
-from fairlead.policies.pooling import Pooled, accelerators_for, headroom, pooled
+from fairlead.policies.pooling import Pooled, Way, accelerators_for, headroom, pooled
 from fairlead.policies.programs.program import Model, Program
 
 _NEARLY = 1e-6
@@ -33,12 +33,16 @@ _LEAST_PART = 0.25  # of a level, for which it is worth to have a model on one m
 
 @dataclass(frozen=True)
 class Wanted:
-    """A session on one type: its load there in accelerators, and those that serve it now. `fixed` where that must stay so."""
+    """A session on one type: what it takes of it, and the accelerators that serve it now. `fixed` where that must stay so."""
 
     session: Session
-    load: float
+    way: Way
     present: frozenset[int] = frozenset()
     fixed: bool = False
+
+    @property
+    def load(self) -> float:
+        return self.way.load
 
 
 Seats = dict[str, set[int]]
@@ -50,7 +54,7 @@ def seated(wanted: Sequence[Wanted], type_name: str, room: int, how: Pooled, spa
     if not wanted:
         return {}
     load = np.array([one.load for one in wanted])
-    scale = 1 + headroom([one.session for one in wanted], load, how)
+    scale = 1 + headroom([one.way for one in wanted], how)
     enough = accelerators_for(float(load.sum()), scale)
     level = max(1 / scale, float(load.sum()) / enough) if enough <= room else 1 / scale
     seats: Seats = {one.session.name: set(one.present) for one in wanted}

@@ -6,12 +6,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.profiling.results import measured, sets
 from fairlead.profiling.spanning import Span
 
+Measurements: TypeAlias = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
+"""What was measured on, and the measurements."""
+TOLD_ALONE = ("utilization", "memory_utilization", "device_memory_mb", "family", "steps_per_s")
 TO_SPARE = 60.0  # percent of utilization, of both together, that leaves both undisturbed
 
 
@@ -63,9 +66,22 @@ def profiles(device: str = "h200", span: Span = Span.UTILIZATION) -> Profiles:
     if device not in devices():
         expected = f"a device whose profiles ship ({near_or_all(device, devices())})"
         raise InputError("profiles", expected, field="device", value=device)
-    about, found = measured(device)
-    active = _multiprocessors(device)
-    alone = {
+    return profiles_of(
+        measured(device), [measured(name) for name in paired_sets(device, span)], device, _multiprocessors(device)
+    )
+
+
+def profiles_of(
+    alone: Measurements, pairs: Sequence[Measurements], source: object, active: Mapping[str, float] | None = None
+) -> Profiles:
+    """Of configurations by themselves and of files of pairs; `active` is how many multiprocessors each keeps busy, where that
+    was asked. Of what was measured without NVML, as on a CPU, nothing is known that a scheduler could use."""
+    about, found = alone
+    rows = [one for one in found if "problem" not in one]
+    lacking = next((name for name in TOLD_ALONE for one in rows if name not in one), None if rows else TOLD_ALONE[0])
+    if lacking is not None:
+        raise InputError(source, "configurations measured alone, with what NVML says of them", field=lacking)
+    known = {
         one["name"]: Alone(
             one["name"],
             one["family"],
@@ -73,12 +89,17 @@ def profiles(device: str = "h200", span: Span = Span.UTILIZATION) -> Profiles:
             one["utilization"],
             one["memory_utilization"],
             one["device_memory_mb"],
-            active.get(one["name"]),
+            (active or {}).get(one["name"]),
         )
-        for one in found
-        if "problem" not in one
+        for one in rows
     }
-    return Profiles(about["device"], alone, _pairs(device, alone, span))
+    together: dict[str, dict[tuple[str, str], tuple[float, float]]] = {}
+    for of, both in pairs:
+        strange = next((name for row in both for name in row.get("pair", ()) if name not in known), None)
+        if strange is not None:
+            raise InputError(source, "each of a pair measured alone too", field="pair", value=strange)
+        together.setdefault(of["sharing"], {}).update(slowdowns(both, known))
+    return Profiles(about.get("device", "cpu"), known, together)
 
 
 def paired_sets(device: str, span: Span | None = None) -> tuple[str, ...]:
@@ -86,14 +107,6 @@ def paired_sets(device: str, span: Span | None = None) -> tuple[str, ...]:
     starts = {Span.UTILIZATION: f"{device}_pairs", Span.SHARE: f"{device}_share_pairs"}
     wanted = tuple(starts.values()) if span is None else (starts[span],)
     return tuple(name for name in sets() if name.startswith(wanted))
-
-
-def _pairs(device: str, alone: Mapping[str, Alone], span: Span) -> dict[str, dict[tuple[str, str], tuple[float, float]]]:
-    found: dict[str, dict[tuple[str, str], tuple[float, float]]] = {}
-    for name in paired_sets(device, span):
-        about, rows = measured(name)
-        found.setdefault(about["sharing"], {}).update(slowdowns(rows, alone))
-    return found
 
 
 def _multiprocessors(device: str) -> dict[str, float]:

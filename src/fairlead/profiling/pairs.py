@@ -128,6 +128,7 @@ class Bench:
             "steps_per_s": rates.tolist(),
             "spread": halves if len(windows) == 1 else float(apart.max()),
             "windows": windows,
+            "window_s": self.look.window_s,
             "took_s": time.perf_counter() - began,
             **meter.told(),
         }

@@ -7,7 +7,9 @@ from typing import Any
 
 import orjson
 
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, near_or_all
+from fairlead.profiling.rows import wrong_among_pairs, wrong_field
+from fairlead.profiling.sharing import Sharing
 
 
 class Results:
@@ -17,7 +19,7 @@ class Results:
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.known = path, dict[str, dict[str, Any]]()
         try:
-            lines = _whole_lines(path)
+            lines = list(_whole_lines(path).values())
             if lines:
                 for line in lines[1:]:
                     self.known[line["name"]] = line
@@ -35,10 +37,11 @@ class Results:
             file.write(orjson.dumps(measured) + b"\n")
 
 
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
+def _whole_lines(path: Path) -> dict[int, dict[str, Any]]:
+    """By their numbers."""
     if not path.exists():
-        return []
-    found: list[dict[str, Any]] = []
+        return {}
+    found: dict[int, dict[str, Any]] = {}
     texts = path.read_bytes().split(b"\n")
     for number, text in enumerate(texts, 1):
         if not text:
@@ -57,7 +60,10 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
             )
         if found and not (isinstance(one, dict) and isinstance(one.get("name"), str)):
             raise InputError(path, "a measurement with the name of what was measured", line=number, field="name")
-        found.append(one)
+        if found and (wrong := wrong_field(one)):
+            field, expected = wrong
+            raise InputError(path, expected, line=number, field=field, value=one[field])
+        found[number] = one
     return found
 
 
@@ -71,5 +77,40 @@ def sets() -> tuple[str, ...]:
 
 def measured(name: str = "h200") -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A set that ships with Fairlead: what it was measured on, and the measurements."""
-    about, *found = _whole_lines(MEASURED / f"{name}.jsonl")
-    return about["about"], found
+    return read_results(MEASURED / f"{name}.jsonl")
+
+
+def read_results(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a file was measured on, and its measurements."""
+    about, rows = _read(path)
+    return about, list(rows.values())
+
+
+def read_pairs(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The same of a file of pairs, with at least one from which slowdowns can be told."""
+    about, rows = _read(path)
+    if not any("pair" in row and "problem" not in row for row in rows.values()):
+        raise InputError(path, "pairs that were measured, as `profile pairs` writes them", field="pair")
+    ways = [way.value for way in Sharing]
+    if (sharing := about.get("sharing")) not in ways:
+        raise InputError(
+            path, f"how the two share the accelerator ({near_or_all(str(sharing), ways)})", field="sharing", value=sharing
+        )
+    if wrong := wrong_among_pairs(rows):
+        line, field, expected = wrong
+        raise InputError(path, expected, line=line, field=field, value=rows[line].get(field))
+    return about, list(rows.values())
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+    try:
+        lines = _whole_lines(path)
+    except (OSError, ValueError):
+        lines = {}
+    if not lines:
+        raise InputError(path, "a file of measurements", field="measurements")
+    first = min(lines)
+    about = lines.pop(first)["about"]
+    if not isinstance(about.get("device", ""), str):
+        raise InputError(path, "text", line=first, field="device", value=about["device"])
+    return about, lines

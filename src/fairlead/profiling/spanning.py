@@ -4,9 +4,10 @@ can be, small and quick enough to be held all at once and seen in a second. And 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -92,15 +93,36 @@ class Asked:
     of: tuple[str, ...]
 
 
-def programme(names: Sequence[str], solos: int = 1, again: int = 0) -> list[Asked]:
+def programme(
+    names: Sequence[str],
+    solos: int = 1,
+    again: int = 0,
+    times: int = 2,
+    noisy: Sequence[tuple[str, str]] = (),
+    known: Container[str] = (),
+) -> list[Asked]:
     """Each by itself, then all pairs; among those each by itself again, `solos` times in all, evenly, so that a host that gets
-    slower does so for both. Last some of the pairs once more, evenly chosen: what differs then is noise."""
+    slower does so for both. Last some of the pairs once more, evenly chosen, or `times` in all, and those that are `noisy`:
+    what differs then is noise. Without what is `known` by name."""
     first = [Asked(name, (name,)) for name in names]
     later = [Asked(_numbered(name, turn), (name,)) for turn in range(2, solos + 1) for name in names]
     pairs = [Asked(" + ".join(pair), pair) for pair in meetings(names)]
-    chosen = np.linspace(0, len(pairs) - 1, min(again, len(pairs))).round().astype(int)
-    repeats = [Asked(_numbered(pairs[place].name, 2), pairs[place].of) for place in chosen]
-    return [*first, *_among(pairs, later), *repeats]
+    even = np.linspace(0, len(pairs) - 1, min(again, len(pairs))).round().astype(int)
+    chosen = [pairs[place] for place in even]
+    repeats = [Asked(_numbered(one.name, turn), one.of) for turn in range(2, times + 1) for one in chosen]
+    vary = [Asked(_numbered(" + ".join(pair), 2), pair) for pair in noisy]
+    vary = [one for one in vary if one not in repeats]
+    first, later, *meet = ([one for one in part if one.name not in known] for part in (first, later, pairs, repeats, vary))
+    among, *rest = [part for part in meet if part] or [[]]
+    return [*first, *_among(among, later), *chain.from_iterable(rest)]
+
+
+def noisiest(rows: Iterable[Mapping[str, Any]], many: int) -> list[tuple[str, str]]:
+    """Of pairs that were measured, those whose first measurement varied most."""
+    pairs = {row["name"]: row for row in rows if "pair" in row and "spread" in row}
+    first = [row for name, row in pairs.items() if name == " + ".join(row["pair"])]
+    ranked = sorted(first, key=lambda row: (-row["spread"], row["name"]))
+    return [(row["pair"][0], row["pair"][1]) for row in ranked[:many]]
 
 
 def _numbered(name: str, turn: int) -> str:
@@ -110,6 +132,8 @@ def _numbered(name: str, turn: int) -> str:
 def _among(many: Sequence[Asked], few: Sequence[Asked]) -> Iterator[Asked]:
     """All of both, the few spread evenly among the many."""
     done = 0
+    if not many:
+        yield from few
     for place, one in enumerate(many, 1):
         yield one
         due = place * len(few) // len(many)

@@ -98,11 +98,6 @@ def principal(columns: Sequence[Column]) -> list[Column]:
     return [by_key[key] for key in _PRINCIPAL if key in by_key]
 
 
-def main_ones(columns: Sequence[Column]) -> list[Column]:
-    """Those of the principal ones that everybody asks for."""
-    return [column for column in columns if column.key in _PRINCIPAL[: 1 + _PRINCIPAL.index("unfair_fraction")]]
-
-
 def best(column: Column, rows: Iterable[Row]) -> float | None:
     """The best value of a column among several runs; None where there is no better, or all are alike."""
     known = [float(v) for row in rows if (v := row.get(column.key)) is not None]

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fairlead.core.cluster import Floats
-from fairlead.report.columns import duration
+from fairlead.core.cluster import Floats, Ints
+from fairlead.report.columns import duration, shown_alike
 from fairlead.report.fairness import finish_time_fairness, last_seen_s
 from fairlead.report.metrics import DEFAULTS, MetricOptions, completion_times, measured_rows, summarize
 from fairlead.report.palette import colour_of, dash_of, unique_labels
@@ -36,7 +36,8 @@ LOOK: dict[Any, Any] = {
     "xtick.color": "#55626f",
     "ytick.color": "#55626f",
 }
-_MOST_BARS = 60_000  # of a Gantt: beyond it a bar is thinner than ink
+_MOST_BARS = 60_000  # of a Gantt: beyond it a bar is thinner than ink, and pixels are drawn
+_PIXELS = 3000  # of a Gantt's time, where they are drawn
 _DURATIONS = (1, 10, 60, 600, 3600, 4 * 3600, 86_400, 4 * 86_400, 30 * 86_400, 365 * 86_400)
 
 _RATIOS = (0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000, 10_000)
@@ -100,6 +101,7 @@ def _ftf_cdf(runs: Runs, options: MetricOptions) -> Any:
 
     figure, axes = _distribution(runs, rho, "Finish-time fairness ρ", "share of jobs with at most ρ")
     axes.axvline(options.unfair_above, color="#8d98a6", linewidth=1, linestyle=":")
+    axes.set_xlabel(f"ρ; unfair from the dotted line on ({options.unfair_above:g})")
     low, high = axes.get_xlim()
     ticks = [tick for tick in _RATIOS if low <= tick <= high]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -130,6 +132,7 @@ def _over_time(runs: Runs, pick: Callable[[RunRecord], Steps], title: str, what:
             axes.stairs(line.value, line.edge_s / unit, baseline=None, label=label, **line_style(number))
     axes.set(title=title, xlabel=f"time, {name}", ylabel=what)
     axes.set_ylim(bottom=0)
+    axes.yaxis.get_major_locator().set_params(integer=True)
     if lines and axes.has_data():
         axes.legend(ncols=min(len(runs), 5), loc="upper center", bbox_to_anchor=(0.5, -0.16))
     return figure
@@ -145,7 +148,7 @@ def _averages(runs: Runs, options: MetricOptions) -> Any:
     figure, (axes,) = canvas(7, 1.4 + 0.55 * len(runs))
     for offset, values, label, colour in ((-0.19, jct, "completion", "#0072B2"), (0.19, first, "first start", "#E69F00")):
         bars = axes.barh(place + offset, values / unit, 0.36, label=label, color=colour)
-        axes.bar_label(bars, [duration(value) for value in values.tolist()], padding=4, fontsize=8.5, color="#33404d")
+        axes.bar_label(bars, shown_alike(values.tolist(), "duration"), padding=4, fontsize=8.5, color="#33404d")
     axes.set_yticks(place, [label for label, _ in runs])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
@@ -161,6 +164,7 @@ def _gantts(runs: Runs) -> Any:
     rows = max(record.cluster.size for _, record in runs)
     longest_s = max(last_seen_s(record) for _, record in runs)
     figure, axes = canvas(11, len(runs) * min(4.5, 1.2 + 0.045 * rows), len(runs))
+    figure.suptitle("a row for each accelerator, a colour for each job", x=0.01, ha="left", fontsize=9, color="#55626f")
     for place, (label, record) in zip(axes, runs):
         _gantt(place, label, record, longest_s)
     low, high = zip(*(place.get_xlim() for place in axes))
@@ -175,22 +179,39 @@ def _gantt(axes: Any, label: str, record: RunRecord, longest_s: float) -> None:
 
     stretches, cluster = record.stretches, record.cluster
     assert stretches is not None
-    kept = slice(0, _MOST_BARS)
-    start, end, row = stretches.start_s[kept], stretches.end_s[kept], stretches.accelerator[kept]
     unit, name = _time_unit(longest_s)
-    left, right, top, bottom = start / unit, end / unit, row + 0.06, row + 0.94
-    corners = np.stack([np.stack((x, y), 1) for x, y in ((left, top), (right, top), (right, bottom), (left, bottom))], 1)
-    colours = colormaps["tab20"](stretches.job[kept] * 7 % 20)
-    axes.add_collection(PolyCollection(list(corners), facecolors=colours, edgecolors="none"))
+    left, right, row = stretches.start_s / unit, stretches.end_s / unit, stretches.accelerator
+    colours = colormaps["tab20"](stretches.job * 7 % 20)
+    low, high = float(left.min(initial=0.0)), float(right.max(initial=1.0))
+    how = ""
+    if len(row) <= _MOST_BARS:
+        top, bottom = row + 0.06, row + 0.94
+        corners = np.stack([np.stack((x, y), 1) for x, y in ((left, top), (right, top), (right, bottom), (left, bottom))], 1)
+        axes.add_collection(PolyCollection(list(corners), facecolors=colours, edgecolors="none"))
+    else:
+        step = (high - low) / _PIXELS
+        image = painted((left - low) / step, (right - low) / step, row, colours, cluster.size)
+        axes.imshow(image, extent=(low, high, cluster.size, 0), aspect="auto", interpolation="nearest")
+        how = f" ({len(row):,} stretches, in pixels of {duration(step * unit)})"
     for first in cluster.first_of[1:].tolist():
         axes.axhline(first, color="white", linewidth=0.8)
     # One tick for each run of nodes of the same type: node names do not fit on paper.
     change = np.flatnonzero(np.diff(cluster.type_of, prepend=-1))
     axes.set_yticks(change, [cluster.type_names[cluster.type_of[first]] for first in change.tolist()], va="top")
-    cut = "" if len(stretches.job) <= _MOST_BARS else f" (the first {_MOST_BARS:,} of {len(stretches.job):,} stretches)"
-    axes.set(title=f"{label}{cut}", xlabel=f"time, {name}", ylim=(cluster.size, 0))
-    axes.set_xlim(float(left.min(initial=0.0)), float(right.max(initial=1.0)))
+    axes.set(title=f"{label}{how}", xlabel=f"time, {name}", xlim=(low, high), ylim=(cluster.size, 0))
     axes.grid(visible=False)
+
+
+def painted(left: Floats, right: Floats, row: Ints, colours: Floats, rows: int, pixels: int = _PIXELS) -> Floats:
+    """Stretches from pixel to pixel as an image: each pixel shows who holds its accelerator in its middle. Where several do,
+    the last; where nobody does, it is clear."""
+    first, behind = (np.clip(np.ceil(edge - 0.5), 0, pixels).astype(np.int64) for edge in (left, right))
+    width = behind - first
+    begins = np.cumsum(width) - width
+    column = np.arange(width.sum()) + (first - begins).repeat(width)
+    image = np.zeros((rows, pixels, 4))
+    image[row.repeat(width), column] = colours.repeat(width, axis=0)
+    return image
 
 
 def _time_unit(span_s: float) -> tuple[float, str]:

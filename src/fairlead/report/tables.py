@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.report.columns import COLUMNS, Column, Row, best, columns_for, main_ones, principal, shown, shown_alike
+from fairlead.report.columns import COLUMNS, Column, Row, best, columns_for, principal, shown, shown_alike
 from fairlead.report.metrics import Summary
 
 _BEST = "bold green"
@@ -22,11 +22,12 @@ def comparison_table(
     *,
     every_figure: bool = False,
     width: int | None = None,
+    elsewhere: str = "--json",
 ) -> Table:
     """One row per run, the best value of each column emphasised.
 
-    Unless every figure is asked for, the most telling ones that fit `width` (by default the terminal's) are shown: a
-    column is better absent than cut in half.
+    Unless every figure is asked for, the most telling ones that fit `width` (by default the terminal's) are shown, and the
+    others named below: a column is better absent than cut in half.
     """
     rows = [summary.to_dict() for _, summary in summaries]
     columns: Sequence[Column] = columns_for(rows)
@@ -35,8 +36,8 @@ def comparison_table(
         labels = max((len(label) for label, _ in summaries), default=0)
         columns = _fitting(wanted, rows, (width or get_console().width) - max(labels, len(_RUN)) - 4)
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", header_style="bold", collapse_padding=True)
-    if len(main_ones(columns)) < len(main_ones(wanted)):
-        table.caption, table.caption_justify = "a wider terminal shows more figures", "left"
+    if hidden := [column.heading for column in wanted if column not in columns]:
+        table.caption, table.caption_justify = no_room(hidden, elsewhere), "left"
     table.add_column(_RUN, style="cyan", no_wrap=True)
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
@@ -46,6 +47,11 @@ def comparison_table(
         cells = (_cell(texts[c.key][index], row.get(c.key), leading[c.key]) for c in columns)
         table.add_row(Text(label), *cells)
     return table
+
+
+def no_room(headings: Sequence[str], elsewhere: str = "--json") -> str:
+    """What is said below a table of columns that a terminal is too narrow for, and where else they are."""
+    return f"no room here for {', '.join(headings)}: widen the terminal, or {elsewhere}"
 
 
 def summary_table(label: str, summary: Summary) -> Table:

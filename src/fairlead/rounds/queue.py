@@ -3,15 +3,13 @@ jobs has been taken before. It knows columns and capacities, not what the keys m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-
-_DEEP = 1
-"""So many entries for each accelerator are put in order at a time; where jobs queue up, most have no turn anyway."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +30,20 @@ def take(
     chosen: list[int] = []
     paired = second.max(initial=-1) >= 0
     left = sum(free)
-    size, rest = _DEEP * left, np.arange(len(first))
+    # Where jobs queue up most have no turn. In order are put, at a time, as many as would fill the cluster: of those with an
+    # entry on each type only one of them can run.
+    size, rest = left * max(1, len(first) // max(1, int(workers.sum()))), np.arange(len(first))
     while left and len(rest):
         entries, rest = _ahead(keys[-1], rest, size)
         order = entries[np.lexsort([-key[entries] for key in keys])]
         one = numbers.searchsorted(first[order])
-        columns = [order, one, types[order], workers[one]]
+        others: Iterable[int] = repeat(-1)
         if paired:
             two = second[order]
-            columns.append(np.where(two >= 0, numbers.searchsorted(two), -1))
-        else:
-            columns.append(np.full(len(order), -1))
-        for entry, mine, kind, want, other in zip(*(column.tolist() for column in columns)):
-            if free[kind] < want or busy[mine] or busy[other]:
+            others = np.where(two >= 0, numbers.searchsorted(two), -1).tolist()
+        columns = (column.tolist() for column in (order, one, types[order], workers[one]))
+        for entry, mine, kind, want, other in zip(*columns, others):
+            if busy[mine] or free[kind] < want or busy[other]:
                 continue
             free[kind] -= want
             left -= want

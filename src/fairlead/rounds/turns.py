@@ -131,8 +131,11 @@ class Turns:
     def _by_priority(self, ledger: Ledger, view: Snapshot, standing: Ints, received: Floats) -> Taken:
         """Algorithm 1: which of the entries that stand run."""
         x = ledger.allocation
-        share, types, deficit = x.share[standing], x.types[standing], ledger.deficit[standing]
-        had = received[standing] + self.prior_s
+        columns: list[Any] = [x.first, x.second, x.types, x.share, ledger.deficit, received]
+        if len(standing) < len(x):
+            columns = [column[standing] for column in columns]
+        first, second, types, share, deficit, had = columns
+        had = had + self.prior_s
         due = share * (view.time - ledger.computed_s + self.prior_s)
         if self.carried == "priority":
             due, had = due + np.maximum(deficit, 0.0), had - np.minimum(deficit, 0.0)
@@ -144,7 +147,7 @@ class Turns:
         if self.types != "together":
             keys.append(-self._type_order(view)[types])
         jobs = view.jobs
-        taken = take(keys, x.first[standing], x.second[standing], types, jobs.number, jobs.workers, view.capacity)
+        taken = take(keys, first, second, types, jobs.number, jobs.workers, view.capacity)
         return Taken(standing[taken.entries], taken.free, taken.busy)
 
     def _with_everybody(self, ledger: Ledger, view: Snapshot) -> Ledger:

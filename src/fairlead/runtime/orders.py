@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from fairlead.core.failure import NOT_BEGUN
+
 MOST_METRICS = 32
 """Names under which one job reports something; of more, agents and the control plane take no notice."""
 
@@ -153,6 +155,11 @@ class Ended:
     saved: int
     why: str = ""  # for people: what ended it, such as "killed 30 s after it was asked to stop"
     rank: int = 0  # of the first that failed
+
+    @property
+    def unable(self) -> bool:
+        """Whether the node could not begin it, of a launch that nobody asked to leave."""
+        return self.yielded and self.code == NOT_BEGUN
 
 
 Told: TypeAlias = Progress | Metric | Wants | Ended

@@ -10,11 +10,25 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
+from fairlead.core.schedule import EXPERT, wrong_schedule
 from fairlead.runtime.orders import Task
+from fairlead.workloads.regimes import BETWEEN, parsed
+
+MOST_PLANNED = 256
+"""Batch sizes of a schedule, which every list of jobs carries."""
 
 UNKNOWN_STEPS = 1e6
 """Of a job whose owner did not say how many it will do."""
@@ -26,6 +40,8 @@ LARGEST_LAUNCH = 1 << 20
 MOST_AFTER = 100
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_SCRIPT = re.compile(r"(?!-)[^=]*[^=/]\.(py|sh|bash|pl|rb|jl|R|lua|js)\Z")
+_INTERPRETER = re.compile(r"(.*/)?((python|pypy)[\d.]*|(ba|da|k|z)?sh)\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -98,6 +114,9 @@ class TaskSpec(BaseModel):
         Field(description="how its batch size changes; elastic: it may be started with another number of workers too"),
     ] = "static"
     steps: Positive = UNKNOWN_STEPS
+    schedule: Annotated[str, Field(description="of mode expert: batch sizes and shares of the steps, as in 32@0.3|256@0.7")] = (
+        ""
+    )
     weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     entity: Label = ""
@@ -143,6 +162,23 @@ class TaskSpec(BaseModel):
         if name.isdecimal():
             raise ValueError("a name with a letter in it; jobs are found by number too")
         return name
+
+    @field_validator("steps")
+    @classmethod
+    def _said(cls, steps: float) -> float:
+        """Who says as many as stand for nothing said has said them."""
+        return math.nextafter(steps, math.inf) if steps == UNKNOWN_STEPS else steps
+
+    @field_validator("schedule")
+    @classmethod
+    def _planned(cls, schedule: str, others: ValidationInfo) -> str:
+        if schedule.count(BETWEEN) >= MOST_PLANNED:
+            raise ValueError(f"at most {MOST_PLANNED} batch sizes")
+        if schedule and (expected := wrong_schedule(parsed(schedule), others.data.get("mode", EXPERT))):
+            raise ValueError(expected)
+        if schedule and others.data.get("steps") == UNKNOWN_STEPS:
+            raise ValueError("nothing, where `steps` are not said: its shares are of these")
+        return schedule
 
     @field_validator("after", mode="before")
     @classmethod
@@ -204,6 +240,7 @@ class TaskSpec(BaseModel):
             command=self._command(words),
             after=tuple(after),
             most_slowdown=math.inf if self.most_slowdown is None else self.most_slowdown,
+            schedule=parsed(self.schedule) if self.schedule else (),
         )
 
     def _command(self, words: list[str]) -> str:
@@ -227,9 +264,12 @@ def words_of(run: list[str] | str) -> list[str]:
 
 
 def _script(words: list[str]) -> str:
-    """What a command line runs: the first word that is no option; of one with its program in it (-c), the interpreter."""
-    at = next((at for at, word in enumerate(words) if at and not word.startswith("-")), 0)
-    return words[0] if words[at - 1] == "-c" else words[at]
+    """What a command line runs: the first word that is called like a script; an interpreter's first word that is no option,
+    such as a module's name; otherwise the program, and so where its text stands in the line (-c)."""
+    script = next((at for at, word in enumerate(words) if _SCRIPT.match(word)), 0)
+    if not script and _INTERPRETER.match(words[0]):
+        script = next((at for at, word in enumerate(words) if at and not word.startswith("-")), 0)
+    return words[0] if "-c" in words[:script] else words[script]
 
 
 def task_of(job: Job) -> Task:

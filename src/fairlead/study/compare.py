@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.simulated import Other
-from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.sensitivity import Sensitivity

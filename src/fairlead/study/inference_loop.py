@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.requests import Arrivals
 from fairlead.backends.simulated import Simulated
-from fairlead.backends.world import Costs
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Floats, Ints
@@ -56,6 +56,7 @@ class Looped:
 
 
 STEADY = Swings()
+FREE = Costs()
 
 
 def through_loop(
@@ -66,7 +67,7 @@ def through_loop(
     arrivals: Arrivals = "poisson",
     duration_s: float = 20.0,
     swings: Swings = STEADY,
-    restart_s: float = 0.0,
+    costs: Costs = FREE,
     training: int = 8,
     most_requests: float = 4e6,
     on_done: Callable[[], object] = lambda: None,
@@ -77,7 +78,7 @@ def through_loop(
     found = []
     for seed in seeds:
         sessions = mix.draw(seed)
-        found.append(_looped(seed, sessions, how, arrivals, duration_s, swings, restart_s, training, most_requests))
+        found.append(_looped(seed, sessions, how, arrivals, duration_s, swings, costs, training, most_requests))
         on_done()
     return found
 
@@ -89,7 +90,7 @@ def _looped(
     arrivals: Arrivals,
     duration_s: float,
     swings: Swings,
-    restart_s: float,
+    costs: Costs,
     training: int,
     most_requests: float,
 ) -> Looped:
@@ -104,7 +105,7 @@ def _looped(
         Trace.of([*served, *trained]),
         machine,
         SchedulerConfig(policy, round_s=ROUND_S),
-        costs=Costs(restart_s=restart_s),
+        costs=costs,
         others=_reports(sessions, swings, duration_s, seed),
     )
     run = simulate(given, journal=MemoryJournal())

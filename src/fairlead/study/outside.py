@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.faults import Outage
 from fairlead.backends.simulated import Other
-from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster

@@ -8,17 +8,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.faults import Outage, listed, random_process
 from fairlead.backends.requests import Serving
 from fairlead.backends.simulated import Other, Simulated
-from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.events import Event, NodeLost, NodeRepaired, Opened, SchedulerSwitched
 from fairlead.core.job import Phase
+from fairlead.core.reasons import Reason
 from fairlead.engine.journal import Journal, MemoryJournal, NoJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.engine.why import why_not_running
 from fairlead.registry import Registry
 from fairlead.report.record import RunRecord
 from fairlead.study.inference_journal import sessions_in
@@ -148,6 +150,14 @@ def requests_of(run: Run, most: float = 4e6, seed: int = 0) -> Serving | None:
     if not isinstance(world, Simulated) or world.requests is None or not world.requests.jobs:
         return None
     return world.requests.history().sampled(most, seed=seed)
+
+
+def left_waiting(run: Run) -> dict[str, Reason]:
+    """Who still waits where a run has ended because nothing can happen any more, and for what."""
+    state, loop = run.state, run.loop
+    waiting = sorted((*state.live.tolist(), *state.queue.tolist()))
+    told = {state.job_of[number].name: why_not_running(state, loop.plan, number, loop.backend.now) for number in waiting}
+    return {name: reason for name, reason in told.items() if reason is not None}
 
 
 def peak_rss_mb() -> float:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.faults import Outage, listed
 from fairlead.backends.simulated import Simulated
-from fairlead.backends.world import Costs
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.events import Opened

@@ -10,6 +10,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Floats
 from fairlead.core.job import Phase
 from fairlead.core.plan import RoundPlan
+from fairlead.core.reasons import Code
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.decide import why_waiting
@@ -91,11 +92,18 @@ def check_hosts(state: State) -> None:
 
 
 def check_reasons(plan: RoundPlan, view: Snapshot) -> None:
-    """Every job that waits has a reason that can be told."""
+    """Every job that waits has a reason that can be told, and what is counted in it is so."""
+    if np.isin(plan.launches.jobs, view.jobs.runners.number).all():  # nobody has fallen over as it started
+        idle = np.bincount(view.cluster.type_of[view.up & (view.holdings.occupancy == 0)], minlength=len(plan.free)).tolist()
+        _require(list(plan.free) == idle, f"a plan says that {list(plan.free)} accelerators are free, by type, and {idle} are")
     waiting = [*view.queued.number.tolist(), *view.jobs.number[~view.jobs.running].tolist()]
     for number in waiting:
         reason = why_waiting(plan, number, view.job_of[number], view)
         _require(bool(str(reason)), f"{view.job_of[number].name} waits without a reason")
+        if reason.code in (Code.OUTRANKED, Code.NOT_CHOSEN):
+            facts = dict(reason.facts)
+            enough = float(facts["needed"]) <= float(facts["free"])
+            _require(enough == (reason.code is Code.NOT_CHOSEN), f"{view.job_of[number].name} waits for no reason: {reason}")
 
 
 def _check_progress(state: State, event: ev.Event, before: Floats, saved: Floats) -> None:

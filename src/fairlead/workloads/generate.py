@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import InputError, UnknownName
+from fairlead.core.errors import InputError, UnknownName, near_or_all
 from fairlead.core.job import TIMED, Job, batch_size_of, model_of
 from fairlead.core.rng import stream
-from fairlead.workloads.adaptation import DRAWS, MODES, Parts, Schedule, mean_rate, parts_of, sizes_of
+from fairlead.core.schedule import EXPERT
+from fairlead.workloads.adaptation import DRAWS, MODES, Multiples, Parts, as_declared, mean_rate, parts_of, sizes_of
 from fairlead.workloads.catalogue import catalogue, memory_gb_of
 from fairlead.workloads.nature import Nature
 from fairlead.workloads.profiles import ThroughputTable
@@ -60,7 +60,7 @@ class Generator:
     users: int = 0  # how many, drawn uniformly; 0: no users
     slos: tuple[float, ...] = ()  # multiples of the duration, drawn uniformly: the deadline; empty: none
     modes: Mapping[str, float] = field(default_factory=lambda: {"static": 1.0})  # kinds without batch size stay static
-    schedule: Schedule = ()  # of mode expert: (multiple of the declared batch size, share of the steps)
+    schedule: Multiples = ()  # of mode expert: (multiple of the declared batch size, share of the steps)
     memory: bool = False  # whether jobs say what memory they need, by the catalogue's model
     name: str = "generated"
 
@@ -91,7 +91,7 @@ class Generator:
         _check_shares("modes", self.modes)
         wanted = "multiples of the batch size, each above 0, and shares of the steps, for mode expert alone"
         good = all(0 < multiple < math.inf and 0 < share < math.inf for multiple, share in self.schedule)
-        _check(good and bool(self.schedule) == (self.modes.get("expert", 0) > 0), "schedule", self.schedule, wanted)
+        _check(good and bool(self.schedule) == (self.modes.get(EXPERT, 0) > 0), "schedule", self.schedule, wanted)
         chosen = self._chosen_kinds()
         for size, share in self._gang_shares().items():
             some = share == 0 or bool(self._kinds_at(size, chosen))
@@ -131,6 +131,7 @@ class Generator:
                     deadline_s=float(multiples[i]) * durations[i],
                     memory_gb=_memory_of(kind) if self.memory else 0.0,
                     mode="static" if batch_size_of(kind) is None else modes[i],
+                    schedule=as_declared(parts) if parts and modes[i] == EXPERT else (),
                 )
             )
             if parts:
@@ -157,9 +158,8 @@ class Generator:
         for name in self.kinds or known:
             found = [kind for kind in known if name in (kind, model_of(kind))]
             if not found:
-                near = get_close_matches(name, {*known, *map(model_of, known)}, n=3)
-                hint = f"near: {', '.join(near)}" if near else f"such as {known[0]}"
-                raise InputError("generator", f"a kind or model of the table; {hint}", field="kinds", value=name)
+                hint = near_or_all(name, dict.fromkeys((*map(model_of, known), *known)))
+                raise InputError("generator", f"a kind or model of the table ({hint})", field="kinds", value=name)
             chosen.update(dict.fromkeys(found))
         return tuple(chosen)
 

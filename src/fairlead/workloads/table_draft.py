@@ -17,7 +17,8 @@ from fairlead.workloads.profiles import ThroughputTable
 MOST_RATES = 100_000_000
 """Rows × rows × types: the pairs are dense, and beyond this they would fill a machine's memory."""
 
-RATE = "a number of steps per second from 0 on"
+LEAST = 1e-9
+RATE = f"a number of steps per second from 0 on, where not 0 at least {LEAST:g}"
 
 Key: TypeAlias = tuple[str, int]
 
@@ -67,11 +68,11 @@ def provenance(by_row: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def rate_of(value: object) -> float | None:
-    """A rate, or None where the value is none: not a number, negative, not finite."""
+    """A rate, or None where the value is none: not a number, negative, not finite, or so little that no time is enough."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)) or (isinstance(value, str) and "_" in value):
         return None
     try:
         rate = float(value)
     except (ValueError, OverflowError):
         return None
-    return rate if math.isfinite(rate) and rate >= 0 else None
+    return rate if rate == 0 or LEAST <= rate < math.inf else None

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
+from fairlead.core.schedule import wrong_schedule
 from fairlead.workloads.losses import LossCurve
 from fairlead.workloads.nature import Nature
 
@@ -110,4 +111,6 @@ def _wrong_field(job: Job) -> tuple[str, str] | None:
         return "min_run_s", _AMOUNT
     if not job.most_slowdown >= 1:
         return "most_slowdown", "a number from 1 on"
+    if job.schedule and (expected := wrong_schedule(job.schedule, job.mode)):
+        return "schedule", expected
     return None

@@ -55,8 +55,8 @@ def with_random_kinds(
             raise InputError(f"{trace.name}, job {job.name!r}", expected, field="workers", value=job.workers)
         kind = fitting[int(draw * len(fitting))]
         run_time_s = job.steps / _rate(job, rates, trace)
-        jobs.append(replace(job, kind=kind, steps=run_time_s * rates[kind, job.workers]))
-    return replace(trace, jobs=tuple(jobs), natures={})  # they were those of the old kinds
+        jobs.append(replace(job, kind=kind, steps=run_time_s * rates[kind, job.workers], schedule=()))
+    return replace(trace, jobs=tuple(jobs), natures={})  # which, as schedules, were those of the old kinds
 
 
 def daily_spike(trace: Trace, jobs: int, hour: int, seed: int) -> Trace:
@@ -72,7 +72,7 @@ def daily_spike(trace: Trace, jobs: int, hour: int, seed: int) -> Trace:
         times = start_s + np.sort(rng.uniform(0.0, HOUR_S, jobs))
         models = rng.integers(len(trace), size=jobs)
         for at, model in zip(times.tolist(), models.tolist()):
-            copy = replace(trace.jobs[model], name=next(names), submitted_s=at, group="", group_order=0)
+            copy = replace(trace.jobs[model], name=next(names), submitted_s=at, group="", group_order=0, schedule=())
             extra.append(copy)
     return trace.with_jobs((*trace.jobs, *extra))
 

@@ -11,6 +11,7 @@ from fairlead.core.rng import stream
 from fairlead.policies.shockwave.forecast import (
     RULES,
     ahead,
+    evenly,
     greedy,
     noised,
     restated,
@@ -31,19 +32,31 @@ def test_a_mode_says_what_may_come_and_no_more() -> None:
 
 
 def test_the_restatement_rule_knows_the_past_and_divides_the_rest_evenly() -> None:
-    epochs, count = np.array([100.0]), np.array([4])
-    new = restated(epochs, np.zeros((1, 4)), np.array([0]), count)
+    epochs, prior = np.array([100.0]), evenly(np.array([4]), 4)
+    new = restated(epochs, np.zeros((1, 4)), np.array([0]), prior)
     assert new.tolist() == [[25.0, 25.0, 25.0, 25.0]]
-    second = restated(epochs, np.array([[10.0, 5.0, 0.0, 0.0]]), np.array([1]), count)
+    second = restated(epochs, np.array([[10.0, 5.0, 0.0, 0.0]]), np.array([1]), prior)
     assert second.tolist() == [[10.0, 30.0, 30.0, 30.0]]
-    outlived = restated(epochs, np.array([[10.0, 60.0, 0.0, 0.0]]), np.array([1]), count)
+    outlived = restated(epochs, np.array([[10.0, 60.0, 0.0, 0.0]]), np.array([1]), prior)
     assert outlived.tolist() == [[10.0, 60.0, 15.0, 15.0]]
 
 
+def test_declared_shares_are_the_prior_and_are_restated_by_what_happened() -> None:
+    epochs, prior = np.array([100.0]), np.array([[0.2, 0.3, 0.5]])
+    new = restated(epochs, np.zeros((1, 3)), np.array([0]), prior)
+    assert new == pytest.approx(np.array([[20.0, 30.0, 50.0]]))
+    longer = restated(epochs, np.array([[36.0, 1.0, 0.0]]), np.array([1]), prior)
+    assert longer == pytest.approx(np.array([[36.0, 24.0, 40.0]])), "what is left, as three to five"
+    outlived = restated(epochs, np.array([[36.0, 34.0, 0.0]]), np.array([1]), prior)
+    assert outlived == pytest.approx(np.array([[36.0, 34.0, 30.0]]))
+    assert standard(epochs, np.zeros((1, 3)), np.array([0]), prior) == pytest.approx(new)
+    assert greedy(epochs, np.zeros((1, 3)), np.array([0]), prior).tolist() == [[100.0, 0.0, 0.0]]
+
+
 def test_the_standard_update_is_slower_and_greedy_sees_no_change() -> None:
-    epochs, lived, ongoing, count = np.array([100.0]), np.array([[20.0, 0.0]]), np.array([1]), np.array([2])
-    assert standard(epochs, lived, ongoing, count) == pytest.approx(np.array([[70 / 1.2, 50 / 1.2]]))
-    assert greedy(epochs, np.array([[20.0, 0.0]]), np.array([0]), count).tolist() == [[100.0, 0.0]]
+    epochs, lived, ongoing, prior = np.array([100.0]), np.array([[20.0, 0.0]]), np.array([1]), np.ones((1, 2))
+    assert standard(epochs, lived, ongoing, prior) == pytest.approx(np.array([[70 / 1.2, 50 / 1.2]]))
+    assert greedy(epochs, np.array([[20.0, 0.0]]), np.array([0]), prior).tolist() == [[100.0, 0.0]]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -52,9 +65,10 @@ def test_what_is_ahead_adds_up_to_what_is_left(rule: str) -> None:
     jobs, width = 200, 5
     count = rng.integers(1, width + 1, jobs)
     ongoing = rng.integers(0, count)
+    prior = evenly(count, width) * rng.uniform(0.1, 1.0, (jobs, width))
     lived = np.where(np.arange(width) <= ongoing[:, None], rng.integers(0, 30, (jobs, width)), 0).astype(float)
     epochs = rng.integers(1, 100, jobs).astype(float)
-    expected = RULES[rule](epochs, lived, ongoing, count)
+    expected = RULES[rule](epochs, lived, ongoing, prior)
     coming = ahead(expected, epochs, lived, ongoing)
     assert (coming >= 0).all()
     assert (coming[np.arange(width) < ongoing[:, None]] == 0).all()

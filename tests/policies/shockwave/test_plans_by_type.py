@@ -50,6 +50,21 @@ def test_a_plan_has_each_job_on_its_type_and_the_round_follows_it() -> None:
     assert dict(zip(selection.jobs.tolist(), selection.types.tolist())) == {0: 1, 1: 1, 2: 0, 3: 0}
 
 
+def test_a_plan_on_several_types_has_a_price_for_each_and_a_bound() -> None:
+    """Where a type is crowded it has a price. No plan with these types is better by more than the gap."""
+    kinds = ("steep",) * 6 + ("old",)
+    view = view_of(state_of(CLUSTER, jobs_of(*kinds)), 600.0, TABLE)
+    policy = Shockwave(rounds=10, round_s=120.0)
+    _, memo = policy.select(view, None)
+    on = memo["type"]
+    assert len({*zip(on.tolist(), memo["price"].tolist())}) == len({*on.tolist()}), "one price for each type"
+    assert memo["price"][on == 0].min() > 0
+    assert 0 <= memo["gap"] <= 1e-3
+    used = policy.schedule(memo)
+    assert (used[on == 0].sum(axis=0) == 2).all(), "nobody idles on what everybody wants"
+    assert (used[on == 1].sum(axis=0) <= 2).all()
+
+
 def test_who_can_run_on_one_type_only_is_planned_there() -> None:
     view = view_of(state_of(CLUSTER, jobs_of("old", "old", "old", "flat")), table=TABLE)
     _, memo = Shockwave(nodes=0).select(view, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trajectories import TRACES
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.report.metrics import MetricOptions, summarize

@@ -39,6 +39,23 @@ def test_a_plan_stands_until_somebody_comes(harness: Harness) -> None:
     assert policy.schedule(harness.state.memo)[-1].any()
 
 
+def test_a_plan_ends_with_its_window_and_when_somebody_goes_or_a_node_does() -> None:
+    policy = Shockwave(rounds=10, round_s=300.0, reactive=False)
+    jobs = [Job(f"j{i}", steps=60_000.0) for i in range(4)]
+
+    def stands(second: float, happened: ev.Event | None = None) -> bool:
+        state = state_of(Cluster.parse("4xv100:2"), jobs)
+        _, memo = policy.select(view_of(state), None)
+        if happened is not None:
+            state.apply(happened)
+        return policy.select(view_of(state, second), memo)[1] is memo
+
+    assert stands(2999.0)
+    assert not stands(3000.0), "the window is over"
+    assert not stands(600.0, ev.JobCancelled(500.0, 2))
+    assert not stands(600.0, ev.NodeLost(500.0, 1))
+
+
 @pytest.mark.parametrize("reactive", [True, False])
 def test_a_job_that_changes_its_speed_is_planned_anew_at_once_or_at_the_next_plan(reactive: bool) -> None:
     policy = Shockwave(rounds=10, round_s=300.0, reactive=reactive)
@@ -107,13 +124,34 @@ def test_who_would_make_the_makespan_goes_first_where_that_counts(harness: Harne
     assert all("long" in harness.round().running for _ in range(10))
 
 
+def test_a_long_job_goes_first_where_the_makespan_is_its_own_and_not_where_there_is_work_for_long_after_it() -> None:
+    """One long job beside short ones on two accelerators: these are 0.8 of its work, or eight times as much."""
+
+    def rounds(short: int, critical: float) -> int:
+        policy = Shockwave(10, 300.0, program="published", rho_max=1000.0, makespan=1000.0, critical=critical)
+        jobs = [Job("long", steps=30_000.0), *(Job(f"j{i}", steps=6000.0) for i in range(short))]
+        _, memo = policy.select(view_of(state_of(Cluster.parse("2xv100:2"), jobs), 10.0), None)
+        return int(policy.schedule(memo)[0].sum())
+
+    assert rounds(4, critical=0.0) == rounds(40, critical=0.0) == rounds(4, critical=6.0) == 10
+    assert rounds(40, critical=6.0) < 5
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *[("rounds", 0), ("round_s", 0.0), ("epsilon", 0.0), ("rho_max", -1.0), ("power", -1.0), ("makespan", -1.0)],
+        *[
+            ("rounds", 0),
+            ("round_s", 0.0),
+            ("epsilon", 0.0),
+            ("rho_max", -1.0),
+            ("power", -1.0),
+            ("makespan", -1.0),
+            ("critical", -1.0),
+        ],
         *[("nodes", -1), ("stay", -0.1), ("noise", 1.5), ("forecast", "oracle"), ("program", "mine")],
         *[("rounds", 1001), ("power", 101.0), ("nodes", 10**7)],
-        *product(("round_s", "power", "makespan", "epsilon", "rho_max", "stay"), (inf, nan, 1e300)),
+        *product(("round_s", "power", "makespan", "critical", "epsilon", "rho_max", "stay"), (inf, nan, 1e300)),
     ],
 )
 def test_parameters_that_make_no_sense_are_told(field: str, value: float | str) -> None:
@@ -129,3 +167,14 @@ def test_what_the_policy_remembers_is_its_plan(harness: Harness) -> None:
     assert policy.schedule(memo).sum(axis=0).tolist() == [2] * 5
     assert memo["gap"] <= 1e-3
     assert len(memo["rho"]) == 3
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("program", ["text", "published"])
+def test_who_can_run_nowhere_keeps_nobody_from_being_planned(program: str) -> None:
+    table = table_of(["v100"], {("none", 1): [0.0], ("some", 1): [1.0]})
+    state = state_of(Cluster.parse("1xv100:2"), [Job("a", kind="none", steps=100.0), Job("b", kind="some", steps=600.0)])
+    policy = Shockwave(rounds=5, round_s=60.0, critical=6.0, makespan=4000.0, program=program)
+    selection, memo = policy.select(view_of(state, 60.0, table=table), None)
+    assert selection.jobs.tolist() == [1]
+    assert policy.schedule(memo).any(axis=1).tolist() == [False, True]

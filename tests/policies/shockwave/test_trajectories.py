@@ -56,6 +56,53 @@ def test_what_was_announced_is_known_and_the_rest_is_divided_anew() -> None:
     assert found.left_s == pytest.approx([250 / 1.5 + 400 / 2])
 
 
+def planned(*schedule: tuple[int, float]) -> Job:
+    return of_mode("expert", schedule=schedule)
+
+
+def test_an_owners_schedule_is_foreseen_as_it_was_declared_and_counted_on() -> None:
+    state = state_of(Cluster.parse("2xv100:2"), [planned((8, 0.25), (32, 0.75)), of_mode("accordion")])
+    found = foreseen(view_of(state, table=TABLE))
+    assert found.ahead.tolist() == [[225.0, 675.0], [450.0, 450.0]]
+    assert found.left_s == pytest.approx([225 + 675 / 2, 675.0])
+    assert found.longest_s == pytest.approx([225 + 675 / 2, 900.0]), "an owner's word counts, what a mode may bring does not"
+    slower = state_of(Cluster.parse("1xv100:1"), [planned((32, 0.5), (8, 0.5))])
+    assert foreseen(view_of(slower, table=TABLE)).left_s == pytest.approx([225 + 450]), "also where it begins at another size"
+
+
+def test_a_schedule_is_restated_by_what_is_announced() -> None:
+    state = state_of(Cluster.parse("1xv100:1"), [planned((8, 0.2), (16, 0.3), (32, 0.5))], {0: [0]})
+    announce(state, 0.0, 0, 8)
+    announce(state, 200.0, 0, 16)
+    found = foreseen(view_of(state, 200.0, TABLE))
+    assert found.lived.tolist() == [[200.0, 0.0, 0.0]]
+    assert found.ahead == pytest.approx(np.array([[0.0, 700 * 3 / 8, 700 * 5 / 8]]))
+    assert found.promised.tolist() == [True], "so little is no departure"
+
+
+def test_who_departs_from_its_schedule_is_foreseen_from_where_it_is_and_no_longer_counted_on() -> None:
+    state = state_of(Cluster.parse("1xv100:1"), [planned((8, 0.2), (16, 0.3), (32, 0.5))], {0: [0]})
+    announce(state, 0.0, 0, 8)
+    late = foreseen(view_of(state, 450.0, TABLE))
+    assert late.ahead == pytest.approx(np.array([[0.0, 450 * 3 / 8, 450 * 5 / 8]])), "it may still come"
+    assert late.longest_s.tolist() == [450.0], "and nobody counts on it"
+    announce(state, 450.0, 0, 32)
+    skipped = foreseen(view_of(state, 450.0, TABLE))
+    assert skipped.ahead.tolist() == [[0.0, 450.0]]
+    announce(state, 600.0, 0, 16)
+    elsewhere = foreseen(view_of(state, 600.0, TABLE))
+    assert elsewhere.ahead.tolist() == [[0.0, 0.0, 300.0]], "nothing of the schedule is ahead"
+
+
+def test_plans_know_a_schedule_and_not_the_course_that_a_job_really_takes() -> None:
+    """Two jobs that differ in their declaration alone: the one that will speed up is treated unfairly by an equal wait."""
+    jobs = [of_mode("expert"), planned((8, 0.1), (32, 0.9))]
+    view = view_of(state_of(Cluster.parse("1xv100:1"), jobs), 3000.0, TABLE)
+    _, memo = Shockwave().select(view, None)
+    assert memo["rho"][1] > memo["rho"][0]
+    assert memo["longest"].tolist() == [0, 1]
+
+
 def test_a_size_that_nobody_declared_or_measured_is_taken_as_it_comes() -> None:
     state = state_of(Cluster.parse("1xv100:1"), [of_mode("static")], {0: [0]})
     announce(state, 0.0, 0, 8)

@@ -14,7 +14,7 @@ from fairlead.policies.shockwave.fairness import Deadlines, contention, deadline
 from fairlead.policies.shockwave.planner import plan
 from fairlead.policies.shockwave.published import published
 from fairlead.policies.shockwave.relaxation import hull_slopes, relax
-from fairlead.policies.shockwave.window import EPSILON, Window, progress, window
+from fairlead.policies.shockwave.window import EPSILON, Window, critical_part, progress, window
 
 PENALTIES = st.sampled_from([0.0, 1e-3, 0.1, 1.0, 10.0])
 
@@ -163,6 +163,17 @@ def test_hulls_lie_over_utilities_and_touch_them() -> None:
     assert (hull[real] >= worth[real] - 1e-9).all()
     assert hull[8, ::2] == pytest.approx(worth[8, ::2])
     assert hull[11, 1::2] == pytest.approx(worth[11, 1::2])
+
+
+def test_how_critical_the_longest_job_is() -> None:
+    """Of the time from its coming until all is done, the part in which it must run."""
+    left_s, past_s, here_s, ones = np.array([4000.0, 1000.0, 1000.0]), np.array([2000.0, 0.0, 0.0]), np.zeros(3), np.ones(3)
+    workers = ones.astype(np.int64)
+    assert critical_part(left_s, past_s, here_s, workers, accelerators=1) == 1.0, "it has run for as long as all is left"
+    assert critical_part(left_s, 0 * past_s, here_s, workers, accelerators=1) == pytest.approx(4 / 6)
+    assert critical_part(left_s, past_s, here_s + 3000.0, workers, accelerators=1) == pytest.approx(6 / 9)
+    assert critical_part(left_s, past_s, here_s, workers, accelerators=8) == 1.0, "nobody is in its way"
+    assert critical_part(left_s[:0], past_s[:0], here_s[:0], workers[:0], accelerators=8) == 1.0
 
 
 def test_rho_is_what_equation_9_says() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.rng import stream
-from fairlead.policies.shockwave.forecast import Rule, ahead, run_time, to_come
+from fairlead.policies.shockwave.forecast import Rule, ahead, evenly, run_time, to_come
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "shockwave"
 
@@ -125,7 +125,7 @@ def _at(rule: Rule, job: Trajectory, epoch: int) -> tuple[float, float]:
     lived = _row([epochs for _, epochs in past], width)
     seconds = _row([job.epoch_s[size] for size in sizes], width)
     epochs, ongoing = np.array([float(job.epochs)]), np.array([len(past) - 1])
-    expected = rule(epochs, lived, ongoing, np.array([len(sizes)]))
+    expected = rule(epochs, lived, ongoing, evenly(np.array([len(sizes)]), width))
     true = _row([epochs for _, epochs, _ in job.regimes], width)
     share = np.abs(expected - true).sum() / job.epochs / len(job.regimes)
     total = run_time(lived, seconds) + run_time(ahead(expected, epochs, lived, ongoing), seconds)

@@ -14,7 +14,7 @@ from workshop import FOR_EVER, Node, order
 
 from fairlead.cli.cluster import agent
 from fairlead.core.errors import InputError
-from fairlead.runtime.agent.accelerators import Accelerator, Accelerators, Sample, type_of
+from fairlead.runtime.agent.accelerators import Accelerator, Accelerators, Sample, are_here, type_of
 from fairlead.runtime.agent.faults import RuntimeFault
 from fairlead.runtime.agent.session import Agent
 from fairlead.runtime.agent.sharing import MultiProcessService
@@ -110,6 +110,14 @@ def test_two_types_none_and_no_library_are_faults(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(RuntimeFault, match="--accelerators"):
         Accelerators.found({})
+
+
+def test_a_machine_knows_whether_it_has_what_is_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100-SXM2-16GB"] * 2))
+    asked = [("v100", 2), ("v100", 1), ("k80", 2)]
+    assert [are_here(*one) for one in asked] == [True, False, False]
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert not any(are_here(*one) for one in asked)
 
 
 CONTROL = """#!{python}

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from workshop import Node, order
 
-from fairlead.runtime.agent.deliveries import REFUSED, Deliveries
+from fairlead.core.failure import NOT_BEGUN
+from fairlead.runtime.agent.deliveries import Deliveries
 from fairlead.runtime.agent.session import Agent
 from fairlead.runtime.control.code import CodeStore
 from fairlead.runtime.messages import PIECE, CodePiece, WantCode
@@ -75,8 +76,24 @@ def test_a_launch_whose_code_never_comes_has_ended(node, store, bad):
     piece = store.piece(digest, 0) if bad == "gone" else CodePiece(digest, 0, 4, "bm8hIQ==")
     assert deliveries.take(piece) == []
     begin, ended = finished(node, deliveries)
-    assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, REFUSED, False)])
+    assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, NOT_BEGUN, False)])
     assert ("submit it again" if bad == "gone" else "SHA-256") in ended[0].why
+
+
+def test_code_that_a_node_cannot_unpack_is_not_the_jobs_fault(node, store):
+    data = archive()
+    digest = digest_of(data)
+    store.take(data, digest)
+    place = node.supervisor.root / "code"
+    place.rmdir()
+    place.touch()
+    deliveries = Deliveries(node.supervisor)
+    asked = deliveries.hold(with_code(1, digest))
+    while asked:
+        asked = deliveries.take(store.piece(asked[0].digest, asked[0].offset))
+    begin, ended = finished(node, deliveries)
+    assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, NOT_BEGUN, True)])
+    assert str(place) in ended[0].why
 
 
 @pytest.mark.parametrize("kind", [Revoke, Kill])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,22 +58,50 @@ async def agent_of(root: Path, node: str, port: int) -> AsyncIterator[None]:
         supervisor.close()
 
 
-def listening() -> tuple[Hub, Ears]:
-    hub, ears = Hub(cluster("v100:2")), Ears()
-    hub.live = ears  # type: ignore[assignment]
-    return hub, ears
+class Listening:
+    """A hub with ears, at a port that it keeps."""
+
+    def __init__(self) -> None:
+        self.hub, self.ears, self.port = Hub(cluster("v100:2")), Ears(), 0
+        self.hub.live = self.ears  # type: ignore[assignment]
+
+    async def begin(self) -> None:
+        self._server, self.port = await self.hub.serve(f"127.0.0.1:{self.port}")
+
+    async def end(self) -> None:
+        self.hub.close()
+        await self._server.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def joined_by_agent(root: Path) -> AsyncIterator[Listening]:
+    there = Listening()
+    await there.begin()
+    async with agent_of(root, there.hub.cluster.nodes[0].name, there.port), asyncio.timeout(PATIENCE_S):
+        await there.ears.joins.wait()
+        yield there
+    await there.end()
+
+
+@contextlib.asynccontextmanager
+async def answered_by(root: Path, answers: Callable[[Any, Any], Any]) -> AsyncIterator[None]:
+    """An agent whose streams are answered by a test."""
+    server = grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(answers)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with agent_of(root, "here", port), asyncio.timeout(PATIENCE_S):
+        yield
+    await server.stop(0)
 
 
 @pytest.mark.parametrize("unheard", [Revoke(7, 2), Kill(7, 2)])
 def test_a_launch_that_never_arrived_has_ended_when_it_is_not_wanted_any_more(tmp_path: Path, unheard: Order) -> None:
     async def scene() -> None:
-        hub, ears = listening()
-        server, port = await hub.serve("127.0.0.1:0")
-        async with agent_of(tmp_path, hub.cluster.nodes[0].name, port), asyncio.timeout(PATIENCE_S):
-            await ears.joins.wait()
-            hub.send(0, unheard)
-            assert await ears.words.get() == Ended(7, 2, 126, False, 0, 0, "it never came here")
-        await server.stop(0)
+        async with joined_by_agent(tmp_path) as there:
+            there.hub.send(0, unheard)
+            assert await there.ears.words.get() == Ended(7, 2, 126, False, 0, 0, "it never came here")
 
     asyncio.run(scene())
 
@@ -87,15 +115,9 @@ def test_an_agent_that_gets_no_answers_for_its_whole_term_tries_anew(tmp_path: P
             yield encode(Welcome(0.3))
             await asyncio.Event().wait()
 
-        server = grpc.aio.server()
-        handler = grpc.stream_stream_rpc_method_handler(welcomes_and_falls_silent)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        async with agent_of(tmp_path, "here", port), asyncio.timeout(PATIENCE_S):
+        async with answered_by(tmp_path, welcomes_and_falls_silent):
             for _ in range(3):
                 assert (await hellos.get()).node == "here"
-        await server.stop(0)
 
     asyncio.run(scene())
 
@@ -104,15 +126,11 @@ def test_a_folder_that_cannot_be_made_is_not_the_jobs_fault(tmp_path: Path) -> N
     (tmp_path / "afile").touch()
 
     async def scene() -> None:
-        hub, ears = listening()
-        server, port = await hub.serve("127.0.0.1:0")
-        async with agent_of(tmp_path / "agent", hub.cluster.nodes[0].name, port), asyncio.timeout(PATIENCE_S):
-            await ears.joins.wait()
-            hub.send(0, order(checkpoints=str(tmp_path / "afile" / "1")))
-            end = await ears.words.get()
+        async with joined_by_agent(tmp_path / "agent") as there:
+            there.hub.send(0, order(checkpoints=str(tmp_path / "afile" / "1")))
+            end = await there.ears.words.get()
             assert (end.code, end.yielded) == (126, True)
             assert "afile" in end.why
-        await server.stop(0)
 
     asyncio.run(scene())
 
@@ -130,24 +148,19 @@ def test_what_a_job_said_last_while_nobody_listened_is_told_with_its_end(tmp_pat
     go, root = tmp_path / "go", tmp_path / "agent"
 
     async def scene() -> None:
-        hub, ears = listening()
-        server, port = await hub.serve("127.0.0.1:0")
-        async with agent_of(root, hub.cluster.nodes[0].name, port), asyncio.timeout(PATIENCE_S):
-            await ears.joins.wait()
-            hub.send(0, order(LAST_WORDS.format(go=str(go))))
+        async with joined_by_agent(root) as there:
+            there.hub.send(0, order(LAST_WORDS.format(go=str(go))))
             while not (root / "jobs" / "1" / "1" / "record.json").exists():
                 await asyncio.sleep(0.01)
-            hub.close()
-            await server.stop(0)
+            await there.end()
             go.touch()
             while not (root / "jobs" / "1" / "1" / "ended.json").exists():
                 await asyncio.sleep(0.01)
-            server, _ = await hub.serve(f"127.0.0.1:{port}")
-            said = [await ears.words.get()]
+            await there.begin()
+            said = [await there.ears.words.get()]
             while not isinstance(said[-1], Ended):
-                said.append(await ears.words.get())
+                said.append(await there.ears.words.get())
             assert said[-2:] == [Metric(1, 1, "loss", 0.125), Ended(1, 1, 0, False, 0, 0)]
-        await server.stop(0)
 
     asyncio.run(scene())
 
@@ -185,17 +198,11 @@ def test_what_a_job_says_once_is_said_again_until_it_is_heard(tmp_path: Path) ->
                 else:
                     return
 
-        server = grpc.aio.server()
-        handler = grpc.stream_stream_rpc_method_handler(breaks)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        async with agent_of(tmp_path, "here", port), asyncio.timeout(PATIENCE_S):
+        async with answered_by(tmp_path, breaks):
             for _ in range(3):
                 assert await said.get() == [Metric(1, 1, "batch.largest", 512.0)]
             for _ in range(2):
                 (end,) = await said.get()
                 assert isinstance(end, Ended)
-        await server.stop(0)
 
     asyncio.run(scene())

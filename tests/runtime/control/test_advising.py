@@ -15,7 +15,7 @@ from fairlead.cli import advise
 from fairlead.cli.main import app
 from fairlead.core.events import SchedulerSwitched
 from fairlead.runtime.people import ControlPlane, RefusedRequest
-from fairlead.study.synthesizer.live import live_jobs, rates_of, state_of
+from fairlead.study.synthesizer.live import live_jobs, rates_of, state_of, with_ends
 
 
 @pytest.fixture
@@ -46,6 +46,18 @@ def test_the_state_that_is_told_is_the_state(busy):
     assert table.types == ("v100",)
 
 
+def test_who_did_not_say_how_many_steps_it_will_do_is_taken_to_go_on_for_an_hour(busy):
+    _, plane = busy
+    plane.submit([{"name": "open", "run": "sleep 99", "kind": "slow"}])
+    told = state_of(plane)
+    table = rates_of(plane.rates(), told)
+    ended = with_ends(told, table)
+    (number,) = [number for number, job in ended.job_of.items() if job.name == "open"]
+    expected = 3600 * table.alone[table.row("slow", 1), 0]
+    assert (ended.job_of[number].steps, ended.store.arrays["steps"][number]) == (expected, expected)
+    assert ended.job_of[0].steps == 36_000
+
+
 def test_only_an_admin_gets_it(busy):
     cluster, _ = busy
     assert httpx.get(f"{cluster.url}/v1/state").status_code == 401
@@ -54,13 +66,13 @@ def test_only_an_admin_gets_it(busy):
 
 def test_advice_is_told_and_followed_when_wanted(busy):
     cluster, plane = busy
-    asked = ["advise", "--policies", "fifo,srtf", "--admissions", "accept-all", "--looks", "1", "--processes", "1", "--json"]
+    asked = ["advise", "--policies", "fifo,srtf", "--admissions", "accept-all", "--processes", "1", "--json"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, (done.output, done.exception)
     told = json.loads(done.stdout)
     assert (told["running"], told["chosen"], told["switch"]) == ("fifo", "srtf", True)
     assert plane.scheduler()["policy"] == "fifo", "a dry run touches nothing"
-    done = CliRunner().invoke(app, [*asked, "--switch"])
+    done = CliRunner().invoke(app, [*asked, "--switch", "--looks", "1"])
     assert done.exit_code == 0, (done.output, done.exception)
     assert plane.scheduler()["policy"] == "srtf"
     (last,) = [event for event in cluster.journal if isinstance(event, SchedulerSwitched)][1:]

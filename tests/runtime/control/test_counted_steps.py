@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_live import Scene, restarted
+from played import Scene, restarted
 
 from fairlead.core.adaptation import Regime
 from fairlead.core.events import MetricsReported, ProgressReported

@@ -180,7 +180,8 @@ def test_what_happens_is_logged_with_its_fields_and_without_secrets(caplog):
         ("job cancelled", "gone"),
         ("node given up", second),
     }
-    started = next(line for line in lines if line["event"] == "job started")
+    started, failed = (next(line for line in lines if line["event"] == f"job {what}") for what in ("started", "failed"))
+    assert failed["node"] == started["node"] == first
     assert {"job", "number", "generation", "node", "accelerators"} <= set(started)
     assert (started["number"], started["generation"]) == (0, 1)
     text = "\n".join(map(json.dumps, lines))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_live import Scene
+from played import Scene
 
 from fairlead.config.wall_time import compose, scheduler_of
 from fairlead.core.adaptation import BATCH_SIZE

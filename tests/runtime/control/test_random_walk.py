@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from test_live import Scene
+from played import Scene
 
 from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.state import State

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from test_live import Scene
+from played import Scene
 
 from fairlead.config.wall_time import compose
 from fairlead.core.errors import InputError
@@ -17,7 +17,7 @@ from fairlead.estimation.predicted import Predicted
 from fairlead.estimation.watched import Watched
 from fairlead.runtime.control.launches import Running, Seat
 from fairlead.runtime.control.measures import Measures
-from fairlead.runtime.control.uses import FEWEST, Uses
+from fairlead.runtime.control.uses import FEWEST, LONGEST_START, Uses
 from fairlead.runtime.messages import Beat
 from fairlead.runtime.orders import Metric, Progress, Task
 from fairlead.testing.invariants import check_state
@@ -55,6 +55,22 @@ def test_it_is_said_again_when_it_is_another_and_a_new_launch_begins_anew():
     uses.forget(1)
 
 
+def test_what_is_seen_before_the_first_steps_is_no_use_of_a_job():
+    uses, runs = Uses(), [run(1, 0)]
+    idle, at_work = Beat((0.0,), (1.0,)), Beat((0.9,), (4.0,))
+    for _ in range(LONGEST_START):
+        assert not list(uses.see({0: idle}, runs, lambda job: False))
+    told = [dict(uses.see({0: at_work}, runs, lambda job: True)) for _ in range(FEWEST)]
+    assert told[-1][1] == pytest.approx({BUSY: 0.9, TAKEN_GB: 4.0})
+
+
+def test_who_never_tells_of_steps_is_seen_after_a_while():
+    uses, runs = Uses(), [run(1, 0)]
+    told = [dict(uses.see({0: Beat((0.9,), (4.0,))}, runs, lambda job: False)) for _ in range(LONGEST_START + FEWEST)]
+    assert not any(told[:-1])
+    assert told[-1][1] == pytest.approx({BUSY: 0.9, TAKEN_GB: 4.0})
+
+
 def test_what_agents_see_is_journaled_and_a_job_cannot_say_it_itself():
     scene = Scene()
     scene.join()
@@ -89,6 +105,8 @@ def test_every_beat_counts_also_while_nothing_else_happens():
     scene.join()
     scene.job("a", steps=1e6)
     scene.at(0.0)
+    scene.live.tell(0, [Progress(0, 1, 20, 0, 2.0)])
+    scene.at(10.0)
     for _ in range(FEWEST):
         scene.live.see(0, Beat((0.4, 0.0), (7.0, 0.0)))
     scene.at(60.0)
@@ -122,7 +140,8 @@ def test_what_was_seen_takes_the_place_of_what_was_predicted():
     for second in range(1, 2 * FEWEST):
         scene.live.see(0, Beat((0.8, 0.8), (6.0, 6.0)))
         scene.live.see(1, Beat((0.3,), (5.0,)))
-        scene.live.tell(0, [Progress(0, 1, 2 * second, 0, 2.0)])
+        for number in range(3):
+            scene.live.tell(number // 2, [Progress(number, 1, 2 * second, 0, 2.0)])
         scene.at(float(second))
     view = scene.loop.state.snapshot(scene.second)
     facts = predicted.learn(view).facts

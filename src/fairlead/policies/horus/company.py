@@ -18,6 +18,8 @@ from fairlead.core.cluster import Bools, Floats
 from fairlead.core.snapshot import Snapshot
 
 ROUNDING = 1e-9
+SURE = 0.5
+"""The relative uncertainty of a rate alone from which on nobody can tell how much slower somebody is."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ class Judge:
             if busy > self.limits.utilization + ROUNDING:
                 return False
         needs = sum(self.need_gb(look, kind) for look in looks)
-        if not needs <= self.limits.memory * self.there_gb[kind] * (1 + ROUNDING):
-            return False
+        if math.isinf(needs) or needs > self.limits.memory * self.there_gb[kind] * (1 + ROUNDING):
+            return False  # who needs everything has no company, also where nobody knows how much that is
         paired = self.view.rates.paired
         for at, one in enumerate(looks):
             for two in looks[at + 1 :]:
@@ -114,6 +116,11 @@ class Judge:
     def limit(self, look: Look) -> float:
         """How many times slower than alone it may be: its own word, or else the scheduler's."""
         return look.most_slowdown if look.most_slowdown < math.inf else self.limits.slo
+
+    def can_tell(self, look: Look, kind: int) -> bool:
+        """Whether it is known how fast it is alone, so that being slower shows."""
+        off = self.view.rates.uncertainty
+        return off is None or float(off[look.row, kind]) < SURE
 
     def slowdowns(self, looks: tuple[Look, ...], kind: int) -> list[float]:
         """Of each: every neighbour slows it in turn, as it was seen to, or else as it is predicted to."""
@@ -138,6 +145,8 @@ class Judge:
     def _cost(self, looks: tuple[Look, ...], kind: int) -> float | None:
         if not self.fit(looks, kind):
             return None
+        if len(looks) > 1 and any(self.limit(look) < math.inf and not self.can_tell(look, kind) for look in looks):
+            return None  # a limit that nobody could see broken is kept by being alone, and so its speed is learned
         slower = self.slowdowns(looks, kind)
         if any(one > self.limit(look) * (1 + ROUNDING) for one, look in zip(slower, looks) if len(looks) > 1):
             return None

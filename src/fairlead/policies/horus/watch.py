@@ -10,7 +10,7 @@ import numpy as np
 
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.horus.company import ROUNDING, Judge, Look
+from fairlead.policies.horus.company import ROUNDING, SURE, Judge, Look
 from fairlead.policies.horus.floor import Group
 
 MORE = 1e-6
@@ -68,12 +68,15 @@ def _left_gb(view: Snapshot, judge: Judge, looks: Mapping[int, Look], place: int
 
 
 def slowdowns_seen(group: Group, view: Snapshot) -> list[float]:
-    """How many times slower than alone each of a group is; 0 for who has not begun to make steps."""
+    """How many times slower than alone each of a group is; 0 for who has not begun to make steps, and for who was never seen
+    alone."""
     jobs, rates = view.jobs.of(np.array(group.members)), view.rates
     nodes = len({view.cluster.node_of_accelerator[place] for place in group.places})
     spread = nodes > -(-len(group.places) // int(view.cluster.largest_node_of_type[group.kind]))
     alone = (rates.spread if spread else rates.alone)[[look.row for look in group.looks], group.kind]
     steady = (jobs.rate > 0) & (jobs.since_s <= view.time)
+    if rates.uncertainty is not None:
+        steady &= rates.uncertainty[[look.row for look in group.looks], group.kind] < SURE
     factors: list[float] = np.where(steady, alone / np.where(steady, jobs.rate, 1.0), 0.0).tolist()
     return factors
 

@@ -1,9 +1,11 @@
 """What a job will be (Shockwave §5). A job trains in regimes, one after the other, each with a batch size and a share of
 its epochs. Which regimes may still come is known from its declared mode; how long each lasts is not, and is forecast as the
-mean of a Dirichlet posterior over their shares. Never from the job's true schedule, which is nobody's to see here.
+mean of a Dirichlet posterior over their shares. The prior is even, or the shares that the job's owner has declared
+(`core/schedule.py`). Never the job's true course, which is nobody's to see here.
 
 Columns: one row for each job, one column for each regime. `lived` has the epochs that were trained in each regime so far;
-regime `ongoing` is the present one; `count` regimes are expected in all, past ones included; columns behind them are 0."""
+regime `ongoing` is the present one; `prior` has the weight of each regime that is expected, past ones included, and 0 behind
+them."""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ import numpy as np
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 
-Rule: TypeAlias = Callable[[Floats, Floats, Ints, Ints], Floats]
-"""(epochs declared, lived, ongoing, count) → the epochs that each regime is expected to have in the end."""
+Rule: TypeAlias = Callable[[Floats, Floats, Ints, Floats], Floats]
+"""(epochs declared, lived, ongoing, prior) → the epochs that each regime is expected to have in the end."""
 
 
 ADAPTIVE = ("accordion", "gns")
@@ -43,30 +45,36 @@ def to_come(mode: str, batch_size: int, limit: int) -> tuple[int, ...]:
     raise InputError("forecast", "static, accordion or gns", field="mode", value=mode)
 
 
-def restated(epochs: Floats, lived: Floats, ongoing: Ints, count: Ints) -> Floats:
-    """The restatement rule: what is past is known, and the present and coming regimes share the rest of the epochs evenly,
-    Dir(m_1, …, m_k, S, …, S). A present regime that has outlived its part keeps what it has, and those to come share what
-    is left."""
+def evenly(count: Ints, width: int) -> Floats:
+    """The prior of so many regimes of which nothing else is known."""
+    return np.where(np.arange(width) < count[:, None], 1.0, 0.0)
+
+
+def restated(epochs: Floats, lived: Floats, ongoing: Ints, prior: Floats) -> Floats:
+    """The restatement rule: what is past is known, and the present and coming regimes share the rest of the epochs by their
+    prior, Dir(m_1, …, m_k, S, …, S) where that is even. A present regime that has outlived its part keeps what it has, and
+    those to come share what is left."""
     regime = np.arange(lived.shape[1])
     past, here = regime < ongoing[:, None], regime == ongoing[:, None]
-    later = (regime > ongoing[:, None]) & (regime < count[:, None])
+    later = np.where(past | here, 0.0, prior)
+    now, then = (prior * here).sum(axis=1), later.sum(axis=1)
     left = np.maximum(epochs - (lived * past).sum(axis=1), 0.0)
-    present = np.maximum((lived * here).sum(axis=1), left / (count - ongoing))
-    each = np.maximum(left - present, 0.0) / np.maximum(count - ongoing - 1, 1)
-    return np.where(past, lived, np.where(here, present[:, None], np.where(later, each[:, None], 0.0)))
+    present = np.maximum((lived * here).sum(axis=1), left * now / (now + then))
+    each = np.maximum(left - present, 0.0) / np.where(then > 0, then, 1.0)
+    return np.where(past, lived, np.where(here, present[:, None], later * each[:, None]))
 
 
-def standard(epochs: Floats, lived: Floats, ongoing: Ints, count: Ints) -> Floats:
-    """The standard posterior, Dir(N/K + m_1, …, N/K + m_K), which takes epochs for independent draws."""
-    prior = np.where(np.arange(lived.shape[1]) < count[:, None], (epochs / count)[:, None], 0.0)
-    posterior = prior + lived
+def standard(epochs: Floats, lived: Floats, ongoing: Ints, prior: Floats) -> Floats:
+    """The standard posterior, Dir(N/K + m_1, …, N/K + m_K), or with N times the declared shares for N/K, which takes epochs
+    for independent draws."""
+    posterior = epochs[:, None] * prior / prior.sum(axis=1)[:, None] + lived
     mean: Floats = posterior * (epochs / posterior.sum(axis=1))[:, None]
     return mean
 
 
-def greedy(epochs: Floats, lived: Floats, ongoing: Ints, count: Ints) -> Floats:
+def greedy(epochs: Floats, lived: Floats, ongoing: Ints, prior: Floats) -> Floats:
     """As it is now it will stay: what schedulers do that only react."""
-    return restated(epochs, lived, ongoing, ongoing + 1)
+    return restated(epochs, lived, ongoing, np.where(np.arange(lived.shape[1]) <= ongoing[:, None], prior, 0.0))
 
 
 RULES: dict[str, Rule] = {"restatement": restated, "standard": standard, "greedy": greedy}

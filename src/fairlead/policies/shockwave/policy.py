@@ -3,7 +3,8 @@ the window is over, or when a job's batch size or speed is another (Zheng et al.
 
     max Σ_j w_j·ρ̂_j^k·log UTIL_j(n_j) − λ·N·M/Z_0·H(n)
 
-over the rounds n_j of each job in the window (`window.py`; k is `power`, λ is `makespan`). What n rounds are worth follows from
+over the rounds n_j of each job in the window (`window.py`; k is `power`, λ is `makespan`, times the part of the time until all
+is done in which the longest job must run, to the power of `critical`). What n rounds are worth follows from
 the regimes through which they are expected to lead (`trajectory.py`). The plan is the memo: who runs in which round, from when
 on. A round's selection is the plan's column, in its order; where somebody does not fit after all, others take the room, longest
 first. Behind them is who came since: a plan also stands where the next one is not there in time. Where there are several types,
@@ -31,7 +32,7 @@ from fairlead.policies.shockwave.forecast import RULES, noised
 from fairlead.policies.shockwave.planner import NODES
 from fairlead.policies.shockwave.published import published
 from fairlead.policies.shockwave.trajectory import Trajectories, trajectories
-from fairlead.policies.shockwave.window import EPSILON, Window, progress, window
+from fairlead.policies.shockwave.window import EPSILON, Window, critical_part, progress, window
 
 _EARLY = 1e-9  # of a round: a second so near to the next round belongs to it
 _LEAST = 1e-2  # of its run time is left of a job, however wrong the forecast
@@ -42,6 +43,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "round_s": (1e-3, 1e7),
     "power": (0, 100),
     "makespan": (0, 1e6),
+    "critical": (0, 100),
     "epsilon": (1e-12, 1),
     "rho_max": (1e-3, 1e3),
     "stay": (0, 1e3),
@@ -65,6 +67,7 @@ class Shockwave:
     round_s: float | None = None
     power: float = 5.0
     makespan: float = 1e-3
+    critical: float = 0.0
     epsilon: float = EPSILON
     program: Program = "text"
     rho_max: float = 1.05
@@ -154,7 +157,11 @@ class Shockwave:
         unfair = rho(past_s, here_s - past_s, left_s, met)
         text = self.program == "text"
         weight = jobs.weight * unfair**self.power if text else jobs.weight
-        made = self._made(view, course, off, weight, accelerators, max(float(total_s.sum()), self._round_s(view)))
+        able = _rates(view).max(axis=1) > 0  # who can run nowhere never ends, and makes no makespan
+        longest_s = course.longest_s * off
+        part = critical_part(longest_s[able], past_s[able], here_s[able], jobs.workers[able], accelerators)
+        scale_s = max(float(total_s.sum()), self._round_s(view))
+        made = self._made(view, course, off, weight, accelerators, self.makespan * part**self.critical, scale_s)
         if text:
             return made, unfair, unfair
         ends = deadlines(made, left_s, here_s, total_s, met, self.rho_max)
@@ -171,7 +178,7 @@ class Shockwave:
             pace_s = 1.0 / np.where(able, rates[:, type_], 1.0)
             course, off = self._course(view, pace_s, np.full(len(able), type_))
             there = int(view.capacity[type_])
-            made = self._made(view, course, off, fastest.weight, there, 1.0)
+            made = self._made(view, course, off, fastest.weight, there)
             penalty = fastest.penalty * there / fastest.accelerators
             windows[type_] = replace(made, most=np.where(able, made.most, 0), penalty=penalty)
         return windows
@@ -182,7 +189,14 @@ class Shockwave:
         return course, self._off(view.jobs.number)
 
     def _made(
-        self, view: Snapshot, course: Trajectories, off: Floats, weight: Floats, accelerators: int, scale_s: float
+        self,
+        view: Snapshot,
+        course: Trajectories,
+        off: Floats,
+        weight: Floats,
+        accelerators: int,
+        makespan: float = 0.0,
+        scale_s: float = 1.0,
     ) -> Window:
         round_s = self._round_s(view)
         return window(
@@ -192,7 +206,7 @@ class Shockwave:
             weight,
             accelerators,
             round_s=round_s,
-            makespan=self.makespan,
+            makespan=makespan,
             scale_s=scale_s,
             epsilon=self.epsilon,
             loads=self.program == "text",

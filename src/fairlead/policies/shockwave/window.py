@@ -102,6 +102,16 @@ def window(
     return Window(worth, after(left_s, rounds, round_s), round_s, workers, accelerators, weight, penalty, none, most, loads)
 
 
+def critical_part(left_s: Floats, past_s: Floats, here_s: Floats, workers: Ints, accelerators: int) -> float:
+    """Of the time from the longest job's coming until all that is left could be done, the part in which it has run or has yet
+    to: 1 where the makespan grows with every second in which it waits, and small where there is work for long after its end."""
+    if not len(left_s):
+        return 1.0
+    longest = int(left_s.argmax())
+    span = float(here_s[longest]) + float(workers @ left_s) / accelerators
+    return min(float(past_s[longest] + left_s[longest]) / max(span, np.finfo(float).tiny), 1.0)
+
+
 def after(left_s: Floats, rounds: int, round_s: float) -> Floats:
     """Jobs × (rounds + 1): the run time left after n rounds."""
     left: Floats = np.maximum(left_s[:, None] - round_s * np.arange(rounds + 1), 0.0)

@@ -48,12 +48,12 @@ function partsChart(data) {
   const width = Math.max(box.clientWidth, 240), height = Math.max(222, 30 * runs.length + 6);
   box.replaceChildren();
   const svg = draw(box, "svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img" });
-  const totals = runs.map((run) => run.parts.reduce((a, b) => a + b, 0)), most = Math.max(...totals, 1e-9);
+  const totals = runs.map((run) => run.parts.reduce((a, b) => a + b, 0)), most = Math.max(...totals, 1e-9), texts = showAlike(totals, "duration");
   const rowHeight = Math.min(44, (height - 6) / Math.max(runs.length, 1)), thick = Math.min(14, rowHeight - 21);
   runs.forEach((run, row) => {
     const top = 4 + row * rowHeight;
     draw(svg, "text", { x: 0, y: top + 11, class: "strong" }, run.label);
-    draw(svg, "text", { x: width - 2, y: top + 11, "text-anchor": "end" }, totals[row] ? duration(totals[row]) : "–");
+    draw(svg, "text", { x: width - 2, y: top + 11, "text-anchor": "end" }, totals[row] ? texts[row] : "–");
     let left = 0;
     run.parts.forEach((part, which) => {
       const wide = (part / most) * (width - 2);

@@ -35,6 +35,15 @@ function show(value, how) {
   return value === null || value === undefined || !Number.isFinite(value) ? "–" : shows[how](value);
 }
 
+// The values of one column: durations in one unit, which the eye can compare; those that would be a small part of one have their own.
+function showAlike(values, how) {
+  const known = values.filter((v) => Number.isFinite(v) && v > 0).sort((a, b) => a - b);
+  if (how !== "duration" || !known.length) return values.map((v) => show(v, how));
+  const apart = known.at(-1) > 100 * known[0], typical = apart ? known.at(-1) : known[Math.floor(known.length / 2)];
+  const [, unit, name] = units.find(([limit]) => typical < limit), least = apart ? unit : 0.1 * unit;
+  return values.map((v) => (Number.isFinite(v) && v >= least ? `${digits(v / unit)} ${name}` : show(v, how)));
+}
+
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {

@@ -59,15 +59,15 @@ function attachGantt(canvas, gantt) {
     const where = [["accelerator", `${hit.band.name} / ${hit.row - hit.band.first} (${hit.band.type})`]];
     if (hit.stretch === null) return showTip(event, "idle", [...where, ["time", moment(hit.at, view.to - view.from)]]);
     const bars = gantt.columns(), job = bars.job[hit.stretch], { table, jobs } = view.run;
-    const start = bars.start[hit.stretch], end = bars.end[hit.stretch];
+    const start = bars.start[hit.stretch], end = bars.end[hit.stretch], exactly = (seconds) => moment(seconds, Math.min(end - start, 86400));
     showTip(event, table.names[job], [
       ["kind", table.kinds[table.kind[job]] || "timed"],
       ["user", table.users[table.user[job]] || "–"],
       ["workers", String(table.workers[job])],
       ...where,
-      ["held", `${moment(start, 1200)} to ${moment(end, 1200)}`],
+      ["held", `${exactly(start)} to ${exactly(end)}`],
       ["for", duration(end - start)],
-      ["submitted", moment(table.submitted[job], 1200)],
+      ["submitted", exactly(table.submitted[job])],
       ["completion time", duration(jobs.jct[job])],
     ]);
   }

@@ -23,9 +23,10 @@ function drawSummary(data, sorting) {
     const one = value(a), other = value(b);
     return (sorting.up ? 1 : -1) * (typeof one === "string" ? one.localeCompare(other, "en", { numeric: true }) : one - other || a.number - b.number);
   });
-  const body = order.map((run) => make("tr", {}, make("td", {}, swatch(run.colour), run.label), ...data.columns.map((column) => {
+  const texts = Object.fromEntries(data.columns.map(({ key, shows: how }) => [key, showAlike(order.map((run) => run.summary[key]), how)]));
+  const body = order.map((run, row) => make("tr", {}, make("td", {}, swatch(run.colour), run.label), ...data.columns.map((column) => {
     const number = run.summary[column.key], wins = best[column.key] !== undefined && number === best[column.key];
-    return make("td", { class: wins ? "best" : null }, make("span", { text: show(number, column.shows) }));
+    return make("td", { class: wins ? "best" : null }, make("span", { text: texts[column.key][row] }));
   })));
   table.replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
 }
@@ -40,7 +41,7 @@ function makeJobsTable(data, onClick) {
     { heading: "user", least: 84, ...text((row) => run.table.users[run.table.user[row]] || "–") },
     { heading: "workers", value: (row) => run.table.workers[row], text: (row) => String(run.table.workers[row]) },
     { heading: "phase", least: 84, ...text((row) => data.phases[run.jobs.phase[row]]) },
-    { heading: "submitted", least: 110, value: (row) => run.table.submitted[row], text: (row) => moment(run.table.submitted[row], 1e5) },
+    { heading: "submitted", least: 110, value: (row) => run.table.submitted[row], text: (row) => moment(run.table.submitted[row], Math.min(run.span[1] - run.span[0], 1e5)) },
     { heading: "first start", value: number("wait"), text: time("wait"), meaning: "Wait from submission to the first start." },
     { heading: "JCT", value: number("jct"), text: time("jct"), meaning: "From submission to the end, however the job ended." },
     { heading: "running", value: number("run"), text: time("run"), meaning: "Time spent holding accelerators." },
@@ -94,7 +95,7 @@ function makeUsersTable(data) {
     { heading: "finished", ...count((row) => row.done) },
     { heading: "avg JCT", ...time((row) => row.jct / row.done) },
     { heading: "avg first start", ...time((row) => row.wait / row.done), meaning: "Mean wait from submission to the first start." },
-    { heading: "accelerator-hours", least: 130, ...count((row) => row.held / 3600) },
+    { heading: "accelerator time", least: 130, ...time((row) => row.held), meaning: "Held by the user's jobs, for each accelerator." },
     { heading: "avg ρ", ...ratio((row) => row.ftf / row.rated), meaning: "Finish-time fairness, mean of the user's finished jobs." },
     { heading: "worst ρ", ...ratio((row) => row.worst) },
   ], { by: 5, up: false });

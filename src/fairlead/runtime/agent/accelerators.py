@@ -98,6 +98,18 @@ class Accelerators:
             self._nvml, self._handles = None, ()
 
 
+def are_here(type_name: str, many: int) -> bool:
+    """Whether this machine has just these, as NVML sees it: then an agent need not be told, and can measure them."""
+    try:
+        found = Accelerators.found()
+    except RuntimeFault:
+        return False
+    try:
+        return (found.type_name, len(found)) == (type_name, many)
+    finally:
+        found.close()
+
+
 def type_of(product: str | bytes) -> str:
     """'Tesla V100-SXM2-16GB' is a v100, 'NVIDIA GeForce RTX 3090' an rtx3090."""
     words = [

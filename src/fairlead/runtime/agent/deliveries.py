@@ -8,12 +8,11 @@ import threading
 from dataclasses import dataclass, field, replace
 
 from fairlead.core.errors import FairleadError
+from fairlead.core.failure import NOT_BEGUN
+from fairlead.runtime.agent.faults import RuntimeFault
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.messages import CodePiece, WantCode
 from fairlead.runtime.orders import Ended, Kill, Launch, Reroute, Revoke
-
-REFUSED = 126
-"""The exit status of a launch that could not be begun."""
 
 
 @dataclass
@@ -22,6 +21,7 @@ class _Delivery:
 
     archive: bytearray = field(default_factory=bytearray)
     unpacking: threading.Thread | None = None
+    failed_by_node: bool = False  # as by a disk that is full, and then by no fault of the job
     problem: str | None = None
 
 
@@ -84,11 +84,11 @@ class Deliveries:
         begin: list[Launch] = []
         ended: list[Ended] = []
         for digest in [digest for digest, one in self._coming.items() if one.problem is not None]:
-            problem = self._coming.pop(digest).problem
+            one = self._coming.pop(digest)
             for key in [key for key, launch in self._waiting.items() if launch.task.code == digest]:
                 launch = self._waiting.pop(key)
-                if problem:
-                    ended.append(Ended(*key, REFUSED, False, 0, 0, problem))
+                if one.problem:
+                    ended.append(Ended(*key, NOT_BEGUN, one.failed_by_node, 0, 0, one.problem))
                 else:
                     begin.append(launch)
         return begin, ended
@@ -98,6 +98,7 @@ class Deliveries:
             self._supervisor.take_code(bytes(one.archive), digest)
             one.problem = ""
         except FairleadError as problem:
+            one.failed_by_node = isinstance(problem, RuntimeFault)
             one.problem = str(problem)
         except BaseException as problem:
             one.problem = f"its code cannot be unpacked: {problem}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from fairlead.client.page import Stage
 from fairlead.core.failure import signal_name
 from fairlead.runtime.agent.files import write_json
+from fairlead.runtime.agent.pace import Pace
 from fairlead.runtime.agent.pages import Standing
 from fairlead.runtime.agent.records import ENDED, SETTLED, Record, Stop
 from fairlead.runtime.agent.reports import Reports
@@ -63,6 +64,7 @@ class Launched:
         self._found = found
         self._killed = ""  # why
         self._told: Progress | None = None
+        self._pace = Pace()
         self._told_end = False
         self._asked: tuple[int, float] = (0, 0.0)  # which renewal, and when
 
@@ -176,7 +178,8 @@ class Launched:
             return []
         job, generation, standing = self.record.job, self.record.generation, self.workers[0].standing
         told: list[Told] = []
-        progress = Progress(job, generation, standing.steps, standing.saved, standing.rate, standing.batch_size)
+        rate = self._pace.see(standing.began_at, standing.began_ns, standing.steps, standing.last_ns)
+        progress = Progress(job, generation, standing.steps, standing.saved, rate, standing.batch_size)
         before = self._told or Progress(job, generation, 0, 0, 0.0)
         if replace(progress, rate=0.0) != replace(before, rate=0.0):
             told.append(progress)

@@ -21,8 +21,9 @@ class Standing:
     stage: int = Stage.STARTING
     steps: int = 0
     saved: int = 0
-    rate: float = 0.0
-    began_ns: int = 0
+    began_at: int = 0  # steps at which its rate begins
+    began_ns: int = 0  # and when
+    last_ns: int = 0  # when the last step ended
     batch_size: int = 0
     renewals: int = 0
     wants_more: int = 0  # which renewal it asks for, 0: none
@@ -86,14 +87,13 @@ class LeaseFile:
 
 
 def _standing(numbers: tuple[int, ...]) -> Standing:
-    steps = min(numbers[Field.STEPS], _LARGEST)
-    done, took_ns = steps - numbers[Field.BEGAN_AT], numbers[Field.LAST_NS] - numbers[Field.BEGAN_NS]
     return Standing(
         stage=numbers[Field.STAGE],
-        steps=steps,
+        steps=min(numbers[Field.STEPS], _LARGEST),
         saved=min(numbers[Field.SAVED], _LARGEST),
-        rate=done / took_ns * 1e9 if done > 0 and took_ns > 0 and numbers[Field.BEGAN_NS] else 0.0,
+        began_at=numbers[Field.BEGAN_AT],
         began_ns=numbers[Field.BEGAN_NS],
+        last_ns=numbers[Field.LAST_NS],
         batch_size=min(numbers[Field.BATCH_SIZE], _LARGEST),
         renewals=min(numbers[Field.RENEWALS], _LARGEST),
         wants_more=min(numbers[Field.WANTS_MORE], _LARGEST),

@@ -16,7 +16,8 @@ from pathlib import Path
 import grpc
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.agent.deliveries import REFUSED, Deliveries
+from fairlead.core.failure import NOT_BEGUN
+from fairlead.runtime.agent.deliveries import Deliveries
 from fairlead.runtime.agent.faults import RuntimeFault
 from fairlead.runtime.agent.files import write_whole
 from fairlead.runtime.agent.supervisor import Supervisor
@@ -269,7 +270,7 @@ class Agent:
             elif (ended := self._deliveries.drop(order)) is not None:
                 return ended
             elif not self.supervisor.has(order.job, order.generation):
-                return Ended(order.job, order.generation, 126, False, 0, 0, "it never came here")
+                return Ended(order.job, order.generation, NOT_BEGUN, False, 0, 0, "it never came here")
             elif isinstance(order, Revoke):
                 self.supervisor.revoke(order)
             else:
@@ -277,7 +278,7 @@ class Agent:
         except FairleadError as problem:
             log.error("order refused: %s", problem)
             left = isinstance(problem, RuntimeFault)  # the node failed it, such as by a folder that cannot be made
-            ended = Ended(order.job, order.generation, REFUSED, left, 0, 0, str(problem))
+            ended = Ended(order.job, order.generation, NOT_BEGUN, left, 0, 0, str(problem))
             return ended if isinstance(order, Launch) else None
         return None
 

@@ -206,19 +206,9 @@ def _lasting(view: Snapshot) -> Snapshot:
 
 def _of_those_here(selection: Selection, view: Snapshot) -> Selection:
     """What was said of jobs that are still there; it promises nothing for later."""
-    here = np.isin(selection.jobs, view.jobs.number)
-    return replace(
-        selection,
-        jobs=selection.jobs[here],
-        types=selection.types[here],
-        workers=selection.workers[here],
-        combination=None if selection.combination is None else selection.combination[here],
-        batch_sizes=None if selection.batch_sizes is None else selection.batch_sizes[here],
-        routes={number: route for number, route in selection.routes.items() if number in view.jobs.number},
-        holds_until=None,
-        revisit=view.time,
-        head=selection.head if selection.head in view.jobs.number else None,
-    )
+    here = selection.only(np.isin(selection.jobs, view.jobs.number))
+    head = selection.head if selection.head in view.jobs.number else None
+    return replace(here, holds_until=None, revisit=view.time, head=head)
 
 
 def _who_runs(view: Snapshot) -> Selection:

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 
 from fairlead import __version__
 from fairlead.core import events as ev
+from fairlead.core.errors import near_or_all
 from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.decide import why_never
 from fairlead.runtime.agent.faults import ArchiveRefused
@@ -31,6 +32,8 @@ from fairlead.runtime.tasks import TaskSpec, task_of
 
 LARGEST_BODY = 8 << 20
 MOST_AT_ONCE = 1000
+MOST_EARLIER = 20
+"""Jobs that had a job's name before it."""
 ANSWER_WITHIN_S = 30.0
 
 
@@ -102,11 +105,20 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
     def find(name: str, who: Bearer) -> int:
         """A job by number, or by name: the youngest of that name. Others' jobs are not there."""
         state = plane.loop.state
-        numbers = [int(name)] if name.isdecimal() and len(name) < 10 else names.called(state, name)
-        for number in reversed(numbers):
-            if number in state.job_of and (who.role is Role.ADMIN or state.job_of[number].user == who.user):
-                return number
-        raise HTTPException(404, f"there is no job {name[:80]!r}")
+        if found := namesakes(name, who):
+            return found[-1]
+        near = names.near(state, name, lambda number: may_see(number, who))
+        hint = f"; near: {', '.join(map(repr, near))}" if near else ""
+        raise HTTPException(404, f"there is no job {name[:80]!r}{hint}")
+
+    def may_see(number: int, who: Bearer) -> bool:
+        job = plane.loop.state.job_of.get(number)
+        return job is not None and (who.role is Role.ADMIN or job.user == who.user)
+
+    def namesakes(name: str, who: Bearer) -> list[int]:
+        """All jobs of a name, or the one of a number, that somebody may see, the youngest last."""
+        numbers = [int(name)] if name.isdecimal() and len(name) < 10 else names.called(plane.loop.state, name)
+        return [number for number in numbers if may_see(number, who)]
 
     def awaited(name: str, who: Bearer) -> int:
         """A job that another is to come after; one that will never finish is not waited for."""
@@ -188,7 +200,14 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
     @app.get("/v1/jobs/{name}")
     async def job(name: JobName, who: Who) -> dict[str, Any]:
-        found: dict[str, Any] = await read(lambda: views.job_record(plane.loop, find(name, who), plane.live.now))
+        """By name it is the youngest; `earlier` are the numbers of the others of that name."""
+
+        def record() -> dict[str, Any]:
+            number = find(name, who)
+            told = views.job_record(plane.loop, number, plane.live.now)
+            return {**told, "earlier": [other for other in namesakes(told["name"], who) if other < number][-MOST_EARLIER:]}
+
+        found: dict[str, Any] = await read(record)
         return found
 
     @app.get("/v1/jobs/{name}/logs", responses={404: {}, 409: {}})
@@ -248,7 +267,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
             raise HTTPException(403, "draining nodes needs an admin's token")
         numbers = {node.name: number for number, node in enumerate(plane.cluster.nodes)}
         if name not in numbers:
-            raise HTTPException(404, f"there is no node {name[:80]!r}")
+            raise HTTPException(404, f"there is no node {name[:80]!r}; {near_or_all(name, numbers)}")
         await in_the_journal(lambda answered: plane.live.drain(numbers[name], undo, answered))
         records = await read(lambda: views.node_records(plane))
         told: dict[str, Any] = records[numbers[name]]

@@ -87,12 +87,15 @@ class Chronicle:
 
     @_tell.register
     def _failed(self, event: ev.JobsFailed) -> None:
-        self._each("job failed", event.jobs, logging.WARNING, why=event.why)
+        self._each("job failed", event.jobs, logging.WARNING, why=event.why, **self._where(event.node))
 
     @_tell.register
     def _interrupted(self, event: ev.JobsInterrupted) -> None:
         more = {"why": event.why} if event.why else {}
-        self._each("job interrupted", event.jobs, logging.WARNING, own_fault=event.own_fault, **more)
+        self._each("job interrupted", event.jobs, logging.WARNING, own_fault=event.own_fault, **more, **self._where(event.node))
+
+    def _where(self, node: int) -> dict[str, str]:
+        return {"node": self._state().cluster.nodes[node].name} if node >= 0 else {}
 
     def _each(self, what: str, jobs: Ints, level: int = logging.INFO, **more: Any) -> None:
         for number in jobs.tolist():

@@ -140,6 +140,10 @@ class Launches:
         """Whose processes may be on a node, those included that were asked to leave it."""
         return {run.job for run in self._all.values() if run.sent and node in self._nodes_left(run)}
 
+    def wants(self, node: int) -> bool:
+        """Whether anything runs on a node, or is to begin there."""
+        return any(node in self._nodes_left(run) for run in self._all.values())
+
     def start(
         self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, given: Given = NOTHING
     ) -> list[Addressed]:
@@ -350,8 +354,9 @@ def _outcome(run: Running) -> Outcome:
     overstayed = any(end.code and end.yielded for end in ends)  # killed by its agent, and the others because of that
     bad = None if overstayed else next((end for end in ends if end.code), None)
     whole = len(ends) == len(run.seats)
-    end = bad or (ends[0] if ends else None)
-    node = next((place for place, told in run.ended.items() if told is bad), -1)
+    unable = next((end for end in ends if end.unable and not run.revoked), None)
+    end = bad or unable or next((end for end in ends if end.code), ends[0] if ends else None)
+    node = next((place for place, told in run.ended.items() if told is end and end.code), -1)
     code, why = (end.code, end.why) if end is not None else (0, "its node is gone" if run.lost else "it had not begun")
     if run.dropped:
         fate = Fate.DROPPED
@@ -363,7 +368,7 @@ def _outcome(run: Running) -> Outcome:
         fate = Fate.YIELDED
     else:
         fate = Fate.LOST
-    return Outcome(*run.key, fate, run.saved, code, why, run.revoked, node, 0 if bad is None else bad.rank)
+    return Outcome(*run.key, fate, run.saved, code, why, run.revoked, node, end.rank if end is not None and end.code else 0)
 
 
 def _may_leave_so(run: Running, end: Ended) -> bool:

@@ -5,6 +5,7 @@ has nothing to do it lets go of `lock`, and in that time others may read the sta
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections import Counter, deque
@@ -18,6 +19,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
+from fairlead.core.failure import NOT_BEGUN
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
@@ -29,10 +31,13 @@ from fairlead.runtime.control.known import KnownJobs
 from fairlead.runtime.control.launches import Addressed, Key, Launches
 from fairlead.runtime.control.limits import Limits
 from fairlead.runtime.control.measures import Measures
+from fairlead.runtime.control.resting import Resting
 from fairlead.runtime.control.seating import Seating, gang_ports, given_before, given_by, routed
 from fairlead.runtime.control.uses import Uses
 from fairlead.runtime.messages import Beat
 from fairlead.runtime.orders import Ended, Order, Task, Told
+
+log = logging.getLogger(__name__)
 
 LOOK_WITHIN_S = 30.0
 """So long whoever wants to look at the state waits for it."""
@@ -81,6 +86,7 @@ class Live:
         self._seen: deque[tuple[int, Beat]] = deque(maxlen=MOST_BEATS)  # by nodes, what agents saw of their accelerators
         self._see_s = -math.inf  # when that is looked at again
         self._hearing = Hearing(self._jobs, self.launches, self._limits, self._measures, self._uses, self._send)
+        self.resting = Resting()
         self._done: set[int] = set()  # jobs that had finished before a restart, and may be saving still
         self._present: set[int] = set()  # nodes that are up, as the state knows it
         self._awaited: set[int] = set()  # nodes that were there before a restart and have not told what runs there
@@ -240,6 +246,7 @@ class Live:
         def happen(now: float) -> list[ev.Event]:
             back: list[ev.Event] = [] if node in self._present else [ev.NodeRepaired(now, node)]
             self._present.add(node)
+            self.resting.rise(node)
             self._awaited.discard(node)
             if self._found is not None:  # after a restart, everybody is heard first
                 self._found[node] = set(found)
@@ -253,6 +260,7 @@ class Live:
 
         def happen(now: float) -> list[ev.Event]:
             self._awaited.discard(node)
+            self.resting.began(node)  # what its next agent can is to be seen
             if self._found is not None:
                 self._found.pop(node, None)
             if node not in self._present:
@@ -272,8 +280,9 @@ class Live:
             for word in told:
                 if self._found is not None and isinstance(word, Ended):
                     self._found.get(node, set()).discard((word.job, word.generation))
+                self._watch(node, word)
                 events += self._hearing.heard(node, word, now)
-            return events
+            return [*events, *self._rest(node, now)]
 
         self.inbox.ring(Request(happen, lambda events: answered()))
 
@@ -299,7 +308,8 @@ class Live:
 
     def _next(self, until: float) -> list[ev.Event]:
         """What happens next, or nothing up to a second."""
-        until = min(until, self._limits.soonest, self._measures.due_s, self._see_s if self._seen else math.inf)
+        until = min(until, self._limits.soonest, self.resting.soonest, self._measures.due_s)
+        until = min(until, self._see_s) if self._seen else until
         self.lock.release()
         try:
             requests = self.inbox.taken(until, self.clock.now)
@@ -314,7 +324,35 @@ class Live:
             self.inbox.told(request, events)
         if self.now >= self._measures.due_s:
             happened += self._measures.told(self.now)
-        return happened + self._overrun()
+        return happened + self._overrun() + self._risen()
+
+    def _watch(self, node: int, word: Told) -> None:
+        """Whether a node could begin what it was given."""
+        run = self.launches.get(word.job, word.generation)
+        if run is None or run.leaving:
+            return
+        if isinstance(word, Ended) and word.unable:
+            self.resting.failed(node, word.why)
+        elif not isinstance(word, Ended) or word.code != NOT_BEGUN:
+            self.resting.began(node)
+
+    def _rest(self, node: int, now: float) -> list[ev.Event]:
+        """A node that begins nothing and on which nothing runs is left alone for a while."""
+        if node not in self._present or not self.resting.tired(node) or self.launches.wants(node):
+            return []
+        self._present.discard(node)
+        unable = self.resting.rest(node, now)
+        told = {"node": self.cluster.nodes[node].name, "seconds": unable.until_s - now, "why": unable.why}
+        log.warning("node rests: it could not begin what it was given", extra=told)
+        return [ev.NodeLost(now, node)]
+
+    def _risen(self) -> list[ev.Event]:
+        now, events = self.now, list[ev.Event]()
+        for node in self.resting.over(now):
+            self.resting.rise(node)
+            self._present.add(node)
+            events.append(ev.NodeRepaired(now, node))
+        return events
 
     def _look_at_uses(self) -> None:
         """All beats that were gathered, of each node in their order."""
@@ -329,7 +367,7 @@ class Live:
             count[node] += 1
         runs = self.launches.everybody()
         for beats in turns:
-            for job, use in self._uses.see(beats, runs):
+            for job, use in self._uses.see(beats, runs, lambda job: job in self._jobs and self._jobs[job].rate > 0):
                 if job in self._jobs:
                     self._measures.see(job, use, self._jobs[job].job.user)
 

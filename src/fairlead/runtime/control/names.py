@@ -3,10 +3,18 @@ are read from the state as jobs come, so that a look costs the same with ten job
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 
+from fairlead.core.errors import near_names
 from fairlead.core.job import Phase
 from fairlead.engine.state import State
+
+MOST_COMPARED = 200
+"""Jobs whose names are compared with one that nobody has; to compare is slow, and everybody waits."""
+
+MOST_LOOKED_AT = 10_000
+"""Jobs among which these are looked for: where others have many, one's own may be far back."""
 
 
 class Names:
@@ -22,6 +30,12 @@ class Names:
             self._numbers.setdefault(state.job_of[number].name, []).append(number)
         self._read = state.next_number
         return self._numbers.get(name, ())
+
+    def near(self, state: State, name: str, may_see: Callable[[int], bool]) -> list[str]:
+        """Names like it, of the youngest that one may see."""
+        youngest = islice(range(state.next_number - 1, -1, -1), MOST_LOOKED_AT)
+        numbers = (number for number in youngest if may_see(number))
+        return near_names(name, dict.fromkeys(state.job_of[number].name for number in islice(numbers, MOST_COMPARED)))
 
     def taken(self, state: State, name: str) -> bool:
         """At most the youngest of a name has not ended."""

@@ -4,14 +4,15 @@ what corrects predictions while jobs run. It knows no clock and no network."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.core.usage import BUSY, TAKEN_GB
 from fairlead.runtime.control.launches import Running
 from fairlead.runtime.messages import Beat
 
-FEWEST = 10  # beats, before anything is said: a job begins with imports and data
+FEWEST = 10  # beats, before anything is said
+LONGEST_START = 30  # beats, after which a job is at work whether it says so or not
 FORGETS = 0.1  # part of what is known that a beat replaces
 BUSY_TELLS, MEMORY_TELLS = 0.05, 0.1
 """A difference that is worth saying: of shares of time, and of memory in proportion."""
@@ -20,6 +21,7 @@ BUSY_TELLS, MEMORY_TELLS = 0.05, 0.1
 @dataclass
 class _Use:
     beats: int = 0
+    waited: int = 0  # beats before it was at work
     busy: float = 0.0
     memory_gb: float = 0.0
     told: tuple[float, float] | None = None
@@ -42,8 +44,11 @@ class Uses:
     def __init__(self) -> None:
         self._of: dict[int, tuple[int, _Use]] = {}  # by job: a generation, and its use
 
-    def see(self, beats: Mapping[int, Beat], runs: Sequence[Running]) -> Iterator[tuple[int, dict[str, float]]]:
-        """Jobs of whom something new is known, and what, by the names of metrics. `beats` are of nodes, `runs` all launches."""
+    def see(
+        self, beats: Mapping[int, Beat], runs: Sequence[Running], at_work: Callable[[int], bool] = lambda job: True
+    ) -> Iterator[tuple[int, dict[str, float]]]:
+        """Jobs of whom something new is known, and what, by the names of metrics. `beats` are of nodes, `runs` all launches.
+        What is seen before a job is at work is of its imports and data, and no use of it; who never says so is taken to be."""
         holders = Counter(place for run in runs for place in run.places)
         for run in runs:
             mine = [(beats[node], local) for node, local in run.places if node in beats]
@@ -54,6 +59,9 @@ class Uses:
             if generation != run.generation:
                 use = _Use()
             self._of[run.job] = run.generation, use
+            if use.waited < LONGEST_START and not at_work(run.job):
+                use.waited += 1
+                continue
             use.see(
                 sum(beat.busy[local] for beat, local in mine) / len(mine),
                 max(beat.memory_gb[local] for beat, local in mine),

@@ -12,7 +12,7 @@ from fairlead.core.adaptation import flags_of
 from fairlead.core.job import Phase
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.engine.why import node_of, why_not_running
+from fairlead.engine.why import node_of, why_in
 from fairlead.estimation.measured import measured_rates
 from fairlead.runtime.messages import Beat
 from fairlead.runtime.tasks import UNKNOWN_STEPS
@@ -66,7 +66,9 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
     regimes = state.adaptations.regimes.get(number, ())
     if regimes:
         record["regimes"] = [{"batch_size": regime.batch_size, "from_steps": regime.from_steps} for regime in regimes]
-    if flags := flags_of(job, regimes, overran):
+    if job.schedule:
+        record["schedule"] = [{"batch_size": size, "share": share} for size, share in job.schedule]
+    if flags := flags_of(job, regimes, overran, done):
         record["flags"] = list(flags)
     if (failure := state.last_failure.get(number)) is not None:
         where = {"node": node_of(state, failure), "rank": failure.rank, "launch": failure.start}
@@ -74,6 +76,8 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
     reason = why(loop, number, now)
     if reason is not None:
         record["reason"] = reason
+    if phase in (Phase.QUEUED, Phase.WAITING):
+        record["next_decision_s"] = finite(loop.decides_s(float(a["waiting_since_s"][number]), now) - now)
     return record
 
 
@@ -90,7 +94,7 @@ def _left(steps: float, done: float, rate: float) -> float | None:
 
 def why(loop: Loop, number: int, now: float) -> dict[str, Any] | None:
     """Why a job does not run: who says so, the code, the numbers, and a sentence. None where it runs or has ended well."""
-    reason = why_not_running(loop.state, loop.plan, number, now)
+    reason = why_in(loop, number, now)
     if reason is None:
         return None
     return {"by": reason.by, "code": str(reason.code), "facts": dict(reason.facts), "text": reason.text}
@@ -121,9 +125,17 @@ def node_records(plane: Plane, whose: str | None = None) -> list[dict[str, Any]]
                 "jobs": [job.name for job in jobs if whose in (None, job.user)],
                 "connected": number in plane.hub.connected,
                 "free": int(np.count_nonzero(free[mine])),
+                **_inability(plane, number),
             }
         )
     return records
+
+
+def _inability(plane: Plane, node: int) -> dict[str, Any]:
+    """What a node could not begin lately, and how long it rests because of that."""
+    if (unable := plane.live.resting.of(node)) is None:
+        return {}
+    return {"trouble": unable.why, "rests_s": max(0.0, unable.until_s - plane.live.now)}
 
 
 def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:

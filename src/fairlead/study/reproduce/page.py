@@ -21,12 +21,13 @@ VERDICTS = (
 )
 
 HEADINGS = ("claim", "paper", "ours", "ours / paper", "verdict", "scale", "remark")
+NUMBERS = HEADINGS[1:4]
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#22303c;max-width:70rem;margin:2rem auto;padding:0 1rem}
 table{border-collapse:collapse;width:100%;margin:.6rem 0}
 td,th{padding:.3rem .6rem;border-bottom:1px solid #dde3e8;text-align:left}
-td.n{text-align:right;white-space:nowrap}.pictures{display:flex;flex-wrap:wrap;gap:1rem}
+td.n,th.n{text-align:right;white-space:nowrap}.pictures{display:flex;flex-wrap:wrap;gap:1rem}
 .pictures img{max-width:100%;width:33rem}
 .met{color:#00734f}.not-met,.failed{color:#b3261e}.in-part,.open{color:#8a5a00}.not-built{color:#66717d}li{color:#55626f}
 """
@@ -115,7 +116,7 @@ def page(report: Report, pictures: dict[str, bytes]) -> str:
     paragraphs = "".join(f"<p>{html.escape(paragraph)}</p>" for paragraph in report.paragraphs)
     parts = [f"<h1>{html.escape(report.title)}'s evaluation, reproduced</h1>{paragraphs}"]
     for one in report.told:
-        head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
+        head = "".join(f"<th{' class=n' if heading in NUMBERS else ''}>{heading}</th>" for heading in HEADINGS)
         body = "".join(_html_row(row, report.scale, one.study) for row in one.findings.rows)
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in one.findings.notes)
         images = "".join(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError

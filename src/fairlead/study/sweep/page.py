@@ -33,7 +33,8 @@ def page(swept: Swept) -> str:
         f'<img alt="{html.escape(picture.title)}" src="data:image/png;base64,{base64.b64encode(png(picture)).decode()}">'
         for picture in pictures(swept)
     )
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings(sweep))
+    numbers = ("",) * (1 + len(sweep.axes)) + (" class=n",) * len(columns(sweep))
+    head = "".join(f"<th{kind}>{html.escape(heading)}</th>" for kind, heading in zip(numbers, headings(sweep), strict=True))
     body = "".join(_row(sweep, result, cells) for result, cells in zip(swept.results, rows(swept), strict=True))
     told = "".join(f"<p>{html.escape(line)}</p>" for line in introduction(sweep))
     table = f"<table><tr>{head}</tr>{body}</table>"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig, read_cluster
 from fairlead.config.costs import costs_from
 from fairlead.config.parameters import LARGEST_SEED

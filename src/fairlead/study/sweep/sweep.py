@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.core.cluster import Cluster
 from fairlead.registry import Registry
 from fairlead.study.compare import averaged

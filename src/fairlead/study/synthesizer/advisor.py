@@ -12,13 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
 from fairlead.study.crew import Crew
+from fairlead.study.synthesizer.candidates import apart
 from fairlead.study.synthesizer.forecast import Forecast
 from fairlead.study.synthesizer.outlook import Limit, Moment, Outlook, Wanted, look_ahead
 from fairlead.workloads.profiles import ThroughputTable
@@ -71,7 +72,7 @@ class Advisor:
             raise InputError("synthesize", "a share from 0 on, as in 0.01", field="margin", value=margin)
         for candidate in candidates:
             candidate.build(table)  # what is wrong with it is said now
-        self.candidates, self.table = tuple(candidates), table
+        self.candidates, self.table = apart(candidates), table  # from here on one is known by its name
         self.wanted, self.forecast = wanted or Wanted(), forecast or Forecast()
         self.costs, self.margin = costs or Costs(), margin
         self._processes = min(processes, len(self.candidates))

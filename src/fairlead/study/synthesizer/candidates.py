@@ -25,11 +25,20 @@ def combinations(
         replace(base, policy=policy, admission=admission, placement=where, name=_name(policy, admission, where, several))
         for policy, admission, where in choices
     ]
-    names = [one.name for one in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError("synthesize", "every candidate once", field="candidates", value=name)
-    return tuple(found)
+    return apart(found)
+
+
+def apart(candidates: Sequence[SchedulerConfig]) -> tuple[SchedulerConfig, ...]:
+    """The same, each by a name of its own: what two of them differ in may be more than a name has room for."""
+    told: list[SchedulerConfig] = []
+    for one in candidates:
+        if any(replace(other, name="") == replace(one, name="") for other in told):
+            raise InputError("synthesize", "every candidate once", field="candidates", value=one.label)
+        taken, label = {other.label for other in told}, one.label
+        names = (label, *(f"{label} ({count})" for count in range(2, len(told) + 2)))
+        name = next(name for name in names if name not in taken)
+        told.append(one if name == label else replace(one, name=name))
+    return tuple(told)
 
 
 def _name(policy: Part, admission: Part, placement: Part, several_placements: bool) -> str:

@@ -4,6 +4,7 @@ switch goes back as anybody's would."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from fairlead.core.job import TIMED, Job
 from fairlead.engine.saved import load
 from fairlead.engine.state import State
 from fairlead.runtime.people import ControlPlane
+from fairlead.runtime.tasks import UNKNOWN_STEPS
 from fairlead.study.synthesizer.advisor import Advice, Advisor
 from fairlead.workloads.measured_table import MeasuredRate, drafted
 from fairlead.workloads.profiles import ThroughputTable
 
 GUESS_S = 3600.0
-"""A job of a kind that nobody has measured yet is taken to run for so long."""
+"""A job of a kind that nobody has measured yet is taken to run for so long, and one of unknown steps for so much longer."""
 
 
 def state_of(plane: ControlPlane) -> State:
@@ -45,6 +47,27 @@ def rates_of(told: Mapping[str, Any], state: State) -> ThroughputTable:
     return drafted(rates, types, Path("rates")).finish().for_types(types)
 
 
+def with_ends(state: State, table: ThroughputTable) -> State:
+    """The same, where each job that did not say how many steps it will do ends after another hour's of them: nobody could look
+    ahead to an end that is not known. Of those that have ended, which may be forecast to come again, an hour's is all."""
+    a = state.store.arrays
+    alive = {*state.live.tolist(), *state.queue.tolist()}
+    for number, job in state.job_of.items():
+        if job.steps != UNKNOWN_STEPS:
+            continue
+        if number in alive:
+            done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, state.time - a["since_s"][number]))
+            a["steps"][number] = steps = done + _an_hour(job, table)
+            state.job_of[number] = replace(job, steps=steps)
+        elif job.kind == TIMED or (job.kind, job.workers) in table.row_of:  # others cannot come again in this table
+            state.job_of[number] = replace(job, steps=_an_hour(job, table))
+    return state
+
+
+def _an_hour(job: Job, table: ThroughputTable) -> float:
+    return GUESS_S * float(table.alone[table.row(job.kind, job.workers)].max())
+
+
 def live_jobs(state: State) -> Iterator[Job]:
     view = state.snapshot()
     for columns in (view.jobs, view.queued):
@@ -53,6 +76,6 @@ def live_jobs(state: State) -> Iterator[Job]:
 
 def advise(state: State, advisor: Advisor) -> Advice:
     """What should decide from now on, as the advisor sees it."""
-    running = scheduler_of(state.scheduler)
+    running, state = scheduler_of(state.scheduler), with_ends(state, advisor.table)
     latest = (state.job_of[number] for number in sorted(state.job_of, reverse=True))
     return advisor.advise(state.snapshot(), running, memo=state.memo, past=latest)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.simulated import Simulated
-from fairlead.backends.world import Costs
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError, near_or_all

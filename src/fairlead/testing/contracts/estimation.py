@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.job import Phase

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.simulated import Simulated
-from fairlead.backends.world import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.job import Phase

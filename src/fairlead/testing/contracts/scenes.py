@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from fairlead.backends.costs import Costs
 from fairlead.backends.faults import Outage, listed
 from fairlead.backends.simulated import Simulated
-from fairlead.backends.world import Costs
 from fairlead.core import events as ev
 from fairlead.core.job import ELASTIC
 from fairlead.core.plan import RoundPlan

@@ -27,11 +27,14 @@ LOSS_CURVE = "loss_curve"
 REGIMES = "regimes"
 """Likewise: how its batch size changes."""
 
+SCHEDULE = "schedule"
+"""How its owner has planned that, in the same words; a field of the job."""
+
 DEFAULTS: Mapping[str, Any] = {column.name: column.default for column in fields(Job)}
 COLUMNS = (*DEFAULTS, DURATION, LOSS_CURVE, REGIMES)
 MODES = (*adaptation.MODES, ELASTIC)
 WHOLE = ("workers", "priority", "retry_limit", "group_order")
-TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command", "after", LOSS_CURVE, REGIMES)
+TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command", "after", SCHEDULE, LOSS_CURVE, REGIMES)
 
 _BETWEEN = "|"
 _MAY_BE_ENDLESS = ("deadline_s", "time_limit_s", "most_slowdown")
@@ -73,6 +76,8 @@ def cells_of(job: Job, names: Sequence[str], curve: LossCurve | None = None, nat
         value: Any = job.steps if name == DURATION else getattr(job, name)
         if name in ("allowed_types", "after"):
             value = _BETWEEN.join(map(str, value))
+        elif name == SCHEDULE:
+            value = spelt(value) if value else ""
         elif name in WHOLE:
             value = int(value)
         elif name not in TEXT:
@@ -177,7 +182,7 @@ def _reader(name: str) -> Callable[[str, Cell], Any]:
         return _numbers
     if name == LOSS_CURVE:
         return _curve
-    if name == REGIMES:
+    if name in (REGIMES, SCHEDULE):
         return _regimes
     if name in WHOLE:
         return _whole

@@ -4,11 +4,10 @@ stand in each column."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, near_or_all
 from fairlead.workloads.formats.cells import COLUMNS, DURATION, job_of
 from fairlead.workloads.formats.collect import JobList
 from fairlead.workloads.formats.fields import BadField, moment
@@ -92,9 +91,7 @@ def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
     check_names(names, path, line)
     for name in names:
         if name not in COLUMNS:
-            near = get_close_matches(name, COLUMNS, n=2)
-            hint = f"near: {', '.join(near)}" if near else f"there are {', '.join(COLUMNS)}"
-            raise InputError(path, f"a column of the native format; {hint}", line=line, field=name)
+            raise InputError(path, f"a column of the native format ({near_or_all(name, COLUMNS)})", line=line, field=name)
     for needed in (("submitted_s",), ("steps", DURATION)):
         if not set(needed) & set(names):
             raise InputError(path, f"a column {' or '.join(needed)}", line=line, field=needed[0])

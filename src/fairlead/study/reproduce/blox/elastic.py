@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase
 from fairlead.report.metrics import MetricOptions, measured_rows, summarize

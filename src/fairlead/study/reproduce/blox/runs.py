@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import yaml
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase

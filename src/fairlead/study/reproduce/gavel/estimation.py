@@ -1,4 +1,5 @@
-"""Estimated throughputs of jobs in company (Gavel §7.6, Figure 16), on 4 + 4 + 4 accelerators."""
+"""Estimated throughputs of jobs in company (Gavel §7.6, Figure 16), on 4 + 4 + 4 accelerators: a fifth of a kind's combinations
+is timed, and the kind itself is none of the references it is compared with."""
 
 from __future__ import annotations
 
@@ -7,20 +8,22 @@ from functools import partial
 from fairlead.study.reproduce.case import Answers
 from fairlead.study.reproduce.findings import Findings, Wants, row
 from fairlead.study.reproduce.gavel.las import GAVEL, GAVEL_SS, HIGH
-from fairlead.study.reproduce.gavel.runs import Arm, Jobs, Run
+from fairlead.study.reproduce.gavel.runs import IN_FULL, Arm, Jobs, Run
 from fairlead.study.reproduce.gavel.scale import PAPER_PER_TYPE, Scale, cluster_of
 from fairlead.study.reproduce.study import Study
 from fairlead.study.reproduce.sweep import Sweep, average_jct
 
 PER_TYPE = 4
+MOST = 1.05
+"""Average JCT with estimated over that with true rates; the paper has lines that lie upon each other."""
 ORACLE = Arm("space sharing, true rates", GAVEL_SS.policy)
-ESTIMATED = Arm("space sharing, estimated rates", GAVEL_SS.policy, estimation="profiled")
+ESTIMATED = Arm("space sharing, estimated rates", GAVEL_SS.policy, estimation="profiled:share=0.2:leave_out=true")
 ALONE = Arm("no space sharing", GAVEL.policy)
 
 
 def made(scale: Scale, arm: Arm, load: float, seed: int) -> Run:
     jobs = Jobs(load * PER_TYPE / PAPER_PER_TYPE, measure=scale.few_measure)
-    return Run(arm.policy, cluster_of(PER_TYPE), jobs, seed, estimation=arm.estimation)
+    return Run(arm.policy, cluster_of(PER_TYPE), jobs, seed, mechanism=IN_FULL, estimation=arm.estimation)
 
 
 def sweep(scale: Scale) -> Sweep[Arm]:
@@ -36,18 +39,21 @@ def read(scale: Scale, answers: Answers) -> Findings:
     given, high = sweep(scale), HIGH["single"]
     rows = [
         row(
-            "average JCT, estimated / true rates, at high load",
-            1.0,
-            lambda: given.gain(answers, ESTIMATED.label, ORACLE.label, high, average_jct),
-            wants=Wants.NEAR,
+            f"average JCT, estimated / true rates, at {load:g} jobs/hr",
+            MOST,
+            lambda load=load: given.gains(answers, ESTIMATED.label, ORACLE.label, load, average_jct),  # type: ignore[misc]
+            wants=Wants.MOST,
             note="the paper: a very small difference",
-        ),
-        row(
-            "average JCT, no space sharing / estimated rates, at high load",
-            None,
-            lambda: given.gain(answers, ALONE.label, ESTIMATED.label, high, average_jct),
-        ),
+        )
+        for load in given.loads
     ]
+    rows.append(
+        row(
+            f"average JCT, no space sharing / estimated rates, at {high} jobs/hr",
+            None,
+            lambda: given.gains(answers, ALONE.label, ESTIMATED.label, high, average_jct),
+        )
+    )
     picture = given.against_load(answers, "fig16", "Estimated throughputs", "average JCT, hours", average_jct)
     notes = given.notes(answers)
     return Findings(rows, (picture,), notes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import parse_part
 from fairlead.core.cluster import Cluster
@@ -25,9 +25,13 @@ from fairlead.workloads.generate import Generator
 from fairlead.workloads.trace import Trace
 
 ROUND_S = 360.0
-GOING_ON_H = 3000.0
-"""Jobs come for so many hours, and as many as are measured, beyond the measured ones: the load goes on until these have ended.
-How many are generated moves none of the others."""
+GOING_ON_H = {"single": 3_000.0, "multiple": 16_000.0}
+"""Jobs come for so many hours, and as many as are measured, beyond the measured ones: the load goes on until these have ended,
+which takes gangs longest. How many are generated moves none of the others."""
+
+IN_FULL = "turns:carried=priority"
+"""Shares realised to the letter, for studies in which jobs come and go in nearly every round and preemption is free: otherwise
+the largest shares would go first for ever."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Jobs:
 
     def _enough(self) -> int:
         last = (self.measure or (0, 1))[1]
-        return 2 * last + math.ceil((self.load or 0.0) * GOING_ON_H)
+        return 2 * last + math.ceil((self.load or 0.0) * GOING_ON_H[self.workers])
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ type; on a smaller cluster they shrink with it, so that the load per accelerator
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TYPES = ("v100", "p100", "k80")
 PER_NODE = 4
@@ -40,6 +40,13 @@ class Scale:
 
     def few_loads(self, paper: float) -> tuple[float, ...]:
         return tuple(round(paper * share, 6) for share in self.other_shares)
+
+    def at_high_load(self) -> Scale:
+        """Without the loads below and above the one that the paper's claims are about."""
+        return replace(self, load_shares=(1.0,), other_shares=(1.0,))
+
+    def with_seeds(self, count: int) -> Scale:
+        return replace(self, seeds=tuple(range(count)))
 
     def hours(self, paper: float) -> tuple[float, float]:
         """From when to when, on average, the measured jobs come at a load of the paper's."""

@@ -12,7 +12,7 @@ import numpy as np
 from fairlead.core.cluster import Floats
 from fairlead.core.job import Job
 from fairlead.estimation.batches import TableBatches
-from fairlead.policies.shockwave.forecast import RULES, ahead, run_time, to_come
+from fairlead.policies.shockwave.forecast import RULES, ahead, evenly, run_time, to_come
 from fairlead.study.reproduce.case import Answer, Answers, Case
 from fairlead.study.reproduce.findings import Findings, Line, Lines, Wants, row
 from fairlead.study.reproduce.shockwave.jobs import AdaptiveJobs, Jobs
@@ -60,7 +60,7 @@ def _error(rule: str, job: Job, nature: Regimes, rates: Mapping[int, float], don
     lived, true = _row([*np.diff([*starts[: ongoing + 1], done])], width), _row([share for _, share in nature.parts], width)
     pace = _row([1 / rates[size] for size in sizes], width)
     one, here = np.ones(1), np.array([ongoing])
-    expected = RULES[rule](one, lived, here, np.array([len(sizes)]))
+    expected = RULES[rule](one, lived, here, evenly(np.array([len(sizes)]), width))
     total = run_time(lived, pace) + run_time(ahead(expected, one, lived, here), pace)
     truth = sum(share / rates[size] for size, share in nature.parts)
     return float(np.abs(expected - true).sum() / len(nature.parts)), float(abs(total[0] - truth) / truth)

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 import numpy as np
 import yaml
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.report.fairness import finish_time_fairness
 from fairlead.report.metrics import MetricOptions, summarize

@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from fairlead.backends.world import Costs
+from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.cluster import Cluster, Floats

@@ -1,0 +1,95 @@
+"""One accelerator under a real agent, for benchmarks that look at what jobs do to each other on it: a control plane in this
+process, an agent in another, jobs as processes of that one."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import FairleadError
+from fairlead.core.stages import Stages
+from fairlead.engine.journal import MemoryJournal
+
+PATIENCE_S = 120.0
+NEEDED = {"torch": "torch", "pynvml": "nvidia-ml-py", "grpc": "grpcio", "prometheus_client": "prometheus-client"}
+
+
+def lacking() -> str:
+    """What has to be installed first; empty where nothing has."""
+    absent = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
+    return f"this needs {', '.join(absent)}: pip install 'fairlead[cluster,nvml,torch]'" if absent else ""
+
+
+def machine_here() -> str:
+    """The accelerators that NVML finds, spelled as a cluster of one node."""
+    from fairlead.runtime.agent.accelerators import Accelerators
+
+    found = Accelerators.found()
+    try:
+        return f"1x{found.type_name}:{len(found)}"
+    finally:
+        found.close()
+
+
+@contextmanager
+def plane_on(cluster: Cluster, scheduler: Mapping[str, Any], stages: Stages, term_s: float = 15.0) -> Iterator[tuple[Any, int]]:
+    """A control plane in a thread of its own, with an event loop of its own, and the port for its agents."""
+    from fairlead.runtime.control.plane import Plane
+
+    plane = Plane(cluster, scheduler, lambda data: stages, MemoryJournal(), term_s=term_s)
+    up, over, ports = threading.Event(), threading.Event(), list[int]()
+
+    async def work() -> None:
+        ports.append(await plane.start())
+        up.set()
+        await asyncio.to_thread(over.wait)
+        await plane.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()), daemon=True)
+    thread.start()
+    if not up.wait(PATIENCE_S):
+        raise FairleadError("the control plane did not begin")
+    try:
+        yield plane, ports[0]
+    finally:
+        over.set()
+        thread.join(PATIENCE_S)
+
+
+@contextmanager
+def agent_of(plane: Any, port: int, folder: Path, environment: Mapping[str, str], *more: str) -> Iterator[None]:
+    """Its first node's agent, which ends its jobs with itself; what it says is in `folder / "agent.log"`."""
+    command = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--node", plane.cluster.nodes[0].name]
+    command += ["--control", f"127.0.0.1:{port}", "--root", str(folder / "agent"), *more]
+    with (folder / "agent.log").open("ab") as log:
+        agent = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        until(lambda: bool(plane.hub.connected), "the agent to connect", lambda: (folder / "agent.log").read_text()[-2000:])
+        yield
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(timeout=PATIENCE_S)
+
+
+def passed_on() -> dict[str, str]:
+    """What a job needs of this process's environment to find the same packages."""
+    return {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+
+
+def until(reached: Callable[[], bool], what: str, log: Callable[[], str] = lambda: "", patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
+    while not reached():
+        if time.monotonic() > deadline:
+            raise FairleadError(f"waited in vain for {what}\n{log()}")
+        time.sleep(0.2)

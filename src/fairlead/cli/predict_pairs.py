@@ -1,0 +1,98 @@
+"""`fairlead predict pairs`: measured pairs beside what is predicted of them, those first that a scheduler would advise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fairlead.cli.output import JsonOption, note, out, print_json
+from fairlead.cli.predict_pair import WithOption, predictor_of
+from fairlead.core.errors import InputError, near_or_all
+from fairlead.prediction import learners, unseen
+from fairlead.prediction.dataset import dataset
+from fairlead.prediction.holding import Interference, holds
+from fairlead.prediction.profiles import profiles, profiles_of
+from fairlead.prediction.unseen import Pair
+from fairlead.profiling.results import measured, read_pairs
+
+SHIPPED = "h200"
+DEVICE_MB = 141 * 1024.0
+
+
+def side_by_side(
+    path: Annotated[Path, typer.Argument(help="A file of `profile pairs`, of configurations of the set that ships.")],
+    many: Annotated[int, typer.Option("--show", help="How many to show of either end.", min=1)] = 3,
+    learner: Annotated[
+        str, typer.Option("--learner", help="By which utilization is predicted. [default: lightgbm]")
+    ] = "lightgbm",
+    with_: WithOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Pairs that no fit has seen, predicted and measured. Shown are those that a scheduler advises most, and those that it
+    advises most against, with both slowdowns side by side.
+
+    Utilization, and through MPS multiprocessors, are predicted from graphs, each by what other families tell; slowdowns by the
+    predictor, which must not have seen these pairs: fairlead predict pairs unseen.jsonl
+    """
+    if learner not in learners.there():
+        offered = near_or_all(learner, learners.there())
+        raise InputError("predict pairs", f"a learner whose library is installed; {offered}", field="learner", value=learner)
+    about, rows = read_pairs(path)
+    predictor, known = predictor_of(with_), profiles(SHIPPED)
+    sharing, together = next(iter(profiles_of(measured(SHIPPED), [(about, rows)], path).pairs.items()))
+    if sharing not in predictor.slowdown:
+        raise InputError(
+            path, f"a way of sharing that was measured: {near_or_all(sharing, predictor.slowdown)}", field="sharing"
+        )
+    data = dataset(measured(SHIPPED)[1], measured(f"{SHIPPED}_features")[1])
+    counted = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
+    counted |= {row["alone"]: row["sm_active"] for row in rows if "alone" in row and "sm_active" in row}
+    fitted = Interference.fitted(predictor, sharing)
+    beliefs = unseen.believed(data, counted if fitted.finer is not None else {}, predictor.memory, learners.LEARNERS[learner])
+    ranked = unseen.in_order(together, beliefs, fitted, DEVICE_MB)
+    held = {name: replace(one, multiprocessors=counted.get(name, one.multiprocessors)) for name, one in holds(SHIPPED).items()}
+    as_measured = unseen.in_order(together, unseen.seen(known.alone, held), fitted, DEVICE_MB)
+    (off, score), (off_then, score_then) = unseen.errors(ranked), unseen.errors(as_measured)
+    ends = {"advised": unseen.foremost(ranked, many), "advised against": unseen.foremost(ranked[::-1], many)}
+    if json:
+        print_json(
+            {
+                "sharing": sharing,
+                "pairs": [_told(pair) for pair in ranked],
+                **{name.replace(" ", "_"): [_told(pair) for pair in chosen] for name, chosen in ends.items()},
+                "mean_error": off,
+                "r_squared": score,
+                "with_measured_inputs": {"mean_error": off_then, "r_squared": score_then},
+            }
+        )
+        return
+    for name, chosen in ends.items():
+        _print(name, chosen)
+    then = f"with what each does alone as measured, by {off_then:.2f} and {score_then:.2f}"
+    note(f"over all {len(ranked)} pairs, {sharing}: off by {off:.2f} on average, R² {score:.2f}; {then}")
+
+
+def _told(pair: Pair) -> dict[str, Any]:
+    held = [one.hold.multiprocessors for one in pair.believed] if pair.finer else None
+    return {
+        "pair": list(pair.names),
+        "utilization": [one.utilization for one in pair.believed],
+        **({"multiprocessors": held} if held else {}),
+        "predicted": list(pair.predicted),
+        "measured": list(pair.measured),
+        "cost": pair.cost,
+    }
+
+
+def _print(name: str, chosen: Sequence[Pair]) -> None:
+    for pair in chosen:
+        busy = ", ".join(f"{one.utilization:.0f} %" for one in pair.believed)
+        held = f" ({', '.join(f'{one.hold.multiprocessors:.0f} %' for one in pair.believed)} held)" if pair.finer else ""
+        slower = ", ".join(f"{each:.2f}" for each in pair.predicted)
+        seen = ", ".join(f"{each:.2f}" for each in pair.measured)
+        line = f"{name:<16} {' + '.join(pair.names)}: {busy}{held}; predicted {slower}; measured {seen}"
+        out.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,73 @@
+"""`fairlead profile table`: what was measured as a throughput table, which simulations read."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.output import JsonOption, note, print_json
+from fairlead.core.cluster import is_type_name
+from fairlead.core.errors import InputError, near_or_all
+from fairlead.prediction.profiles import Profiles, devices, profiles, profiles_of
+from fairlead.profiling.results import read_pairs, read_results
+from fairlead.profiling.sharing import Sharing
+from fairlead.profiling.spanning import Span
+from fairlead.runtime.agent.accelerators import type_of
+from fairlead.workloads.shared_table import Measured, shared_table
+from fairlead.workloads.tables import write_throughputs
+
+
+def table(
+    to: Annotated[Path, typer.Option("--out", help="Where to: CSV, or Parquet by its name.")],
+    alone: Annotated[Path | None, typer.Option("--alone", help="A file of `profile alone`; else the set that ships.")] = None,
+    pairs: Annotated[
+        list[Path] | None, typer.Option("--pairs", help="A file of `profile pairs`; several times. Else those that ship.")
+    ] = None,
+    set_: Annotated[str, typer.Option("--set", help="The set that ships.")] = "h200",
+    sharing: Annotated[Sharing, typer.Option("--sharing", help="Whose pairs are taken.")] = Sharing.TIME_SLICING,
+    type_name: Annotated[str, typer.Option("--type", help="What the accelerator is called. [default: by its device]")] = "",
+    json: JsonOption = False,
+) -> None:
+    """Write measurements as a throughput table: fairlead profile table --out h200.csv, then
+    fairlead simulate --throughputs h200.csv --trace ….
+
+    A kind of job is a configuration, model@input:batch; rates are of one worker, alone and beside every other that it was
+    measured with. Two that were not measured together do not share an accelerator in a simulation.
+    """
+    if type_name and not is_type_name(type_name):
+        raise InputError("profile table", "a type's name, as a cluster has it: h200", field="type", value=type_name)
+    known = _known(alone, pairs or [], set_)
+    found: dict[tuple[str, str], float] = {}
+    for each in known:
+        for pair, (slower, _) in each.pairs.get(sharing.value, {}).items():
+            found[pair] = max(1.0, slower)  # faster beside another than alone is noise
+    rows = [Measured(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024) for one in known[0].alone.values()]
+    made = shared_table(
+        type_name.lower() or type_of(known[0].device),
+        rows,
+        lambda one, other: found.get((one, other), math.inf),
+        source="measured",
+    )
+    write_throughputs(made, to)
+    told = {"out": str(to), "type": made.types[0], "kinds": len(rows), "pairs": len({frozenset(pair) for pair in found})}
+    if json:
+        print_json(told)
+    else:
+        note(f"{to}: {told['kinds']} kinds on {told['type']}, {told['pairs']} pairs of them, {sharing.value}")
+
+
+def _known(alone: Path | None, pairs: list[Path], shipped: str) -> list[Profiles]:
+    if alone is None and not pairs:
+        if shipped not in devices():
+            raise InputError(
+                "profile table", f"a set that ships ({near_or_all(shipped, devices())})", field="set", value=shipped
+            )
+        return [profiles(shipped, span) for span in Span]
+    if alone is None:
+        raise InputError(
+            "profile table", "--alone FILE beside --pairs: speeds are of one host", field="pairs", value=str(pairs[0])
+        )
+    return [profiles_of(read_results(alone), [read_pairs(path) for path in pairs], alone)]

@@ -1,0 +1,125 @@
+"""What keeps over-commitment in bounds once jobs run: limits that turn out to be passed, hosts, and speeds nobody has seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_horus import believed, machine, of, scene, together
+
+from fairlead.core.cluster import AcceleratorType, Cluster, Node
+from fairlead.core.events import MetricsReported
+from fairlead.core.plan import Lesson, Rates
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.usage import BUSY, TAKEN_GB
+from fairlead.estimation.predicted import Predicted
+from fairlead.policies.horus.company import SURE, Judge, Limits, looks_of
+from fairlead.testing import Harness
+
+
+def seen(harness: Harness, name: str, busy: float, memory_gb: float) -> None:
+    """An agent tells what a job takes of its accelerator."""
+    number = np.array([harness.number(name)])
+    for metric, value in ((BUSY, busy), (TAKEN_GB, memory_gb)):
+        harness.loop.record(MetricsReported(harness.loop.backend.now, metric, number, np.array([value])))
+
+
+@pytest.mark.parametrize(
+    ("limits", "busy", "memory_gb"), [({"most_utilization": 100.0}, 0.95, 2.0), ({"most_memory": 0.5}, 0.2, 7.5)]
+)
+def test_the_last_to_come_leaves_where_more_is_seen_than_may_be(limits, busy, memory_gb):
+    harness = scene(on=machine(size=1), **limits).submit(of("light", "first"), of("middle", "last"))
+    assert harness.round().running == {"first", "last"}
+    assert not harness.round().suspended, "as predicted, they fit"
+    seen(harness, "last", busy, memory_gb)
+    assert harness.round().suspended == {"last"}
+    assert together(harness) == {frozenset({"first"})}
+    harness.run()
+
+
+def test_who_left_goes_to_an_idle_accelerator():
+    harness = scene(on=machine(size=2), most_utilization=100.0)
+    harness.submit(of("light", "first"), of("heavy", "short", seconds=100.0), of("middle", "last")).round()
+    assert frozenset({"first", "last"}) in together(harness)
+    for _ in range(2):
+        harness.round()
+    seen(harness, "last", 0.95, 4.0)
+    now = harness.round()
+    assert (now.suspended, now.launched) == ({"last"}, {"last"})
+    harness.run()
+
+
+def test_the_memory_of_hosts_is_part_of_the_capacity_beside_others_too():
+    nodes = (Node("n", "gpu", 2, memory_gb=10.0),)
+    harness = scene(on=Cluster(nodes, (AcceleratorType("gpu", 16.0),)))
+    harness.submit(*(of("light", f"l{i}", host_memory_gb=4.0) for i in range(4)))
+    assert harness.round().running == {"l0", "l1"}, "a third one would find two places and too little memory of its host"
+    harness.run()
+
+
+class Unsure(Predicted):
+    """Knows how fast kinds are alone only once they were seen so; until then it thinks that they do 20 steps in a second."""
+
+    def learn(self, view: Snapshot) -> Lesson:
+        jobs = view.jobs.runners
+        holders = view.holdings.occupancy
+        alone = [holders[view.holdings.of(number)[0]] == 1 for number in jobs.number.tolist()]
+        kinds = {
+            view.names.kinds[code] for code, one, rate in zip(jobs.kind.tolist(), alone, jobs.rate.tolist()) if one and rate
+        }
+        return Lesson({f"alone {kind}": 1.0 for kind in sorted(kinds) if f"alone {kind}" not in view.learned})
+
+    def rates(self, view: Snapshot) -> Rates:
+        rates = super().rates(view)
+        known = np.array([[f"alone {kind}" in view.learned] for kind, _ in self.table.keys])
+        factor, off = np.where(known, 1.0, 20.0), np.where(known, 0.0, 4 * SURE)
+        found = {"alone": rates.alone * factor, "paired": rates.paired * factor[:, None]}
+        return Rates(
+            rates.row, spread=rates.spread, uncertainty=np.broadcast_to(off, rates.alone.shape), usage=rates.usage, **found
+        )
+
+
+def unsure(**parameters) -> Harness:
+    harness = scene(on=machine(size=1), **parameters)
+    loop = harness.loop
+    given = loop.stages.estimation
+    loop.stages = replace(loop.stages, estimation=Unsure(given.table, given.uses))
+    return harness
+
+
+def test_a_limit_is_not_held_against_a_speed_that_nobody_saw():
+    harness = unsure()
+    harness.submit(of("light", "l"), of("middle", "m"))
+    assert harness.round().running == {"l", "m"}, "nobody has a limit"
+    harness.submit(of("light", "strict", most_slowdown=1.5))
+    assert [harness.round().suspended for _ in range(3)] == [set()] * 3
+    assert together(harness) == {frozenset({"l", "m"})}
+
+
+def test_who_has_a_limit_is_alone_until_its_speed_is_known():
+    harness = unsure(slo=1.5)
+    harness.submit(of("light", "l"), of("middle", "m", seconds=1000.0))
+    assert harness.round().running == {"l"}, "neither was seen alone"
+    assert harness.round().running == {"l"}, "the other one was not"
+    harness.run()
+    known = scene(on=machine(size=1), slo=1.5, estimation=believed()).submit(of("light", "l"), of("middle", "m"))
+    assert known.round().running == {"l", "m"}
+
+
+def test_cost_is_the_share_of_memory_and_the_mean_slowdown_in_equal_parts():
+    """Equations 7 to 10: of 16 GB a light one takes 2 and a heavy one 8; what company does to them is the estimation's."""
+    harness = scene(on=machine(size=1)).submit(of("light", "l"), of("heavy", "h"))
+    harness.round()
+    view = harness.state.snapshot(harness.loop.backend.now)
+    view = view.admitting(np.zeros(0, dtype=np.int64), estimate=harness.loop.stages.estimation.rates)
+    looks = looks_of(view, {})
+    light, heavy = looks[harness.number("l")], looks[harness.number("h")]
+    judge = Judge(view, Limits(), 0.5, 0.5, {})
+    slower = [
+        float(view.rates.alone[a.row, 0] / view.rates.paired[a.row, b.row, 0]) for a, b in ((light, heavy), (heavy, light))
+    ]
+    assert judge.cost((light,), 0) == pytest.approx(0.5 * 2 / 16)
+    assert judge.cost((light, heavy), 0) == pytest.approx(0.5 * 10 / 16 + 0.5 * (sum(slower) / 2 - 1))
+    told = Judge(view, Limits(), 0.5, 0.5, {("light", "heavy", 0): 3.0})
+    assert told.cost((light, heavy), 0) == pytest.approx(0.5 * 10 / 16 + 0.5 * ((3.0 + slower[1]) / 2 - 1)), "as it was seen"

@@ -1,0 +1,105 @@
+"""Pairs that no fit has seen, beside what is predicted of them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.core.errors import InputError
+from fairlead.prediction.holding import Hold, Interference, holds
+from fairlead.prediction.predictor import trained
+from fairlead.prediction.profiles import paired_sets, profiles_of
+from fairlead.prediction.unseen import Belief, Pair, errors, foremost, in_order, seen
+from fairlead.profiling.results import MEASURED, measured
+
+UNSEEN = MEASURED / "h200_unseen_pairs.jsonl"
+
+
+def test_those_that_cost_least_come_first_and_memory_is_half_of_the_cost():
+    known = {"light": Belief(20.0, 1000.0), "large": Belief(20.0, 60_000.0), "heavy": Belief(95.0, 1000.0)}
+    pairs = {(a, b): (1.0, 2.0) for a in known for b in known}
+    ranked = in_order(pairs, known, Interference.fitted(trained(), "time-slicing"), 100_000.0)
+    assert len(ranked) == 6
+    assert ranked[0].names == ("light", "light")
+    cost = {pair.names: pair.cost for pair in ranked}
+    assert cost["large", "light"] - cost["light", "light"] == pytest.approx(0.5 * 0.59)
+    assert cost["large", "large"] == pytest.approx(0.5 + cost["light", "light"] - 0.5 * 0.02), (
+        "more than all of it is all of it"
+    )
+    assert not any(pair.finer for pair in ranked)
+
+
+def test_what_is_held_counts_where_it_is_known_of_both():
+    known = {
+        "small": Belief(98.0, 1.0, Hold(15.0, 1e-5)),
+        "full": Belief(98.0, 1.0, Hold(85.0, 1e-5)),
+        "other": Belief(98.0, 1.0),
+    }
+    pairs = {(a, b): (1.0, 1.0) for a in known for b in known}
+    found = {pair.names: pair for pair in in_order(pairs, known, Interference.fitted(trained(), "mps"), 1e5)}
+    assert found["full", "small"].finer
+    assert found["full", "small"].predicted[0] < found["full", "small"].predicted[1]
+    assert not found["other", "small"].finer
+
+
+def test_those_shown_are_of_different_trainings_and_of_none_too_often():
+    names = [("a", "a"), ("a", "b"), ("a", "c"), ("a", "d"), ("b", "d"), ("b", "e"), ("e", "f")]
+    ranked = [Pair(pair, (Belief(1, 1), Belief(1, 1)), (1.0, 1.0), (1.0, 1.0), 0.0, False) for pair in names]
+    assert [pair.names for pair in foremost(ranked, 4)] == [("a", "b"), ("a", "c"), ("b", "d"), ("e", "f")]
+    assert [pair.names for pair in foremost(ranked, 1)] == [("a", "b")]
+
+
+def test_errors_count_a_pair_of_likes_once():
+    both = (Belief(1, 1), Belief(1, 1))
+    pairs = [
+        Pair(("a", "a"), both, (1.0, 1.0), (1.0, 2.0), 0.0, False),
+        Pair(("a", "b"), both, (2.0, 3.0), (2.0, 3.0), 0.0, False),
+    ]
+    off, score = errors(pairs)
+    assert off == pytest.approx(0.5 / 3)
+    assert score == pytest.approx(1 - 0.25 / np.var([1.5, 2.0, 3.0]) / 3)
+
+
+@pytest.mark.parametrize(("name", "least"), [("h200_unseen_ten", 0.9), ("h200_unseen_ten_mps", 0.74)])
+def test_slowdowns_of_ten_families_that_met_nobody_before_are_told(name, least):
+    """One configuration of each of ten families, none of which is in a set that slowdowns were fitted to."""
+    about, rows = measured(name)
+    found = profiles_of(measured("h200"), [(about, rows)], name)
+    ((sharing, pairs),) = found.pairs.items()
+    fitted_to = {each for one in paired_sets("h200") for row in measured(one)[1] for each in row.get("pair", ())}
+    names = {each for pair in pairs for each in pair}
+    assert len(names) == len({found.alone[each].family for each in names}) == 10
+    assert not names & fitted_to
+    counted = {row["alone"]: row["sm_active"] for row in rows if "alone" in row}
+    held = {each: Hold(counted[each], holds()[each].kernel_s) for each in names}
+    ranked = in_order(pairs, seen(found.alone, held), Interference.fitted(trained(), sharing), 141 * 1024.0)
+    assert len(ranked) == 55
+    off, score = errors(ranked)
+    assert score > least
+    assert off < 0.16
+
+
+def test_the_command_puts_predicted_and_measured_side_by_side(tmp_path):
+    said = CliRunner().invoke(app, ["predict", "pairs", str(UNSEEN), "--learner", "linear", "--json"], catch_exceptions=False)
+    told = json.loads(said.stdout)
+    assert len(told["pairs"]) == 18
+    assert told["r_squared"] > 0.5
+    assert len(told["advised"]) == len(told["advised_against"]) == 3
+    assert max(sum(pair["measured"]) for pair in told["advised"]) < min(
+        sum(pair["measured"]) for pair in told["advised_against"]
+    )
+    text = CliRunner().invoke(app, ["predict", "pairs", str(UNSEEN), "--learner", "linear", "--show", "1"]).stdout
+    assert [line.startswith(end) for line, end in zip(text.splitlines(), ("advised  ", "advised against"), strict=True)] == [
+        True,
+        True,
+    ]
+    assert told["with_measured_inputs"]["r_squared"] > 0.8
+    lost = tmp_path / "none.jsonl"
+    for words, field in (([str(UNSEEN), "--learner", "oracle"], "learner"), ([str(lost)], "measurements")):
+        refused = CliRunner().invoke(app, ["predict", "pairs", *words])
+        assert isinstance(refused.exception, InputError)
+        assert refused.exception.field == field

@@ -1,0 +1,102 @@
+"""A control plane's backend and loop with agents that the test plays: what they are ordered is seen, what they say is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fairlead.config import SchedulerConfig
+from fairlead.core import events as ev
+from fairlead.core.job import Job, Phase
+from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.registry import Registry
+from fairlead.runtime.control.clock import WallClock
+from fairlead.runtime.control.live import Live
+from fairlead.runtime.orders import Order, Task
+from fairlead.testing import check_events
+from fairlead.testing.builders import cluster
+from fairlead.testing.invariants import check_state
+from scenes import table_of
+
+ROUND = 10.0
+
+
+@dataclass
+class Played:
+    """Agents that do nothing but remember their orders."""
+
+    orders: list[tuple[int, Order]] = field(default_factory=list)
+
+    def send(self, node: int, order: Order) -> None:
+        self.orders.append((node, order))
+
+    def address_of(self, node: int) -> str:
+        return f"node-{node}"
+
+    def new(self, kind: type = Order) -> list[tuple[int, Order]]:
+        found, self.orders = self.orders, []
+        return found
+
+
+class Scene:
+    def __init__(
+        self,
+        machines: str = "v100:2,v100:2",
+        policy: str = "las",
+        state: State | None = None,
+        journal=None,
+        table=None,
+        **parts: str,
+    ) -> None:
+        self.second = 0.0 if state is None else state.time
+        self.wire = Played()
+        self.cluster = cluster(machines)
+        clock = WallClock(0.0, self.second, lambda: 0.0, lambda: self.second)
+        clock._offset = 0.0
+        number = 0 if state is None else state.next_number
+        self.live = Live(self.cluster, self.wire, clock, lambda job: Task((job.command or "true",)), number)
+        self.live.lock.acquire()
+        self.journal = journal or MemoryJournal()
+        stages = SchedulerConfig.from_data({"policy": policy, "rounds": ROUND, **parts}).build(
+            table or table_of(self.cluster.type_names, {("", 2): [1.0], ("", 3): [1.0]}), Registry.installed()
+        )
+        self.loop = Loop(state or State(self.cluster), self.live, stages, journal=self.journal, patient=True)
+        if state is None:
+            self.loop.record(ev.Opened(0.0, self.cluster, {}))
+            for node in range(len(self.cluster.nodes)):
+                self.loop.record(ev.NodeLost(0.0, node))
+        self.answers: list[object] = []
+
+    def at(self, second: float) -> list[tuple[int, Order]]:
+        """What is ordered when the clock stands at this second."""
+        self.second = second
+        self.loop.run(until=second)
+        return self.wire.new()
+
+    def join(self, *nodes: int) -> None:
+        for node in nodes or range(len(self.cluster.nodes)):
+            self.live.joined(node, ())
+
+    def job(self, name: str, **about) -> None:
+        self.live.submit_jobs([Job(name, **about)], self.answers.append)
+
+    def reconcile(self) -> None:
+        """After a restart, with what agents have said so far."""
+        for event in self.live.reconcile(self.loop.state.snapshot(self.second)):
+            self.loop.record(event)
+
+    def phase(self, number: int) -> Phase:
+        return Phase(int(self.loop.state.store.arrays["phase"][number]))
+
+    def check(self) -> None:
+        check_state(self.loop.state)
+        check_events(list(self.journal), real=True)
+        assert State.replay(self.journal).digest() == self.loop.state.digest()
+
+
+def restarted(before: Scene, machines: str, second: float) -> Scene:
+    """A control plane that has read its journal, and to which nobody has spoken yet."""
+    scene = Scene(machines, state=State.replay(before.journal), journal=before.journal)
+    scene.second = second
+    return scene

@@ -1,0 +1,48 @@
+"""Jobs and nodes by name: the youngest of a name is found, the others are told by number, and a name that nobody has is
+answered with the near ones that one may see."""
+
+from __future__ import annotations
+
+import pytest
+from serving import served
+
+from fairlead.engine.state import State
+from fairlead.runtime.control.names import MOST_LOOKED_AT, Names
+from fairlead.runtime.people import ControlPlane, RefusedRequest
+from fairlead.testing.builders import cluster as cluster_of
+
+
+def test_the_youngest_of_a_name_is_found_and_the_others_are_told_by_number():
+    with served("v100:4") as cluster:
+        plane = ControlPlane(cluster.url, cluster.token)
+        for _ in range(3):
+            plane.submit([{"name": "train", "run": "true"}])
+            with pytest.raises(RefusedRequest, match="the name 'train' is taken"):
+                plane.submit([{"name": "train", "run": "true"}])
+            plane.cancel("train")
+        assert [(job["number"], job["earlier"]) for job in map(plane.job, ("train", "1", "0"))] == [
+            (2, [0, 1]),
+            (1, [0]),
+            (0, []),
+        ]
+
+
+def test_a_name_that_nobody_has_is_answered_with_the_near_ones():
+    with served("v100:4") as cluster:
+        plane = ControlPlane(cluster.url, cluster.token)
+        plane.submit([{"name": "train", "run": "true"}])
+        for ask in (plane.job, plane.cancel):
+            with pytest.raises(RefusedRequest, match=r"there is no job 'trian'; near: 'train'$"):
+                ask("trian")
+            with pytest.raises(RefusedRequest, match=r"there is no job 'zzz'$"):
+                ask("zzz")
+        with pytest.raises(RefusedRequest, match="there is no node 'v100-9'; near: 'v100-0'"):
+            plane.drain("v100-9")
+
+
+def test_a_wrong_name_costs_no_look_at_all_jobs_of_others():
+    state = State(cluster_of("v100:4"))
+    state.next_number = 10 * MOST_LOOKED_AT
+    looked_at = list[int]()
+    assert Names().near(state, "trian", lambda number: bool(looked_at.append(number))) == []
+    assert (len(looked_at), looked_at[0]) == (MOST_LOOKED_AT, state.next_number - 1), "the youngest"

@@ -1,0 +1,29 @@
+"""What is learned of a job's speed alone when its company has left: agents tell a mean, which follows later."""
+
+from __future__ import annotations
+
+from test_company_in_the_runtime import goes_on, leaves, running, scene_of, sound
+
+
+def test_a_speed_beside_another_is_not_taken_for_the_one_alone_when_that_has_left():
+    scene = scene_of()
+    scene.job("a", steps=1e6, kind="small")
+    goes_on(scene, 30, a=2.0)
+    learned = "measured 1 × small on v100"
+    assert scene.loop.state.learned[learned] == 2.0
+    scene.job("b", steps=1e6, kind="other")
+    goes_on(scene, 10, a=2.0)
+    goes_on(scene, 30, a=1.0, b=1.0)
+    assert running(scene) == {"a", "b"}
+    scene.live.cancel(1)
+    scene.at(scene.second)
+    leaves(scene, 1, code=-9)
+    goes_on(scene, 15, a=1.0)  # as its agent tells it still
+    assert running(scene) == {"a"}
+    assert scene.loop.state.learned[learned] == 2.0
+    goes_on(scene, 40, a=3.0)
+    assert scene.loop.state.learned[learned] == 3.0, "once it shows, it counts"
+    scene.live.cancel(0)
+    scene.at(scene.second + 20)
+    assert not [name for name in scene.loop.state.learned if name.startswith("company of")], "it has ended"
+    sound(scene)
