@@ -88,10 +88,12 @@ def test_an_agent_that_is_cut_off_ends_its_jobs_and_comes_back(tmp_path: Path) -
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(tmp_path: Path, workers: int) -> None:
     with ClusterAtWork(tmp_path, machines="2xv100:1", policy="fifo") as cluster:
-        cluster.submit(cluster.job("hit", steps=30, save_every=5, workers=workers))
+        cluster.submit(cluster.job("hit", steps=200, save_every=5, workers=workers))
         cluster.until("it is past a checkpoint", lambda jobs: jobs["hit"]["steps_done"] > 7)
         cluster.harmed.add("hit")
         os.kill(cluster.workers_of("hit")[-1], signal.SIGKILL)
+        cluster.until("it is told", lambda jobs: jobs["hit"]["failures"] == 1)
+        cluster.hurry("hit")
         jobs = cluster.until_all_ended()
         assert (jobs["hit"]["starts"], jobs["hit"]["failures"]) == (2, 1)
 

@@ -32,6 +32,22 @@ def test_a_job_that_does_its_work_ends_with_0(node: Node) -> None:
     assert not node.supervisor.running()
 
 
+def test_a_folder_that_another_agent_of_the_gang_has_just_made_is_taken(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, make = tmp_path / "saved", Path.mkdir
+
+    def after_somebody_else(path: Path, *about: int, **more: bool) -> None:
+        if path == saved and not saved.exists():
+            os.mkdir(saved)
+        make(path, *about, **more)
+
+    monkeypatch.setattr(Path, "mkdir", after_somebody_else)
+    launch = replace(order("print('done')"), checkpoints=str(saved))
+    node.launch(launch)
+    assert node.ended(launch).code == 0
+
+
 def test_workers_know_their_place_in_the_gang(node: Node, tmp_path: Path) -> None:
     gang = replace(
         order(SHOW, ranks=2, job=7, generation=3, environment={"LR": "0.1", "RANK": "99"}),

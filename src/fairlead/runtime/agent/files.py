@@ -13,7 +13,7 @@ from typing import Any
 def make_folder(path: Path, mode: int) -> None:
     """With that mode, whatever the umask; one that is there already is left as it is."""
     if not path.is_dir():
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=True)  # somebody else may just have made it
         os.chmod(path, mode)
 
 

@@ -118,8 +118,9 @@ class Starter:
     def _places(self, launch: Launch, directory: Path) -> tuple[str, Path]:
         """Where it runs, and where its checkpoints go."""
         checkpoints = Path(launch.checkpoints) if launch.checkpoints else directory.parent / "checkpoints"
-        if not checkpoints.is_dir():
-            checkpoints.mkdir(mode=0o700, parents=True)
+        # All nodes may see it: the agents of a gang come to it in the same moment, and each sees to it that it is there and given.
+        checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._is_given(checkpoints):
             self._give(checkpoints)
         if launch.task.directory:
             return launch.task.directory, checkpoints
@@ -189,6 +190,9 @@ class Starter:
 
     def _folder(self, path: Path) -> None:
         make_folder(path, self._settings.folder_mode)
+
+    def _is_given(self, path: Path) -> bool:
+        return self._settings.user is None or path.lstat().st_uid == self._settings.user.number
 
     def _give(self, path: Path) -> None:
         if self._settings.user is not None and os.geteuid() == 0:
