@@ -16,12 +16,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.engine.state import State
 from fairlead.journals.opening import read_journal
@@ -243,13 +244,13 @@ class ClusterAtWork:
         for name in [name for name, phase in phases.items() if phase == "finished" and name in self._about]:
             ranks = [str(rank) for rank in range(self._workers[name])] if self._workers[name] > 1 else [""]
             self._check_steps(name, [self.steps_of(name, rank) for rank in ranks])
-        said = self.ask("GET", "/v1/digest")["digest"]
+        said = self.ask("GET", "/v1/digest")
         os.kill(self.plane, signal.SIGTERM)
         assert self.plane_ended() == 0, self._logs()
         events = list(read_journal(self._journal))
         assert check_events(events, real=True).digest() == State.replay(events).digest()
-        last = [State.replay(events[:count]).digest() for count in range(len(events) - 3, len(events) + 1)]
-        assert said in last, events[-4:]  # something may have come in after it was asked
+        # A round may have been decided after it was asked: it is a state of that second that it told.
+        assert said["digest"] in digests_at(events, said["second"]), (said, events[-4:])
 
     def _check_steps(self, name: str, by_rank: list[list[int]]) -> None:
         about = self._about[name]
@@ -279,6 +280,18 @@ class ClusterAtWork:
             for pid in self.workers_of(name):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def digests_at(events: Iterable[ev.Event], second: float) -> list[str]:
+    """Of the states that a journal leads to, those of a second: of each moment when its last event had come in."""
+    stream = iter(events)
+    state = State.replay([next(stream)])
+    found = [state.digest()] if state.time == second else []
+    for event in stream:
+        state.apply(event)
+        if state.time == second:
+            found.append(state.digest())
+    return found
 
 
 def wait_for(reached: Callable[[], bool], what: str, logs: Callable[[], str] = str) -> None:

@@ -83,7 +83,10 @@ def test_others_jobs_are_not_there():
         assert (await who("ann").get("/v1/jobs/mine")).json()["number"] == 0, "hers, though a younger one has that name"
         assert (await who("root").get("/v1/jobs/mine")).json()["number"] == 1
         assert (await bob.get("/v1/digest")).status_code == 403
-        assert (await who("root").get("/v1/digest")).json() == {"digest": plane.loop.state.digest()}
+        assert (await who("root").get("/v1/digest")).json() == {
+            "digest": plane.loop.state.digest(),
+            "second": plane.loop.state.time,
+        }
 
     with_plane(scene)
 

@@ -118,7 +118,7 @@ class Starter:
     def _places(self, launch: Launch, directory: Path) -> tuple[str, Path]:
         """Where it runs, and where its checkpoints go."""
         checkpoints = Path(launch.checkpoints) if launch.checkpoints else directory.parent / "checkpoints"
-        # All nodes may see it: the agents of a gang come to it in the same moment, and each sees to it that it is there and given.
+        # The agents of a gang may come to it in the same moment: each makes sure that it is there, and given.
         checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self._is_given(checkpoints):
             self._give(checkpoints)

@@ -141,8 +141,13 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
     @app.get("/v1/digest", responses={403: {}})
     async def digest(who: Annotated[Bearer, Depends(admin)]) -> dict[str, Any]:
-        """A fingerprint of the state: a replay of the journal gives the same."""
-        return {"digest": await read(lambda: plane.loop.state.digest())}
+        """A fingerprint of the state, and the second of its last event: a replay of the journal up to there gives the same."""
+
+        def told() -> dict[str, Any]:
+            return {"digest": plane.loop.state.digest(), "second": plane.loop.state.time}
+
+        found: dict[str, Any] = await read(told)
+        return found
 
     @app.post("/v1/jobs", status_code=201)
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
