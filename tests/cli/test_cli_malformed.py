@@ -140,6 +140,19 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
     "a round of no length": ({}, (*SIMULATE, "--round", "0"), ("--round", "0.0", "seconds")),
     "an outage of a node that is not there": ({}, (*SIMULATE, "--outage", "7:1:2"), ("--outage", "7:1:2")),
     "jobs to measure that are none": ({}, (*SIMULATE, "--measure", "ten"), ("--measure", "'ten'", "50:150")),
+    "jobs to measure from the last to the first": ({}, (*SIMULATE, "--measure", "9:3"), ("--measure", "'9:3'", "first < last")),
+    "no job to measure": ({}, ("compare", "--measure", "3:3"), ("--measure", "'3:3'", "first < last")),
+    "nodes that are repaired never": ({}, ("compare", "--mtbf", "100", "--mttr", "inf"), ("--mttr", "inf", "finite")),
+    "a scheduler that is compared with itself": (
+        {},
+        ("compare", "--policies", "fifo,las,fifo"),
+        ("'scheduler' is 'fifo'", "each scheduler once"),
+    ),
+    "two schedulers of one name": (
+        {"s.yaml": "policy: fifo\nplacement: spread\n"},
+        ("compare", "--policies", "fifo", "--config", "s.yaml"),
+        ("'scheduler' is 'fifo'", "another name", "name: "),
+    ),
     "seeds that are none": ({}, ("compare", "--seeds", "one"), ("--seeds", "'one'")),
     "half a gang to keep": (
         {"jobs.csv": NATIVE},

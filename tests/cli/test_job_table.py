@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fairlead.cli.job_table import job_table, told
+from fairlead.cli.job_table import done, job_table, told
 
 RUNS: dict[str, Any] = {
     "number": 7,
@@ -82,3 +82,21 @@ def test_who_does_not_run_has_no_speed_and_namesakes_are_told_by_number():
     assert "rate" not in ended
     assert ended["same name before"] == "number 3, 5"
     assert "same name before" not in dict(told({**RUNS, "earlier": []}))
+
+
+@pytest.mark.parametrize(
+    ("phase", "steps_done", "expected"),
+    [
+        ("finished", 400.0, "100 %"),
+        ("finished", 160.0, "40 %"),
+        ("failed", 399.9, "99 %"),
+        ("running", 399.9, "99 %"),
+        ("waiting", 100.0, "25 %"),
+    ],
+)
+def test_only_who_has_done_all_its_steps_is_said_to_have(phase: str, steps_done: float, expected: str):
+    assert done({**WAITS, "phase": phase, "steps_done": steps_done}) == expected
+
+
+def test_who_has_finished_without_saying_how_many_steps_there_are_is_done():
+    assert done({**RUNS, "phase": "finished", "steps_done": None}) == "100 %"

@@ -41,3 +41,37 @@ def test_a_seed_may_be_none_where_its_class_says_so():
     assert checked("seed", None, int | None, lambda *_: "part") is None
     with pytest.raises(InputError, match="whole number from 0"):
         checked("seed", -1, int | None, lambda *_: "part")
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "field"),
+    [
+        (float, True, "limits"),
+        (int, False, "limits"),
+        (float | None, True, "limits"),
+        (tuple[float, ...], [1.0, True], "limits"),
+        (Limits, {"most": 3, "per_hour": True}, "limits.per_hour"),
+        (Mapping[str, Limits], {"ann": {"most": True}}, "limits.ann.most"),
+        (tuple[Limits, ...], [{"most": True}], "limits"),
+    ],
+)
+def test_true_is_no_number_however_deep(hint, value, field):
+    with pytest.raises(InputError, match="a number, not true or false") as told:
+        found(hint, value)
+    assert told.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"), [(bool, 1), (bool, 0), (bool | None, 1.0), (bool, "1"), (tuple[bool, ...], [True, 1])]
+)
+def test_a_number_is_neither_true_nor_false(hint, value):
+    with pytest.raises(InputError, match="expected true or false"):
+        found(hint, value)
+
+
+def test_what_is_meant_is_taken():
+    assert found(bool, True) is True
+    assert found(float, 1) == 1.0
+    assert found(float, "1e3") == 1000.0, "YAML takes this for a text"
+    assert found(Mapping[str, float], {"a": 1}) == {"a": 1.0}
+    assert found(bool | float, True) is True

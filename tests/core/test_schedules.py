@@ -102,6 +102,8 @@ def test_who_departs_from_its_schedule_is_flagged_with_how():
     assert told(340.0, (8, 0.0)) == told(0.0) == told(1000.0, (8, 0.0), (32, 330.0)) == ""
     assert told(360.0, (8, 0.0)) == "its batch size is not yet 32 after 36% of its steps, as its schedule has it"
     assert told(999.0) == "its batch size is not yet 32 after 100% of its steps, as its schedule has it"
+    assert departure(PLAN, 1000.0, (), 500.0, ended=True) == "its batch size never became 32, as its schedule has it"
+    assert departure(PLAN, 1000.0, (), 300.0, ended=True) == "", "it ended before that was due"
     assert told(500.0, (8, 0.0), (32, 450.0)) == "its batch size became 32 after 45% of its steps, and 30% by its schedule"
     assert told(500.0, (8, 0.0), (16, 300.0)) == "its batch size became 16 where its schedule has 32"
     assert told(500.0, (8, 0.0), (32, 300.0), (64, 900.0)) == "its batch size became 64 behind the last of its schedule"
@@ -124,7 +126,7 @@ def test_a_job_that_misdeclares_its_schedule_runs_to_its_end_and_is_flagged():
     assert run.record.jobs.exclusive_s.tolist() == pytest.approx([300 + 350, 500 + 250, 1000, 300 + 700 / 1.5])
     flags = {run.state.job_of[number].name: flags for number, flags in run.state.flags().items()}
     assert set(flags) == {"late", "never", "other"}
-    assert "not yet 32 after 100% of its steps" in flags["never"][0]
+    assert flags["never"] == ("declared a schedule, and its batch size never became 32, as its schedule has it",)
 
 
 def test_generated_jobs_of_mode_expert_declare_what_they_do():

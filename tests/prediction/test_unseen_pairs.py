@@ -68,7 +68,7 @@ def test_errors_count_a_pair_of_likes_once():
 def test_slowdowns_of_ten_families_that_met_nobody_before_are_told(name, least):
     """One configuration of each of ten families, none of which is in a set that slowdowns were fitted to."""
     about, rows = measured(name)
-    found = profiles_of(measured("h200"), [(about, rows)], name)
+    found = profiles_of(measured("h200"), {name: (about, rows)}, "h200")
     ((sharing, pairs),) = found.pairs.items()
     fitted_to = {each for one in paired_sets("h200") for row in measured(one)[1] for each in row.get("pair", ())}
     names = {each for pair in pairs for each in pair}

@@ -77,6 +77,16 @@ def test_a_table_is_made_of_what_is_whole(tmp_path, field: str):
         assert refused.field == field
 
 
+def test_who_was_measured_in_pairs_and_not_alone_is_told_by_the_file_of_pairs(tmp_path):
+    alone = written(tmp_path / "alone.jsonl", {"name": "a", "family": "f", **ALONE}, about={"device": "NVIDIA H200"})
+    words = ["profile", "table", "--out", str(tmp_path / "out.csv"), "--alone", str(alone), "--pairs"]
+    refused = CliRunner().invoke(app, [*words, str(pairs(tmp_path, PAIR))]).exception
+    assert isinstance(refused, InputError)
+    assert refused.source == str(tmp_path / "pairs.jsonl")
+    assert (refused.field, refused.value) == ("pair", "b")
+    assert str(alone) in refused.expected, "where it is missing"
+
+
 def test_a_device_is_called_by_words(tmp_path):
     with pytest.raises(InputError, match="device"):
         read_results(written(tmp_path / "alone.jsonl", about={"device": 5}))

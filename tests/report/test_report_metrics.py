@@ -88,7 +88,7 @@ def test_measure_is_read_as_a_slice(text, slice_):
     assert measure_from("5:")[1] > 10**9
 
 
-@pytest.mark.parametrize("text", ["", "50", "a:b", "-5:3", "1:2:3"])
+@pytest.mark.parametrize("text", ["", "50", "a:b", "-5:3", "1:2:3", "5:2", "5:5", ":0"])
 def test_a_bad_measure_is_named(text):
     with pytest.raises(InputError, match="--measure"):
         measure_from(text)
@@ -96,7 +96,14 @@ def test_a_bad_measure_is_named(text):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"jct_from": "end"}, {"contention": "max"}, {"makespan_from": "one"}, {"unfair_above": 0}, {"measure": (5, 2)}],
+    [
+        {"jct_from": "end"},
+        {"contention": "max"},
+        {"makespan_from": "one"},
+        {"unfair_above": 0},
+        {"measure": (5, 2)},
+        {"measure": (5, 5)},
+    ],
 )
 def test_a_bad_option_names_its_field(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):

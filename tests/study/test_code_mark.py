@@ -6,10 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import fairlead
-from fairlead.study.reproduce.code import code_mark, digest_of
+from fairlead.study.reproduce.code import code_mark, digest_of, versions
 
 SWEEP = "schedulers: [las]\nover: {load: [8]}\njobs: 5\ncluster: 8xv100:4\n"
 RUN = """
@@ -55,3 +56,8 @@ def test_names_and_contents_count_and_what_python_makes_of_them_does_not(tmp_pat
 
 def test_the_version_is_told():
     assert code_mark().startswith(f"{fairlead.__version__} ")
+
+
+def test_the_solvers_version_counts():
+    assert f"highspy={version('highspy')}" in versions()
+    assert set(code_mark().split()) > set(versions())

@@ -103,6 +103,13 @@ def finished(second: float, job: int) -> ev.JobsFinished:
     return ev.JobsFinished(second, np.array([job]), numbers(second))
 
 
+def test_batch_sizes_of_a_schedule_need_no_rates_when_the_days_are_simulated_again() -> None:
+    schedule = ((8, 0.5), (64, 0.5))
+    job = Job("grows", kind="m (batch size 8)", steps=100.0, mode="expert", schedule=schedule)
+    world, _ = outside(real_run(launched(2.0, 0, 0), told(4.0, 0, 20.0, 10.0), finished(12.0, 0), jobs=[job]))
+    assert again(world, SchedulerConfig(Part("las"))).record.jobs.phase.tolist() == [int(Phase.FINISHED)]
+
+
 def test_work_rates_and_costs_are_as_they_turned_out() -> None:
     events = real_run(
         launched(2.0, 0, 0),

@@ -87,6 +87,17 @@ def test_settings_and_rates_make_the_key(tmp_path):
     assert key_of(replace(run), World()) == key_of(run, World())
 
 
+def test_a_trace_beside_the_rates_makes_the_key_too(tmp_path):
+    keys = set()
+    for name, jobs in (("one", "some"), ("two", "others"), ("three", "")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rates.csv").write_text("kind,workers,type,steps_per_s\nA,1,v100,2\n")
+        if jobs:
+            (tmp_path / name / "max_min_fairness.trace").write_text(jobs)
+        keys.add(key_of(Run("fifo", TINY.cluster, Jobs(trace="max_min_fairness.trace")), World(tmp_path / name / "rates.csv")))
+    assert len(keys) == 3
+
+
 @dataclass(frozen=True)
 class Broken:
     why: str

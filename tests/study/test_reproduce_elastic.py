@@ -60,10 +60,15 @@ def test_without_pollux_tables_the_mend_is_told():
 
 
 def test_other_tables_of_pollux_are_another_world(public_data, tmp_path):
+    (tmp_path / "expected").symlink_to(public_data / ".." / "expected")
+    here = tmp_path / "data"
+    here.mkdir()
     for name in ("philly", "pollux"):
-        (tmp_path / name).symlink_to(public_data / name)
-    same = PublicTraces(data=tmp_path).mark
-    assert same == PublicTraces(data=public_data).mark
+        (here / name).symlink_to(public_data / name)
+    without_tiresias = PublicTraces(data=here).mark
+    (here / "tiresias").symlink_to(public_data / "tiresias")
+    same = PublicTraces(data=here).mark
+    assert same == PublicTraces(data=public_data).mark != without_tiresias
     other = tmp_path / "other"
     (other / "pollux").mkdir(parents=True)
     (other / "philly").symlink_to(public_data / "philly")

@@ -12,7 +12,7 @@ from fairlead.backends.faults import Outage
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError, JournalError
-from fairlead.core.job import Job, Phase
+from fairlead.core.job import TIMED, Job, Phase
 from fairlead.engine.journal import JsonlJournal, MemoryJournal, opening
 from fairlead.report.metrics import summarize
 from fairlead.study.inputs import TraceFile, known_formats, table_for, used_rates
@@ -163,6 +163,28 @@ def test_a_gang_size_that_no_table_has_is_told_with_the_way_out():
         table_for(trace, TWO, table)
     filled = table_for(trace, TWO, table, fill=True)
     assert filled.alone[filled.row("m", 3), 0] > 1.9
+
+
+def test_a_schedule_with_a_batch_size_that_no_table_has_is_told_before_anything_runs():
+    kind = "m (batch size 8)"
+    rates = {(kind, 1): (1.0,), (kind, 2): (1.9,), ("m (batch size 16)", 1): (0.6,), ("m (batch size 32)", 1): (0.0,)}
+    table = table_of(("v100",), rates)
+
+    def planned(*schedule: tuple[int, float], workers: int = 1, kind: str = kind) -> Trace:
+        return Trace.of([Job("a", 0.0, 10.0, kind, workers=workers, mode="expert", schedule=schedule)])
+
+    assert table_for(planned((8, 0.5), (16, 0.5)), TWO, table).types == ("v100",)
+    for size in (32, 64):  # one that does not run there, and one that nobody knows
+        with pytest.raises(
+            InputError,
+            match=rf"job 'a': field 'schedule' is 'm \(batch size {size}\)': expected batch sizes at which 'm' with 1",
+        ):
+            table_for(planned((8, 0.5), (size, 0.5)), TWO, table)
+    with pytest.raises(InputError, match="with 2 workers has a throughput"):
+        table_for(planned((8, 0.5), (16, 0.5), workers=2), TWO, table)
+    filled = table_for(planned((8, 0.5), (16, 0.5), workers=2), TWO, table, fill=True)
+    assert filled.alone[filled.row("m (batch size 16)", 2), 0] > 0.6
+    table_for(planned((8, 0.5), (64, 0.5), kind=TIMED), TWO, None)  # seconds are the same at any batch size
 
 
 def test_a_cluster_type_that_the_table_lacks_is_told():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -135,6 +136,7 @@ def compare(
         raise InputError("--policies", "at least one policy", field="policies", value=policies)
     for scheduler in schedulers:
         scheduler.build(None)
+    _tell_apart(schedulers)
     table = read_table(throughputs)
     rates = _numbers("--loads", loads) if loads else [None if trace is not None else 6.0]
     generator = opt.generator_of(jobs, 6.0, workers)
@@ -193,6 +195,16 @@ def compare(
             note(f"report: {write_report(records, report, metrics, title='Fairlead: schedulers compared')}")
         if png is not None:
             note(f"plots: {', '.join(str(p) for p in write_figures(records, png, metrics))}")
+
+
+def _tell_apart(schedulers: Sequence[SchedulerConfig]) -> None:
+    """Rows and curves are called by the schedulers' labels, so that two of one label could not be told from each other."""
+    seen: dict[str, SchedulerConfig] = {}
+    for scheduler in schedulers:
+        first = seen.setdefault(scheduler.label, scheduler)
+        if first is not scheduler:
+            wanted = "each scheduler once" if first == scheduler else "another name for one of the two (`name: …` in its file)"
+            raise InputError("compare", wanted, field="scheduler", value=scheduler.label)
 
 
 def _table(arms: list[Aggregate], title: str) -> Table:

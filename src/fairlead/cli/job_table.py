@@ -73,10 +73,11 @@ def job_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = Fa
 
 def done(job: Mapping[str, Any]) -> str:
     """Which part of its steps it has done, or how many where nobody knows of how many."""
+    if job["steps_known"]:
+        whole = job["steps_done"] >= job["steps"]  # who has ended a little before is not done
+        return "100 %" if whole else f"{min(99.0, 100 * job['steps_done'] / job['steps']):.0f} %"
     if job["phase"] == "finished":
         return "100 %"
-    if job["steps_known"]:
-        return f"{100 * job['steps_done'] / job['steps']:.0f} %"
     return f"step {job['steps_done']:,.0f}"
 
 

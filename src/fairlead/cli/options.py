@@ -222,8 +222,10 @@ def faults_of(outages: Sequence[str] | None, mtbf: float, mttr: float, cluster: 
             wanted = f"a node from 0 to {len(cluster.nodes) - 1} and from < to, at most {LONGEST_S:g} s"
             raise InputError("--outage", wanted, field="outage", value=text)
         given.append(outage)
-    if mtbf > 0 and not mttr > 0:
-        raise InputError("--mttr", "seconds above 0 where --mtbf is given", field="mttr", value=mttr)
+    if not mtbf < math.inf:
+        raise InputError("--mtbf", "a finite number of seconds; 0: nodes do not fail", field="mtbf", value=mtbf)
+    if mtbf > 0 and not 0 < mttr < math.inf:
+        raise InputError("--mttr", "a finite number of seconds above 0 where --mtbf is given", field="mttr", value=mttr)
     return Faults(tuple(given), mtbf, mttr)
 
 

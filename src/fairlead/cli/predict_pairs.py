@@ -43,7 +43,7 @@ def side_by_side(
         raise InputError("predict pairs", f"a learner whose library is installed; {offered}", field="learner", value=learner)
     about, rows = read_pairs(path)
     predictor, known = predictor_of(with_), profiles(SHIPPED)
-    sharing, together = next(iter(profiles_of(measured(SHIPPED), [(about, rows)], path).pairs.items()))
+    sharing, together = next(iter(profiles_of(measured(SHIPPED), {path: (about, rows)}, SHIPPED).pairs.items()))
     if sharing not in predictor.slowdown:
         raise InputError(
             path, f"a way of sharing that was measured: {near_or_all(sharing, predictor.slowdown)}", field="sharing"

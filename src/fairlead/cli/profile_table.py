@@ -70,4 +70,4 @@ def _known(alone: Path | None, pairs: list[Path], shipped: str) -> list[Profiles
         raise InputError(
             "profile table", "--alone FILE beside --pairs: speeds are of one host", field="pairs", value=str(pairs[0])
         )
-    return [profiles_of(read_results(alone), [read_pairs(path) for path in pairs], alone)]
+    return [profiles_of(read_results(alone), {path: read_pairs(path) for path in pairs}, alone)]

@@ -33,9 +33,33 @@ def checked(name: str, value: Any, hint: Any, source: Callable[..., str]) -> Any
             wanted, there = f"a known field ({near_or_all(inside[-1], _fields(hint, len(inside) - 1))})", None
         path = (name, *inside)
         raise InputError(source(*path), wanted, field=".".join(path), value=there) from error
+    if (strange := _taken_for_another(value, found)) is not None:
+        inside, there, wanted = strange
+        path = (name, *inside)
+        raise InputError(source(*path), wanted, field=".".join(path), value=there)
     if name == "seed" and found is not None and not 0 <= found <= LARGEST_SEED:
         raise InputError(source(name), f"a whole number from 0 to {LARGEST_SEED}", field=name, value=value)
     return found
+
+
+def _taken_for_another(value: Any, found: Any) -> tuple[list[str], Any, str] | None:
+    """Where a number was made of a yes or no, or the other way round: the field, what stands there, and what is wanted. Who
+    writes `true` for a number has mistaken the parameter for another."""
+    if isinstance(value, bool) is not isinstance(found, bool):
+        return [], value, "true or false" if isinstance(found, bool) else "a number, not true or false"
+    if isinstance(value, Mapping):
+        fields = (
+            found.values() if isinstance(found, Mapping) else [getattr(found, str(name), one) for name, one in value.items()]
+        )
+        for (name, one), other in zip(value.items(), fields):
+            if (strange := _taken_for_another(one, other)) is not None:
+                inside, there, wanted = strange
+                return [str(name), *inside], there, wanted
+    elif isinstance(value, list | tuple) and isinstance(found, list | tuple):
+        each = (_taken_for_another(one, other) for one, other in zip(value, found))
+        if (strange := next(filter(None, each), None)) is not None:
+            return [], value, strange[2]
+    return None
 
 
 def _inside(value: Any, loc: tuple[int | str, ...], kind: str) -> tuple[list[str], Any]:

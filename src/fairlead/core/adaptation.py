@@ -67,8 +67,9 @@ class Adaptations:
         return cls(regimes, looks, data["changes"])
 
 
-def flags_of(job: Job, regimes: Sequence[Regime], overran: bool, done: float = 0.0) -> tuple[str, ...]:
-    """What a job that has `done` some of its steps does that its owner did not declare; it is scheduled like any other."""
+def flags_of(job: Job, regimes: Sequence[Regime], overran: bool, done: float = 0.0, *, ended: bool = False) -> tuple[str, ...]:
+    """What a job that has `done` some of its steps, and maybe has `ended`, does that its owner did not declare; it is
+    scheduled like any other."""
     flags = ["did more steps than it declared"] if overran else []
     sizes = [regime.batch_size for regime in regimes]
     falls = [size for size, before in zip(sizes[1:], sizes) if size < before]
@@ -78,6 +79,6 @@ def flags_of(job: Job, regimes: Sequence[Regime], overran: bool, done: float = 0
         flags.append(f"declared accordion, and had {len(set(sizes))} batch sizes")
     elif job.mode == "gns" and falls:
         flags.append(f"declared gns, and its batch size fell to {falls[0]}")
-    elif job.schedule and (departed := departure(job.schedule, job.steps, regimes, done)):
+    elif job.schedule and (departed := departure(job.schedule, job.steps, regimes, done, ended=ended)):
         flags.append(f"declared a schedule, and {departed}")
     return tuple(flags)

@@ -45,9 +45,10 @@ def foreseen(schedule: Schedule, had: Sequence[int]) -> list[tuple[int, float]]:
     return [*course, *(schedule[at + 1 :] if kept else ())]
 
 
-def departure(schedule: Schedule, steps: float, had: Sequence[tuple[int, float]], done: float) -> str:
+def departure(schedule: Schedule, steps: float, had: Sequence[tuple[int, float]], done: float, *, ended: bool = False) -> str:
     """How a job that has `done` some of its declared `steps` has departed from its schedule, if it has; `had` are the batch
-    sizes that it announced, each with the steps from which on it ran at it."""
+    sizes that it announced, each with the steps from which on it ran at it. Of one that has `ended` nothing is said of how
+    far it was: whoever ends well counts as done, after however few steps."""
     begins = [0.0, *accumulate(share for _, share in schedule)]
     for place, (size, begun) in enumerate(had):
         if place >= len(schedule):
@@ -60,5 +61,7 @@ def departure(schedule: Schedule, steps: float, had: Sequence[tuple[int, float]]
             )
     due = max(len(had), 1)
     if due < len(schedule) and done / steps - begins[due] > LATE:
+        if ended:
+            return f"its batch size never became {schedule[due][0]}, as its schedule has it"
         return f"its batch size is not yet {schedule[due][0]} after {done / steps:.0%} of its steps, as its schedule has it"
     return ""

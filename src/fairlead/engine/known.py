@@ -160,9 +160,10 @@ class Known:
         everybody = self.everybody()
         planned = {number for number, job in self.job_of.items() if job.schedule}
         suspects = {*everybody.number[everybody.overran].tolist(), *self.adaptations.regimes, *planned}
-        over, done = (dict(zip(everybody.number.tolist(), c.tolist())) for c in (everybody.overran, everybody.steps_done))
+        columns = (everybody.overran, everybody.steps_done, everybody.phase > Phase.RUNNING)
+        over, done, ended = (dict(zip(everybody.number.tolist(), column.tolist())) for column in columns)
         regimes = self.adaptations.regimes
-        found = {n: flags_of(self.job_of[n], regimes.get(n, ()), over[n], done[n]) for n in sorted(suspects)}
+        found = {n: flags_of(self.job_of[n], regimes.get(n, ()), over[n], done[n], ended=ended[n]) for n in sorted(suspects)}
         return {number: flags for number, flags in found.items() if flags}
 
     @property

@@ -66,16 +66,16 @@ def profiles(device: str = "h200", span: Span = Span.UTILIZATION) -> Profiles:
     if device not in devices():
         expected = f"a device whose profiles ship ({near_or_all(device, devices())})"
         raise InputError("profiles", expected, field="device", value=device)
-    return profiles_of(
-        measured(device), [measured(name) for name in paired_sets(device, span)], device, _multiprocessors(device)
-    )
+    pairs = {name: measured(name) for name in paired_sets(device, span)}
+    return profiles_of(measured(device), pairs, device, _multiprocessors(device))
 
 
 def profiles_of(
-    alone: Measurements, pairs: Sequence[Measurements], source: object, active: Mapping[str, float] | None = None
+    alone: Measurements, pairs: Mapping[Any, Measurements], source: object, active: Mapping[str, float] | None = None
 ) -> Profiles:
-    """Of configurations by themselves and of files of pairs; `active` is how many multiprocessors each keeps busy, where that
-    was asked. Of what was measured without NVML, as on a CPU, nothing is known that a scheduler could use."""
+    """Of configurations by themselves, which `source` has, and of pairs by the files that have them; `active` is how many
+    multiprocessors each keeps busy, where that was asked. Of what was measured without NVML, as on a CPU, nothing
+    is known that a scheduler could use."""
     about, found = alone
     rows = [one for one in found if "problem" not in one]
     lacking = next((name for name in TOLD_ALONE for one in rows if name not in one), None if rows else TOLD_ALONE[0])
@@ -94,10 +94,10 @@ def profiles_of(
         for one in rows
     }
     together: dict[str, dict[tuple[str, str], tuple[float, float]]] = {}
-    for of, both in pairs:
+    for where, (of, both) in pairs.items():
         strange = next((name for row in both for name in row.get("pair", ()) if name not in known), None)
         if strange is not None:
-            raise InputError(source, "each of a pair measured alone too", field="pair", value=strange)
+            raise InputError(where, f"each of a pair measured alone too, in {source}", field="pair", value=strange)
         together.setdefault(of["sharing"], {}).update(slowdowns(both, known))
     return Profiles(about.get("device", "cpu"), known, together)
 

@@ -40,10 +40,10 @@ class MetricOptions:
             value = getattr(self, name)
             if value not in get_args(choices):
                 raise InputError("metric options", " or ".join(get_args(choices)), field=name, value=value)
-        if not self.unfair_above > 0:
-            raise InputError("metric options", "a number above 0", field="unfair_above", value=self.unfair_above)
-        if self.measure is not None and not 0 <= self.measure[0] <= self.measure[1]:
-            raise InputError("metric options", "first ≤ last, from 0 on", field="measure", value=self.measure)
+        if not 0 < self.unfair_above < math.inf:
+            raise InputError("metric options", "a finite number above 0", field="unfair_above", value=self.unfair_above)
+        if self.measure is not None and not 0 <= self.measure[0] < self.measure[1]:
+            raise InputError("metric options", "first < last, from 0 on", field="measure", value=self.measure)
 
 
 DEFAULTS = MetricOptions()
@@ -54,7 +54,10 @@ def measure_from(text: str) -> tuple[int, int]:
     first, colon, last = (part.strip() for part in text.partition(":"))
     if not colon or not (first or "0").isdecimal() or not (last or "0").isdecimal():
         raise InputError("--measure", "first:last by submission order, as in '50:150'", field="measure", value=text)
-    return int(first or 0), int(last) if last else sys.maxsize
+    begin, end = int(first or 0), int(last) if last else sys.maxsize
+    if not begin < end:
+        raise InputError("--measure", "first:last, and first < last, as in '50:150'", field="measure", value=text)
+    return begin, end
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,8 +70,8 @@ def table_for(trace: Trace, cluster: Cluster, table: ThroughputTable | None, *, 
     """The true rates for a trace on a cluster: the given table, or that of the applications that jobs train, or the bundled
     catalogue where jobs have kinds.
 
-    Every job's (kind, workers) is looked up here, so that a run cannot stop half-way for a missing rate. `fill` models gang
-    sizes that the table lacks from those it has.
+    Every job's (kind, workers) is looked up here, so that a run cannot stop half-way for a missing rate; the same at batch
+    sizes that it will have or that its owner has planned. `fill` models gang sizes that the table lacks from those it has.
     """
     if table is None and trace.natures:
         table = table_of(trace, cluster)
@@ -79,18 +79,17 @@ def table_for(trace: Trace, cluster: Cluster, table: ThroughputTable | None, *, 
         timed = all(job.kind == TIMED for job in trace.jobs)
         table = ThroughputTable.timed(cluster.type_names) if timed else catalogue()
     needed = dict.fromkeys((job.kind, job.workers) for job in trace.jobs if job.kind != TIMED)
-    regimes = {job: _kinds_of_regimes(job, trace.natures.get(job.name)) for job in trace.jobs} if trace.natures else {}
+    later = [one for job in trace.jobs for one in _later(job, trace.natures.get(job.name))]
     if fill:
-        later = [(kind, job.workers) for job, kinds in regimes.items() for kind in kinds if kind in table.kinds]
-        table = fill_workers(table, (*needed, *later))
+        table = fill_workers(table, (*needed, *((kind, job.workers) for job, _, kind in later if kind in table.kinds)))
     for kind, workers in needed:
         if (kind, workers) not in table.row_of:
             _explain_missing(trace, table, kind, workers)
     if len(table.keys) == 1:  # durations alone run anywhere
         return ThroughputTable.timed(cluster.type_names)
     table = table.for_types(cluster.type_names)
-    for job, kinds in regimes.items():
-        _check_regimes(trace, table, job, kinds)
+    for one in later:
+        _check_later(trace, table, *one)
     return table
 
 
@@ -140,19 +139,22 @@ def _alone(job: Job, type_: int, table: ThroughputTable, cluster: Cluster) -> St
     return Standing(0.0, cluster.type_names[type_], job.workers, per_node, 0, rate, own, cpus, memory)
 
 
-def _kinds_of_regimes(job: Job, nature: Nature | None) -> tuple[str, ...]:
-    sizes = nature.batch_sizes if isinstance(nature, Regimes) else ()
-    return tuple(kind_of(model_of(job.kind), size) for size in sizes)
+def _later(job: Job, nature: Nature | None) -> Iterator[tuple[Job, str, str]]:
+    """What a job will be, and what its owner says that it will be: the job, the field that says so, and a kind. Seconds are
+    the same at any batch size."""
+    for size in nature.batch_sizes if isinstance(nature, Regimes) else ():
+        yield job, "regimes", kind_of(model_of(job.kind), size)
+    for size in dict.fromkeys(size for size, _ in job.schedule) if job.kind != TIMED else ():
+        yield job, "schedule", kind_of(model_of(job.kind), size)
 
 
-def _check_regimes(trace: Trace, table: ThroughputTable, job: Job, kinds: Iterable[str]) -> None:
+def _check_later(trace: Trace, table: ThroughputTable, job: Job, field: str, kind: str) -> None:
     """At every batch size that a job will have, it runs wherever it does at its first."""
     first = table.alone[table.row(job.kind, job.workers)] > 0
-    for kind in kinds:
-        row = table.row_of.get((kind, job.workers))
-        if row is None or (first & (table.alone[row] <= 0)).any():
-            expected = f"batch sizes at which {model_of(job.kind)!r} with {job.workers} workers has a throughput"
-            raise InputError(f"{trace.name}, job {job.name!r}", expected, field="regimes", value=kind)
+    row = table.row_of.get((kind, job.workers))
+    if row is None or (first & (table.alone[row] <= 0)).any():
+        expected = f"batch sizes at which {model_of(job.kind)!r} with {job.workers} workers has a throughput"
+        raise InputError(f"{trace.name}, job {job.name!r}", expected, field=field, value=kind)
 
 
 def _run_time(table: ThroughputTable) -> RunTime:

@@ -6,8 +6,9 @@ In hindsight much is known that nobody knew then. A job that finished has done s
 made it do again included. Who was cancelled leaves at the same second. Who failed fails after the same time of running, as if
 it had that limit. A job that never told of its steps counts in seconds, as long as it ran.
 
-What is left out: metrics that jobs reported and switches of the scheduler, which followed from decisions; how jobs slow each
-other down on one accelerator; saves of jobs' own accord, so that an outage takes them back to their last start."""
+What is left out: metrics that jobs reported, and with their batch sizes the schedules of those, which nobody would keep;
+switches of the scheduler, which followed from decisions; how jobs slow each other down on one accelerator; saves of jobs' own
+accord, so that an outage takes them back to their last start."""
 
 from __future__ import annotations
 
@@ -141,7 +142,7 @@ def _in_hindsight(seen: Watched, number: int, fastest: Mapping[Key, float]) -> J
     """A job with the work that it turned out to have."""
     state = seen.state
     job, a = state.job_of[number], state.store.arrays
-    job = replace(job, submitted_s=float(a["submitted_s"][number]), command="")
+    job = replace(job, submitted_s=float(a["submitted_s"][number]), command="", schedule=())
     phase, ran_s = Phase(int(a["phase"][number])), float(a["settled_run_s"][number])
     work = seen.work.get(number, job.steps)
     if (job.kind == TIMED or (job.kind, job.workers) in fastest) and work > 0:

@@ -129,6 +129,32 @@ def test_a_command_that_cannot_run_ends_with_the_reason(node: Node, change: dict
     assert why in node.printed(launch)
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "os.rmdir(own); open(own, 'w').close()",
+        "os.rmdir(own); os.symlink('/no/such/place', own)",
+        "os.rmdir(own); os.symlink(own, own)",
+    ],
+)
+def test_a_job_that_spoils_its_own_folder_is_refused_and_others_begin(node: Node, script: str) -> None:
+    spoils = f"import os; own = os.environ['FAIRLEAD_CHECKPOINT_DIR']; {script}"
+    assert node.ended(node.launch(order(spoils))).code == 0
+    with pytest.raises(OrderRefused, match="checkpoints is its own, and no folder"):
+        node.launch(order(generation=2))
+    assert node.ended(node.launch(order(job=8))).code == 0
+
+
+def test_a_job_that_closes_its_own_folder_is_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.ended(node.launch(order()))
+    closed = {str(node.root / "jobs" / str(order().job))}
+    monkeypatch.setattr(os, "access", lambda path, how: str(path) not in closed)  # whoever is root may do everything
+    with pytest.raises(OrderRefused, match="is its own, and closed"):
+        node.launch(order(generation=2))
+    closed.add(str(node.root / "jobs"))
+    node.ended(node.launch(order(generation=2)))  # where nobody could begin it is not the job: the node has its say
+
+
 def test_the_same_launch_again_starts_nothing(node: Node) -> None:
     launch = node.starts(order(FOR_EVER))
     node.launch(launch)

@@ -135,6 +135,19 @@ def test_a_folder_that_cannot_be_made_is_not_the_jobs_fault(tmp_path: Path) -> N
     asyncio.run(scene())
 
 
+def test_what_stands_in_the_place_of_a_jobs_own_folder_is_not_the_nodes_fault(tmp_path: Path) -> None:
+    (tmp_path / "afile").touch()
+
+    async def scene() -> None:
+        async with joined_by_agent(tmp_path / "agent") as there:
+            there.hub.send(0, order(checkpoints=str(tmp_path / "afile")))
+            end = await there.ears.words.get()
+            assert (end.code, end.yielded, end.unable) == (126, False, False)
+            assert "afile is its own, and no folder" in end.why
+
+    asyncio.run(scene())
+
+
 LAST_WORDS = """
 import os, time
 while not os.path.exists({go!r}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from played import Scene
 
 from fairlead.runtime.orders import Ended
@@ -25,4 +26,19 @@ def test_after_its_rest_a_node_rests_again_only_for_a_try_that_came_to_nothing()
     scene.at(60.0)
     assert not scene.loop.state.present.any()
     assert scene.live.resting.of(0).until_s == 60.0 + 60.0
+    scene.check()
+
+
+@pytest.mark.parametrize("code", [1, 126, 127])
+def test_what_is_the_jobs_own_fault_sends_no_node_to_rest(code: int):
+    """Its directory that is not there is status 127, an order that cannot be carried out 126."""
+    scene = Scene("v100:2")
+    scene.join()
+    scene.job("a", steps=100.0, retry_limit=9)
+    for generation in range(1, 6):
+        assert [order.generation for _, order in scene.at(10.0 * generation)] == [generation]
+        scene.live.tell(0, [Ended(0, generation, code, False, 0, 0, "cannot run 'x' in /no/such/place")])
+    scene.at(60.0)
+    assert scene.loop.state.present.all()
+    assert scene.live.resting.of(0) is None
     scene.check()

@@ -49,6 +49,7 @@ class Starter:
     def start(self, launch: Launch, held: Sequence[int]) -> Launched:
         """`held` are the accelerators that other launches are using."""
         self._check(launch)
+        self._check_its_own(launch)
         directory = self._jobs / str(launch.job) / str(launch.generation)
         stubs: list[subprocess.Popen[bytes]] = []
         workers: list[Worker] = []
@@ -115,9 +116,20 @@ class Starter:
             if there:
                 raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {problem}")
 
+    def _check_its_own(self, launch: Launch) -> None:
+        """What earlier launches of a job have put in its way, or closed, would stop it on any node: that is no fault of this
+        one, on which others can begin."""
+        own, usable = self._jobs / str(launch.job), os.W_OK | os.X_OK
+        with faults_of(own):
+            for place in (own, _checkpoints(launch, own)):
+                if os.path.lexists(place) and not place.is_dir():
+                    raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {place} is its own, and no folder")
+            if own.is_dir() and not os.access(own, usable) and os.access(self._jobs, usable):
+                raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {own} is its own, and closed")
+
     def _places(self, launch: Launch, directory: Path) -> tuple[str, Path]:
         """Where it runs, and where its checkpoints go."""
-        checkpoints = Path(launch.checkpoints) if launch.checkpoints else directory.parent / "checkpoints"
+        checkpoints = _checkpoints(launch, directory.parent)
         # The agents of a gang may come to it in the same moment: each makes sure that it is there, and given.
         checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self._is_given(checkpoints):
@@ -197,6 +209,11 @@ class Starter:
     def _give(self, path: Path) -> None:
         if self._settings.user is not None and os.geteuid() == 0:
             os.chown(path, self._settings.user.number, self._settings.user.group, follow_symlinks=False)
+
+
+def _checkpoints(launch: Launch, own: Path) -> Path:
+    """In the folder that all nodes see, or in the job's `own` on this one."""
+    return Path(launch.checkpoints) if launch.checkpoints else own / "checkpoints"
 
 
 def _take_back(stubs: list[subprocess.Popen[bytes]]) -> None:

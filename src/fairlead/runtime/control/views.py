@@ -68,7 +68,7 @@ def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
         record["regimes"] = [{"batch_size": regime.batch_size, "from_steps": regime.from_steps} for regime in regimes]
     if job.schedule:
         record["schedule"] = [{"batch_size": size, "share": share} for size, share in job.schedule]
-    if flags := flags_of(job, regimes, overran, done):
+    if flags := flags_of(job, regimes, overran, done, ended=phase > Phase.RUNNING):
         record["flags"] = list(flags)
     if (failure := state.last_failure.get(number)) is not None:
         where = {"node": node_of(state, failure), "rank": failure.rank, "launch": failure.start}

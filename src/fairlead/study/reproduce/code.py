@@ -1,11 +1,14 @@
-"""Which code answers: a mark that changes when any file of Fairlead, or of a package that plugs something into it, does. More
-changes it than need be, such as a comment; nothing that matters leaves it as it is."""
+"""Which code answers: a mark that changes when any file of Fairlead, or of a package that plugs something into it, does, or
+the version of one that Fairlead needs, such as its solver. More changes it than need be, such as a comment; nothing that
+matters leaves it as it is."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +21,17 @@ def code_mark() -> str:
     """Of the files as they are when it is first asked for."""
     plugged = {module.partition(".")[0] for module in Registry.installed().modules()}
     places = [place for package in sorted({"fairlead", *plugged}) for place in _places(package)]
-    return f"{fairlead.__version__} {digest_of(places)}"
+    return f"{fairlead.__version__} {digest_of(places)} {' '.join(versions())}"
+
+
+def versions() -> Iterator[str]:
+    """Of the packages that Fairlead needs wherever it runs, as they are installed."""
+    try:
+        needed = requires("fairlead") or ()
+    except PackageNotFoundError:  # run from its files
+        return
+    for name in sorted(re.split(r"[^\w.-]", one)[0] for one in needed if "extra ==" not in one):
+        yield f"{name}={version(name)}"
 
 
 def _places(package: str) -> list[Path]:

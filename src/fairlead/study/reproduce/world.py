@@ -15,7 +15,7 @@ from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.tables import read_throughputs
 from fairlead.workloads.trace import Trace
 
-TABLE = "simulation_throughputs.json"
+TABLE, TRACE = "simulation_throughputs.json", ".trace"
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,15 @@ class World:
         return catalogue() if self.throughputs is None else _table(self.throughputs)
 
     @property
-    def mark(self) -> str:
+    def rates_mark(self) -> str:
         """Tells one table from another, whatever the file is called."""
         return "catalogue" if self.throughputs is None else _digest(self.throughputs)
+
+    @property
+    def mark(self) -> str:
+        """Tells one world from another: the table, and the traces that lie beside it."""
+        beside = "" if self.throughputs is None else _traces_in(self.throughputs.parent)
+        return f"{self.rates_mark} {beside}".rstrip()
 
     @property
     def rates_are(self) -> str:
@@ -54,6 +60,15 @@ def _table(path: Path) -> ThroughputTable:
 @lru_cache(maxsize=4)
 def _digest(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        return _content(path)
     except OSError as problem:
         raise InputError(path, f"a throughput table that can be read ({problem.strerror})") from None
+
+
+@lru_cache(maxsize=4)
+def _traces_in(folder: Path) -> str:
+    return " ".join(f"{path.name} {_content(path)}" for path in sorted(folder.glob(f"*{TRACE}")))
+
+
+def _content(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

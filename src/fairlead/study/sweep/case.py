@@ -35,7 +35,7 @@ class JobsAndRates(World):
 
     @property
     def mark(self) -> str:
-        return super().mark if self.trace_file is None else f"{super().mark} {_digest(self.trace_file.path)}"
+        return self.rates_mark if self.trace_file is None else f"{self.rates_mark} {_digest(self.trace_file.path)}"
 
     @property
     def given_table(self) -> ThroughputTable | None:

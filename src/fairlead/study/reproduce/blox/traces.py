@@ -37,6 +37,8 @@ GANGS = (1, 2, 4, 8)
 SPIKE_HOUR = 9
 POLLUX_WORKLOADS = (1, 2, 3, 4, 5, 6, 7, 8)
 
+SIXTY, THEIRS = "tiresias/60_job.csv", "../expected/tiresias/60_job.json"
+
 KINDS = tuple(
     f"{model} (batch size {size})"
     for model, size in (
@@ -78,7 +80,9 @@ class PublicTraces(World):
     def mark(self) -> str:
         if self.data is None:
             return "10 Gb/s"
-        return f"10 Gb/s {_digest(self.data / 'philly' / 'philly.csv')} {_digest_of_folder(self.data / 'pollux')}".rstrip()
+        sixty = [_digest(path) for path in (self.data / SIXTY, self.data / THEIRS) if path.is_file()]
+        philly, pollux = _digest(self.data / "philly" / "philly.csv"), _digest_of_folder(self.data / "pollux")
+        return " ".join(filter(None, ["10 Gb/s", philly, pollux, *sixty]))
 
     @property
     def rates_are(self) -> str:
@@ -108,7 +112,7 @@ class PublicTraces(World):
         return with_loss_curves(trace, seed) if asked.losses else trace
 
     def sixty_jobs(self) -> Trace:
-        return TraceFile(self._path("tiresias/60_job.csv"), "tiresias").read()
+        return TraceFile(self._path(SIXTY), "tiresias").read()
 
     def pollux_jobs(self, workload: int) -> Trace:
         """One of Pollux' eight workloads of 160 jobs, which train the applications that its authors measured."""
@@ -126,7 +130,7 @@ class PublicTraces(World):
     def published(self, schedule: str) -> Mapping[str, Any]:
         """What Tiresias' own simulator made of them on two nodes of four."""
         try:
-            told = orjson.loads(self._path("../expected/tiresias/60_job.json").read_bytes())
+            told = orjson.loads(self._path(THEIRS).read_bytes())
             return next(one for one in told if (one["config"], one["schedule"]) == ("60_job_n2g4_count", schedule))
         except (orjson.JSONDecodeError, StopIteration, TypeError, KeyError):
             raise InputError("60_job.json", f"what Tiresias' simulator says of {schedule}") from None
