@@ -8,14 +8,20 @@ import pytest
 from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import Part
 from fairlead.core.errors import InputError
+from fairlead.policies.shockwave.planner import TOLERANCE
+from fairlead.policies.shockwave.relaxation import LEVELS
 from fairlead.study.reproduce import Reproduction, reproduce
 from fairlead.study.reproduce.findings import Wants
 from fairlead.study.reproduce.shockwave import SHOCKWAVE, AdaptiveJobs
 from fairlead.study.reproduce.shockwave.jobs import Jobs
+from fairlead.study.reproduce.shockwave.overhead import PAPER_GAP, SEARCHED, STRONG, TEXT, Cut
+from fairlead.study.reproduce.shockwave.overhead import made as windows
 from fairlead.study.reproduce.shockwave.replayed import cluster_of, every_so_many, replayed
 from fairlead.study.reproduce.shockwave.runs import SHOCKWAVE as ARM
-from fairlead.study.reproduce.shockwave.runs import noisy
+from fairlead.study.reproduce.shockwave.runs import Run, makespan, noisy, worst_rho
 from fairlead.study.reproduce.shockwave.schedules import made
+from fairlead.study.reproduce.shockwave.windows import drawn
+from fairlead.study.reproduce.store import Store
 from fairlead.study.simulate import Simulation, simulate
 
 
@@ -31,7 +37,7 @@ ON_POLLUX_JOBS = ["fig11", "fig17"]
 
 def test_every_study_is_told_and_none_fails_but_those_whose_jobs_are_not_here(finished):
     given, outcome = finished
-    others = {"fig5", "fig7", "fig8", "fig9", "fig10", "fig13", "fig16"}
+    others = {"fig5", "fig7", "fig8", "fig9", "fig10", "fig12", "fig13", "fig16"}
     assert {study.name for study in given.studies} == others | {*ON_POLLUX_JOBS}
     for study, told in outcome.rows:
         assert (told.verdict == "failed") == (study.name in ON_POLLUX_JOBS), (study.name, told)
@@ -74,6 +80,43 @@ def test_what_is_foreseen_is_nearer_to_the_truth_than_what_is_not(finished):
     told = {row.what: row.ours for study, row in outcome.rows if study.name == "fig5"}
     assert told["error of run times, greedy / restatement"] > 1
     assert told["mean error of regimes' shares"] < 20
+
+
+def test_the_longer_a_plan_is_searched_for_the_nearer_it_is_to_its_bound(finished):
+    """A window in which the load alone counts, and one with a few very long jobs; how long it took is told and not judged."""
+    given, _ = finished
+    kept = Store(given.folder / "cases", given.world)
+    for penalty in (TEXT, STRONG):
+        found = [kept.read(windows(given.scale, 60, penalty, levels)) for levels in SEARCHED]
+        gaps = np.array([each["relative"] for each in found])
+        assert gaps.shape == (6, 2)
+        assert (np.diff(gaps, axis=0) <= 0).all()
+        assert (gaps[0] > 0).all()
+        assert (gaps[-1] < 1e-3).all()
+        assert all(cpu_s > 0 for each in found for cpu_s in each["cpu_s"])
+
+
+def test_gaps_beside_the_papers_are_of_the_search_that_the_policy_makes(finished):
+    told = {row.what: row for study, row in finished[1].rows if study.name == "fig12"}
+    assert 0 < told["gap, 60 jobs"].ours <= TOLERANCE
+    assert 0.001 < told["relative gap, 60 jobs"].ours < 0.1
+    given = windows(SHOCKWAVE.scale("small"), 2000, TEXT, None)
+    assert (given.accelerators, given.windows, PAPER_GAP[given.jobs]) == (256, 10, 0.44)
+
+
+def test_in_every_other_window_some_jobs_take_longer_than_any_of_the_others_can():
+    longest_h = [drawn(60, 32, TEXT, seed)[0].left_s[:, 0].max() / 3600 for seed in range(4)]
+    assert max(longest_h[::2]) <= 5 < min(longest_h[1::2])
+
+
+def test_a_search_cut_short_is_the_preset_but_for_its_levels_and_its_plans_are_worse(finished):
+    given, _ = finished
+    kept = Store(given.folder / "cases", given.world)
+    whole, usual = kept.read(Cut(LEVELS, 15)), kept.read(Run(ARM.scheduler, Jobs(15, public=True), 4, 0))
+    none = Cut(0, 15).run(given.world)
+    assert makespan(whole) == makespan(usual)
+    assert worst_rho(whole) == worst_rho(usual)
+    assert none["gap"] > whole["gap"]
 
 
 def test_a_schedule_is_divided_by_sizes_and_never_more_than_there_is():

@@ -11,7 +11,7 @@ from windows import best, drawn
 from fairlead.core.errors import InputError
 from fairlead.policies.shockwave.exact import exact
 from fairlead.policies.shockwave.fairness import Deadlines, contention, deadlines, projected, rho
-from fairlead.policies.shockwave.planner import plan
+from fairlead.policies.shockwave.planner import plan, relative_gap
 from fairlead.policies.shockwave.published import published
 from fairlead.policies.shockwave.relaxation import hull_slopes, relax
 from fairlead.policies.shockwave.window import EPSILON, Window, critical_part, progress, window
@@ -115,6 +115,26 @@ def test_on_a_small_cluster_the_mixed_integer_program_closes_the_gap(seed: int) 
 def test_on_a_large_cluster_plans_are_near_their_bounds(seed: int, makespan: float) -> None:
     made, urgency = drawn(np.random.default_rng(seed), 200, 64, 20, makespan=makespan, sizes=(1, 1, 1, 2, 2, 4, 8))
     assert plan(made, urgency).gap <= (1e-3 if makespan < 1 else 5e-3)
+
+
+def test_the_longer_the_search_the_nearer_the_plan_and_no_bound_is_ever_too_low() -> None:
+    made, urgency = drawn(np.random.default_rng(4), 200, 64, 20, makespan=10.0, sizes=(1, 1, 1, 2, 2, 4, 8), loads=False)
+    best_known = plan(made, urgency, tolerance=0.0, nodes=0).value
+    cut = [plan(made, urgency, tolerance=0.0, nodes=0, levels=levels) for levels in (0, 1, 2, 4, 8, 16)]
+    gaps = [found.gap for found in cut]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[0] > 0.1
+    assert gaps[-1] < 0.02
+    assert all(found.bound >= best_known for found in cut)
+
+
+def test_a_relative_gap_is_a_part_of_what_the_plan_is_worth() -> None:
+    made, urgency = drawn(np.random.default_rng(4), 200, 64, 20, makespan=10.0, sizes=(1, 1, 1, 2, 2, 4, 8), loads=False)
+    found = plan(made, urgency, levels=0)
+    assert found.value < 0
+    assert found.relative_gap == pytest.approx(found.gap * made.weight.sum() / -found.value)
+    assert found.relative_gap > 1e-3
+    assert relative_gap(0.0, 0.0) == 0.0
 
 
 def test_the_most_urgent_run_first_and_jobs_run_in_one_piece() -> None:

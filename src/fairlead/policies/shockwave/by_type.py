@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.policies.shockwave.planner import plan
+from fairlead.policies.shockwave.planner import plan, relative_gap
 from fairlead.policies.shockwave.window import Window
 
 _TURNS = 12
@@ -23,23 +23,34 @@ _SETTLED = 1e-3  # prices that differ by such a part are the same: types are cho
 
 @dataclass(frozen=True)
 class TypedPlan:
-    """A plan with the type that each job is planned on, and what an accelerator costs it there in a round. The gap is of the
-    plans for types as they were chosen."""
+    """A plan with the type that each job is planned on, and what an accelerator costs it there in a round. The gaps are of
+    the plans for types as they were chosen."""
 
     schedule: Bools  # jobs × rounds
     types: Ints
     price: Floats
     gap: float
+    relative_gap: float
 
 
-def on_types(fastest: Window, windows: Mapping[int, Window], urgency: Floats, home: Ints, stay: float, nodes: int) -> TypedPlan:
+def on_types(
+    fastest: Window,
+    windows: Mapping[int, Window],
+    urgency: Floats,
+    home: Ints,
+    stay: float,
+    *,
+    levels: int,
+    nodes: int,
+) -> TypedPlan:
     """The plans of all types, each for its own jobs. `windows` have all jobs on each type; none where nothing is up. Who runs
-    has its type as `home` (others -1), and takes what it does there for worth `stay` more."""
+    has its type as `home` (others -1), and takes what it does there for worth `stay` more. `levels` and `nodes` limit the
+    search for each plan."""
     count = len(fastest)
     if len(windows) <= 1:
         type_, only = next(iter(windows.items()), (0, fastest))
-        found = plan(only, urgency, nodes=nodes)
-        return TypedPlan(found.schedule, np.full(count, type_), np.full(count, found.price), found.gap)
+        found = plan(only, urgency, levels=levels, nodes=nodes)
+        return TypedPlan(found.schedule, np.full(count, type_), np.full(count, found.price), found.gap, found.relative_gap)
     numbers = np.array([*windows])
     rounds = np.arange(fastest.rounds + 1)
     worth = [np.where(rounds <= each.most[:, None], each.worth, -np.inf) for each in windows.values()]
@@ -47,13 +58,14 @@ def on_types(fastest: Window, windows: Mapping[int, Window], urgency: Floats, ho
     head_start = np.where(home == numbers[:, None], fastest.weight * np.log1p(stay), 0.0)
     head_start = np.where(able, head_start, -np.inf)
     types = chosen_types(worth, fastest.workers, [each.room for each in windows.values()], head_start)
-    schedule, price, missing = np.zeros((count, fastest.rounds), dtype=np.bool_), np.zeros(count), 0.0
+    schedule, price, value, bound = np.zeros((count, fastest.rounds), dtype=np.bool_), np.zeros(count), 0.0, 0.0
     for place, each in enumerate(windows.values()):
         mine = types == place
-        found = plan(each.only(mine), urgency[mine], nodes=nodes)
+        found = plan(each.only(mine), urgency[mine], levels=levels, nodes=nodes)
         schedule[mine], price[mine] = found.schedule, found.price
-        missing += found.bound - found.value
-    return TypedPlan(schedule, numbers[types], price, missing / max(float(fastest.weight.sum()), np.finfo(float).tiny))
+        value, bound = value + found.value, bound + found.bound
+    gap = (bound - value) / max(float(fastest.weight.sum()), np.finfo(float).tiny)
+    return TypedPlan(schedule, numbers[types], price, gap, relative_gap(value, bound))
 
 
 def chosen_types(worth: Sequence[Floats], workers: Ints, room: Sequence[int], head_start: Floats) -> Ints:

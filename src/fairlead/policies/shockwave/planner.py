@@ -11,7 +11,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.policies.shockwave.exact import exact
 from fairlead.policies.shockwave.packing import fill, pack
-from fairlead.policies.shockwave.relaxation import relax
+from fairlead.policies.shockwave.relaxation import LEVELS, relax
 from fairlead.policies.shockwave.window import Window
 
 NODES = 200
@@ -33,6 +33,10 @@ class Plan:
     price: float
 
     @property
+    def relative_gap(self) -> float:
+        return relative_gap(self.value, self.bound)
+
+    @property
     def rounds(self) -> Ints:
         count: Ints = self.schedule.sum(axis=1)
         return count
@@ -43,12 +47,19 @@ class Plan:
         return int(self.schedule[:, 0].sum() + (self.schedule[:, 1:] & ~self.schedule[:, :-1]).sum())
 
 
-def plan(window: Window, urgency: Floats, tolerance: float = TOLERANCE, nodes: int = NODES) -> Plan:
-    """The schedule of a window; the larger its urgency, the sooner a job runs. `nodes` limits the mixed-integer program,
-    which is tried where the tolerance is not kept without it; 0: never."""
+def relative_gap(value: float, bound: float) -> float:
+    """|bound − value| / |value|, as solvers tell it. It is the same for an objective times any factor, but not for one with
+    another zero. Here that is where all jobs are done; near it, as when few are left, the smallest gap is large."""
+    return (bound - value) / max(abs(value), np.finfo(float).tiny)
+
+
+def plan(window: Window, urgency: Floats, tolerance: float = TOLERANCE, nodes: int = NODES, levels: int = LEVELS) -> Plan:
+    """The schedule of a window; the larger its urgency, the sooner a job runs. `levels` limits the search for numbers of
+    rounds, and `nodes` the mixed-integer program, which is tried where the tolerance is not kept without it; 0: none of it.
+    Both count steps and not seconds, so that a search cut short gives the same plan everywhere."""
     if not len(window):
         return Plan(np.zeros((0, window.rounds), dtype=np.bool_), 0.0, 0.0, 0.0, 0.0)
-    found = relax(window, tolerance)
+    found = relax(window, tolerance, levels)
     weight = float(window.weight.sum())
     schedule = _packed(window, found.rounds, urgency)
     value, bound = window.value(schedule.sum(axis=1)), found.bound

@@ -31,6 +31,7 @@ from fairlead.policies.shockwave.fairness import contention, deadlines, rho
 from fairlead.policies.shockwave.forecast import RULES, noised
 from fairlead.policies.shockwave.planner import NODES
 from fairlead.policies.shockwave.published import published
+from fairlead.policies.shockwave.relaxation import LEVELS
 from fairlead.policies.shockwave.trajectory import Trajectories, trajectories
 from fairlead.policies.shockwave.window import EPSILON, Window, critical_part, progress, window
 
@@ -47,6 +48,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "epsilon": (1e-12, 1),
     "rho_max": (1e-3, 1e3),
     "stay": (0, 1e3),
+    "levels": (0, 1e6),
     "nodes": (0, 1e6),
     "noise": (0, 1),
 }
@@ -72,6 +74,7 @@ class Shockwave:
     program: Program = "text"
     rho_max: float = 1.05
     stay: float = 0.1
+    levels: int = LEVELS
     nodes: int = NODES
     reactive: bool = True
     forecast: str = "restatement"
@@ -145,7 +148,7 @@ class Shockwave:
         # Whoever runs stays for a little more than its place in line: each start costs.
         urgency = urgency * np.where(view.jobs.running, 1.0 + self.stay, 1.0)
         home = np.where(view.jobs.running, view.jobs.type, -1)
-        found = on_types(made, self._by_type(view, made), urgency, home, self.stay, self.nodes)
+        found = on_types(made, self._by_type(view, made), urgency, home, self.stay, levels=self.levels, nodes=self.nodes)
         return self._kept(view, found, unfair, urgency, made, demand_s, since_s)
 
     def _window(self, view: Snapshot, accelerators: int, here_s: Floats, met: Floats) -> tuple[Window, Floats, Floats]:
@@ -226,7 +229,7 @@ class Shockwave:
     def _kept(
         self, view: Snapshot, found: TypedPlan, unfair: Floats, urgency: Floats, made: Window, demand_s: float, since_s: Floats
     ) -> dict[str, Any]:
-        """The memo. ρ̂, prices, what a round costs each job of its budget, and the gap are there for people to read."""
+        """The memo. ρ̂, prices, what a round costs each job of its budget, and the gaps are there for people to read."""
         return {
             "begun": view.time,
             "round_s": self._round_s(view),
@@ -244,6 +247,7 @@ class Shockwave:
             "price": found.price,
             "cost": found.price * made.workers / np.maximum(made.weight, np.finfo(float).tiny),
             "gap": found.gap,
+            "relative_gap": found.relative_gap,
         }
 
 

@@ -22,8 +22,10 @@ from fairlead.core.errors import InputError
 from fairlead.policies.shockwave.knapsack import mended
 from fairlead.policies.shockwave.window import Window
 
+LEVELS = 400
+"""Of the search, at most: it nearly always ends sooner."""
+
 _HALVINGS = 50
-_LEVELS = 400
 _NEAR = 1e-6  # levels that differ by such a part of a round are one
 _FACES = (0.0, 1.0, 0.5, 0.75, 0.25)  # values of θ, in the order in which they are tried
 
@@ -109,8 +111,9 @@ class Levels:
         return mended(self.worth, self.window.workers, self.window.room, priced.price, priced.least, self.window.most)
 
 
-def relax(window: Window, tolerance: float) -> Relaxed:
-    """Rounds within `tolerance` of the bound, where the search finds such, and the bound. `tolerance` is a part of Σ w."""
+def relax(window: Window, tolerance: float, levels: int = LEVELS) -> Relaxed:
+    """Rounds within `tolerance` of the bound, where so many `levels` suffice to find such, and the bound. `tolerance` is a part
+    of Σ w. Without any level rounds are what they would be if the longest job were no part of H."""
     far = tolerance * float(window.weight.sum())
     best: Relaxed | None = None
     bound = np.inf
@@ -122,12 +125,12 @@ def relax(window: Window, tolerance: float) -> Relaxed:
         rounds = loaded.rounds(free)
         bound = free.bound
         best = Relaxed(rounds, window.value(rounds), bound, free.price)
-        if bound - best.value <= far or not window.penalty:
+        if bound - best.value <= far or not window.penalty or not levels:
             return best
-    return _searched(window, best, bound, far)
+    return _searched(window, best, bound, far, levels)
 
 
-def _searched(window: Window, best: Relaxed | None, ceiling: float, far: float) -> Relaxed:
+def _searched(window: Window, best: Relaxed | None, ceiling: float, far: float, levels: int) -> Relaxed:
     """The search over levels, where the longest job may be what a plan is judged by."""
     faces = [Levels(window, theta) for theta in (_FACES if window.loads else _FACES[:1])]
     loose = faces[0].at(np.inf)
@@ -141,7 +144,7 @@ def _searched(window: Window, best: Relaxed | None, ceiling: float, far: float) 
     if top > bottom:
         level = _Level(faces, top)
         heappush(heap, (-level.bound(bottom, -np.inf), bottom, top, level))
-    for _ in range(_LEVELS):
+    for _ in range(levels):
         if not heap or min(-heap[0][0], ceiling) - found.value <= far or heap[0][2] - heap[0][1] <= _NEAR * window.round_s:
             break
         _, low, high, over = heappop(heap)

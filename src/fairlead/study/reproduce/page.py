@@ -91,7 +91,7 @@ def shown_value(value: float | None, unit: str) -> str:
     if value is None:
         return "–"
     if unit == "%":
-        return f"{value:.2f} %" if abs(value) < 10 else f"{value:.1f} %"
+        return f"{value:.2g} %" if 0 < abs(value) < 0.1 else f"{value:.2f} %" if abs(value) < 10 else f"{value:.1f} %"
     if unit == "x":
         return f"{value:.2f}×"
     return f"{value:.3g} {unit}" if abs(value) < 100 else f"{value:,.0f} {unit}"

@@ -10,6 +10,7 @@ import yaml
 from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
+from fairlead.engine.journal import Journal
 from fairlead.report.fairness import finish_time_fairness
 from fairlead.report.metrics import MetricOptions, summarize
 from fairlead.report.record import RunRecord
@@ -45,9 +46,18 @@ FAIR = (THEMIS, GAVEL, ALLOX)
 
 def noisy(noise: float) -> Arm:
     """The preset's policy, told wrong run times."""
+    return _preset_but(f"{100 * noise:.0f} %", noise=noise)
+
+
+def cut_short(levels: int) -> Arm:
+    """The preset's policy, whose plans are searched for on so many levels and no more."""
+    return _preset_but(f"{levels} levels", levels=levels)
+
+
+def _preset_but(label: str, **changed: float) -> Arm:
     parameters = SchedulerConfig.preset("shockwave").policy.parameters
-    told = ", ".join(f"{name}: {value}" for name, value in {**parameters, "noise": noise}.items())
-    return Arm(f"{100 * noise:.0f} %", f"preset: shockwave, policy: {{name: shockwave, {told}}}")
+    told = ", ".join(f"{name}: {value}" for name, value in {**parameters, **changed}.items())
+    return Arm(label, f"preset: shockwave, policy: {{name: shockwave, {told}}}")
 
 
 @dataclass(frozen=True)
@@ -59,12 +69,13 @@ class Run:
     accelerators: int
     seed: int
 
-    def record(self, world: World, *, gantt: bool = False) -> RunRecord:
+    def record(self, world: World, *, gantt: bool = False, journal: Journal | None = None) -> RunRecord:
         assert isinstance(world, AdaptiveJobs)
         trace, table = world.jobs(self.jobs, self.seed)
         config = SchedulerConfig.from_data(yaml.safe_load(f"{{{self.scheduler}}}"), "study")
         cluster = Cluster.parse(f"{self.accelerators}xv100:{self.accelerators}")
-        return simulate(Simulation(trace, cluster, config, table, Costs(restart_s=RESTART_S)), gantt=gantt).record
+        given = Simulation(trace, cluster, config, table, Costs(restart_s=RESTART_S))
+        return simulate(given, journal=journal, gantt=gantt).record
 
     def run(self, world: World) -> Answer:
         record = self.record(world)

@@ -34,6 +34,10 @@ class Scale:
     fewer: int = 14  # accelerators, in Figures 8 and 16
     every: int = 1  # one in so many of Pollux' jobs, on so many fewer accelerators, in Figures 11 and 17
     workloads: tuple[int, ...] = (6,)
+    active: tuple[int, ...] = (500, 1000, 2000)  # jobs of windows, in Figure 12
+    planned_on: int = 256  # accelerators, there
+    windows: int = 10  # of each number of jobs
+    cuts: tuple[int, ...] = (0, 4, 6, 8)  # levels of searches cut short, there
 
     @property
     def jobs(self) -> int:
@@ -53,7 +57,7 @@ class Scale:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("tiny", 15, (15,), 4, (0,), (0.0, 1.0), 20, 3, 16),
+        Scale("tiny", 15, (15,), 4, (0,), (0.0, 1.0), 20, 3, 16, active=(60,), planned_on=32, windows=2, cuts=(6,)),
         Scale("small", 120, (220,), 16, (0, 1, 2), (0.0, 0.4, 1.0), 200),
         Scale("medium", 120, (220, 460), 32, (0, 1, 2), (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 200),
         Scale("full", 120, (220, 460, 900), 64, (0, 1, 2, 3, 4), (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 200, workloads=(1, 3, 6)),
