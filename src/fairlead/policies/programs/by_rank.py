@@ -19,17 +19,17 @@ optimum does not depend on them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
-from fairlead.policies.programs.classes import lots
+from fairlead.policies.programs.classes import lots_of_ways
 from fairlead.policies.programs.program import Model
+from fairlead.policies.programs.ranks import USED, Layouts, Ranks, ranges
 from fairlead.policies.programs.sifting import Sifted
 from fairlead.policies.programs.supply import Supply
 from fairlead.policies.programs.ways import Ways
@@ -37,136 +37,70 @@ from fairlead.policies.programs.ways import Ways
 _ROUNDS = 500
 _GAP = 1e-11
 _EXACT = 1e-8  # what rounding may leave of the gap where no bound is violated any more
-_USED = 1e-10
-_BLOCKS = 6  # of a class's speeds, at most, and each for at least as many members
 _PARTS = (0.0, 0.5)  # of a class's members at full speed: where the first tangents touch
 _DIGITS = 10  # of speeds: who is as fast as another is so whichever way the solver came to it
 _APART = 1e-7
 """By up to so much, of a fastest type's speed at full weight, time counts less on one way than on another that is as good."""
 
-
-@dataclass(frozen=True)
-class Layout:
-    """A class's supply from the fastest on: each speed, and how many units of time end with it."""
-
-    speed: Floats
-    until: Floats
-
-    def is_as(self, other: Layout) -> bool:
-        return np.array_equal(self.until, other.until) and np.array_equal(self.speed, other.speed)
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Near:
-    """What proved an optimum: by the key of a class, layouts and the blocks on which their bounds held, and which ways were
-    used, by the keys of their classes and the type."""
+    """What proved an optimum: layouts, each with the key of its class, and the blocks on which the bound of which held; and
+    which ways were used, by the keys of their classes and the type."""
 
-    bounds: Mapping[Any, Sequence[tuple[Layout, Ints]]] = field(default_factory=dict)
-    ways: frozenset[tuple[Any, Any, int]] = frozenset()
+    keys: Sequence[Any] = ()
+    layouts: Layouts = field(default_factory=Layouts.none)
+    layout: Ints = field(default_factory=_NONE.copy)  # by bound that held
+    block: Ints = field(default_factory=_NONE.copy)
+    ways: Sequence[tuple[Any, Any, int]] = ()
 
-
-@dataclass(frozen=True)
-class Stretches:
-    """Speeds from the highest to 0, between two of which there is neither one of a layout nor the end of a block."""
-
-    low: Floats  # the lower end of each
-    width: Floats
-    time: Floats  # spent at higher speeds
-    block: Ints
-
-
-class Ranked:
-    """The weights of a class's members, heaviest first, and the speeds that they can have, in a few blocks: block b has those
-    above `ends[b + 1]` up to `ends[b]`."""
-
-    def __init__(self, weights: Floats, speed: Floats) -> None:
-        self.weights, self._speed = weights, speed
-        self._at = np.concatenate((weights, [0.0]))
-        self._sum = np.concatenate(([0.0], weights.cumsum()))
-        distinct = np.unique(speed)[::-1]
-        self.blocks = min(len(distinct), _BLOCKS, 1 + len(weights) // _BLOCKS)
-        first = np.arange(self.blocks) * len(distinct) // max(self.blocks, 1)
-        self.ends: Floats = np.concatenate((distinct[first], [0.0]))
-        self._rising = self.ends[::-1].copy()
-        self.block: Ints = self.blocks - self._rising[1:].searchsorted(speed) - 1  # of each speed
-
-    def stretches(self, layout: Layout) -> Stretches:
-        ends = np.concatenate((layout.speed, self.ends))
-        ends.sort()
-        ends = ends[::-1]
-        low = ends[1:]
-        faster = len(layout.speed) - layout.speed[::-1].searchsorted(low, side="right")
-        time = np.concatenate(([0.0], layout.until))[faster]
-        block = np.maximum(self.blocks - self._rising.searchsorted(low, side="right"), 0)  # a layout may be from elsewhere
-        return Stretches(low, np.minimum(ends[:-1], self.ends[0]) - np.minimum(low, self.ends[0]), time, block)
-
-    def worth(self, laid: Stretches) -> Floats:
-        """By block."""
-        many = np.minimum(laid.time, len(self.weights)).astype(np.int64)
-        return self._by_block(laid, laid.width * (self._sum[many] + (laid.time - many) * self._at[many]))
-
-    def bounds(self, laid: Stretches) -> tuple[Floats, Floats, Floats]:
-        """What a unit of time at each speed adds at most to the worth of its own block, and in each block what a unit at a
-        higher speed adds, and what is there without any."""
-        end = np.minimum(laid.time + _USED, len(self.weights)).astype(np.int64)
-        slope = self._at[end]
-        reached = np.minimum(np.maximum(self._speed[:, None] - laid.low, 0.0), laid.width)
-        mine = (reached * (self.block[:, None] == laid.block)) @ slope
-        without = self._by_block(laid, laid.width * (self._sum[end] - end * slope))
-        return mine, self._by_block(laid, laid.width * slope), without
-
-    def _by_block(self, laid: Stretches, column: Floats) -> Floats:
-        total: Floats = np.bincount(laid.block, column, minlength=self.blocks).astype(np.float64, copy=False)
-        return total
-
-    def dealt(self, layout: Layout) -> Floats:
-        """The speed of each member."""
-        time = np.concatenate(([0.0], layout.until))
-        work = np.concatenate(([0.0], np.cumsum(np.diff(time) * layout.speed)))
-        each: Floats = np.diff(np.interp(np.arange(len(self.weights) + 1), time, work))
-        return each
+    def known_to(self, keys: Sequence[Any]) -> Near:
+        """What is of classes with these keys, which number its layouts now."""
+        place = {key: group for group, key in enumerate(keys)}
+        group = np.array([place.get(key, -1) for key in self.keys], dtype=np.int64)
+        kept = (group >= 0).nonzero()[0]
+        number = np.full(len(group), -1, dtype=np.int64)
+        number[kept] = np.arange(len(kept))
+        layout = number[self.layout]
+        ways = [
+            (place[one], place.get(two, -1), kind)
+            for one, two, kind in self.ways
+            if one in place and (two == () or two in place)
+        ]
+        some = layout >= 0
+        layouts = self.layouts.those(kept).of(group[kept])
+        return Near([self.keys[at] for at in kept.tolist()], layouts, layout[some], self.block[some], ways)
 
 
 def most_by_weight(supply: Supply, weight: Floats, near: Near) -> tuple[Floats, Floats, Near]:
     """`weight` is by job, above 0. The time on each way, the speed of each job as a part of its class's fastest, and
     what proves the optimum; `near` is such of another moment."""
     order = np.lexsort((-weight, supply.of))
-    members = np.split(order, np.cumsum(supply.count.astype(np.int64))[:-1])
-    speeds = np.split(supply.ways.sides.speed, supply.ways.sides.first[1:-1])
-    ranked = [Ranked(weight[mine], speed) for mine, speed in zip(members, speeds)]
-    program = _Bounded(supply.name, supply.ways, ranked, supply.classes.keys, near)
+    near = near.known_to(supply.classes.keys)
+    ranks = Ranks(weight[order], supply.count.astype(np.int64), supply.ways.sides, near.layouts.speed)
+    program = _Bounded(supply.name, supply.ways, ranks, supply.classes.keys, near)
     used, proof = program.solve()
     speed = np.zeros(len(weight))
-    for mine, rank, layout in zip(members, ranked, program.layouts(used)):
-        speed[mine] = rank.dealt(layout).round(_DIGITS)
+    speed[order] = ranks.dealt(ranks.laid(used)).round(_DIGITS)
     return used, speed, proof
-
-
-@dataclass(frozen=True)
-class _Laid:
-    """A class's supply, and what it is worth by block."""
-
-    layout: Layout
-    stretches: Stretches
-    worth: Floats
 
 
 class _Bounded:
     """The program: a column for each way, then for each block of each class its worth, then the time at higher speeds than its
     own. Rows for resources, for the time of each class, for the time above each block, then the bounds."""
 
-    def __init__(self, name: str, ways: Ways, ranked: Sequence[Ranked], keys: Sequence[Any], near: Near) -> None:
-        self.ways, self.ranked, self.keys = ways, ranked, keys
-        sides, width, classes, resources = ways.sides, len(ways), len(ranked), len(ways.there_is)
-        blocks = np.array([rank.blocks for rank in ranked])
-        self._first: Ints = np.concatenate(([0], blocks.cumsum()))  # by class: where its blocks begin among all
-        every = int(self._first[-1])
-        block = np.concatenate([rank.block for rank in ranked]) + self._first[sides.owner]  # of each side
+    def __init__(self, name: str, ways: Ways, ranks: Ranks, keys: Sequence[Any], near: Near) -> None:
+        self.ways, self.ranks, self.keys = ways, ranks, keys
+        sides, width, classes, resources = ways.sides, len(ways), len(ranks.count), len(ways.there_is)
+        first, every = ranks.first, int(ranks.first[-1])
+        block = ranks.block + first[sides.owner]  # of each side
         self._worth, self._above = width, width + every
         way, resource = (ways.use > 0).nonzero()
-        later = np.delete(np.arange(every), self._first[:-1][blocks > 0])  # blocks with another one above
+        later = np.delete(np.arange(every), first[:-1][ranks.blocks > 0])  # blocks with another one above
         higher = resources + classes + np.arange(every)  # rows, by block
-        follows = (block + 1 < self._first[sides.owner + 1]).nonzero()[0]  # sides that are above some block
+        follows = (block + 1 < first[sides.owner + 1]).nonzero()[0]  # sides that are above some block
         entries = (
             np.concatenate((resource, resources + sides.owner, higher, higher[later], higher[block[follows] + 1])),
             np.concatenate((way, sides.way, self._above + np.arange(every), self._above + later - 1, sides.way[follows])),
@@ -174,110 +108,91 @@ class _Bounded:
                 (ways.use[way, resource], sides.weight, np.ones(every), -np.ones(len(later)), -sides.weight[follows])
             ),
         )
-        named = [*keys, ()]
-        whose = (ways.one.tolist(), ways.two.tolist(), ways.types.tolist())
-        place = lots((named[one], named[two], kind, speed) for one, two, kind, speed in zip(*whose, ways.speed.tolist()))
-        self._cost: Floats = -_APART * place * ways.speed
+        self._cost: Floats = -_APART * lots_of_ways(keys, ways.one, ways.two, ways.types, ways.speed) * ways.speed
         cost = np.concatenate((self._cost, np.ones(every), np.zeros(every)))
-        most = [(rank.ends[:-1] - rank.ends[1:]) * rank.weights.sum() for rank in ranked]
-        upper = np.concatenate((np.full(width, np.inf), *most, np.full(every, np.inf)))
-        count = np.array([len(rank.weights) for rank in ranked], dtype=np.float64)
-        room = np.concatenate((1.0 * ways.there_is, count, np.zeros(every)))
+        most = ranks.width * ranks.total[ranks.by_block]
+        upper = np.concatenate((np.full(width, np.inf), most, np.full(every, np.inf)))
+        room = np.concatenate((1.0 * ways.there_is, ranks.count, np.zeros(every)))
         self._base = len(room)
-        self._whose = [(named[one], named[two], kind) for one, two, kind in zip(*whose)]
-        likely = np.array([way in near.ways for way in self._whose], dtype=np.bool_)
-        first = np.concatenate(((ways.two < 0) | likely, np.ones(2 * every, dtype=np.bool_)))
+        likely = np.zeros((classes, classes + 1, int(ways.types.max(initial=0)) + 1), dtype=np.bool_)  # the last: alone
+        if near.ways:
+            likely[tuple(np.array(near.ways).T)] = True
+        told = np.concatenate(((ways.two < 0) | likely[ways.one, ways.two, ways.types], np.ones(2 * every, dtype=np.bool_)))
         bounds = (np.zeros(len(cost)), upper, np.full(len(room), -np.inf), room)
-        self.program = Sifted(name, Model(cost, *bounds, entries), first, tolerance=1e-10)
-        laid: list[tuple[int, Layout, Stretches, Ints]] = []
-        self._bounds: list[tuple[int, Layout, int]] = []  # by row: a class, a layout, a block
-        for group, (rank, key) in enumerate(zip(ranked, keys)):
-            known = near.bounds.get(key, ())
-            some = [(_even(rank, part), np.arange(rank.blocks)) for part in (_PARTS[:1] if known else _PARTS)]
-            some += [(layout, blocks[blocks < rank.blocks]) for layout, blocks in known]
-            laid += [(group, layout, rank.stretches(layout), blocks) for layout, blocks in some]
-        self._bind(laid)
+        self.program = Sifted(name, Model(cost, *bounds, entries), told, tolerance=1e-10)
+        self._layouts: list[Layouts] = []
+        self._bound: list[tuple[Ints, Ints]] = []  # by row: a layout, counted over all of these, and a block
+        self._bind(*self._first_bounds(near))
+
+    def _first_bounds(self, near: Near) -> tuple[Layouts, Bools]:
+        ranks = self.ranks
+        all_ = ranks.blocks.nonzero()[0]
+        new = np.setdiff1d(all_, near.layouts.group)
+        some = [ranks.even(all_, _PARTS[0]), *(ranks.even(new, part) for part in _PARTS[1:])]
+        laid = Layouts.joined(*some, near.layouts)
+        order = laid.group.argsort(kind="stable")
+        blocks = ranks.blocks[laid.group]
+        begin = blocks.cumsum() - blocks
+        wanted = np.ones(int(blocks.sum()), dtype=np.bool_)
+        known = len(laid.group) - len(near.layouts.group)
+        wanted[int(blocks[:known].sum()) :] = False
+        held = near.block < blocks[known + near.layout]
+        wanted[(begin[known + near.layout] + near.block)[held]] = True
+        in_order = ranges(begin[order], blocks[order])
+        return laid.those(order), wanted[in_order]
 
     def solve(self) -> tuple[Floats, Near]:
         """The time on each way, and what proves that it is the optimum."""
         best, used = -np.inf, np.zeros(len(self.ways))
-        laid: Sequence[_Laid] = ()
         for _ in range(_ROUNDS):
             found = self.program.solve()
             time, thought = found.values[: self._worth].clip(min=0.0), found.values[self._worth : self._above]
-            laid = self._laid(self.layouts(time), laid)
-            worth = np.concatenate([one.worth for one in laid])
+            laid = self.ranks.laid(time)
+            worth = self.ranks.worth(laid)
             value = float(worth.sum() + self._cost @ time)
             if value > best:
                 best, used = value, time
             gap = (found.objective - best) / max(found.objective, 1e-300)
-            short = thought - worth > _USED * np.maximum(worth, 1.0)
+            short = thought - worth > USED * np.maximum(worth, 1.0)
             if gap <= _GAP or (not short.any() and gap <= _EXACT):
-                return used, self._proof(used, found.duals[self._base :] > _USED)
+                return used, self._proof(used, found.duals[self._base :] > USED)
             if not short.any():
                 break
-            parts = [short[begin:end] for begin, end in pairwise(self._first.tolist())]
-            self._bind(
-                [(g, laid[g].layout, laid[g].stretches, part.nonzero()[0]) for g, part in enumerate(parts) if part.any()]
-            )
+            some = np.bincount(self.ranks.by_block[short], minlength=len(self.ranks.count))[laid.group].nonzero()[0]
+            self._bind(laid.those(some), short[np.isin(self.ranks.by_block, laid.group[some])])
         raise SolverError(self.program.name, f"no optimum in {_ROUNDS} rounds")
 
-    def layouts(self, time: Floats) -> list[Layout]:
-        """By class."""
-        sides = self.ways.sides
-        amount = time[sides.way] * sides.weight
-        used = (amount > _USED).nonzero()[0]
-        ends = sides.owner[used].searchsorted(np.arange(len(self.ranked) + 1))
-        speed, amount = sides.speed[used], amount[used]
-        return [Layout(speed[begin:end], amount[begin:end].cumsum()) for begin, end in pairwise(ends)]
-
-    def _laid(self, layouts: Sequence[Layout], before: Sequence[_Laid]) -> Sequence[_Laid]:
-        """By class; in most rounds many are laid out as before."""
-        laid: list[_Laid] = []
-        for group, (rank, layout) in enumerate(zip(self.ranked, layouts)):
-            if before and layout.is_as(before[group].layout):
-                laid.append(before[group])
-            else:
-                stretches = rank.stretches(layout)
-                laid.append(_Laid(layout, stretches, rank.worth(stretches)))
-        return laid
-
-    def _bind(self, bounds: Sequence[tuple[int, Layout, Stretches, Ints]]) -> None:
-        """Bounds by layouts of classes, on some of their blocks."""
-        sides = self.ways.sides
-        rows: list[Ints] = []
-        columns: list[Ints] = []
-        values: list[Floats] = []
-        above: list[Floats] = []
-        made = 0
-        for group, layout, laid, blocks in bounds:
-            rank, first, many = self.ranked[group], int(self._first[group]) + blocks, len(blocks)
-            mine, higher, without = rank.bounds(laid)
-            row = np.full(rank.blocks, -1, dtype=np.int64)
-            row[blocks] = np.arange(made, made + many)
-            own = row[rank.block]
-            some = ((own >= 0) & (mine > 0)).nonzero()[0]
-            side = sides.first[group] + some
-            rows += [own[some], row[blocks], row[blocks]]
-            columns += [sides.way[side], self._worth + first, self._above + first]
-            values += [-mine[some] * sides.weight[side], np.ones(many), -higher[blocks]]
-            above.append(without[blocks])
-            self._bounds += [(group, layout, block) for block in blocks.tolist()]
-            made += many
-        entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
-        self.program.add_rows(np.full(made, -np.inf), np.concatenate(above), entries)
+    def _bind(self, laid: Layouts, wanted: Bools) -> None:
+        """Bounds by layouts of classes, on those of their blocks that are `wanted`."""
+        ranks, sides = self.ranks, self.ways.sides
+        rows, side, mine, higher, without = ranks.bounds(laid)
+        blocks = ranks.blocks[laid.group]
+        layout, block = np.arange(len(blocks)).repeat(blocks)[wanted], ranges(0 * blocks, blocks)[wanted]
+        made = len(block)
+        row = np.full(len(wanted), -1, dtype=np.int64)
+        row[wanted] = np.arange(made)
+        own = row[rows]
+        some = (own >= 0).nonzero()[0]
+        side, column = side[some], ranks.first[laid.group[layout]] + block
+        entries = (
+            np.concatenate((own[some], np.arange(made), np.arange(made))),
+            np.concatenate((sides.way[side], self._worth + column, self._above + column)),
+            np.concatenate((-mine[some] * sides.weight[side], np.ones(made), -higher[wanted])),
+        )
+        self._bound.append((layout + sum(len(one.group) for one in self._layouts), block))
+        self._layouts.append(laid)
+        self.program.add_rows(np.full(made, -np.inf), without[wanted], entries)
 
     def _proof(self, used: Floats, holds: Bools) -> Near:
-        held: dict[int, tuple[int, Layout, list[int]]] = {}
-        for at in holds.nonzero()[0].tolist():
-            group, layout, block = self._bounds[at]
-            held.setdefault(id(layout), (group, layout, []))[2].append(block)
-        bounds: dict[Any, list[tuple[Layout, Ints]]] = {}
-        for group, layout, blocks in held.values():
-            bounds.setdefault(self.keys[group], []).append((layout, np.array(blocks)))
-        return Near(bounds, frozenset(self._whose[way] for way in (used > _USED).nonzero()[0].tolist()))
-
-
-def _even(rank: Ranked, part: float) -> Layout:
-    """As if so many of the members ran at full speed."""
-    return Layout(rank.ends[:1], np.array([float(round(part * len(rank.weights)))]))
+        layout, block = (np.concatenate(column)[holds] for column in zip(*self._bound))
+        kept, layout = np.unique(layout, return_inverse=True)
+        laid = Layouts.joined(*self._layouts).those(kept)
+        named, ways = [*self.keys, ()], (used > USED).nonzero()[0]
+        whose = zip(self.ways.one[ways].tolist(), self.ways.two[ways].tolist(), self.ways.types[ways].tolist())
+        return Near(
+            [self.keys[group] for group in laid.group.tolist()],
+            laid,
+            layout,
+            block,
+            [(named[one], named[two], kind) for one, two, kind in whose],
+        )

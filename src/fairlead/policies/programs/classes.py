@@ -17,6 +17,9 @@ from fairlead.core.snapshot import Snapshot
 SLIGHT = 1e-3
 """By how much the last class's progress counts less than the first's where nothing else decides between them."""
 
+_TUPLE = np.array((11400714785074694791, 14029467366897019727, 2870177450012600261), dtype=np.uint64)  # xxHash's primes
+_TURN = np.array((31, 33), dtype=np.uint64)
+
 
 @dataclass(frozen=True)
 class Classes:
@@ -130,6 +133,20 @@ def lots(keys: Iterable[Hashable]) -> Floats:
     of 2^53: no two of the keys that meet in a program have the same."""
     drawn: Floats = np.fromiter(map(hash, keys), dtype=np.int64).view(np.uint64) / 2.0**64
     return drawn
+
+
+def lots_of_ways(keys: Sequence[Hashable], one: Ints, two: Ints, types: Ints, speed: Floats) -> Floats:
+    """The same for tuples (key of `one`, key of `two`, type, speed), all at once: as tuples of four hash, of what their members
+    hash to. Where `two` is -1, its key is the empty tuple."""
+    named = np.fromiter(map(hash, (*keys, ())), dtype=np.int64, count=len(keys) + 1).view(np.uint64)
+    paced = np.fromiter(map(hash, speed.tolist()), dtype=np.int64, count=len(speed)).view(np.uint64)
+    drawn = np.full(len(one), _TUPLE[2])
+    for lane in (named[one], named[two], types.astype(np.uint64), paced):
+        drawn += lane * _TUPLE[1]
+        drawn = (drawn << _TURN[0]) | (drawn >> _TURN[1])
+        drawn *= _TUPLE[0]
+    drawn += np.uint64(4) ^ _TUPLE[2] ^ np.uint64(3527539)
+    return drawn / 2.0**64
 
 
 def _distinct(code: Ints) -> tuple[Ints, Ints, Ints]:

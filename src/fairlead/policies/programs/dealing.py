@@ -42,17 +42,15 @@ def dealt_out(
     clash = stuck(ways, of, demand, time)
     if clash:
         return Clash([int(numbers[job]) for job in clash])
-    sides = ways.sides
-    who: list[list[int]] = [[] for _ in range(len(sides.way))]  # by side
-    part: list[list[float]] = [[] for _ in range(len(sides.way))]
-    amount = time[sides.way] * sides.weight
-    for members, mine in _by_class(ways, of, amount):
-        members, lots, _ = _lots(ways, members, mine, demand, amount)
-        for member, lot in zip(members.tolist(), lots):
+    who: dict[int, list[int]] = {}  # by side
+    part: dict[int, list[float]] = {}
+    for some in _by_class(ways, of, demand, time):
+        members, lots, _ = _lots(some)
+        for member, lot in zip(members, lots):
             for at, share in lot.items():
                 if share > 0:
-                    who[mine[at]].append(member)
-                    part[mine[at]].append(share)
+                    who.setdefault(some.sides[at], []).append(member)
+                    part.setdefault(some.sides[at], []).append(share)
     return _met(ways, numbers, who, part, reasons)
 
 
@@ -65,58 +63,78 @@ def stuck(ways: Ways, of: Ints, demand: Floats, time: Floats) -> list[int]:
     small[sides.owner[(sides.weight == 2.0) & (amount > 0) & (amount < 2.0)]] = True
     if not small.any():
         return []
-    found = [_lots(ways, members, mine, demand, amount) for members, mine in _by_class(ways, of, amount, small)]
-    return [int(members[at]) for members, _, at in found if at is not None]
+    found = [_lots(some) for some in _by_class(ways, of, demand, time, small)]
+    return [members[at] for members, _, at in found if at is not None]
 
 
-def _by_class(ways: Ways, of: Ints, amount: Floats, only: Bools | None = None) -> Iterator[tuple[Ints, Ints]]:
-    """The members of each class, as positions in the columns by job, and the sides that it uses, fastest first."""
+@dataclass(frozen=True)
+class _Some:
+    """A class that uses some of its sides: lists, as most classes have few members and are on few sides."""
+
+    members: list[int]  # positions in the columns by job
+    demand: list[float]
+    sides: list[int]  # fastest first
+    speed: list[float]
+    amount: list[float]
+    own: list[int]  # positions among the sides where both that meet are of the class
+
+
+def _by_class(ways: Ways, of: Ints, demand: Floats, time: Floats, only: Bools | None = None) -> Iterator[_Some]:
     sides = ways.sides
+    amount = time[sides.way] * sides.weight
+    used = (amount > 0).nonzero()[0]
+    side, own = used.tolist(), (sides.weight[used] == 2.0).tolist()
+    speed, laid = sides.speed[used].tolist(), amount[used].tolist()
     by_class = of.argsort(kind="stable")
-    ends = np.bincount(of, minlength=len(ways.fastest)).cumsum()
-    for group in range(len(ends)) if only is None else only.nonzero()[0].tolist():
-        members = by_class[ends[group - 1] if group else 0 : ends[group]]
-        mine = np.arange(sides.first[group], sides.first[group + 1])
-        mine = mine[amount[mine] > 0]
-        if len(members) and len(mine):
-            yield members, mine
+    members, wanted = by_class.tolist(), demand[by_class].tolist()
+    groups = np.arange(len(ways.fastest) + 1)
+    first, begin = of[by_class].searchsorted(groups).tolist(), sides.owner[used].searchsorted(groups).tolist()
+    for group in range(len(ways.fastest)) if only is None else only.nonzero()[0].tolist():
+        i, j, k, m = first[group], first[group + 1], begin[group], begin[group + 1]
+        if i < j and k < m:
+            both = [at for at in range(m - k) if own[k + at]]
+            yield _Some(members[i:j], wanted[i:j], side[k:m], speed[k:m], laid[k:m], both)
 
 
-def _lots(ways: Ways, members: Ints, mine: Ints, demand: Floats, amount: Floats) -> tuple[Ints, Lot, int | None]:
-    """The members of a class by demand, what each gets of which of these sides, and who would be beside itself, if anybody."""
-    speed, laid = ways.sides.speed[mine], amount[mine]
-    wanted = lifted(demand[members], speed, laid)
-    order = np.argsort(-wanted, kind="stable")
-    lots = windows(wanted[order], speed, laid)
-    own = (ways.sides.weight[mine] == 2.0).nonzero()[0].tolist()
-    return members[order], lots, _spread_out(lots, speed, laid, own) if own else None
+def _lots(some: _Some) -> tuple[list[int], Lot, int | None]:
+    """The members of a class by demand, what each gets of which of its sides, and who would be beside itself, if anybody."""
+    wanted = lifted(some.demand, some.speed, some.amount)
+    order = sorted(range(len(wanted)), key=lambda at: -wanted[at])
+    lots = windows([wanted[at] for at in order], some.speed, some.amount)
+    clash = _spread_out(lots, some.speed, some.amount, some.own) if some.own else None
+    return [some.members[at] for at in order], lots, clash
 
 
-def lifted(demand: Floats, speed: Floats, amount: Floats) -> Floats:
+def lifted(demand: Sequence[float], speed: Sequence[float], amount: Sequence[float]) -> list[float]:
     """The same demands, but none below a level, the highest at which they can all be met. Speeds fall."""
-    time, work = amount.cumsum(), (amount * speed).cumsum()
-    cut = np.append(speed, 0.0)
-    supply = np.append(work - time * speed, work[-1])
-    up = np.sort(demand)
-    beyond = np.maximum(up[:, None] - cut, 0.0)
-    rest = beyond.sum(axis=0) - beyond.cumsum(axis=0)  # of those above each
-    many = np.arange(1, len(up) + 1)
-    kept = (rest + many[:, None] * beyond <= supply + _NEAR).all(axis=1)
-    if not kept[0]:
-        return demand
-    last = len(up) - 1 if kept.all() else int(kept.argmin()) - 1
-    level = float((cut + np.maximum(supply - rest[last], 0.0) / (last + 1)).min())
-    higher: Floats = np.maximum(demand, min(level, float(speed[0])))
-    return higher
+    cut, supply, time, work = [*speed, 0.0], [], 0.0, 0.0
+    for fast, much in zip(speed, amount):
+        time += much
+        work += much * fast
+        supply.append(work - time * fast)
+    supply.append(work)
+    up = sorted(demand)
+    rest = [sum([one - low for one in up if one > low]) for low in cut]  # what those above ask for beyond each speed
+    level = None
+    for many, one in enumerate(up, 1):
+        beyond = [max(one - low, 0.0) for low in cut]
+        rest = [all_ - mine for all_, mine in zip(rest, beyond)]
+        if any(left + many * mine > there + _NEAR for left, mine, there in zip(rest, beyond, supply)):
+            break
+        level = min(low + max(there - left, 0.0) / many for low, there, left in zip(cut, supply, rest))
+    if level is None:
+        return list(demand)
+    level = min(level, speed[0])
+    return [max(one, level) for one in demand]
 
 
-def windows(demand: Floats, speed: Floats, amount: Floats) -> Lot:
+def windows(demand: Sequence[float], speed: Sequence[float], amount: Sequence[float]) -> Lot:
     """What each job gets of each speed; demands and speeds fall. Each takes a unit of time, idle time among it, next to one
     another in the order of speeds, as low as its mean suffices."""
-    rate = [*speed.tolist(), 0.0]
-    left = [*amount.tolist(), max(len(demand) - float(amount.sum()), 0.0)]
+    rate = [*speed, 0.0]
+    left = [*amount, max(len(demand) - sum(amount), 0.0)]
     lots: Lot = []
-    for want in demand.tolist():
+    for want in demand:
         if want <= 0.0 and left[-1] >= 1.0:
             left[-1] -= 1.0
             lots.append({})
@@ -165,11 +183,10 @@ def _window(want: float, rate: list[float], left: list[float]) -> dict[int, floa
     return lot
 
 
-def _spread_out(lots: Lot, speed: Floats, amount: Floats, own: list[int]) -> int | None:
+def _spread_out(lots: Lot, rate: list[float], amount: list[float], own: list[int]) -> int | None:
     """Nobody keeps more than half of the company inside the class: the rest of it is exchanged with others for time that is
     faster and slower, and worth the same. The job with which that fails, if any."""
-    rate = speed.tolist()
-    half = {at: 0.5 * float(amount[at]) for at in own}
+    half = {at: 0.5 * amount[at] for at in own}
     for at in own:
         for index, lot in enumerate(lots):
             beyond = lot.get(at, 0.0) - half[at]
@@ -215,34 +232,31 @@ def _exchange(
     return taken
 
 
-def _met(ways: Ways, number: Ints, who: list[list[int]], part: list[list[float]], reasons: Mapping[int, Reason]) -> Allocation:
+def _met(
+    ways: Ways, number: Ints, who: Mapping[int, list[int]], part: Mapping[int, list[float]], reasons: Mapping[int, Reason]
+) -> Allocation:
     """Jobs by side of the ways → entries of an allocation."""
-    sides = ways.sides
-    of_way: dict[int, list[int]] = {}
-    for side in range(len(who)):
-        if who[side]:
-            of_way.setdefault(int(sides.way[side]), []).append(side)
-    first, second, types, share = [], [], [], []
-    for way, both in of_way.items():
-        one = number[np.array(who[both[0]], dtype=np.int64)]
-        stretch = np.array(part[both[0]])
-        two = np.full(len(one), -1, dtype=np.int64)
-        if ways.two[way] >= 0:
-            if len(both) == 2:
-                two, other = number[np.array(who[both[1]], dtype=np.int64)], np.array(part[both[1]])
-            else:
-                one, stretch, two, other = _folded(one, stretch)
-            one, two, stretch = _beside(one, stretch, two, other)
-        turned = (two >= 0) & (two < one)
-        first.append(np.where(turned, two, one))
-        second.append(np.where(turned, one, two))
-        types.append(np.full(len(one), ways.types[way], dtype=np.int64))
-        share.append(stretch)
+    used, of_way = sorted(who), dict[int, list[int]]()
+    for side, way in zip(used, ways.sides.way[used].tolist()):
+        of_way.setdefault(way, []).append(side)
+    first, second, types, share = list[int](), list[int](), list[int](), list[float]()
+    for both, kind, beside in zip(of_way.values(), ways.types[[*of_way]].tolist(), ways.two[[*of_way]].tolist()):
+        one, stretch = who[both[0]], part[both[0]]
+        two = [-1] * len(one)
+        if beside >= 0:
+            halves = (one, stretch, who[both[1]], part[both[1]]) if len(both) == 2 else _folded(one, stretch)
+            one, two, stretch = _beside(*halves)
+        first += one
+        second += two
+        types += [kind] * len(one)
+        share += stretch
     if not first:
         none = np.zeros(0, dtype=np.int64)
         return Allocation(none, none, none, np.zeros(0), reasons)
-    one, two, kinds = np.concatenate(first), np.concatenate(second), np.concatenate(types)
-    return _added_up(one, two, kinds, np.concatenate(share), reasons)
+    one_, two_ = number[first], np.where(np.array(second) >= 0, number[second], -1)
+    turned = (two_ >= 0) & (two_ < one_)
+    lower, higher = np.where(turned, two_, one_), np.where(turned, one_, two_)
+    return _added_up(lower, higher, np.array(types), np.array(share), reasons)
 
 
 def _added_up(one: Ints, two: Ints, kinds: Ints, share: Floats, reasons: Mapping[int, Reason]) -> Allocation:
@@ -258,21 +272,24 @@ def _added_up(one: Ints, two: Ints, kinds: Ints, share: Floats, reasons: Mapping
     return Allocation(one[at], two[at], kinds[at], total[kept], reasons)
 
 
-def _folded(who: Ints, stretch: Floats) -> tuple[Ints, Floats, Ints, Floats]:
+def _folded(who: Sequence[int], stretch: Sequence[float]) -> tuple[list[int], Floats, list[int], Floats]:
     """The two halves of a stretch; who lies across the middle is on both sides, at different places."""
-    end = stretch.cumsum()
+    end = np.cumsum(stretch)
     begin, middle = end - stretch, end[-1] / 2
     left, right = np.minimum(end, middle) - begin, end - np.maximum(begin, middle)
-    return who[left > 0], left[left > 0], who[right > 0], right[right > 0]
+    names = np.array(who)
+    return names[left > 0].tolist(), left[left > 0], names[right > 0].tolist(), right[right > 0]
 
 
-def _beside(one: Ints, stretch: Floats, two: Ints, other: Floats) -> tuple[Ints, Ints, Floats]:
+def _beside(
+    one: Sequence[int], stretch: Sequence[float] | Floats, two: Sequence[int], other: Sequence[float] | Floats
+) -> tuple[list[int], list[int], list[float]]:
     """Two layouts of the same stretch of time: who lies beside whom, and how long."""
-    ends, others = stretch.cumsum(), other.cumsum()
+    ends, others = np.cumsum(stretch), np.cumsum(other)
     others = others * (ends[-1] / others[-1])
     cuts = np.union1d(ends, others)
     begins = np.concatenate(([0.0], cuts[:-1]))
     middle = (begins + cuts) / 2
     left = np.minimum(ends.searchsorted(middle), len(one) - 1)
     right = np.minimum(others.searchsorted(middle), len(two) - 1)
-    return one[left], two[right], cuts - begins
+    return np.array(one)[left].tolist(), np.array(two)[right].tolist(), (cuts - begins).tolist()
