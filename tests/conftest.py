@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from postgres_server import PostgresServer
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("searching", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
+
+# A shell has what it runs in its background ignore Ctrl-C, and so would all that is started here, and tested for it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["fairlead.testing.fixtures"]
 
