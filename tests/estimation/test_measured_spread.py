@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.config import SchedulerConfig
-from fairlead.estimation.measured import Measured, measured_rates
+from fairlead.estimation.measured import ELSEWHERE, Measured, measured_rates
 from fairlead.testing import Harness
 from fairlead.testing.builders import cluster, job, random_table
 
@@ -23,6 +23,10 @@ def test_a_gang_is_remembered_by_how_it_stood(placement, spread):
     assert list(measured_rates(made.state.learned)) == [("kind-0", 2, "v100", spread, pytest.approx(rate))]
     seen = Measured().rates(made.state.snapshot())
     assert seen.alone[0, 0] == seen.spread[0, 0] == pytest.approx(rate)  # what was not seen is like what was
+    assert seen.uncertainty is not None
+    assert seen.spread_uncertainty is not None
+    sure, guessed = (seen.spread_uncertainty, seen.uncertainty) if spread else (seen.uncertainty, seen.spread_uncertainty)
+    assert (sure[0, 0], guessed[0, 0]) == (0.0, ELSEWHERE)
     made.run()
 
 

@@ -9,13 +9,18 @@ import pytest
 from test_horus import believed, machine, of, scene, together
 
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
-from fairlead.core.events import MetricsReported
+from fairlead.core.events import FactsLearned, MetricsReported
+from fairlead.core.job import Job
 from fairlead.core.plan import Lesson, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.usage import BUSY, TAKEN_GB
+from fairlead.estimation.measured import Measured as MeasuredRates
 from fairlead.estimation.predicted import Predicted
 from fairlead.policies.horus.company import SURE, Judge, Limits, looks_of
+from fairlead.policies.horus.placing import running_groups
+from fairlead.policies.horus.watch import slowdowns_seen
 from fairlead.testing import Harness
+from scenes import state_of
 
 
 def seen(harness: Harness, name: str, busy: float, memory_gb: float) -> None:
@@ -95,6 +100,16 @@ def test_a_limit_is_not_held_against_a_speed_that_nobody_saw():
     harness.submit(of("light", "strict", most_slowdown=1.5))
     assert [harness.round().suspended for _ in range(3)] == [set()] * 3
     assert together(harness) == {frozenset({"l", "m"})}
+
+
+@pytest.mark.parametrize(("facts", "factor"), [({"": 4.0}, 0.0), ({"": 4.0, " spread": 2.0}, 2.0), ({" spread": 2.0}, 2.0)])
+def test_a_gang_that_is_spread_is_held_against_its_speed_on_so_many_nodes(facts, factor):
+    machines = Cluster((Node("n0", "gpu", 2), Node("n1", "gpu", 2)), (AcceleratorType("gpu", 16.0),))
+    state = state_of(machines, [Job("gang", 0.0, 1e6, "light", 2)], {0: [0, 2]})
+    state.apply(FactsLearned(0.0, {f"measured 2 × light on gpu{how}": rate for how, rate in facts.items()}))
+    view = state.snapshot(10.0).but(estimate=MeasuredRates().rates)
+    group = running_groups(view, looks_of(view, {}))[0]
+    assert slowdowns_seen(group, view) == [factor], "it makes one step in a second"
 
 
 def test_who_has_a_limit_is_alone_until_its_speed_is_known():

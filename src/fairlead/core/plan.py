@@ -83,8 +83,9 @@ class Rates:
     """Throughputs as a policy may see them, by class: jobs of one class cannot be told apart by their rates.
 
     Job i of the view (row i of its columns) is of class `row[i]`; `alone[row, type]` is in steps per second, 0 where it
-    cannot run. `uncertainty` is a relative standard deviation of the same shape, and `paired_uncertainty` one of `paired`.
-    Who wants pairs that pay needs `alone` and `paired` from the same estimate: their quotient is what company leaves of a rate.
+    cannot run. `uncertainty` is a relative standard deviation of the same shape, `spread_uncertainty` one of `spread`, and
+    `paired_uncertainty` one of `paired`. Who wants pairs that pay needs `alone` and `paired` from the same estimate: their
+    quotient is what company leaves of a rate.
     """
 
     row: Ints
@@ -99,6 +100,8 @@ class Rates:
     other_sizes: OtherSizes | None = None  # None: there is nothing to know
     other_batches: OtherBatches | None = None  # likewise
     usage: Usage | None = None  # likewise
+    spread_uncertainty: Floats | None = None  # None: `uncertainty`
+    tells_s: Floats | None = None  # by job, from when on what it reports is of how it runs now; None: it always is
 
     @property
     def of_jobs(self) -> Floats:

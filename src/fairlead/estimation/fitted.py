@@ -67,8 +67,8 @@ def by_job(base: Rates, sizes: ModelSizes) -> Rates:
     row[sizes.elastic] = len(used) + np.arange(len(sizes.elastic))
     classes = np.concatenate((used, base.row[sizes.elastic]))
     paired = base.paired[np.ix_(classes, classes)]
-    off = None if base.uncertainty is None else base.uncertainty[classes]
-    return Rates(row, base.alone[classes], base.spread[classes], paired, off, other_sizes=sizes)
+    off, wide = (None if one is None else one[classes] for one in (base.uncertainty, base.spread_uncertainty))
+    return Rates(row, base.alone[classes], base.spread[classes], paired, off, other_sizes=sizes, spread_uncertainty=wide)
 
 
 class ModelSizes:

@@ -4,7 +4,8 @@ to be as fast as its relative speed says. Once it was seen at rate m_s on types 
     rate_t = m_t, or where it was not seen   speed_t · mean_s (m_s / speed_s).
 
 A rate is remembered by kind, workers, type and whether a gang stood on more nodes than it needs (*spread*), and replaced when a
-later one differs by more than a tenth. Of spread and not, the one that was not seen is taken to be like the other. A batch size
+later one differs by more than a tenth. Of spread and not, the one that was not seen is taken to be like the other, and is a
+guess. A batch size
 that a plan gave, or left to the job, is another one than the kind's, and its rate is not remembered for the kind. A job that
 announced another one than it began with is measured as of the kind at that size, in steps of it, by what it reports from then
 on. Until it was, the rate that it began with stands. What was measured of a model at its sizes is known of other
@@ -33,7 +34,8 @@ from fairlead.estimation.prior import UNKNOWN_LEVEL
 TELLS = 0.1
 """A difference of rates that is worth remembering."""
 ELSEWHERE = 1.0
-"""The relative uncertainty of a rate that is guessed from another type's, or from another batch size's."""
+"""The relative uncertainty of a rate that is guessed from another type's, from another batch size's, or from that of gangs on
+fewer or more nodes."""
 
 
 @dataclass(frozen=True)
@@ -75,20 +77,22 @@ class Measured:
             row.append(looks.setdefault((kind, workers, *_present(view, number, kind)), len(looks)))
         speed = np.array([self.speeds.get(name, 1.0) for name in types])
         alone, spread = np.ones((2, len(looks), len(types)))
-        off = np.zeros_like(alone)
+        off, wide = np.zeros((2, *alone.shape))
         for (kind, workers, present, worth), at in looks.items():
             if kind != TIMED:
                 near, far = worth * _seen(view.learned, present, workers, types)
-                here = near + far > 0
-                if not here.any():  # of its own batch size nobody has seen it
+                of_its_own = present == kind or (near + far).any()
+                if not (near + far).any():  # at its batch size nobody has seen it
                     near, far = _seen(view.learned, kind, workers, types)
-                    here &= present == kind
                 alone[at] = _filled(np.where(near > 0, near, far), speed)
                 spread[at] = np.where(far > 0, far, alone[at])
-                off[at] = np.where(here, 0.0, ELSEWHERE if (near + far).any() else UNKNOWN_LEVEL)
+                guess = ELSEWHERE if (near + far).any() else UNKNOWN_LEVEL
+                off[at] = np.where((near > 0) & of_its_own, 0.0, guess)
+                wide[at] = np.where((far > 0) & of_its_own, 0.0, guess)
         paired = np.zeros((len(looks), len(looks), len(types)))
         batches = MeasuredBatches(view.learned, types, speed) if view.adaptations else None
-        base = Rates(np.array(row, dtype=np.int64), alone, spread, paired, off, other_batches=batches)
+        rows = np.array(row, dtype=np.int64)
+        base = Rates(rows, alone, spread, paired, off, other_batches=batches, spread_uncertainty=wide)
         elastic = elastic_rows(view)
         return by_job(base, ModelSizes(view, base, elastic, None)) if len(elastic) else base
 

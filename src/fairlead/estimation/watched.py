@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fairlead.core.cluster import Bools, Floats
+from fairlead.core.cluster import Floats
 from fairlead.core.columns import JobColumns
 from fairlead.core.facts import fact_about
-from fairlead.core.plan import Lesson, Rates
+from fairlead.core.plan import Facts, Lesson, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimation.company import TURNS, Company, uses_seen
 from fairlead.estimation.measured import Measured
@@ -19,8 +19,8 @@ from fairlead.estimation.observed import mates
 
 FOLLOWS_S, FOLLOWS_STEPS = 20.0, 10.0
 """After so long, and so many steps, a rate is of how a job runs now."""
-HAS = -1.0
-"""In the place of the second from which on it has none."""
+NEVER = -1.0
+"""In the place of the second at which somebody left it."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Watched(Measured):
     def learn(self, view: Snapshot) -> Lesson:
         """Rates of those without company only: beside another, a rate is not the kind's, nor is it for a while after."""
         jobs = view.jobs.runners
-        alone = mates(jobs, view) == -1
-        facts, tells_s = _company_seen(jobs, alone, view)
+        alone, facts = mates(jobs, view) == -1, _company_seen(jobs, view)
+        tells_s = _tells_s(jobs, {**view.learned, **facts})
         lesson = super().learn(view.but(jobs=jobs.only(alone & (tells_s <= view.time))))
         again = float(tells_s[alone & (tells_s > view.time)].min(initial=lesson.holds_until))
         return Lesson({**lesson.facts, **uses_seen(view), **facts}, again)
@@ -65,20 +65,45 @@ class Watched(Measured):
         for row, code in zip(base.row.tolist(), view.jobs.kind.tolist()):
             kinds[row] = view.names.kinds[code]
         paired, off, usage = self._company().of(view, kinds, base.alone)
-        return replace(base, paired=paired, paired_uncertainty=off, usage=usage)
+        tells_s = _tells_s(view.jobs, view.learned)
+        return replace(base, paired=paired, paired_uncertainty=off, usage=usage, tells_s=tells_s)
 
 
-def _company_seen(jobs: JobColumns, alone: Bools, view: Snapshot) -> tuple[dict[str, object], Floats]:
-    """What is new of who has company, or since when it has none any more; and from which second on the rate of each is of how
-    it runs alone. Agents tell a mean, which takes time to follow."""
-    facts, tells_s = dict[str, object](), np.full(len(jobs), -np.inf)
-    for at, (number, rate, is_alone) in enumerate(zip(jobs.number.tolist(), jobs.rate.tolist(), alone.tolist())):
+def _company_seen(jobs: JobColumns, view: Snapshot) -> dict[str, object]:
+    """What is new of the company of those who run: when one of it last left, and who is there. A number alone is when the last
+    one left, and `NEVER` alone that somebody is there of whom no more was written down."""
+    facts = dict[str, object]()
+    for number, others in zip(jobs.number.tolist(), _others(jobs, view)):
         name = fact_about("company", number)
         known: Any = view.learned.get(name)
-        if not is_alone and known != HAS:
-            facts[name] = HAS
-        elif is_alone and known == HAS:
-            facts[name] = known = view.time
-        if is_alone and known is not None and rate > 0:
-            tells_s[at] = known + max(FOLLOWS_S, FOLLOWS_STEPS / rate)
-    return facts, tells_s
+        left_s, *before = known if isinstance(known, list | tuple) else (NEVER if known is None else known,)
+        gone = not others.issuperset(before) or (known == NEVER and not others)
+        told = [view.time if gone else left_s, *sorted(others)]
+        if others and told != [left_s, *before]:
+            facts[name] = told
+        elif gone and not others:
+            facts[name] = view.time
+    return facts
+
+
+def _others(jobs: JobColumns, view: Snapshot) -> list[set[int]]:
+    """By job, who else is on one of its accelerators."""
+    owner, place = view.holdings.places(jobs.number)
+    shared = view.holdings.occupancy[place] > 1
+    there, mine = dict[int, set[int]](), dict[int, set[int]]()
+    for number, accelerator in zip(owner[shared].tolist(), place[shared].tolist()):
+        there.setdefault(accelerator, set()).add(number)
+        mine.setdefault(number, set()).add(accelerator)
+    return [set[int]().union(*(there[one] for one in mine.get(number, ()))) - {number} for number in jobs.number.tolist()]
+
+
+def _tells_s(jobs: JobColumns, facts: Facts) -> Floats:
+    """From which second on the rate of each is of how it runs now. Agents tell a mean, which takes time to follow when somebody
+    has left, and meanwhile is of whoever that was."""
+    tells_s = np.full(len(jobs), -np.inf)
+    for at, (number, rate) in enumerate(zip(jobs.number.tolist(), jobs.rate.tolist())):
+        known: Any = facts.get(fact_about("company", number)) if rate > 0 else None
+        left_s = known[0] if isinstance(known, list | tuple) else known
+        if left_s is not None and left_s != NEVER:
+            tells_s[at] = left_s + max(FOLLOWS_S, FOLLOWS_STEPS / rate)
+    return tells_s

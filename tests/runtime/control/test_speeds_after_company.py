@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from test_company_in_the_runtime import goes_on, leaves, running, scene_of, sound
+from test_company_in_the_runtime import USES, goes_on, leaves, running, scene_of, sound
+from test_live import Scene
 
 
 def test_a_speed_beside_another_is_not_taken_for_the_one_alone_when_that_has_left():
@@ -26,4 +27,26 @@ def test_a_speed_beside_another_is_not_taken_for_the_one_alone_when_that_has_lef
     scene.live.cancel(0)
     scene.at(scene.second + 20)
     assert not [name for name in scene.loop.state.learned if name.startswith("company of")], "it has ended"
+    sound(scene)
+
+
+def test_a_newcomer_is_not_blamed_for_what_its_forerunner_did():
+    scene = Scene("v100:1", policy="horus", estimation={"name": "watched", "uses": {**USES, "third": (30.0, 4.0)}})
+    scene.join()
+    scene.job("a", steps=1e6, kind="small", most_slowdown=1.5)
+    goes_on(scene, 30, a=2.0)
+    scene.job("b", steps=1e6, kind="other")
+    goes_on(scene, 10, a=2.0)
+    assert running(scene) == {"a", "b"}
+    goes_on(scene, 19, a=1.0, b=1.0)
+    assert running(scene) == {"a"}, "it made the other one twice as slow"
+    scene.live.cancel(1)
+    leaves(scene, 1, code=-9)
+    scene.job("c", steps=1e6, kind="third")
+    goes_on(scene, 15, a=1.1, c=1.0)  # as its agent tells it still
+    assert running(scene) == {"a", "c"}
+    goes_on(scene, 30, a=2.0, c=1.0)
+    assert running(scene) == {"a", "c"}
+    goes_on(scene, 11, a=1.0, c=1.0)
+    assert running(scene) == {"a"}, "what shows when that is long ago is its own doing"
     sound(scene)

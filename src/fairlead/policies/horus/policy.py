@@ -160,7 +160,9 @@ class Horus:
         jobs = view.jobs.waiters
         ends = jobs.waiting_since_s + self.starving_s
         until = [float(ends[ends > view.time].min(initial=math.inf)), view.protection_ends]
-        begins = dict(zip(view.jobs.number.tolist(), view.jobs.since_s.tolist()))
+        tells_s = view.rates.tells_s
+        begins_s = view.jobs.since_s if tells_s is None else np.maximum(view.jobs.since_s, tells_s)
+        begins = dict(zip(view.jobs.number.tolist(), begins_s.tolist()))
         for group in groups:
             watched = self.unpack < math.inf or any(judge.limit(look) < math.inf for look in group.looks)
             if len(group.members) > 1 and watched:

@@ -68,15 +68,19 @@ def _left_gb(view: Snapshot, judge: Judge, looks: Mapping[int, Look], place: int
 
 
 def slowdowns_seen(group: Group, view: Snapshot) -> list[float]:
-    """How many times slower than alone each of a group is; 0 for who has not begun to make steps, and for who was never seen
-    alone."""
+    """How many times slower than alone each of a group is; 0 for who has not begun to make steps, for who was never seen alone
+    on so many nodes, and for whose reports are still of what was before."""
     jobs, rates = view.jobs.of(np.array(group.members)), view.rates
     nodes = len({view.cluster.node_of_accelerator[place] for place in group.places})
     spread = nodes > -(-len(group.places) // int(view.cluster.largest_node_of_type[group.kind]))
-    alone = (rates.spread if spread else rates.alone)[[look.row for look in group.looks], group.kind]
+    rows = [look.row for look in group.looks]
+    alone = (rates.spread if spread else rates.alone)[rows, group.kind]
     steady = (jobs.rate > 0) & (jobs.since_s <= view.time)
-    if rates.uncertainty is not None:
-        steady &= rates.uncertainty[[look.row for look in group.looks], group.kind] < SURE
+    off = rates.spread_uncertainty if spread and rates.spread_uncertainty is not None else rates.uncertainty
+    if off is not None:
+        steady &= off[rows, group.kind] < SURE
+    if rates.tells_s is not None:
+        steady &= rates.tells_s[view.jobs.number.searchsorted(group.members)] <= view.time
     factors: list[float] = np.where(steady, alone / np.where(steady, jobs.rate, 1.0), 0.0).tolist()
     return factors
 
