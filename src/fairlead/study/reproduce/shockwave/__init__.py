@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.study.reproduce.paper import Paper
-from fairlead.study.reproduce.shockwave import contention, forecasts, mixes, pollux, schedules, sizes
+from fairlead.study.reproduce.shockwave import contention, fidelity, forecasts, mixes, pollux, schedules, sizes
 from fairlead.study.reproduce.shockwave.jobs import AdaptiveJobs
 from fairlead.study.reproduce.shockwave.runs import RESTART_S, ROUND_S
 from fairlead.study.reproduce.shockwave.scale import SCALES, Scale
@@ -26,7 +26,15 @@ def introduction(scale: Scale, world: World) -> list[str]:
 
 SHOCKWAVE = Paper(
     "Shockwave",
-    (*forecasts.STUDIES, *sizes.STUDIES, *schedules.STUDIES, *mixes.STUDIES, *pollux.STUDIES, *contention.STUDIES),
+    (
+        *forecasts.STUDIES,
+        *sizes.STUDIES,
+        *schedules.STUDIES,
+        *fidelity.STUDIES,
+        *mixes.STUDIES,
+        *pollux.STUDIES,
+        *contention.STUDIES,
+    ),
     SCALES,
     introduction,
 )
