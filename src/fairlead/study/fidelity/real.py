@@ -49,7 +49,7 @@ class RealCluster:
             script.write_text(SCRIPT)
             config.write_text(yaml.safe_dump(dict(scheduler)))
             with embedded(root, "--cluster", self.machines, "--config", str(config)) as plane:
-                now = float(plane._ask("GET", "/v1/health")["second"])
+                now = float(plane.overview()["second"])
                 began = time.monotonic() - now + (round_s * math.ceil(now / round_s) if round_s else now)
                 waiting = _Waiting(plane, len(trace), tell)
                 for job in trace.jobs:

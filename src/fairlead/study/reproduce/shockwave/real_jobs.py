@@ -23,8 +23,8 @@ TYPE, PER_NODE = "v100", 4
 GANGS = {1: 0.6, 2: 0.3, 4: 0.1}
 SPAN = 0.2
 """In which part of the time that all the work takes jobs arrive, as in the trace of 120."""
-SEEN_S, SEEN_STEPS = 2.5, 12
-"""How long a job that is measured keeps a batch size: so long that its speed is told at least once, and is of that size."""
+SEEN_STEPS = 12
+"""At least so many a job does at each batch size at which it is measured: then its speed counts as of that size."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Real:
     round_s: float = 5.0
     models: tuple[str, ...] = ("ResNet-18", "Transformer")
     gangs: tuple[int, ...] = tuple(GANGS)
-    stays_s: float = 10.0  # run time of those that keep their batch size while the machine is measured
+    seen_s: float = 2.5  # at each batch size of a job that is measured: so long that its speed is told at least once
+    stays_s: float = 10.0  # run time of those that keep their batch size meanwhile
 
     @property
     def cluster(self) -> RealCluster:
@@ -89,7 +90,7 @@ class Real:
         """Each batch size with the work to be done at it, in steps of the smallest."""
         model, own = model_of(job.kind), batch_size_of(job.kind) or 1
         sizes = sizes_of(catalogue(), job.kind, job.workers)
-        steps = {size: max(SEEN_STEPS, SEEN_S * self._rate(kind_of(model, size), job.workers)) for size in sizes}
+        steps = {size: max(SEEN_STEPS, self.seen_s * self._rate(kind_of(model, size), job.workers)) for size in sizes}
         return [(size, steps[size] * size / own) for size in sizes]
 
     def _rate(self, kind: str, workers: int) -> float:
