@@ -94,7 +94,7 @@ BY_SCALE = {
     "medium": Reals(Real(24, 8, (8.0, 65.0)), (SHOCKWAVE, GAVEL, THEMIS, ALLOX, OSSP), (0, 1)),
     "full": Reals(Real(30, 8, (10.0, 150.0)), (SHOCKWAVE, GAVEL, THEMIS, ALLOX, OSSP, MST, GANDIVA_FAIR), (0, 1)),
 }
-"""About half a minute, 12 minutes, 45 minutes and three hours of real time."""
+"""The first is for tests. Each policy takes as long as its jobs do, and a minute for measuring."""
 
 
 def made(scale: Scale, arm: Arm, seed: int) -> RealRun:

@@ -29,7 +29,7 @@ SEEN_STEPS = 12
 
 @dataclass(frozen=True)
 class Real:
-    """How large a real run is. Eight accelerators are what two cores can start processes for within a small part of a round."""
+    """How large a real run is: so small that two cores are idle most of the time, and starts do not wait for each other."""
 
     jobs: int
     accelerators: int
