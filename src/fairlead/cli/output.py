@@ -57,7 +57,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def progress(total: int | None, what: str, *, quiet: bool) -> Iterator[Any]:
-    """A bar on standard error while something long runs; `advance(1)` or `show(share)` move it."""
+    """A bar on standard error while something long runs; `advance(1)` or `show(share)` move it, `say(what)` names it."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -83,6 +83,10 @@ class _Bar:
 
     def show(self, share: float) -> None:
         self._bar.update(self._task, completed=share)
+
+    def say(self, what: str) -> None:
+        """What runs now, in front of the bar."""
+        self._bar.update(self._task, description=what)
 
 
 def _finite(value: Any) -> Any:

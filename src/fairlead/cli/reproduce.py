@@ -202,7 +202,7 @@ def _asked(paper: Paper[S], scale: str, only: str | None, folder: Path, world: C
 def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
     opt.distinct([], [], [given.folder])
     with progress(len(given.cases()), "running", quiet=json) as bar:
-        outcome = run_reproduction(given, processes=processes, on_done=lambda _: bar.advance())
+        outcome = run_reproduction(given, processes=processes, on_done=lambda _: bar.advance(), tell=bar.say)
     if json:
         rows = [
             {

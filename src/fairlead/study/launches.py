@@ -1,15 +1,17 @@
-"""What a run's events show of every launch: how long it lasted, what it did, at which rate. A state goes along with the events,
-and is looked at just before each of them."""
+"""What a run's events show of every launch: how long it lasted, what it did, at which rate, and so what it cost. A state goes
+along with the events, and is looked at just before each of them."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
+from fairlead.backends.costs import Costs
 from fairlead.core import events as ev
 from fairlead.core.cluster import Ints
 from fairlead.core.columns import JobColumns
@@ -18,6 +20,7 @@ from fairlead.engine.state import State
 from fairlead.estimation.observed import spread_gangs
 from fairlead.runtime.tasks import UNKNOWN_STEPS
 from fairlead.workloads.measured_table import MeasuredRate
+from fairlead.workloads.profiles import ThroughputTable
 
 Place: TypeAlias = tuple[str, int, str, bool]
 """Kind, workers, type, and whether spread over more nodes than needed: what a rate depends on."""
@@ -39,6 +42,7 @@ class Launch:
     first: bool
     seconds: float
     steps: float
+    job: int  # by number
 
 
 @dataclass
@@ -89,12 +93,12 @@ class Watched:
 
     def _launch(self, number: int, second: float, steps: float) -> Launch | None:
         """The one that runs now, up to a second and to so many steps; None where others ran on the same accelerators."""
-        place = self._place(number)
+        place = self.place(number)
         if place is None or number not in self._began:
             return None
         began, base = self._began[number]
         first = int(self.state.store.arrays["starts"][number]) == 1
-        return Launch(*place, first, second - began, steps - base)
+        return Launch(*place, first, second - began, steps - base, number)
 
     def _left(self, number: int, second: float) -> None:
         self._settle(number)
@@ -130,10 +134,10 @@ class Watched:
 
     def _rated(self, event: ev.ProgressReported) -> None:
         for number, rate in zip(event.jobs.tolist(), event.rates.tolist()):
-            if rate > 0 and (place := self._place(number)) is not None and place[0] != TIMED:
+            if rate > 0 and (place := self.place(number)) is not None and place[0] != TIMED:
                 self._seen[place].append(rate)
 
-    def _place(self, number: int) -> Place | None:
+    def place(self, number: int) -> Place | None:
         """Where it runs, where it runs and shares its accelerators with nobody."""
         holdings = self.state.holdings
         if not self.state.store.arrays["held"][number]:
@@ -150,3 +154,24 @@ class Watched:
         for number, held, type_, size, wide in zip(*(column.tolist() for column in columns)):
             kind = state.job_of[number].kind
             self._stands[number] = kind_of(model_of(kind), size) if size > 0 else kind, held, names[type_], wide
+
+
+def costs_of(launches: Iterable[Launch], table: ThroughputTable, types: Sequence[str]) -> Costs:
+    """What launches did not spend on steps, by kind; where a kind was never seen to start so, as all did."""
+    spent: dict[str, dict[bool, list[float]]] = {}
+    overall: dict[bool, list[float]] = {True: [], False: []}
+    for one in launches:
+        known = one.kind == TIMED or (one.kind, one.workers) in table.row_of
+        if known and one.steps > 0:  # who did no step was perhaps still starting when it had to leave
+            rates = table.spread if one.spread else table.alone
+            cost = one.seconds - one.steps / float(rates[table.row(one.kind, one.workers), types.index(one.type)])
+            spent.setdefault(one.kind, {True: [], False: []})[one.first].append(cost)
+            overall[one.first].append(cost)
+    first, later = _mean(overall[True], 0.0), _mean(overall[False], _mean(overall[True], 0.0))
+    by_kind = {kind: Costs(_mean(costs[True], first), _mean(costs[False], later)) for kind, costs in spent.items()}
+    return Costs(first, later, by_kind=by_kind)
+
+
+def _mean(costs: Sequence[float], otherwise: float) -> float:
+    """To the microsecond: a job that ends at a round's very end must not end behind it by a rounding."""
+    return max(0.0, round(float(np.mean(costs)), 6)) if costs else otherwise

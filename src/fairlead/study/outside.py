@@ -18,8 +18,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from fairlead.backends.costs import Costs
 from fairlead.backends.faults import Outage
 from fairlead.backends.simulated import Other
@@ -32,7 +30,7 @@ from fairlead.engine.state import State
 from fairlead.report.record import RunRecord
 from fairlead.runtime.tasks import UNKNOWN_STEPS
 from fairlead.study.inputs import used_rates
-from fairlead.study.launches import Launch, Place, Watched
+from fairlead.study.launches import Place, Watched, costs_of
 from fairlead.study.record import record_of
 from fairlead.workloads.measured_table import MeasuredRate, drafted
 from fairlead.workloads.profiles import ThroughputTable
@@ -87,7 +85,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
         opened.cluster,
         trace,
         table,
-        _costs(seen.launches, table, types),
+        costs_of(seen.launches, table, types),
         tuple(_outages(events)),
         tuple(_others(events, state, jobs)),
         state.scheduler,
@@ -153,27 +151,6 @@ def _in_hindsight(seen: Watched, number: int, fastest: Mapping[Key, float]) -> J
         most = ran_s * fastest.get((job.kind, job.workers), 1.0)  # more than it can do before its limit
         job = replace(job, time_limit_s=ran_s, steps=max(job.steps, 2 * most))
     return replace(job, steps=job.steps + seen.again[number])
-
-
-def _costs(launches: Iterable[Launch], table: ThroughputTable, types: Sequence[str]) -> Costs:
-    """What launches did not spend on steps, by kind; where a kind was never seen to start so, as all did."""
-    spent: dict[str, dict[bool, list[float]]] = {}
-    overall: dict[bool, list[float]] = {True: [], False: []}
-    for one in launches:
-        known = one.kind == TIMED or (one.kind, one.workers) in table.row_of
-        if known and one.steps > 0:  # who did no step was perhaps still starting when it had to leave
-            rates = table.spread if one.spread else table.alone
-            cost = one.seconds - one.steps / float(rates[table.row(one.kind, one.workers), types.index(one.type)])
-            spent.setdefault(one.kind, {True: [], False: []})[one.first].append(cost)
-            overall[one.first].append(cost)
-    first, later = _mean(overall[True], 0.0), _mean(overall[False], _mean(overall[True], 0.0))
-    by_kind = {kind: Costs(_mean(costs[True], first), _mean(costs[False], later)) for kind, costs in spent.items()}
-    return Costs(first, later, by_kind=by_kind)
-
-
-def _mean(costs: Sequence[float], otherwise: float) -> float:
-    """To the microsecond: a job that ends at a round's very end must not end behind it by a rounding."""
-    return max(0.0, round(float(np.mean(costs)), 6)) if costs else otherwise
 
 
 def _outages(events: Iterable[ev.Event]) -> Iterable[Outage]:

@@ -4,7 +4,7 @@ key while the code is the same, and under that key the answer is kept."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
@@ -15,6 +15,11 @@ from fairlead.study.reproduce.code import code_mark
 from fairlead.study.reproduce.world import World
 
 Answer: TypeAlias = dict[str, Any]
+Tell: TypeAlias = Callable[[str], None]
+"""What is said of a case while it runs, such as how far it is."""
+
+
+def silent(_: str) -> None: ...
 
 
 @runtime_checkable
@@ -26,6 +31,13 @@ class Case(Protocol):
     def run(self, world: World) -> Answer:
         """What comes of it, as JSON can hold it."""
         ...
+
+
+@runtime_checkable
+class CaseInRealTime(Case, Protocol):
+    """It measures the machine that it runs on, so nothing else of the reproduction runs beside it."""
+
+    def run_alone(self, world: World, tell: Tell) -> Answer: ...
 
 
 class CaseFailed(FairleadError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
-from fairlead.study.reproduce.case import Answers, Case
+from fairlead.study.reproduce.case import Answers, Case, Tell, silent
 from fairlead.study.reproduce.findings import Findings, Row
 from fairlead.study.reproduce.page import Report, Told, write_pages
 from fairlead.study.reproduce.paper import Paper
@@ -49,9 +49,14 @@ class Outcome:
 
 
 def reproduce(
-    given: Reproduction[S], *, processes: int | None = None, on_done: Callable[[bool], None] | None = None
+    given: Reproduction[S],
+    *,
+    processes: int | None = None,
+    on_done: Callable[[bool], None] | None = None,
+    tell: Tell = silent,
 ) -> Outcome:
-    """Answer what is not answered yet, and write the report; `on_done` is told of each case whether it had to be run."""
+    """Answer what is not answered yet, and write the report; `on_done` is told of each case whether it had to be run, and
+    `tell` what long ones say meanwhile."""
     ran = 0
 
     def note(new: bool) -> None:
@@ -61,7 +66,7 @@ def reproduce(
             on_done(new)
 
     store = Store(given.folder / "cases", given.world)
-    answers = answer_all(given.cases(), store, processes=processes, on_done=note)
+    answers = answer_all(given.cases(), store, processes=processes, on_done=note, tell=tell)
     told = [Told(study, _read(study, given.scale, answers)) for study in given.studies]
     report = Report(given.paper.title, given.scale, given.paper.introduction(given.scale, given.world), told)
     return Outcome(told, write_pages(report, given.folder), ran)

@@ -1,4 +1,5 @@
-"""Runs cases in parallel processes. What is kept already is not run; what fails is told, and the rest goes on."""
+"""Runs cases in parallel processes, and behind them one by one those that need the machine for themselves. What is kept already
+is not run; what fails is told, and the rest goes on."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import as_completed
 
 from fairlead.study.crew import Crew
-from fairlead.study.reproduce.case import Answer, Answers, Case, key_of
+from fairlead.study.reproduce.case import Answer, Answers, Case, CaseInRealTime, Tell, key_of, silent
 from fairlead.study.reproduce.store import Store
 from fairlead.study.reproduce.world import World
 
@@ -18,9 +19,15 @@ def distinct(cases: Iterable[Case], world: World) -> dict[str, Case]:
 
 
 def answer_all(
-    cases: Iterable[Case], store: Store, *, processes: int | None = None, on_done: Callable[[bool], None] | None = None
+    cases: Iterable[Case],
+    store: Store,
+    *,
+    processes: int | None = None,
+    on_done: Callable[[bool], None] | None = None,
+    tell: Tell = silent,
 ) -> Answers:
-    """The answers of all cases; `on_done` is told, for each, whether it had to be run."""
+    """The answers of all cases; `on_done` is told, for each, whether it had to be run, and `tell` what those that take long
+    say meanwhile."""
     wanted = distinct(cases, store.world)
     answers: dict[str, Answer] = {}
     failed: dict[str, str] = {}
@@ -39,21 +46,25 @@ def answer_all(
         if on_done:
             on_done(True)
 
-    workers = min(processes or os.cpu_count() or 1, len(todo))
+    alone = {key: case for key, case in todo.items() if isinstance(case, CaseInRealTime)}
+    workers = min(processes or os.cpu_count() or 1, len(todo) - len(alone))
     if workers <= 1:
         for key, case in todo.items():
-            note(key, _run(case, store.world))
+            if key not in alone:
+                note(key, _run(case, store.world))
     else:
         with Crew(workers) as crew:  # after an interrupt, what has ended is kept
-            of = {crew.submit(_run, case, store.world): key for key, case in todo.items()}
+            of = {crew.submit(_run, case, store.world): key for key, case in todo.items() if key not in alone}
             for future in as_completed(of):
                 note(of[future], future.result())
+    for key, case in alone.items():
+        note(key, _run(case, store.world, tell))
     return Answers(store.world, answers, failed)
 
 
-def _run(case: Case, world: World) -> Answer | str:
+def _run(case: Case, world: World, tell: Tell = silent) -> Answer | str:
     """The answer, or in one line why there is none: a policy may raise anything, and other studies go on."""
     try:
-        return case.run(world)
+        return case.run_alone(world, tell) if isinstance(case, CaseInRealTime) else case.run(world)
     except Exception as problem:
         return f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:300]
