@@ -1,14 +1,17 @@
 """Processes that work for a study side by side. They are spawned, as a fork would copy threads' locks, such as a progress
-bar's. An interrupt is for whoever gave them work: they never see it, and are ended where nobody waits for them any more."""
+bar's. An interrupt is for whoever gave them work: they never see it, and are ended where nobody waits for them any more. Whoever
+gave them work may be killed, too, and they end then: each waits for the others' hands on what they share, and would for ever."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -19,7 +22,7 @@ class Crew:
     """So many processes, each of which calls `begin` with what is `given` before its first work."""
 
     def __init__(self, size: int, begin: Callable[..., object] | None = None, given: tuple[Any, ...] = ()) -> None:
-        self._pool = ProcessPoolExecutor(size, multiprocessing.get_context("spawn"), begin, given)
+        self._pool = ProcessPoolExecutor(size, multiprocessing.get_context("spawn"), _begin, (begin, given))
 
     def __enter__(self) -> Crew:
         return self
@@ -44,6 +47,19 @@ class Crew:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in running:
             process.terminate()
+
+
+def _begin(begin: Callable[..., object] | None, given: tuple[Any, ...]) -> None:
+    threading.Thread(target=_end_with_who_gave_work, daemon=True).start()
+    if begin is not None:
+        begin(*given)
+
+
+def _end_with_who_gave_work() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
 
 
 @contextmanager
