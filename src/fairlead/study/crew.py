@@ -1,6 +1,6 @@
 """Processes that work for a study side by side. They are spawned, as a fork would copy threads' locks, such as a progress
-bar's. An interrupt is for whoever gave them work: they never see it, and are ended where nobody waits for them any more. Whoever
-gave them work may be killed, too, and they end then: each waits for the others' hands on what they share, and would for ever."""
+bar's. An interrupt is for whoever gave them work: they never see it, and are ended where nobody waits for them any more.
+Where whoever gave them work is killed they end by themselves; what they share would keep them waiting for ever."""
 
 from __future__ import annotations
 
