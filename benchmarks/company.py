@@ -18,7 +18,6 @@ prometheus-client."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from one_card import agent_of, lacking, machine_here, passed_on, plane_on, until
+from one_card import agent_of, machine_or_why_not, options_of, passed_on, plane_on, until, write_figures
 
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
@@ -282,17 +281,10 @@ def staged(machine: str, folder: Path, seconds: float) -> Iterator[Stage]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seconds", type=float, default=10.0, help="that speeds are looked at")
-    options.add_argument("--out", type=Path, help="write what happened there, as JSON")
-    chosen = options.parse_args()
-    if absent := lacking():
-        print(absent, file=sys.stderr)
-        return 2
-    try:
-        machine = machine_here()
-    except FairleadError as problem:
-        print(f"this needs an NVIDIA GPU: {problem}", file=sys.stderr)
+    chosen = options_of(__doc__, "that speeds are looked at")
+    machine, why_not = machine_or_why_not()
+    if why_not:
+        print(why_not, file=sys.stderr)
         return 2
     figures: dict[str, Any] = {"machine": machine}
     with (
@@ -314,8 +306,7 @@ def main() -> int:
         }
     for stretch in figures["stood"]:
         print(f"{stretch['from_s']:7.1f} s  {' and '.join(stretch['who']) or 'nobody'}")
-    if chosen.out is not None:
-        chosen.out.write_text(json.dumps(figures, indent=1) + "\n")
+    write_figures(figures, chosen.out)
     if "problem" in figures:
         print(figures["problem"], file=sys.stderr)
     return 1 if "problem" in figures else 0

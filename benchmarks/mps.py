@@ -9,7 +9,6 @@ extra `nvml`, and of the extra `cluster` grpcio and prometheus-client."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from one_card import PATIENCE_S, agent_of, lacking, machine_here, passed_on, plane_on, until
+from one_card import PATIENCE_S, agent_of, machine_or_why_not, options_of, passed_on, plane_on, until, write_figures
 
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
@@ -170,21 +169,13 @@ def _processes(name: str) -> list[str]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seconds", type=float, default=10.0, help="that are measured of each case")
-    options.add_argument("--width", type=int, default=2048, help="of the network's layers")
-    options.add_argument("--out", type=Path, help="write the figures there, as JSON")
-    chosen = options.parse_args()
-    if absent := lacking():
-        print(absent, file=sys.stderr)
+    chosen = options_of(__doc__, "that are measured of each case", width=(2048, "of the network's layers"))
+    machine, why_not = machine_or_why_not()
+    if why_not:
+        print(why_not, file=sys.stderr)
         return 2
     from fairlead.runtime.agent.sharing import CONTROL
 
-    try:
-        machine = machine_here()
-    except FairleadError as problem:
-        print(f"this needs an NVIDIA GPU: {problem}", file=sys.stderr)
-        return 2
     with_mps = dict(os.environ)
     without = {**with_mps, "PATH": "/nowhere"}  # so that the agent finds no daemon; everything else is called by its path
     cases = {
@@ -197,8 +188,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="mps-") as folder:  # short: sockets' names are
             figures[case] = measure(Scene(Path(folder), machine, environment), names, chosen.seconds, chosen.width)
         print(f"{case}: {json.dumps(figures[case])}", flush=True)
-    if chosen.out is not None:
-        chosen.out.write_text(json.dumps(figures, indent=1) + "\n")
+    write_figures(figures, chosen.out)
     both = figures["through MPS"]
     if not both["mps_while_it_runs"]:
         print(f"there is no {CONTROL} here, or it did not start: the last case was by turns too", file=sys.stderr)

@@ -3,8 +3,10 @@ process, an agent in another, jobs as processes of that one."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -23,6 +25,31 @@ from fairlead.engine.journal import MemoryJournal
 
 PATIENCE_S = 120.0
 NEEDED = {"torch": "torch", "pynvml": "nvidia-ml-py", "grpc": "grpcio", "prometheus_client": "prometheus-client"}
+
+
+def options_of(about: str | None, seconds: str, **others: tuple[int, str]) -> argparse.Namespace:
+    """What the command line says: `--seconds` and what those are, `--out`, and `others`, each a number with a word on it."""
+    options = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seconds", type=float, default=10.0, help=seconds)
+    for name, (usual, of_what) in others.items():
+        options.add_argument(f"--{name}", type=int, default=usual, help=of_what)
+    options.add_argument("--out", type=Path, help="write the figures there, as JSON")
+    return options.parse_args()
+
+
+def machine_or_why_not() -> tuple[str, str]:
+    """The machine as `machine_here` spells it, or what it lacks for this."""
+    if absent := lacking():
+        return "", absent
+    try:
+        return machine_here(), ""
+    except FairleadError as problem:
+        return "", f"this needs an NVIDIA GPU: {problem}"
+
+
+def write_figures(figures: Mapping[str, Any], to: Path | None) -> None:
+    if to is not None:
+        to.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def lacking() -> str:

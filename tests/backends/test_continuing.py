@@ -135,6 +135,20 @@ def test_who_has_run_before_pays_for_a_restart_and_not_for_a_launch():
     assert loop.state.everybody().starts.tolist() == [1]
 
 
+@pytest.mark.parametrize(("every_s", "saved"), [(math.inf, 0.0), (40.0, 80.0), (100.0, 100.0)])
+def test_what_a_real_job_has_reported_is_not_saved_by_that(every_s, saved):
+    """It was launched at second 0, and told at second 100 where it was; its node is lost at second 110."""
+    loop, _ = middle([Job("a", 0.0, 500.0)], 99.0, Costs())
+    one, at = np.array([0]), np.array([100.0])
+    loop.record(ev.ProgressReported(100.0, one, at, np.ones(1), at))
+    view = loop.state.snapshot(105.0).detached()
+    table, costs = ThroughputTable.timed(("v100",)), Costs(checkpoint_every_s=every_s)
+    world = Simulated.from_snapshot(view, table, costs=costs, faults=[ev.NodeLost(110.0, 0)])
+    interrupted = world.wait(110.0, 0.0)[-1]
+    assert isinstance(interrupted, ev.JobsInterrupted)
+    assert interrupted.steps.tolist() == [saved]
+
+
 def test_a_time_limit_goes_on_counting():
     _, world = middle([Job("a", 0.0, 500.0, time_limit_s=250.0)], 100.0, Costs())
     failed = world.wait(math.inf, 0.0)[-1]

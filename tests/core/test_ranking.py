@@ -243,9 +243,9 @@ def test_on_several_types_a_selection_fits_everywhere_and_everyone(case, backfil
 def test_on_several_types_who_comes_first_is_served_first(case, backfill, preempt):
     cluster, jobs, running, _ = case
     selection, given_ = chosen_types(case, backfill=backfill, preempt=preempt)
-    sizes = cluster.size_of_type.tolist()
+    sizes, rank = cluster.size_of_type.tolist(), rank_of(case, preempt)
     free = sizes.copy()
-    for number in rank_of(case, preempt):  # the plain greedy: the type one runs on, else the fastest with room
+    for number in rank:  # the plain greedy: the type one runs on, else the fastest with room
         now_on = int(cluster.type_of[running[number][0]]) if number in running else -1
         wishes = [now_on] if now_on >= 0 and free[now_on] >= jobs[number].workers else types_of(jobs[number], sizes)
         fits = [t for t in wishes if free[t] >= jobs[number].workers]
@@ -253,12 +253,15 @@ def test_on_several_types_who_comes_first_is_served_first(case, backfill, preemp
             assert number in given_, f"{jobs[number]} had room in its turn and was not selected"
             free[fits[0]] -= jobs[number].workers
         elif not backfill:
-            if any(free):
-                assert selection.head == number
-            behind = rank_of(case, preempt)
-            assert not set(behind[behind.index(number) :]) & set(given_), "somebody behind the head was selected"
-            return
-    assert selection.head is None
+            break
+    left = np.array(sizes) - np.bincount(selection.types, selection.workers, minlength=len(sizes)).astype(int)
+    if selection.head is None:
+        assert backfill or not left.any() or set(given_) == set(rank)
+        return
+    at = rank.index(selection.head)
+    assert set(given_) == set(rank[:at]), "somebody behind the head was selected, or somebody before it was not"
+    head = jobs[selection.head]
+    assert not any(left[t] >= head.workers for t in types_of(head, sizes)), "it waits though there is room for it"
 
 
 @given(several_types().map(hopeful))

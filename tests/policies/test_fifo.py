@@ -25,6 +25,17 @@ def test_strict_order_lets_nobody_overtake_the_head(harness):
     assert plan.waiting == {"wide", "narrow"}
 
 
+def test_the_head_takes_what_others_leave_for_a_faster_type_in_the_same_round(harness):
+    harness.cluster("v100:4,k80:4").policy("fifo")
+    harness.submit(job("short").workers(2).lasting(350.0), job("long").workers(2), job("slow").workers(2))
+    harness.submit(job("wide").workers(4), job("wider").workers(4), job("narrow").workers(1))
+    assert harness.round().running == {"short", "long", "slow"}
+    assert harness.round().running == {"short", "long", "slow"}
+    plan = harness.round()
+    assert "slow" in plan.suspended & plan.launched, "it goes where the short one was"
+    assert plan.running == {"long", "slow", "wide"}, "and the head where it was; nobody overtakes the next one"
+
+
 def test_backfilling_lets_the_small_overtake(harness):
     harness.cluster("v100:4").policy("fifo", backfill=True)
     plan = harness.submit(job("a").workers(3), job("wide").workers(2), job("narrow").workers(1)).round()

@@ -95,7 +95,8 @@ class World(Arrived):
     def resume(self, launches: Launches, told: JobColumns, now: float) -> Ints:
         """Jobs that were started before this world began, with what is known of them, in the same order. Who ran as fast as it
         does here goes on by the very same line, so that it ends at the same second; returned are the others, whose progress
-        changes. Of who shares its accelerators, how much was saved before its company changed is not known: all of it."""
+        changes. What was saved before a line began, as that of a real job does with each report, is not known: as much as if it
+        had run so fast since its start."""
         jobs, c = launches.jobs, self.columns
         self._note_saves()
         self.launch(launches, now)
@@ -103,9 +104,10 @@ class World(Arrived):
         loaded = told.run_started_s + np.where(told.starts > 1, c["restart"][jobs], c["launch"][jobs])
         c["since"][jobs] = np.where(told.rate > 0, told.since_s, loaded)
         c["began"][jobs] = np.minimum(loaded, c["since"][jobs])
-        c["base"][jobs] = c["kept"][jobs] = np.minimum(told.base_steps, c["steps"][jobs])
+        c["base"][jobs] = np.minimum(told.base_steps, c["steps"][jobs])
         c["kept_at"][jobs] = c["began"][jobs]
         c["kept_at"][jobs] += self._up_to_last_save(jobs, c["since"][jobs] - c["began"][jobs])
+        c["kept"][jobs] = np.maximum(c["base"][jobs] - told.rate * (c["since"][jobs] - c["kept_at"][jobs]), ZERO)
         self._set_rates(jobs, now)
         changing: Ints = jobs[c["rate"][jobs] != told.rate]
         if len(changing):

@@ -184,10 +184,21 @@ def _several_types(
     while below and any(free) and _move_up(given, bound, rows, fits, workers, wishes, free):
         if holds_until is not None:  # where they were, somebody may fit who was passed over: to be asked again at once
             holds_until = view.time
-        for at in passed:  # what others left behind may do for somebody who was passed over
-            if given[at] < 0 and (choice := _first_free(wishes[rows[at]], fits[at], free, workers[at])) >= 0:
+        # What others left behind may do for somebody who was passed over, or for the head and those behind it.
+        for at in passed if head is None else range(head, len(rows)):
+            if given[at] >= 0:
+                continue
+            choice = present[at] if head is not None else -1
+            if choice < 0 or free[choice] < workers[at]:
+                choice = _first_free(wishes[rows[at]], fits[at], free, workers[at])
+            if choice >= 0:
                 given[at] = choice
                 free[choice] -= workers[at]
+            elif head is not None:
+                head = at
+                break
+        else:
+            head = None
     stopped = None if head is None else int(jobs.number[order[head]])
     types = np.array(given, dtype=np.int64)
     if -1 in given:

@@ -13,7 +13,7 @@ from fairlead.engine.state import State
 from fairlead.registry import Registry
 from fairlead.runtime.control.clock import WallClock
 from fairlead.runtime.control.live import Live
-from fairlead.runtime.orders import Order, Task
+from fairlead.runtime.orders import Ended, Order, Task
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster
 from fairlead.testing.invariants import check_state
@@ -93,6 +93,20 @@ class Scene:
         check_state(self.loop.state)
         check_events(list(self.journal), real=True)
         assert State.replay(self.journal).digest() == self.loop.state.digest()
+
+
+def begun(name: str, machines: str = "v100:2,v100:2", policy: str = "las", **about) -> Scene:
+    """A scene whose agents are there, with one job that was launched at second 0."""
+    scene = Scene(machines, policy)
+    scene.join()
+    scene.job(name, **about)
+    scene.at(0.0)
+    return scene
+
+
+def unable(generation: int, job: int = 0) -> Ended:
+    """The word of a node that could not begin a launch."""
+    return Ended(job, generation, 126, True, 0, 0, "/full: No space left on device")
 
 
 def restarted(before: Scene, machines: str, second: float) -> Scene:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from played import Scene, restarted
+from played import Scene, begun, restarted, unable
 
 from fairlead.core import events as ev
 from fairlead.core.job import Phase
@@ -52,20 +52,13 @@ def test_who_has_converged_is_done_and_may_save_before_it_leaves():
 
 
 def test_a_launch_that_its_node_could_not_prepare_costs_no_try():
-    scene = Scene()
-    scene.join()
-    scene.job("a", steps=100.0, retry_limit=0)
-    scene.at(0.0)
-    scene.live.tell(0, [Ended(0, 1, 126, True, 0, 0, "/full: No space left on device")])
+    scene = begun("a", steps=100.0, retry_limit=0)
+    scene.live.tell(0, [unable(1)])
     assert [order.generation for _, order in scene.at(10.0)] == [2]
     assert scene.loop.state.store.arrays["failures"][0] == 0
     (told,) = [event for event in scene.journal if isinstance(event, ev.JobsInterrupted)]
     assert (told.own_fault, told.why, told.node) == (False, "/full: No space left on device", 0)
     scene.check()
-
-
-def unable(generation: int) -> Ended:
-    return Ended(0, generation, 126, True, 0, 0, "/full: No space left on device")
 
 
 def test_a_node_that_begins_nothing_rests_longer_each_time_and_others_are_tried():
@@ -84,7 +77,7 @@ def test_a_node_that_begins_nothing_rests_longer_each_time_and_others_are_tried(
     assert scene.loop.state.present.all()
     scene.job("b", steps=100.0, workers=2)
     assert [(node, order.job) for node, order in scene.at(80.0)] == [(0, 1)]
-    scene.live.tell(0, [replace(unable(1), job=1)])
+    scene.live.tell(0, [unable(1, job=1)])
     scene.at(90.0)
     assert scene.live.resting.of(0).until_s == 90.0 + 60.0, "it could not then, and cannot now"
     scene.check()
@@ -158,10 +151,7 @@ def test_nothing_runs_before_an_agent_is_there():
 
 
 def test_a_newcomer_starts_when_the_one_before_it_has_left():
-    scene = Scene("v100:1")
-    scene.join()
-    scene.job("old", steps=1000.0)
-    scene.at(0.0)
+    scene = begun("old", "v100:1", steps=1000.0)
     scene.live.tell(0, [Progress(0, 1, 10, 0, 1.0)])
     scene.at(10.0)
     scene.job("new", steps=1000.0)
@@ -199,10 +189,7 @@ def test_a_gang_is_one_launch_on_several_nodes_and_dies_as_one():
 
 
 def test_who_was_killed_because_its_agent_was_to_leave_has_not_failed_and_neither_has_its_gang():
-    scene = Scene()
-    scene.join()
-    scene.job("wide", workers=3, steps=50.0, retry_limit=0)
-    scene.at(0.0)
+    scene = begun("wide", workers=3, steps=50.0, retry_limit=0)
     scene.live.tell(1, [Ended(0, 1, -9, True, 7, 5, "killed 30 s after it was asked to stop")])
     assert scene.at(3.0) == [(0, Kill(0, 1))], "half a gang is no gang"
     scene.live.tell(0, [Ended(0, 1, -9, False, 7, 5, "killed because it was not wanted any more")])
@@ -213,10 +200,7 @@ def test_who_was_killed_because_its_agent_was_to_leave_has_not_failed_and_neithe
 
 
 def test_a_job_that_fails_too_often_has_failed():
-    scene = Scene("v100:1")
-    scene.join()
-    scene.job("bad", retry_limit=1)
-    scene.at(0.0)
+    scene = begun("bad", "v100:1", retry_limit=1)
     scene.live.tell(0, [Ended(0, 1, 3, False, 0, 0, "exit code 3")])
     scene.at(10.0)
     assert scene.phase(0) is Phase.RUNNING
@@ -227,10 +211,7 @@ def test_a_job_that_fails_too_often_has_failed():
 
 
 def test_what_is_said_of_an_older_launch_is_dropped():
-    scene = Scene("v100:1")
-    scene.join()
-    scene.job("a", retry_limit=5)
-    scene.at(0.0)
+    scene = begun("a", "v100:1", retry_limit=5)
     scene.live.tell(0, [Ended(0, 1, 1, False, 0, 0)])
     scene.at(10.0)
     scene.live.tell(0, [Ended(0, 1, 1, False, 0, 0), Progress(0, 1, 99, 99, 9.0)])
@@ -256,10 +237,7 @@ def test_a_cancelled_job_is_killed_and_its_place_given_when_it_is_gone():
 
 
 def test_a_job_that_finishes_while_it_is_asked_to_leave_has_finished():
-    scene = Scene("v100:1")
-    scene.join()
-    scene.job("a", steps=30.0)
-    scene.at(0.0)
+    scene = begun("a", "v100:1", steps=30.0)
     scene.job("b")
     assert scene.at(10.0) == [(0, Revoke(0, 1))]
     scene.live.tell(0, [Ended(0, 1, 0, False, 30, 30)])
@@ -287,10 +265,7 @@ def test_a_job_that_fails_while_it_is_asked_to_leave_has_failed():
 
 
 def test_jobs_of_a_node_that_left_go_on_elsewhere_from_what_they_saved():
-    scene = Scene()
-    scene.join()
-    scene.job("a", steps=100.0)
-    scene.at(0.0)
+    scene = begun("a", steps=100.0)
     scene.live.tell(0, [Progress(0, 1, 30, 20, 3.0)])
     scene.at(10.0)
     scene.live.left(0)
@@ -302,10 +277,7 @@ def test_jobs_of_a_node_that_left_go_on_elsewhere_from_what_they_saved():
 
 def test_who_waited_for_somebody_on_a_node_that_is_gone_is_not_started_there():
     """Its agent may have come back by the time the order goes out, and would begin what counts as lost."""
-    scene = Scene("v100:1")
-    scene.join()
-    scene.job("first", steps=100.0)
-    scene.at(0.0)
+    scene = begun("first", "v100:1", steps=100.0)
     scene.job("second", steps=100.0)
     assert scene.at(10.0) == [(0, Revoke(0, 1))]
     scene.live.left(0)
@@ -340,10 +312,7 @@ def test_a_lease_is_renewed_unless_it_was_revoked_and_nothing_is_written_down():
 
 
 def test_a_launch_that_came_to_nothing_takes_no_steps_away():
-    scene = Scene("v100:1")
-    scene.join()
-    scene.job("old", steps=1000.0, retry_limit=5)
-    scene.at(0.0)
+    scene = begun("old", "v100:1", steps=1000.0, retry_limit=5)
     scene.live.tell(0, [Progress(0, 1, 40, 40, 1.0)])
     scene.at(5.0)
     scene.live.tell(0, [Ended(0, 1, 1, False, 50, 40, "exit code 1")])
@@ -356,10 +325,7 @@ def test_a_launch_that_came_to_nothing_takes_no_steps_away():
 
 
 def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
-    scene = Scene("v100:1,v100:1")
-    scene.join()
-    scene.job("moving", steps=1000.0)
-    scene.at(0.0)
+    scene = begun("moving", "v100:1,v100:1", steps=1000.0)
     scene.live.tell(0, [Progress(0, 1, 30, 30, 1.0)])
     scene.at(5.0)
     launches = scene.live.launches
@@ -371,10 +337,7 @@ def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
 
 
 def test_a_job_that_has_used_its_time_limit_up_has_failed_and_is_killed():
-    scene = Scene("v100:1")
-    scene.join()
-    scene.job("limited", steps=1000.0, time_limit_s=25.0)
-    scene.at(0.0)
+    scene = begun("limited", "v100:1", steps=1000.0, time_limit_s=25.0)
     scene.live.tell(0, [Progress(0, 1, 10, 10, 1.0)])
     scene.at(10.0)
     scene.job("other", steps=1000.0)

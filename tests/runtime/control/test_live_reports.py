@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from played import Scene
+from played import Scene, begun
 
 from fairlead.core import events as ev
 from fairlead.engine.codec import decode, encode
@@ -15,10 +15,7 @@ from fairlead.runtime.orders import MOST_METRICS, Ended, Metric, Progress
 
 
 def test_progress_that_was_foreseen_is_no_event():
-    scene = Scene("v100:1")
-    scene.join()
-    scene.job("a", steps=1e6)
-    scene.at(0.0)
+    scene = begun("a", "v100:1", steps=1e6)
     for second in range(1, 200):
         scene.live.tell(0, [Progress(0, 1, 4 * second, 0, 4.0 + 0.01 * np.sin(second))])
         scene.at(float(second))
@@ -47,10 +44,7 @@ def test_what_jobs_report_is_one_event_for_each_name_and_second():
 
 
 def test_a_loss_that_is_no_number_any_more_is_in_the_journal_as_infinity():
-    scene = Scene()
-    scene.join()
-    scene.job("a", steps=100.0)
-    scene.at(0.0)
+    scene = begun("a", steps=100.0)
     scene.live.tell(0, [Metric(0, 1, "loss", 0.5)])
     scene.at(2.0)
     scene.live.tell(0, [Metric(0, 1, "loss", math.inf), Metric(0, 1, "loss.lowest", 0.0)])
@@ -62,10 +56,7 @@ def test_a_loss_that_is_no_number_any_more_is_in_the_journal_as_infinity():
 
 
 def test_a_job_reports_under_a_bounded_number_of_names_over_restarts_too():
-    scene = Scene()
-    scene.join()
-    scene.job("a", steps=100.0)
-    scene.at(0.0)
+    scene = begun("a", steps=100.0)
     scene.live.tell(0, [Metric(0, 1, f"name-{n}", 1.0) for n in range(1000)])
     scene.at(2.0)
     assert len(scene.loop.state.store.metrics) == MOST_METRICS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from played import Scene, restarted
+from played import Scene, begun, restarted
 
 from fairlead.core import events as ev
 from fairlead.core.job import Phase
@@ -87,10 +87,7 @@ def test_a_job_that_was_moving_when_the_plane_died_waits_for_the_node_that_it_le
 
 
 def test_half_a_gang_on_a_node_that_was_given_up_before_the_plane_died_is_not_waited_for():
-    before = Scene()
-    before.join()
-    before.job("wide", workers=3, steps=50.0)
-    before.at(0.0)
+    before = begun("wide", workers=3, steps=50.0)
     before.live.left(1)
     assert before.at(3.0) == [(0, Kill(0, 1))]
     scene = restarted(before, "v100:2,v100:2", 5.0)
@@ -163,10 +160,7 @@ def test_who_was_done_when_the_plane_died_may_save_and_who_was_cancelled_may_not
 
 
 def test_a_job_that_was_on_its_way_out_when_the_plane_died_may_save_and_is_waited_for():
-    before = Scene("v100:1")
-    before.join()
-    before.job("old", steps=1000.0)
-    before.at(0.0)
+    before = begun("old", "v100:1", steps=1000.0)
     before.job("new", steps=1000.0)
     before.at(10.0)  # planned, and the order to leave is lost with the control plane
     scene = restarted(before, "v100:1", 12.0)
@@ -191,10 +185,7 @@ def test_an_agent_that_comes_back_with_strangers_is_told_to_end_them():
 
 
 def test_who_follows_a_leaver_does_not_begin_beside_a_stranger():
-    scene = Scene("v100:1")
-    scene.join()
-    scene.job("old", steps=1000.0)
-    scene.at(0.0)
+    scene = begun("old", "v100:1", steps=1000.0)
     scene.live.tell(0, [Progress(0, 1, 10, 0, 1.0)])
     scene.at(10.0)
     scene.job("new", steps=1000.0)
@@ -265,10 +256,7 @@ def test_what_was_ordered_while_an_agent_was_away_is_ordered_again():
 
 
 def test_half_a_gang_whose_agent_was_away_when_the_other_failed_is_ended_when_it_is_back():
-    scene = Scene()
-    scene.join()
-    scene.job("wide", workers=3, steps=50.0)
-    scene.at(0.0)
+    scene = begun("wide", workers=3, steps=50.0)
     scene.live.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
     scene.at(3.0)  # an order to end it that nobody hears
     scene.live.joined(0, [(0, 1)])
@@ -279,10 +267,7 @@ def test_half_a_gang_whose_agent_was_away_when_the_other_failed_is_ended_when_it
 
 
 def test_half_a_gang_that_never_began_does_not_begin_when_the_other_has_failed():
-    scene = Scene()
-    scene.join()
-    scene.job("wide", workers=3, steps=50.0)
-    scene.at(0.0)
+    scene = begun("wide", workers=3, steps=50.0)
     scene.live.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
     scene.at(3.0)
     scene.live.joined(0, ())

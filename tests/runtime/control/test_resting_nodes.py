@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from played import Scene
+from played import Scene, unable
 
 from fairlead.runtime.orders import Ended
 
@@ -14,15 +14,14 @@ def test_after_its_rest_a_node_rests_again_only_for_a_try_that_came_to_nothing()
     scene.job("a", steps=100.0)
     for generation in (1, 2, 3):
         assert [order.generation for _, order in scene.at(10.0 * generation)] == [generation]
-        last = Ended(0, generation, 126, True, 0, 0, "/full: No space left on device")
-        scene.live.tell(0, [last])
+        scene.live.tell(0, [unable(generation)])
     scene.at(40.0)
     assert not scene.loop.state.present.any()
     scene.join()
-    scene.live.tell(0, [last])  # it did not hear that this was heard
+    scene.live.tell(0, [unable(3)])  # it did not hear that this was heard
     assert [order.generation for _, order in scene.at(50.0)] == [4]
     assert scene.loop.state.present.all()
-    scene.live.tell(0, [Ended(0, 4, 126, True, 0, 0, "/full: No space left on device")])
+    scene.live.tell(0, [unable(4)])
     scene.at(60.0)
     assert not scene.loop.state.present.any()
     assert scene.live.resting.of(0).until_s == 60.0 + 60.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from played import Scene
 from test_company_in_the_runtime import USES, goes_on, leaves, running, scene_of, sound
-from test_live import Scene
 
 
 def test_a_speed_beside_another_is_not_taken_for_the_one_alone_when_that_has_left():
