@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.core.events import Event
 from fairlead.report.metrics import summarize
 from fairlead.runtime.embedded import NotUp
 from fairlead.runtime.people import RefusedRequest, Unreachable
@@ -57,7 +58,7 @@ class RealRun:
         real, scheduler = self.real, self.real.scheduler(self.scheduler)
         cluster, trace = real.cluster, real.trace(self.seed)
 
-        def ran(which: Trace, under: Mapping[str, Any], what: str) -> Any:
+        def ran(which: Trace, under: Mapping[str, Any], what: str) -> list[Event]:
             return cluster.run(which, under, lambda how_far: tell(f"table3: {what} on a real cluster, {how_far}"))
 
         try:
@@ -85,7 +86,7 @@ class Reals:
     @property
     def told(self) -> str:
         jobs = f"{self.real.jobs} jobs on {self.real.accelerators} accelerators in real time"
-        return f"{jobs}, rounds of {self.real.round_s:g} s, {len(self.arms)} policies"
+        return f"{jobs}, rounds of {self.real.round_s:g} s: {', '.join(arm.label for arm in self.arms)}"
 
 
 BY_SCALE = {
