@@ -28,7 +28,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.reasons import Reason
 from fairlead.policies.programs.classes import Classes, in_class_order
 from fairlead.policies.programs.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
-from fairlead.policies.programs.program import Model, Program
+from fairlead.policies.programs.program import TOLERANCE, Model, Program
 
 _REMEMBERED = 12  # prices
 _SPARE = 1e-9
@@ -112,11 +112,12 @@ class Demands:
         worth: Floats = self.classes.rates / unit[:, None]
         return in_class_order(worth, self.classes) if ordered else worth
 
-    def fit(self, grid: Grid) -> Fit:
-        """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it."""
+    def fit(self, grid: Grid, *, at_least: bool = False) -> Fit:
+        """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it. With `at_least`,
+        where some earlier prices prove that demands clearly exceed the cluster, these are told, with no mix."""
         use = self._time(grid, self._plain) * self._scale
         valid = self.valid[:, : self._plain]
-        excess, mix = self._best(valid, use, np.zeros(use.shape[:2]), None, self.near[0])
+        excess, mix = self._best(valid, use, np.zeros(use.shape[:2]), None, self.near[0], TOLERANCE if at_least else np.inf)
         prices = self.near[0, 0] / self._room
         return Fit(excess, prices / float(prices @ self.capacity), mix)
 
@@ -133,10 +134,12 @@ class Demands:
         room = np.full(len(self.capacity), 1.0 + max(over, 0.0))
         return self._best(valid, use, gain, room, self.near[1])[1]
 
-    def _best(self, valid: Bools, use: Floats, gain: Floats, room: Floats | None, near: Floats) -> tuple[float, Floats]:
+    def _best(
+        self, valid: Bools, use: Floats, gain: Floats, room: Floats | None, near: Floats, enough: float = np.inf
+    ) -> tuple[float, Floats]:
         """The mix of answers that gains most within the room, or, without one, that exceeds every type by the least part:
         that part, and the mix. `use` is classes × answers × types, as parts of each type. `near` are prices to try; those that
-        prove the optimum are then the first."""
+        prove the optimum are then the first. So are those that prove an excess above `enough`, and there is no mix then."""
         types, loose = len(self.capacity), room is None
         room = np.ones(types) if room is None else room
         net = gain[:, :, None] - (use.reshape(-1, types) @ near.T).reshape(*gain.shape, -1)
@@ -145,6 +148,10 @@ class Demands:
         if loose:
             bound[near.max(axis=1) <= 0] = np.inf
         likely = int(bound.argmin())
+        if loose and -bound[likely] > enough:
+            if likely:
+                _put_first(near, near[likely].copy())
+            return float(-bound[likely]), np.zeros(self.valid.shape)
         known = self._at(near[likely], net[:, :, likely], use, room, loose=loose)
         if known is not None:
             if likely:
@@ -180,6 +187,9 @@ class Demands:
         g, f = tied.nonzero()
         step = use[g, f] - base[g]
         other = np.abs(step).max(axis=1) > _TIED  # for some demands two answers are the same
+        if len(g) > 1:
+            alike = (np.abs(step[:, None] - step).max(axis=2) <= _TIED) & (g[:, None] == g)
+            other &= ~np.tril(alike, -1).any(axis=1)
         g, f, step = g[other], f[other], step[other]
         if len(g) + loose != np.count_nonzero(priced):
             return None
@@ -268,7 +278,12 @@ class Demands:
         more. A good `guess` of the level saves time."""
         first = worth_level(demand, self.cost_at(self._first_prices()), lowest, highest, guess)
         level, wanted, fit = least_level(
-            self.name, demand, lambda r: self.fit(self.asked(r)), lambda fit: self.cost_at(fit.prices), first, highest
+            self.name,
+            demand,
+            lambda r: self.fit(self.asked(r), at_least=True),
+            lambda fit: self.cost_at(fit.prices),
+            first,
+            highest,
         )
         return level, self.asked(wanted), fit
 
