@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.reasons import Reason
 from fairlead.policies.programs.classes import Classes, in_class_order
+from fairlead.policies.programs.hulls import hulls_of
 from fairlead.policies.programs.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.programs.program import TOLERANCE, Model, Program
 
@@ -61,7 +61,7 @@ class Demands:
         self.name, self.classes, self.capacity = name, classes, capacity
         self.there = (classes.of >= 0).nonzero()[0]  # rows of the view; all columns by job follow it
         self.of = classes.of[self.there]
-        self._geometry = hulls = _geometry(classes.rates.tobytes(), len(capacity))
+        self._hulls = hulls = hulls_of(classes.rates)
         self.grid, self.valid = hulls.grid, hulls.valid
         self.fastest = hulls.grid[:, -1][self.of]
         self._plain = hulls.answers.shape[1] // 2  # behind these are the answers that lift
@@ -76,7 +76,7 @@ class Demands:
 
     def asked(self, demand: Floats) -> Grid:
         at = self._above(demand)
-        part = (demand - self.grid.ravel()[at - 1]) * self._geometry.inverse.ravel()[at]
+        part = (demand - self.grid.ravel()[at - 1]) * self._hulls.inverse.ravel()[at]
         return Grid(at, np.minimum(np.maximum(part, 0.0), 1.0))
 
     def _above(self, demand: Floats) -> Ints:
@@ -88,8 +88,8 @@ class Demands:
     def costs(self, prices: Floats) -> Floats:
         """What a job at each point of its class's grid costs at least: classes × (types + 1), convex."""
         groups, points = self.grid.shape
-        each = (self._geometry.plain @ prices).reshape(groups, self._plain, points)
-        each[~self.valid[:, : self._plain]] = np.inf
+        each = (self._hulls.plain.reshape(-1, points - 1) @ prices).reshape(groups, self._plain, points)
+        each += self._hulls.barred[:, : self._plain, None]
         cheapest: Floats = each.min(axis=1) * self.classes.workers[:, None]
         return cheapest
 
@@ -246,7 +246,7 @@ class Demands:
     def shares(self, grid: Grid, mix: Floats) -> Floats:
         """The time of each job by type: rows of the view × types."""
         types = len(self.capacity)
-        answers = self._geometry.answers
+        answers = self._hulls.answers
         points = np.matmul(mix[:, None, :], answers.reshape(*mix.shape, -1)).reshape(-1, types)  # classes · points × types
         low = points[grid.at - 1]
         x = np.zeros((len(self.classes.of), types))
@@ -262,7 +262,7 @@ class Demands:
         weights = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)
         groups, points = self.grid.shape
         types, answers = points - 1, self.valid.shape[1] if answers is None else answers
-        time: Floats = np.matmul(weights.reshape(groups, 1, points), self._geometry.by_point[:, :, : answers * types])
+        time: Floats = np.matmul(weights.reshape(groups, 1, points), self._hulls.by_point[:, :, : answers * types])
         return time.reshape(groups, answers, types)
 
     def _mix(self, g: Ints, f: Ints, values: Floats) -> Floats:
@@ -300,7 +300,7 @@ class Demands:
     def cost_at(self, prices: Floats) -> Cost:
         costs = self.costs(prices)
         slope_to = np.zeros(costs.shape)  # each point; between two, a job costs `offset + slope · r`
-        slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._geometry.inverse[:, 1:]
+        slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._hulls.inverse[:, 1:]
         offsets, slopes = (costs - slope_to * self.grid).ravel(), slope_to.ravel()
 
         def cost(r: Floats) -> tuple[float, Floats]:
@@ -322,73 +322,3 @@ def _put_first(near: Floats, prices: Floats) -> None:
     place = int(same[0]) if len(same) else len(near) - 1
     near[1 : place + 1] = near[:place].copy()
     near[0] = prices
-
-
-@dataclass(frozen=True)
-class _Geometry:
-    """What the rates of classes alone decide."""
-
-    grid: Floats  # classes × points
-    inverse: Floats  # 1 / the step up to each point
-    answers: Floats  # classes × answers × points × types of time
-    plain: Floats  # those that do not lift: · × types
-    by_point: Floats  # all: classes × points × (answers × types)
-    valid: Bools  # classes × answers
-
-
-@lru_cache(maxsize=64)
-def _geometry(rates: bytes, types: int) -> _Geometry:
-    """Classes come and go more seldom than jobs. `rates` are floats, classes × types."""
-    by_type = np.frombuffer(rates).reshape(-1, types)
-    order = by_type.argsort(axis=1, kind="stable")
-    ascending = np.take_along_axis(by_type, order, axis=1)
-    grid = np.concatenate((np.zeros((len(by_type), 1)), ascending), axis=1)
-    steps = np.diff(grid, axis=1, prepend=0.0)
-    inverse = np.divide(1.0, steps, out=np.zeros_like(steps), where=steps > 0)
-    answers, valid = _answers(ascending, order)
-    plain = answers[:, : answers.shape[1] // 2].reshape(-1, types)
-    by_point = answers.transpose(0, 2, 1, 3).reshape(*grid.shape, -1)
-    return _Geometry(grid, inverse, answers, plain, by_point, valid)
-
-
-@lru_cache(maxsize=16)
-def _subsets(types: int) -> tuple[Bools, Ints, Ints]:
-    """All subsets of the positions 1..types, and for each and each grid point 0..types the member at or below it (0: none) and
-    the member at or above it (the last one, where there is none)."""
-    codes = np.arange(1, 1 << types)
-    member = ((codes[:, None] >> np.arange(types)) & 1).astype(np.bool_)
-    place = np.arange(1, types + 1)
-    points = np.arange(types + 1)
-    below = np.where(member[:, None, :] & (place <= points[:, None])[None], place, 0).max(axis=2)
-    above = np.where(member[:, None, :] & (place >= points[:, None])[None], place, types + 1).min(axis=2)
-    return member, below, np.where(above > types, below, above)
-
-
-def _answers(rates: Floats, order: Ints) -> tuple[Floats, Bools]:
-    """classes × answers × grid points × types of time, and which answers a class has. `rates` ascend along `order`.
-
-    The first half of the answers interpolates between the members of each subset, from 0 on; the second half lifts whoever
-    demands less to the subset's first member."""
-    types = rates.shape[1]
-    member, below, above = _subsets(types)
-    grid = np.concatenate((np.zeros((len(rates), 1)), rates), axis=1)
-    low, high, here = grid[:, below], grid[:, above], grid[:, None, :]
-    part = np.divide(here - low, high - low, out=np.ones(low.shape), where=high > low)
-    unit = np.zeros((len(rates), types + 1, types))  # each class's points → their types; the origin has none
-    unit[np.arange(len(rates))[:, None], np.arange(1, types + 1), order] = 1.0
-    plain = part[..., None] * unit[:, above] + (1.0 - part)[..., None] * unit[:, below]
-    plain[:, :, 0, :] = 0.0
-    first = member.argmax(axis=1) + 1
-    lifted = plain[:, np.arange(len(member))[:, None], np.maximum(np.arange(types + 1), first[:, None])]
-
-    # A member that is as fast as the next is no hull's; and a hull ends in a type than which there is none faster.
-    last = types - member[:, ::-1].argmax(axis=1)
-    follows = np.where(member, np.arange(types), -1)
-    rising = np.ones((len(rates), len(member)), dtype=np.bool_)
-    for position in range(types):
-        before = np.where(np.arange(types) < position, follows, -1).max(axis=1)  # the member before this position
-        checked = member[:, position] & (before >= 0)
-        rising[:, checked] &= rates[:, position, None] > rates[:, before[checked]]
-    usable = rates[:, first - 1] > 0
-    valid = rising & usable & (rates[:, last - 1] == rates[:, -1:])
-    return np.concatenate((plain, lifted), axis=1), np.concatenate((valid, valid), axis=1)
