@@ -29,10 +29,10 @@ from fairlead.policies.programs.classes import Classes, in_class_order
 from fairlead.policies.programs.hulls import hulls_of
 from fairlead.policies.programs.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
 from fairlead.policies.programs.program import TOLERANCE, Model, Program
+from fairlead.policies.programs.ties import TIED, Tie, distinct, filling
 
 _REMEMBERED = 12  # prices
 _SPARE = 1e-9
-_TIED = 1e-12  # answers that differ by no more, as a part of the whole, are equally good
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Demands:
         """The mix of answers that meets the demands and maximises Σ worth_gj × time of g on j. `over`: an excess to bear."""
         time = self._time(grid)
         use, gain = time * self._scale, (time * worth[:, None, :]).sum(axis=2)
-        lifts = np.abs(time[:, self._plain :] - time[:, : self._plain]).max(axis=2) > _TIED
+        lifts = np.abs(time[:, self._plain :] - time[:, : self._plain]).max(axis=2) > TIED
         valid = self.valid & np.concatenate((np.ones_like(lifts), lifts), axis=1)
         room = np.full(len(self.capacity), 1.0 + max(over, 0.0))
         return self._best(valid, use, gain, room, self.near[1])[1]
@@ -176,36 +176,33 @@ class Demands:
 
     def _at(self, prices: Floats, net: Floats, use: Floats, room: Floats, *, loose: bool) -> tuple[float, Floats] | None:
         """The same where these prices prove it; None where they do not, or not so simply. `net` is gained beyond the prices."""
-        priced = prices > FITS
-        if loose and not priced.any():
+        priced = [j for j, price in enumerate(prices.tolist()) if price > FITS]
+        if loose and not priced:
             return None
         groups, first = np.arange(len(net)), net.argmax(axis=1)
         most = net[groups, first]
         base = use[groups, first]
-        tied = net >= most[:, None] - _TIED * (1.0 + float(np.abs(most).sum()))
+        tied = net >= (most - TIED * (1.0 + float(np.abs(most).sum())))[:, None]
         tied[groups, first] = False
         g, f = tied.nonzero()
-        step = use[g, f] - base[g]
-        other = np.abs(step).max(axis=1) > _TIED  # for some demands two answers are the same
-        if len(g) > 1:
-            alike = (np.abs(step[:, None] - step).max(axis=2) <= _TIED) & (g[:, None] == g)
-            other &= ~np.tril(alike, -1).any(axis=1)
-        g, f, step = g[other], f[other], step[other]
-        if len(g) + loose != np.count_nonzero(priced):
-            return None
-        lean = np.concatenate((step, [-1.0 * (self.capacity > 0)])) if loose else step
-        free = room - base.sum(axis=0)
-        try:
-            part = np.linalg.solve(lean[:, priced].T, free[priced])
-        except np.linalg.LinAlgError:
-            return None
-        stays = 1.0 - np.bincount(g, part[: len(g)], minlength=len(net))
-        if min(part[: len(g)].min(initial=0.0), stays.min()) < -_TIED or (part @ lean > free + FITS).any():
+        ties = distinct(map(Tie, g.tolist(), f.tolist(), (use[g, f] - base[g]).tolist()))
+        columns = [tie.step for tie in ties]
+        if loose:
+            columns.append((-1.0 * (self.capacity > 0)).tolist())
+        free = (room - base.sum(axis=0)).tolist()
+        part = filling(columns, free, priced)
+        if part is None or any(
+            sum(much * column[j] for much, column in zip(part, columns)) > left + FITS for j, left in enumerate(free)
+        ):
             return None
         mix = np.zeros(self.valid.shape)
-        mix[groups, first] = stays
-        mix[g, f] = part[: len(g)]
-        return float(part[-1]) if loose else 0.0, np.maximum(mix, 0.0)
+        mix[groups, first] = 1.0
+        for tie, much in zip(ties, part):
+            stays = float(mix[tie.group, first[tie.group]]) - much
+            if min(much, stays) < -TIED:
+                return None
+            mix[tie.group, first[tie.group]], mix[tie.group, tie.answer] = max(stays, 0.0), max(much, 0.0)
+        return part[-1] if loose else 0.0, mix
 
     def best_ratio(self, grid: Grid, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
         """The mix that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
