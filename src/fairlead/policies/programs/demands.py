@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -27,12 +26,13 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.reasons import Reason
 from fairlead.policies.programs.classes import Classes, in_class_order
+from fairlead.policies.programs.hulls import hulls_of
 from fairlead.policies.programs.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
-from fairlead.policies.programs.program import Model, Program
+from fairlead.policies.programs.program import TOLERANCE, Model, Program
+from fairlead.policies.programs.ties import TIED, Tie, distinct, filling
 
 _REMEMBERED = 12  # prices
 _SPARE = 1e-9
-_TIED = 1e-12  # answers that differ by no more, as a part of the whole, are equally good
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Demands:
         self.name, self.classes, self.capacity = name, classes, capacity
         self.there = (classes.of >= 0).nonzero()[0]  # rows of the view; all columns by job follow it
         self.of = classes.of[self.there]
-        self._geometry = hulls = _geometry(classes.rates.tobytes(), len(capacity))
+        self._hulls = hulls = hulls_of(classes.rates)
         self.grid, self.valid = hulls.grid, hulls.valid
         self.fastest = hulls.grid[:, -1][self.of]
         self._plain = hulls.answers.shape[1] // 2  # behind these are the answers that lift
@@ -76,7 +76,7 @@ class Demands:
 
     def asked(self, demand: Floats) -> Grid:
         at = self._above(demand)
-        part = (demand - self.grid.ravel()[at - 1]) * self._geometry.inverse.ravel()[at]
+        part = (demand - self.grid.ravel()[at - 1]) * self._hulls.inverse.ravel()[at]
         return Grid(at, np.minimum(np.maximum(part, 0.0), 1.0))
 
     def _above(self, demand: Floats) -> Ints:
@@ -88,8 +88,8 @@ class Demands:
     def costs(self, prices: Floats) -> Floats:
         """What a job at each point of its class's grid costs at least: classes × (types + 1), convex."""
         groups, points = self.grid.shape
-        each = (self._geometry.plain @ prices).reshape(groups, self._plain, points)
-        each[~self.valid[:, : self._plain]] = np.inf
+        each = (self._hulls.plain.reshape(-1, points - 1) @ prices).reshape(groups, self._plain, points)
+        each += self._hulls.barred[:, : self._plain, None]
         cheapest: Floats = each.min(axis=1) * self.classes.workers[:, None]
         return cheapest
 
@@ -112,11 +112,12 @@ class Demands:
         worth: Floats = self.classes.rates / unit[:, None]
         return in_class_order(worth, self.classes) if ordered else worth
 
-    def fit(self, grid: Grid) -> Fit:
-        """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it."""
+    def fit(self, grid: Grid, *, at_least: bool = False) -> Fit:
+        """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it. With `at_least`,
+        where some earlier prices prove that demands clearly exceed the cluster, these are told, with no mix."""
         use = self._time(grid, self._plain) * self._scale
         valid = self.valid[:, : self._plain]
-        excess, mix = self._best(valid, use, np.zeros(use.shape[:2]), None, self.near[0])
+        excess, mix = self._best(valid, use, np.zeros(use.shape[:2]), None, self.near[0], TOLERANCE if at_least else np.inf)
         prices = self.near[0, 0] / self._room
         return Fit(excess, prices / float(prices @ self.capacity), mix)
 
@@ -128,15 +129,17 @@ class Demands:
         """The mix of answers that meets the demands and maximises Σ worth_gj × time of g on j. `over`: an excess to bear."""
         time = self._time(grid)
         use, gain = time * self._scale, (time * worth[:, None, :]).sum(axis=2)
-        lifts = np.abs(time[:, self._plain :] - time[:, : self._plain]).max(axis=2) > _TIED
+        lifts = np.abs(time[:, self._plain :] - time[:, : self._plain]).max(axis=2) > TIED
         valid = self.valid & np.concatenate((np.ones_like(lifts), lifts), axis=1)
         room = np.full(len(self.capacity), 1.0 + max(over, 0.0))
         return self._best(valid, use, gain, room, self.near[1])[1]
 
-    def _best(self, valid: Bools, use: Floats, gain: Floats, room: Floats | None, near: Floats) -> tuple[float, Floats]:
+    def _best(
+        self, valid: Bools, use: Floats, gain: Floats, room: Floats | None, near: Floats, enough: float = np.inf
+    ) -> tuple[float, Floats]:
         """The mix of answers that gains most within the room, or, without one, that exceeds every type by the least part:
         that part, and the mix. `use` is classes × answers × types, as parts of each type. `near` are prices to try; those that
-        prove the optimum are then the first."""
+        prove the optimum are then the first. So are those that prove an excess above `enough`, and there is no mix then."""
         types, loose = len(self.capacity), room is None
         room = np.ones(types) if room is None else room
         net = gain[:, :, None] - (use.reshape(-1, types) @ near.T).reshape(*gain.shape, -1)
@@ -145,6 +148,10 @@ class Demands:
         if loose:
             bound[near.max(axis=1) <= 0] = np.inf
         likely = int(bound.argmin())
+        if loose and -bound[likely] > enough:
+            if likely:
+                _put_first(near, near[likely].copy())
+            return float(-bound[likely]), np.zeros(self.valid.shape)
         known = self._at(near[likely], net[:, :, likely], use, room, loose=loose)
         if known is not None:
             if likely:
@@ -169,33 +176,33 @@ class Demands:
 
     def _at(self, prices: Floats, net: Floats, use: Floats, room: Floats, *, loose: bool) -> tuple[float, Floats] | None:
         """The same where these prices prove it; None where they do not, or not so simply. `net` is gained beyond the prices."""
-        priced = prices > FITS
-        if loose and not priced.any():
+        priced = [j for j, price in enumerate(prices.tolist()) if price > FITS]
+        if loose and not priced:
             return None
         groups, first = np.arange(len(net)), net.argmax(axis=1)
         most = net[groups, first]
         base = use[groups, first]
-        tied = net >= most[:, None] - _TIED * (1.0 + float(np.abs(most).sum()))
+        tied = net >= (most - TIED * (1.0 + float(np.abs(most).sum())))[:, None]
         tied[groups, first] = False
         g, f = tied.nonzero()
-        step = use[g, f] - base[g]
-        other = np.abs(step).max(axis=1) > _TIED  # for some demands two answers are the same
-        g, f, step = g[other], f[other], step[other]
-        if len(g) + loose != np.count_nonzero(priced):
-            return None
-        lean = np.concatenate((step, [-1.0 * (self.capacity > 0)])) if loose else step
-        free = room - base.sum(axis=0)
-        try:
-            part = np.linalg.solve(lean[:, priced].T, free[priced])
-        except np.linalg.LinAlgError:
-            return None
-        stays = 1.0 - np.bincount(g, part[: len(g)], minlength=len(net))
-        if min(part[: len(g)].min(initial=0.0), stays.min()) < -_TIED or (part @ lean > free + FITS).any():
+        ties = distinct(map(Tie, g.tolist(), f.tolist(), (use[g, f] - base[g]).tolist()))
+        columns = [tie.step for tie in ties]
+        if loose:
+            columns.append((-1.0 * (self.capacity > 0)).tolist())
+        free = (room - base.sum(axis=0)).tolist()
+        part = filling(columns, free, priced)
+        if part is None or any(
+            sum(much * column[j] for much, column in zip(part, columns)) > left + FITS for j, left in enumerate(free)
+        ):
             return None
         mix = np.zeros(self.valid.shape)
-        mix[groups, first] = stays
-        mix[g, f] = part[: len(g)]
-        return float(part[-1]) if loose else 0.0, np.maximum(mix, 0.0)
+        mix[groups, first] = 1.0
+        for tie, much in zip(ties, part):
+            stays = float(mix[tie.group, first[tie.group]]) - much
+            if min(much, stays) < -TIED:
+                return None
+            mix[tie.group, first[tie.group]], mix[tie.group, tie.answer] = max(stays, 0.0), max(much, 0.0)
+        return part[-1] if loose else 0.0, mix
 
     def best_ratio(self, grid: Grid, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
         """The mix that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
@@ -236,7 +243,7 @@ class Demands:
     def shares(self, grid: Grid, mix: Floats) -> Floats:
         """The time of each job by type: rows of the view × types."""
         types = len(self.capacity)
-        answers = self._geometry.answers
+        answers = self._hulls.answers
         points = np.matmul(mix[:, None, :], answers.reshape(*mix.shape, -1)).reshape(-1, types)  # classes · points × types
         low = points[grid.at - 1]
         x = np.zeros((len(self.classes.of), types))
@@ -252,7 +259,7 @@ class Demands:
         weights = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)
         groups, points = self.grid.shape
         types, answers = points - 1, self.valid.shape[1] if answers is None else answers
-        time: Floats = np.matmul(weights.reshape(groups, 1, points), self._geometry.by_point[:, :, : answers * types])
+        time: Floats = np.matmul(weights.reshape(groups, 1, points), self._hulls.by_point[:, :, : answers * types])
         return time.reshape(groups, answers, types)
 
     def _mix(self, g: Ints, f: Ints, values: Floats) -> Floats:
@@ -268,7 +275,12 @@ class Demands:
         more. A good `guess` of the level saves time."""
         first = worth_level(demand, self.cost_at(self._first_prices()), lowest, highest, guess)
         level, wanted, fit = least_level(
-            self.name, demand, lambda r: self.fit(self.asked(r)), lambda fit: self.cost_at(fit.prices), first, highest
+            self.name,
+            demand,
+            lambda r: self.fit(self.asked(r), at_least=True),
+            lambda fit: self.cost_at(fit.prices),
+            first,
+            highest,
         )
         return level, self.asked(wanted), fit
 
@@ -285,7 +297,7 @@ class Demands:
     def cost_at(self, prices: Floats) -> Cost:
         costs = self.costs(prices)
         slope_to = np.zeros(costs.shape)  # each point; between two, a job costs `offset + slope · r`
-        slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._geometry.inverse[:, 1:]
+        slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._hulls.inverse[:, 1:]
         offsets, slopes = (costs - slope_to * self.grid).ravel(), slope_to.ravel()
 
         def cost(r: Floats) -> tuple[float, Floats]:
@@ -307,73 +319,3 @@ def _put_first(near: Floats, prices: Floats) -> None:
     place = int(same[0]) if len(same) else len(near) - 1
     near[1 : place + 1] = near[:place].copy()
     near[0] = prices
-
-
-@dataclass(frozen=True)
-class _Geometry:
-    """What the rates of classes alone decide."""
-
-    grid: Floats  # classes × points
-    inverse: Floats  # 1 / the step up to each point
-    answers: Floats  # classes × answers × points × types of time
-    plain: Floats  # those that do not lift: · × types
-    by_point: Floats  # all: classes × points × (answers × types)
-    valid: Bools  # classes × answers
-
-
-@lru_cache(maxsize=64)
-def _geometry(rates: bytes, types: int) -> _Geometry:
-    """Classes come and go more seldom than jobs. `rates` are floats, classes × types."""
-    by_type = np.frombuffer(rates).reshape(-1, types)
-    order = by_type.argsort(axis=1, kind="stable")
-    ascending = np.take_along_axis(by_type, order, axis=1)
-    grid = np.concatenate((np.zeros((len(by_type), 1)), ascending), axis=1)
-    steps = np.diff(grid, axis=1, prepend=0.0)
-    inverse = np.divide(1.0, steps, out=np.zeros_like(steps), where=steps > 0)
-    answers, valid = _answers(ascending, order)
-    plain = answers[:, : answers.shape[1] // 2].reshape(-1, types)
-    by_point = answers.transpose(0, 2, 1, 3).reshape(*grid.shape, -1)
-    return _Geometry(grid, inverse, answers, plain, by_point, valid)
-
-
-@lru_cache(maxsize=16)
-def _subsets(types: int) -> tuple[Bools, Ints, Ints]:
-    """All subsets of the positions 1..types, and for each and each grid point 0..types the member at or below it (0: none) and
-    the member at or above it (the last one, where there is none)."""
-    codes = np.arange(1, 1 << types)
-    member = ((codes[:, None] >> np.arange(types)) & 1).astype(np.bool_)
-    place = np.arange(1, types + 1)
-    points = np.arange(types + 1)
-    below = np.where(member[:, None, :] & (place <= points[:, None])[None], place, 0).max(axis=2)
-    above = np.where(member[:, None, :] & (place >= points[:, None])[None], place, types + 1).min(axis=2)
-    return member, below, np.where(above > types, below, above)
-
-
-def _answers(rates: Floats, order: Ints) -> tuple[Floats, Bools]:
-    """classes × answers × grid points × types of time, and which answers a class has. `rates` ascend along `order`.
-
-    The first half of the answers interpolates between the members of each subset, from 0 on; the second half lifts whoever
-    demands less to the subset's first member."""
-    types = rates.shape[1]
-    member, below, above = _subsets(types)
-    grid = np.concatenate((np.zeros((len(rates), 1)), rates), axis=1)
-    low, high, here = grid[:, below], grid[:, above], grid[:, None, :]
-    part = np.divide(here - low, high - low, out=np.ones(low.shape), where=high > low)
-    unit = np.zeros((len(rates), types + 1, types))  # each class's points → their types; the origin has none
-    unit[np.arange(len(rates))[:, None], np.arange(1, types + 1), order] = 1.0
-    plain = part[..., None] * unit[:, above] + (1.0 - part)[..., None] * unit[:, below]
-    plain[:, :, 0, :] = 0.0
-    first = member.argmax(axis=1) + 1
-    lifted = plain[:, np.arange(len(member))[:, None], np.maximum(np.arange(types + 1), first[:, None])]
-
-    # A member that is as fast as the next is no hull's; and a hull ends in a type than which there is none faster.
-    last = types - member[:, ::-1].argmax(axis=1)
-    follows = np.where(member, np.arange(types), -1)
-    rising = np.ones((len(rates), len(member)), dtype=np.bool_)
-    for position in range(types):
-        before = np.where(np.arange(types) < position, follows, -1).max(axis=1)  # the member before this position
-        checked = member[:, position] & (before >= 0)
-        rising[:, checked] &= rates[:, position, None] > rates[:, before[checked]]
-    usable = rates[:, first - 1] > 0
-    valid = rising & usable & (rates[:, last - 1] == rates[:, -1:])
-    return np.concatenate((plain, lifted), axis=1), np.concatenate((valid, valid), axis=1)

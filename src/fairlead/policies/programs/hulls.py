@@ -1,0 +1,114 @@
+"""The cheapest ways of classes to a throughput, whatever the prices: their hulls (demands.py says what they are). They follow
+from a class's rates alone. Classes come and go with their jobs, but their rates come back: what was found for them is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import numpy as np
+
+from fairlead.core.cluster import Bools, Floats, Ints
+
+_KEPT = 4096  # classes
+
+
+@dataclass(frozen=True)
+class Hulls:
+    """By class."""
+
+    grid: Floats  # classes × points
+    inverse: Floats  # 1 / the step up to each point
+    answers: Floats  # classes × answers × points × types of time
+    plain: Floats  # those that do not lift: classes × (answers / 2 · points) × types
+    by_point: Floats  # all: classes × points × (answers · types)
+    valid: Bools  # classes × answers
+    barred: Floats  # the same as a price: infinite where there is no such answer
+
+    def of(self, which: Ints) -> Hulls:
+        return Hulls(*(getattr(self, column.name)[which] for column in fields(self)))
+
+    def and_(self, more: Hulls) -> Hulls:
+        names = (column.name for column in fields(self))
+        return Hulls(*(np.concatenate((getattr(self, name), getattr(more, name))) for name in names))
+
+
+def hulls_of(rates: Floats) -> Hulls:
+    """`rates` are classes × types."""
+    return _hulls(rates.tobytes(), rates.shape[1])
+
+
+@lru_cache(maxsize=8)
+def _hulls(rates: bytes, types: int) -> Hulls:
+    known, place = _KNOWN.get(types, (None, {}))
+    size = 8 * types
+    rows = [rates[at : at + size] for at in range(0, len(rates), size)]
+    new = [row for row in dict.fromkeys(rows) if row not in place]
+    if known is None or len(place) + len(new) > _KEPT:
+        known, place, new = None, {}, [*dict.fromkeys(rows)]
+    if new:
+        more = _found(np.frombuffer(b"".join(new)).reshape(-1, types))
+        known = more if known is None else known.and_(more)
+        place = {**place, **{row: len(place) + at for at, row in enumerate(new)}}
+        _KNOWN[types] = known, place
+    assert known is not None
+    return known.of(np.array([place[row] for row in rows], dtype=np.int64))
+
+
+_KNOWN: dict[int, tuple[Hulls, dict[bytes, int]]] = {}
+"""By number of types: the hulls of all rates that were met, and where those of which rates are among them."""
+
+
+def _found(by_type: Floats) -> Hulls:
+    order = by_type.argsort(axis=1, kind="stable")
+    ascending = np.take_along_axis(by_type, order, axis=1)
+    grid = np.concatenate((np.zeros((len(by_type), 1)), ascending), axis=1)
+    steps = np.diff(grid, axis=1, prepend=0.0)
+    inverse = np.divide(1.0, steps, out=np.zeros_like(steps), where=steps > 0)
+    answers, valid = _answers(ascending, order)
+    plain = answers[:, : answers.shape[1] // 2].reshape(len(by_type), -1, by_type.shape[1])
+    by_point = answers.transpose(0, 2, 1, 3).reshape(*grid.shape, -1)
+    return Hulls(grid, inverse, answers, plain, by_point, valid, np.where(valid, 0.0, np.inf))
+
+
+@lru_cache(maxsize=16)
+def _subsets(types: int) -> tuple[Bools, Ints, Ints]:
+    """All subsets of the positions 1..types, and for each and each grid point 0..types the member at or below it (0: none) and
+    the member at or above it (the last one, where there is none)."""
+    codes = np.arange(1, 1 << types)
+    member = ((codes[:, None] >> np.arange(types)) & 1).astype(np.bool_)
+    place = np.arange(1, types + 1)
+    points = np.arange(types + 1)
+    below = np.where(member[:, None, :] & (place <= points[:, None])[None], place, 0).max(axis=2)
+    above = np.where(member[:, None, :] & (place >= points[:, None])[None], place, types + 1).min(axis=2)
+    return member, below, np.where(above > types, below, above)
+
+
+def _answers(rates: Floats, order: Ints) -> tuple[Floats, Bools]:
+    """classes × answers × grid points × types of time, and which answers a class has. `rates` ascend along `order`.
+
+    The first half of the answers interpolates between the members of each subset, from 0 on; the second half lifts whoever
+    demands less to the subset's first member."""
+    types = rates.shape[1]
+    member, below, above = _subsets(types)
+    grid = np.concatenate((np.zeros((len(rates), 1)), rates), axis=1)
+    low, high, here = grid[:, below], grid[:, above], grid[:, None, :]
+    part = np.divide(here - low, high - low, out=np.ones(low.shape), where=high > low)
+    unit = np.zeros((len(rates), types + 1, types))  # each class's points → their types; the origin has none
+    unit[np.arange(len(rates))[:, None], np.arange(1, types + 1), order] = 1.0
+    plain = part[..., None] * unit[:, above] + (1.0 - part)[..., None] * unit[:, below]
+    plain[:, :, 0, :] = 0.0
+    first = member.argmax(axis=1) + 1
+    lifted = plain[:, np.arange(len(member))[:, None], np.maximum(np.arange(types + 1), first[:, None])]
+
+    # A member that is as fast as the next is no hull's; and a hull ends in a type than which there is none faster.
+    last = types - member[:, ::-1].argmax(axis=1)
+    follows = np.where(member, np.arange(types), -1)
+    rising = np.ones((len(rates), len(member)), dtype=np.bool_)
+    for position in range(types):
+        before = np.where(np.arange(types) < position, follows, -1).max(axis=1)  # the member before this position
+        checked = member[:, position] & (before >= 0)
+        rising[:, checked] &= rates[:, position, None] > rates[:, before[checked]]
+    usable = rates[:, first - 1] > 0
+    valid = rising & usable & (rates[:, last - 1] == rates[:, -1:])
+    return np.concatenate((plain, lifted), axis=1), np.concatenate((valid, valid), axis=1)
