@@ -23,7 +23,7 @@ class HostRoom(Room):
         super().__init__(view, kept)
         self.selection = selection
         self.spare: Floats = np.array([self.cluster.node_cpus, self.cluster.node_memory_gb])  # by resource and node
-        self.idle: Ints = self.free_per_node()
+        self.idle: Ints = self.free_per_node().copy()
         self._counted: set[int] = set()  # new jobs whose needs are counted
         owner, place = view.holdings.places(kept)
         jobs, node = view.jobs.only(view.jobs.number.searchsorted(owner)), self.cluster.node_of[place]

@@ -35,6 +35,7 @@ class Room:
         self.view, self.cluster, self.kept = view, view.cluster, kept
         self.given: list[tuple[int, Ints]] = []  # who is pinned, and got it
         self.free: Bools = view.up > view.holdings.held_by(kept) if len(kept) else view.up.copy()  # up, and not held
+        self._per_node: Ints | None = None
 
     def by_node(self) -> FreeByNode:
         """What is free now, counted by node."""
@@ -50,6 +51,7 @@ class Room:
 
     def take(self, accelerators: Ints) -> None:
         self.free[accelerators] = FALSE
+        self._per_node = None
 
     def give(self, job: int, accelerators: Ints) -> bool:
         """Give a job these very accelerators, if it may have them."""
@@ -70,7 +72,10 @@ class Room:
         return mine[self.free[mine]]
 
     def free_per_node(self) -> Ints:
-        return np.bincount(self.cluster.node_of[self.free], minlength=len(self.cluster.nodes))
+        """Counted once for all types that are asked for before somebody takes something."""
+        if self._per_node is None:
+            self._per_node = np.bincount(self.cluster.node_of[self.free], minlength=len(self.cluster.nodes))
+        return self._per_node
 
     def left(self) -> tuple[int, ...]:
         if len(self.cluster.types) == 1:
@@ -219,12 +224,13 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
             spots[wish[first]] = wanted[first]
             room.take(wanted)
     rest = (spots < NO).nonzero()[0]
-    kinds = sorted(set(types[rest].tolist()))
-    for kind in kinds:
-        mine = rest[types[rest] == kind] if len(kinds) > 1 else rest
-        given = order(room, kind)[: len(mine)]
-        spots[mine[: len(given)]] = given
-        room.take(given)
+    if len(rest):
+        wanted = types[rest]
+        for kind in sorted(set(wanted.tolist())):
+            mine = rest[wanted == kind]
+            given = order(room, kind)[: len(mine)]
+            spots[mine[: len(given)]] = given
+        room.take(spots[spots >= NO])
     return spots
 
 

@@ -28,6 +28,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
+from fairlead.core.operands import NO, ZERO
 from fairlead.core.plan import Selection
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
@@ -138,7 +139,7 @@ class Turns:
         had = had + self.prior_s
         due = share * (view.time - ledger.computed_s + self.prior_s)
         if self.carried == "priority":
-            due, had = due + np.maximum(deficit, 0.0), had - np.minimum(deficit, 0.0)
+            due, had = due + np.maximum(deficit, ZERO), had - np.minimum(deficit, ZERO)
         if self.prior_s > 0:
             priority = due / had
         else:
@@ -198,10 +199,12 @@ class Turns:
 def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None, revisit: float) -> Selection:
     jobs, second, types = x.first[chosen], x.second[chosen], x.types[chosen]
     combination = None
-    paired = (second >= 0).nonzero()[0]
+    paired = (second >= NO).nonzero()[0]
     if len(paired):
         combination = np.concatenate((np.arange(len(jobs)), paired))
         jobs, types = np.concatenate((jobs, second[paired])), np.concatenate((types, types[paired]))
-    workers = view.jobs.workers[view.jobs.number.searchsorted(jobs)]
-    told: dict[str, Any] = {"combination": combination, "holds_until": holds, "reasons": x.reasons}
-    return Selection(jobs, types, workers, revisit=revisit, **told)
+    at = view.jobs.number.searchsorted(jobs)
+    jobs, workers = view.jobs.numbers_at(at), view.jobs.workers[at]
+    if combination is None:
+        return Selection.of(jobs, types, workers, holds, None, revisit=revisit, reasons=x.reasons)
+    return Selection(jobs, types, workers, combination, holds_until=holds, revisit=revisit, reasons=x.reasons)
