@@ -35,7 +35,7 @@ def test_demands_that_the_speeds_majorise_are_met(seed):
 def test_what_is_beyond_the_demands_lifts_the_least_of_them(seed):
     speed, amount, demand = supply(seed)
     demand = 0.6 * demand
-    higher = lifted(demand, speed, amount)
+    higher = np.array(lifted(demand, speed, amount))
     assert (higher >= demand).all()
     level = higher.min()
     assert higher == pytest.approx(np.maximum(demand, level))

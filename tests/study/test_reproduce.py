@@ -15,6 +15,7 @@ from fairlead.study.reproduce.findings import Findings, Row, Wants
 from fairlead.study.reproduce.gavel import GAVEL
 from fairlead.study.reproduce.gavel.runs import Jobs, Run
 from fairlead.study.reproduce.gavel.scale import SCALES
+from fairlead.study.reproduce.page import shown_value
 from fairlead.study.reproduce.store import Store
 from fairlead.study.reproduce.study import Study
 from fairlead.study.reproduce.working import answer_all
@@ -140,6 +141,11 @@ def test_verdicts():
     assert Row("a", 35.0, 40.0, "%", Wants.NEAR).verdict == "not met"
     assert Row("a", 0.0, 0.0, "%", Wants.MOST).verdict == "met"
     assert Row("a", None, 3.0).verdict == ""
+
+
+def test_a_part_that_is_small_is_not_shown_as_none():
+    shown = [shown_value(value, "%") for value in (0.0, 0.0013, 0.03, 0.11, 0.444, 20.34)]
+    assert shown == ["0.00 %", "0.0013 %", "0.03 %", "0.11 %", "0.44 %", "20.3 %"]
 
 
 def test_loads_shrink_with_the_cluster_and_all_arms_see_the_same_jobs():

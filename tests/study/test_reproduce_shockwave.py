@@ -14,7 +14,7 @@ from fairlead.study.reproduce import Reproduction, reproduce
 from fairlead.study.reproduce.findings import Wants
 from fairlead.study.reproduce.shockwave import SHOCKWAVE, AdaptiveJobs
 from fairlead.study.reproduce.shockwave.jobs import Jobs
-from fairlead.study.reproduce.shockwave.overhead import PAPER_GAP, SEARCHED, STRONG, TEXT, Cut
+from fairlead.study.reproduce.shockwave.overhead import CURVE, PAPER_GAP, STRONG, TEXT, Cut
 from fairlead.study.reproduce.shockwave.overhead import made as windows
 from fairlead.study.reproduce.shockwave.replayed import cluster_of, every_so_many, replayed
 from fairlead.study.reproduce.shockwave.runs import SHOCKWAVE as ARM
@@ -89,7 +89,7 @@ def test_the_longer_a_plan_is_searched_for_the_nearer_it_is_to_its_bound(finishe
     given, _ = finished
     kept = Store(given.folder / "cases", given.world)
     for penalty in (TEXT, STRONG):
-        found = [kept.read(windows(given.scale, 60, penalty, levels)) for levels in SEARCHED]
+        found = [kept.read(windows(given.scale, 60, penalty))[searched.name] for searched in CURVE]
         gaps = np.array([each["relative"] for each in found])
         assert gaps.shape == (6, 2)
         assert (np.diff(gaps, axis=0) <= 0).all()
@@ -102,7 +102,7 @@ def test_gaps_beside_the_papers_are_of_the_search_that_the_policy_makes(finished
     told = {row.what: row for study, row in finished[1].rows if study.name == "fig12"}
     assert 0 < told["gap, 60 jobs"].ours <= TOLERANCE
     assert 0.001 < told["relative gap, 60 jobs"].ours < 0.1
-    given = windows(SHOCKWAVE.scale("small"), 2000, TEXT, None)
+    given = windows(SHOCKWAVE.scale("small"), 2000, TEXT)
     assert (given.accelerators, given.windows, PAPER_GAP[given.jobs]) == (256, 10, 0.44)
 
 

@@ -4,17 +4,21 @@ has the same plan everywhere, and what they took of CPU time is measured."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 
+from fairlead.core.cluster import Floats
 from fairlead.core.events import MemoChanged
 from fairlead.engine.journal import MemoryJournal
-from fairlead.policies.shockwave.planner import plan
+from fairlead.policies.shockwave.planner import Plan, plan
 from fairlead.policies.shockwave.relaxation import LEVELS
+from fairlead.policies.shockwave.window import Window
 from fairlead.report.metrics import summarize
 from fairlead.study.reproduce.case import Answer, Answers, Case, CaseFailed
 from fairlead.study.reproduce.findings import Findings, Line, Lines, Row, Wants, row
@@ -30,8 +34,6 @@ PAPER_GAP = {500: 0.03, 1000: 0.11, 2000: 0.44}
 LIMIT_S = 15.0
 TEXT, STRONG = 1e-3, 10.0
 """λ: the paper's default, and the largest that it names, with which the makespan counts for more than all utilities."""
-SEARCHED = (0, 1, 2, 4, 8, 16)
-"""Levels, in the picture."""
 ALIKE = 6
 """Levels after which plans' gaps in whole runs are about what the paper's are at 2,000 jobs."""
 LIMITED = 1.1
@@ -41,37 +43,54 @@ LEAST_DRAWN = 1e-6  # percent: what is less has no place on a logarithmic axis
 
 
 @dataclass(frozen=True)
+class Searched:
+    """A search for a plan that ends after so many levels, however near the bound is; None: where the policy's ends."""
+
+    levels: int | None
+
+    @property
+    def name(self) -> str:
+        return "policy" if self.levels is None else f"{self.levels} levels"
+
+    def plan(self, window: Window, urgency: Floats) -> Plan:
+        if self.levels is None:
+            return plan(window, urgency)
+        return plan(window, urgency, tolerance=0.0, nodes=0, levels=self.levels)
+
+
+POLICY = Searched(None)
+CURVE = tuple(map(Searched, (0, 1, 2, 4, 8, 16)))
+SEARCHES = (POLICY, *CURVE)
+
+
+@dataclass(frozen=True)
 class Windows:
-    """Plans of drawn windows: their gaps, in percent of their values and in nats per weight, and for each the least CPU time of
-    a few tries. They end after so many levels; None: where the policy's do."""
+    """Plans of drawn windows, after each of some numbers of levels: their gaps, in percent of their values and in nats per
+    weight, and the least CPU time of a few tries. All are tried in turn, as a machine is not as fast at all times."""
 
     jobs: int
     accelerators: int
     makespan: float
-    levels: int | None
     windows: int
 
     def run(self, world: World) -> Answer:
-        found = []
-        for seed in range(self.windows):
-            made, urgency = drawn(self.jobs, self.accelerators, self.makespan, seed)
-            took = []
-            for _ in range(REPEATS):
-                began = time.process_time()
-                if self.levels is None:
-                    planned = plan(made, urgency)
-                else:
-                    planned = plan(made, urgency, tolerance=0.0, nodes=0, levels=self.levels)
-                took.append(time.process_time() - began)
-            found.append((100.0 * planned.relative_gap, planned.gap, min(took)))
-        relative, nats, cpu_s = ([*each] for each in zip(*found))
-        return {"relative": relative, "nats": nats, "cpu_s": cpu_s}
+        given = [drawn(self.jobs, self.accelerators, self.makespan, seed) for seed in range(self.windows)]
+        told = ("relative", "nats", "cpu_s")
+        answer: Answer = {searched.name: {what: [math.inf] * self.windows for what in told} for searched in SEARCHES}
+        for _, searched, (seed, each) in product(range(REPEATS), SEARCHES, enumerate(given)):
+            began = time.process_time()
+            found = searched.plan(*each)
+            took = time.process_time() - began
+            mine = answer[searched.name]
+            mine["relative"][seed], mine["nats"][seed] = 100.0 * found.relative_gap, found.gap
+            mine["cpu_s"][seed] = min(mine["cpu_s"][seed], took)
+        return answer
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A run of the preset with such a search, and the gap of the median plan, in percent: of plans for more jobs than
-    accelerators, as where few jobs are left nearly nothing is at stake and that little can be far from its bound."""
+    """A run of the preset with such a search, and the gap of the median plan, in percent, of those for more jobs than
+    accelerators: for fewer there is hardly anything to decide, and no gap. The median, as some plans are worth nearly 0."""
 
     levels: int
     jobs: int
@@ -86,8 +105,8 @@ class Cut:
         return {"figures": summarize(record, STATIC).to_dict(), "gap": gap, "plans": len(memos)}
 
 
-def made(scale: Scale, jobs: int, makespan: float, levels: int | None) -> Windows:
-    return Windows(jobs, scale.planned_on, makespan, levels, scale.windows)
+def made(scale: Scale, jobs: int, makespan: float) -> Windows:
+    return Windows(jobs, scale.planned_on, makespan, scale.windows)
 
 
 def traces(scale: Scale) -> tuple[int, ...]:
@@ -96,8 +115,7 @@ def traces(scale: Scale) -> tuple[int, ...]:
 
 def cases(scale: Scale) -> Iterable[Case]:
     for jobs in scale.active:
-        for penalty in (TEXT, STRONG):
-            yield from (made(scale, jobs, penalty, levels) for levels in (None, *SEARCHED))
+        yield from (made(scale, jobs, penalty) for penalty in (TEXT, STRONG))
     for jobs in traces(scale):
         yield from (Cut(levels, jobs) for levels in (*scale.cuts, LEVELS))
 
@@ -121,22 +139,22 @@ def read(scale: Scale, answers: Answers) -> Findings:
 
 
 def _of_windows(scale: Scale, answers: Answers, jobs: int) -> list[Row]:
-    def of(what: str, makespan: float = TEXT, levels: int | None = None) -> list[float]:
-        return [*map(float, answers.of(made(scale, jobs, makespan, levels))[what])]
+    def of(what: str, penalty: float = TEXT, searched: Searched = POLICY) -> list[float]:
+        return [*map(float, answers.of(made(scale, jobs, penalty))[searched.name][what])]
 
-    def longest(levels: int | None) -> float:
-        return max(max(of("cpu_s", penalty, levels)) for penalty in (TEXT, STRONG))
+    def longest(searched: Searched) -> float:
+        return max(max(of("cpu_s", penalty, searched)) for penalty in (TEXT, STRONG))
 
-    gap, last = PAPER_GAP.get(jobs), SEARCHED[-1]
+    gap, last = PAPER_GAP.get(jobs), CURVE[-1]
     name = f"{jobs:,} jobs"
     worst = "one core, the worst of the windows with either λ; the paper's is what its solver is given"
     return [
         row(f"relative gap, {name}", gap, partial(of, "relative"), "%", Wants.MOST),
         row(f"relative gap, {name}, λ = {STRONG:g}", gap, partial(of, "relative", STRONG), "%", Wants.MOST),
-        row(f"relative gap, {name}, after {last} levels", gap, partial(of, "relative", TEXT, last), "%", Wants.MOST),
+        row(f"relative gap, {name}, after {last.name}", gap, partial(of, "relative", TEXT, last), "%", Wants.MOST),
         row(f"gap, {name}", None, partial(of, "nats"), "nats"),
-        row(f"CPU time of a plan, {name}", LIMIT_S, partial(longest, None), "s", Wants.MOST, worst),
-        row(f"CPU time of a plan, {name}, after {last} levels", LIMIT_S, partial(longest, last), "s", Wants.MOST, worst),
+        row(f"CPU time of a plan, {name}", LIMIT_S, partial(longest, POLICY), "s", Wants.MOST, worst),
+        row(f"CPU time of a plan, {name}, after {last.name}", LIMIT_S, partial(longest, last), "s", Wants.MOST, worst),
     ]
 
 
@@ -164,17 +182,13 @@ def _gaps(scale: Scale, answers: Answers, name: str, penalty: float) -> Lines:
     """A line for each number of jobs, a point for each number of levels."""
     lines = []
     for jobs in scale.active:
-        points = []
-        for levels in SEARCHED:
-            try:
-                found = answers.of(made(scale, jobs, penalty, levels))
-            except CaseFailed:
-                continue
-            points.append((1000.0 * float(np.mean(found["cpu_s"])), max(float(np.mean(found["relative"])), LEAST_DRAWN)))
-        if points:
-            x, y = zip(*points)
-            lines.append(Line(f"{jobs:,} jobs", x, y))
-    title = f"Searches of {', '.join(map(str, SEARCHED))} levels, λ = {penalty:g}"
+        try:
+            found = answers.of(made(scale, jobs, penalty))
+        except CaseFailed:
+            continue
+        cpu_s, gaps = ([float(np.mean(found[each.name][what])) for each in CURVE] for what in ("cpu_s", "relative"))
+        lines.append(Line(f"{jobs:,} jobs", [1000.0 * each for each in cpu_s], [max(gap, LEAST_DRAWN) for gap in gaps]))
+    title = f"Searches of {', '.join(str(each.levels) for each in CURVE)} levels, λ = {penalty:g}"
     return Lines(name, title, "CPU time, ms", "relative gap, %", lines, log_x=True, log_y=True)
 
 
