@@ -65,7 +65,7 @@ class Program:
         self._highs = _IDLE.pop() if _IDLE else _solver()
         for option in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
             self._highs.setOptionValue(option, tolerance)
-        self._must(self._highs.passModel(_told(model)))
+        self._must(_pass(self._highs, model))
 
     def __del__(self) -> None:
         highs = self.__dict__.get("_highs")
@@ -178,6 +178,16 @@ def _solver() -> Any:
     for option, setting in _OPTIONS.items():
         highs.setOptionValue(option, setting)
     return highs
+
+
+def _pass(highs: Any, model: Model) -> Any:
+    """The model as arrays, which are sooner told than the solver's own words."""
+    starts, index, value = _columnwise(model.entries, len(model.cost))
+    bounds = (model.lower, model.upper, model.row_lower, model.row_upper)
+    size = (len(model.cost), len(model.row_lower), len(value))
+    by_column, maximise = int(highspy.MatrixFormat.kColwise), int(highspy.ObjSense.kMaximize)
+    none_whole = np.zeros(len(model.cost), dtype=np.int32)
+    return highs.passModel(*size, by_column, maximise, 0.0, model.cost, *bounds, starts, index, value, none_whole)
 
 
 def _told(model: Model) -> Any:
