@@ -33,6 +33,26 @@ def test_how_far_demands_exceed_the_cluster_is_exact(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_earlier_prices_say_at_least_how_far_demands_exceed_the_cluster(seed, monkeypatch):
+    made = moment(seed)
+    demands = Demands("test", classes_of(made.view), np.minimum(made.capacity, 1))  # one of each type: too few
+    demand = np.random.default_rng(seed).uniform(0.8, 1.0, len(demands.of)) * demands.fastest
+    grid = demands.asked(demand)
+    exact = demands.fit(grid).excess
+    assert exact > 0.01
+    programs = []
+    monkeypatch.setattr(Program, "solve", lambda *_, **__: programs.append(1))
+    assert demands.fit(grid, at_least=True).excess == pytest.approx(exact, abs=1e-9)  # its own prices prove all of it
+    part = 0.9999  # other demands, that exceed it as well
+    other = demands.asked(part * demand)
+    fit = demands.fit(other, at_least=True)
+    paid = demands.cost_of(other, demands.costs(fit.prices))
+    assert 0.001 < fit.excess < exact
+    assert paid.sum() - 1.0 == pytest.approx(fit.excess, abs=1e-9)
+    assert not programs
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_shares_give_everybody_what_they_demand_and_no_more_than_the_cheapest_way(seed):
     made = moment(seed)
     demands = demands_of(made)

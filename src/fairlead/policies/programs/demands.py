@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.allocation import Allocation
-from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.cluster import Floats, Ints
 from fairlead.core.reasons import Reason
 from fairlead.policies.programs.classes import Classes, in_class_order
 from fairlead.policies.programs.hulls import hulls_of
@@ -116,8 +116,8 @@ class Demands:
         """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it. With `at_least`,
         where some earlier prices prove that demands clearly exceed the cluster, these are told, with no mix."""
         use = self._time(grid, self._plain) * self._scale
-        valid = self.valid[:, : self._plain]
-        excess, mix = self._best(valid, use, np.zeros(use.shape[:2]), None, self.near[0], TOLERANCE if at_least else np.inf)
+        barred = self._hulls.barred[:, : self._plain]
+        excess, mix = self._best(barred, use, np.zeros(use.shape[:2]), None, self.near[0], TOLERANCE if at_least else np.inf)
         prices = self.near[0, 0] / self._room
         return Fit(excess, prices / float(prices @ self.capacity), mix)
 
@@ -130,20 +130,22 @@ class Demands:
         time = self._time(grid)
         use, gain = time * self._scale, (time * worth[:, None, :]).sum(axis=2)
         lifts = np.abs(time[:, self._plain :] - time[:, : self._plain]).max(axis=2) > TIED
-        valid = self.valid & np.concatenate((np.ones_like(lifts), lifts), axis=1)
+        barred = self._hulls.barred.copy()
+        barred[:, self._plain :][~lifts] = np.inf
         room = np.full(len(self.capacity), 1.0 + max(over, 0.0))
-        return self._best(valid, use, gain, room, self.near[1])[1]
+        return self._best(barred, use, gain, room, self.near[1])[1]
 
     def _best(
-        self, valid: Bools, use: Floats, gain: Floats, room: Floats | None, near: Floats, enough: float = np.inf
+        self, barred: Floats, use: Floats, gain: Floats, room: Floats | None, near: Floats, enough: float = np.inf
     ) -> tuple[float, Floats]:
         """The mix of answers that gains most within the room, or, without one, that exceeds every type by the least part:
-        that part, and the mix. `use` is classes × answers × types, as parts of each type. `near` are prices to try; those that
-        prove the optimum are then the first. So are those that prove an excess above `enough`, and there is no mix then."""
+        that part, and the mix. `use` is classes × answers × types, as parts of each type; `barred` is infinite where a class
+        has no such answer. `near` are prices to try; those that prove the optimum are then the first. So are those that prove
+        an excess above `enough`, and there is no mix then."""
         types, loose = len(self.capacity), room is None
         room = np.ones(types) if room is None else room
         net = gain[:, :, None] - (use.reshape(-1, types) @ near.T).reshape(*gain.shape, -1)
-        net[~valid] = -np.inf
+        net -= barred[:, :, None]
         bound = near @ room + net.max(axis=1).sum(axis=0)
         if loose:
             bound[near.max(axis=1) <= 0] = np.inf
@@ -157,7 +159,7 @@ class Demands:
             if likely:
                 _put_first(near, near[likely].copy())
             return known
-        g, f = valid.nonzero()
+        g, f = (barred == 0).nonzero()
         columns, j = len(g), np.arange(types)
         entries = (
             np.concatenate((np.tile(j, columns), types + g, j)),

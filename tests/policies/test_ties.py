@@ -1,0 +1,43 @@
+"""Answers that are equally cheap, and how far to lean to which; and hulls that were met before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.policies.programs.hulls import hulls_of
+from fairlead.policies.programs.ties import Tie, distinct, filling
+
+
+@pytest.mark.parametrize("size", range(1, 6))
+def test_what_fills_some_rows_is_the_solution_of_their_equations(size):
+    rng = np.random.default_rng(size)
+    columns, free = rng.uniform(-1, 1, (size, 7)), rng.uniform(0, 1, 7)
+    full = rng.permutation(7)[:size]
+    part = filling(columns.tolist(), free.tolist(), full.tolist())
+    assert part == pytest.approx(np.linalg.solve(columns[:, full].T, free[full]))
+
+
+def test_rows_that_are_filled_in_many_ways_or_in_none_have_no_answer():
+    assert filling([[1.0, 2.0], [2.0, 4.0]], [1.0, 1.0], [0, 1]) is None
+    assert filling([[1.0, 2.0]], [1.0, 1.0], [0, 1]) is None
+    assert filling([], [1.0, 1.0], []) == []
+
+
+def test_of_answers_that_are_the_same_one_is_a_tie_and_none_that_is_the_first_answer():
+    ties = [Tie(0, 1, [0.1, -0.2]), Tie(0, 2, [0.1, -0.2]), Tie(1, 1, [0.1, -0.2]), Tie(1, 3, [0.0, 1e-15])]
+    assert [(tie.group, tie.answer) for tie in distinct(ties)] == [(0, 1), (1, 1)]
+
+
+def test_hulls_are_the_same_whether_their_rates_were_met_before_or_not():
+    rng = np.random.default_rng(0)
+    rates = rng.choice([0.0, 1.0, 2.0, 3.5], (30, 4)) + np.eye(30, 4)
+    at_once = hulls_of(rates)
+    for row, one in enumerate(rates):
+        alone = hulls_of(one[None])
+        assert (alone.answers[0] == at_once.answers[row]).all()
+        assert (alone.valid[0] == at_once.valid[row]).all()
+    turned = hulls_of(rates[::-1])
+    assert (turned.grid == at_once.grid[::-1]).all()
+    assert (turned.by_point == at_once.by_point[::-1]).all()
+    assert (np.isinf(turned.barred) == ~turned.valid).all()
