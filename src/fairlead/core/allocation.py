@@ -65,6 +65,11 @@ class Allocation:
     def __len__(self) -> int:
         return len(self.share)
 
+    @property
+    def paired(self) -> bool:
+        """Whether anybody is to run in company."""
+        return len(self.second) > 0 and self.second.item(self.second.argmax()) >= 0
+
     def matrix(self, numbers: Ints, types: int) -> Floats:
         """Time by job and type, alone or in company; `numbers` ascend."""
         time = np.zeros((len(numbers), types))

@@ -176,9 +176,7 @@ class Selection:
         return _NOBODY
 
     @classmethod
-    def of(
-        cls, jobs: Ints, types: Ints, workers: Ints, holds_until: float | None, head: int | None, **more: Any
-    ) -> Selection:
+    def of(cls, jobs: Ints, types: Ints, workers: Ints, holds_until: float | None, head: int | None, **more: Any) -> Selection:
         """Everybody alone, from columns that are known to be of one length; `more` are other fields."""
         other = object.__new__(cls)
         columns = {"jobs": jobs, "types": types, "workers": workers}

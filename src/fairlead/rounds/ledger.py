@@ -138,6 +138,20 @@ class Ledger:
             stands &= _are_here(view, x.first, x.second)
         return stands.nonzero()[0]
 
+    def rows(self, view: Snapshot, pending: bool) -> tuple[Ints, Ints]:
+        """By entry, where its job and the one beside it (-1: nobody) stand in the view, if they do; kept as long as all are
+        those of the allocation."""
+        known: tuple[Ints, Ints] | None = self.__dict__.get("_rows")
+        x, number = self.allocation, view.jobs.number
+        others = pending or len(self.joined) > 0  # than it was computed for
+        if others or known is None or len(known[0]) != len(x):
+            known = number.searchsorted(x.first), x.second
+            if x.paired:
+                known = known[0], np.where(x.second >= 0, number.searchsorted(x.second), -1)
+            if not others:
+                self.__dict__["_rows"] = known
+        return known
+
     def received_by(self, view: Snapshot, lease_s: float) -> Floats:
         """Seconds received by each entry until now, of a lease only those of its whole steps."""
         if not len(self.running) or view.time <= self.settled_s:
@@ -232,7 +246,7 @@ def among(numbers: Ints, wanted: Ints) -> Bools:
 def _are_here(view: Snapshot, first: Ints, second: Ints) -> Bools:
     """Of entries, whose jobs are all here."""
     here = among(view.jobs.number, first)
-    if len(second) and second.item(second.argmax()) >= 0:
+    if second.max(initial=-1) >= 0:
         here &= (second < 0) | among(view.jobs.number, second)
     return here
 

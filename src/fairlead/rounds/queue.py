@@ -11,6 +11,7 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.holdings import NONE
+from fairlead.core.operands import NO
 
 
 @dataclass(frozen=True)
@@ -22,35 +23,29 @@ class Taken:
     busy: Bools
 
 
-def take(
-    keys: Sequence[Floats | Ints], first: Ints, second: Ints, types: Ints, numbers: Ints, workers: Ints, capacity: Ints
-) -> Taken:
-    """Higher keys go first; the last of them counts most (as in `lexsort`), then the entry's place. An entry's jobs are known
-    by number; `second` is -1 where there is none. `numbers`, which ascend, and `workers` are by job."""
-    free, busy = capacity.tolist(), bytearray(len(numbers) + 1)  # the last one stands for nobody
+def take(keys: Sequence[Floats | Ints], jobs: Ints, mates: Ints, types: Ints, workers: Ints, capacity: Ints) -> Taken:
+    """Higher keys go first; the last of them counts most (as in `lexsort`), then the entry's place. An entry's job, and the one
+    beside it (-1: nobody), are positions in `workers`."""
+    free, busy = capacity.tolist(), bytearray(len(workers) + 1)  # the last one stands for nobody
     chosen: list[Ints] = []
-    job = numbers.searchsorted(first)
-    want = workers[job]
-    paired = len(second) > 0 and second.item(second.argmax()) >= 0
+    paired = len(mates) > 0 and mates.item(mates.argmax()) >= 0
     left = sum(free)
     # Where jobs queue up most have no turn. In order are put, at a time, as many as would fill the cluster: of those with an
     # entry on each type only one of them can run.
-    size, rest = left * max(1, len(first) // max(1, int(workers.sum()))), np.arange(len(first))
+    size, rest = left * max(1, len(jobs) // max(1, int(workers.sum()))), np.arange(len(jobs))
     while left and len(rest):
         entries, rest = _ahead(keys[-1], rest, size)
         order = entries[np.lexsort([-key[entries] for key in keys])]
-        others: Iterable[int] = repeat(-1)
-        if paired:
-            two = second[order]
-            others = np.where(two >= 0, numbers.searchsorted(two), -1).tolist()
-        columns = (column[order].tolist() for column in (job, types, want))
+        mine = jobs[order]
+        others: Iterable[int] = mates[order].tolist() if paired else repeat(-1)
+        columns = (column.tolist() for column in (mine, types[order], workers[mine]))
         taken: list[int] = []
-        for place, mine, kind, wants, other in zip(range(len(order)), *columns, others):
-            if busy[mine] or free[kind] < wants or busy[other]:
+        for place, job, kind, want, other in zip(range(len(order)), *columns, others):
+            if busy[job] or free[kind] < want or busy[other]:
                 continue
-            free[kind] -= wants
-            left -= wants
-            busy[mine] = 1
+            free[kind] -= want
+            left -= want
+            busy[job] = 1
             if other >= 0:
                 busy[other] = 1
             taken.append(place)
@@ -58,8 +53,11 @@ def take(
                 break
         chosen.append(order[taken])
         if left and len(rest):  # where gangs leave a few accelerators free, a long line has few who can use them
-            may = want[rest] <= np.array(free)[types[rest]]
-            may &= ~np.frombuffer(busy, dtype=np.bool_)[job[rest]]
+            room = np.array(free)
+            rest = rest[(room > NO)[types[rest]]]
+            mine = jobs[rest]
+            may = workers[mine] <= room[types[rest]]
+            may &= ~np.frombuffer(busy, dtype=np.bool_)[mine]
             rest = rest[may]
     entries = np.concatenate(chosen) if chosen else NONE
     return Taken(entries, free, np.frombuffer(busy, dtype=np.bool_)[:-1])

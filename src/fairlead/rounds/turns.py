@@ -18,7 +18,7 @@ It must not know how shares are computed; all it remembers is in the memo."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -69,6 +69,8 @@ class Turns:
     lease_s: float = 0.0
     seed: int = 0
     carried: Literal["priority", "ties"] = "ties"
+    # The last memo with its ledger, which it would take as long to read as to keep. A cache.
+    _kept: list[tuple[Memo, Ledger]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("least_interval_s", "prior_s", "lease_s"):
@@ -87,7 +89,7 @@ class Turns:
             ledger = self._with_everybody(ledger, view)
         received = ledger.received_by(view, self.lease_s)
         standing = ledger.standing(view, pending, guests=by_type)
-        taken = self._by_priority(ledger, view, standing, received)
+        taken = self._by_priority(ledger, view, standing, received, ledger.rows(view, pending))
         numbers, types, others_wait = (NONE, NONE, False) if by_type else self._left_over(ledger, view, received, taken)
         chosen = taken.entries
         holds: float | None = None
@@ -99,14 +101,16 @@ class Turns:
             chosen = np.concatenate((chosen, guests))
             received = np.concatenate((received, np.zeros(len(ledger.received) - len(received))))
         if fresh or not ledger.runs(chosen):
-            memo = ledger.after(view, received, chosen).to_memo()
+            ledger = ledger.after(view, received, chosen)
+            memo = ledger.to_memo()
+            self._kept[:] = [(memo, ledger)]
         awaited = pending and self._is_due(ledger, view)  # it is being computed: look again soon
         return _selection(view, ledger.allocation, chosen, holds, view.time if awaited else view.time + REVISIT_S), memo
 
     def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Ledger, bool, bool]:
         """The present allocation, computed anew where something has changed and the interval has passed; whether it is another
         than it was, and whether it has yet to reckon with a change."""
-        ledger = None if memo is None else Ledger.from_memo(memo)
+        ledger = None if memo is None else self._read(memo)
         if ledger is not None and not ledger.changed(view):
             return ledger, False, False
         fresh, pending = ledger is None, True
@@ -125,17 +129,20 @@ class Turns:
             return ledger.joined_by(view, new), True, True
         return ledger, fresh, pending
 
+    def _read(self, memo: Memo) -> Ledger:
+        return next((ledger for known, ledger in self._kept if known is memo), None) or Ledger.from_memo(memo)
+
     def _is_due(self, ledger: Ledger, view: Snapshot) -> bool:
         """Whether a change may be reckoned with; the first allocation always may."""
         return not len(ledger.known) or view.time >= ledger.computed_s + self.least_interval_s
 
-    def _by_priority(self, ledger: Ledger, view: Snapshot, standing: Ints, received: Floats) -> Taken:
-        """Algorithm 1: which of the entries that stand run."""
+    def _by_priority(self, ledger: Ledger, view: Snapshot, standing: Ints, received: Floats, rows: tuple[Ints, Ints]) -> Taken:
+        """Algorithm 1: which of the entries that stand run; `rows` are those of their jobs."""
         x = ledger.allocation
-        columns: list[Any] = [x.first, x.second, x.types, x.share, ledger.deficit, received]
+        columns: list[Any] = [*rows, x.types, x.share, ledger.deficit, received]
         if len(standing) < len(x):
             columns = [column[standing] for column in columns]
-        first, second, types, share, deficit, had = columns
+        mine, mates, types, share, deficit, had = columns
         had = had + self.prior_s
         due = share * (view.time - ledger.computed_s + self.prior_s)
         if self.carried == "priority":
@@ -147,8 +154,7 @@ class Turns:
         keys: list[Floats | Ints] = [share, deficit, priority.round(DIGITS)]
         if self.types != "together":
             keys.append(-self._type_order(view)[types])
-        jobs = view.jobs
-        taken = take(keys, first, second, types, jobs.number, jobs.workers, view.capacity)
+        taken = take(keys, mine, mates, types, view.jobs.workers, view.capacity)
         return Taken(standing[taken.entries], taken.free, taken.busy)
 
     def _with_everybody(self, ledger: Ledger, view: Snapshot) -> Ledger:
