@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from fairlead.config.wall_time import compose
+from fairlead.core.job import batch_size_of
 from fairlead.runtime.embedded import NotUp
+from fairlead.study.fidelity.sleepers import parts_of
 from fairlead.study.reproduce import Reproduction, World, reproduce
 from fairlead.study.reproduce.case import Answer, Answers, Tell, key_of
 from fairlead.study.reproduce.shockwave import SHOCKWAVE, AdaptiveJobs
 from fairlead.study.reproduce.shockwave.fidelity import BY_SCALE, cases, read
+from fairlead.study.reproduce.shockwave.real_jobs import LOOKED_AT_S
 from fairlead.study.reproduce.shockwave.runs import ALLOX, GANDIVA_FAIR, GAVEL, MST, OSSP, THEMIS
 from fairlead.study.reproduce.shockwave.runs import SHOCKWAVE as ARM
 from fairlead.study.reproduce.store import Store
@@ -45,6 +48,14 @@ def test_what_is_measured_before_are_other_jobs_of_every_kind_and_size_that_will
     assert runs <= seen
     assert not {job.name for job in calibration.jobs} & {job.name for job in real.trace(0).jobs}
     assert sum(job.workers for job in calibration.jobs) > real.accelerators, "somebody is preempted"
+
+
+def test_no_regime_is_so_short_that_agents_would_not_see_it():
+    trace, table = SMALL.trace(0), SMALL.cluster.table
+    stretches = [parts_of(job, trace.natures[job.name], table) for job in trace.jobs]
+    assert min(part.steps * part.step_s["v100"] for parts in stretches for part in parts) > 0.9 * LOOKED_AT_S
+    assert all(parts[0].batch_size == batch_size_of(job.kind) for job, parts in zip(trace.jobs, stretches))
+    assert sum(len(parts) > 1 for parts in stretches) > len(trace) / 2
 
 
 def _looks(job, trace):

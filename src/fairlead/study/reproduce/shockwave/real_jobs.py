@@ -23,6 +23,8 @@ TYPE, PER_NODE = "v100", 4
 GANGS = {1: 0.6, 2: 0.3, 4: 0.1}
 SPAN = 0.2
 """In which part of the time that all the work takes jobs arrive, as in the trace of 120."""
+LOOKED_AT_S = 2.0
+"""Agents tell of a job's size about once a second. In the paper's time a regime so short is of 48 s, less than half a round."""
 SEEN_STEPS = 12
 """At least so many a job does at each batch size at which it is measured: then its speed counts as of that size."""
 
@@ -64,7 +66,24 @@ class Real:
             name="table3",
         ).trace(seed)
         jobs = [replace(job, submitted_s=self.round_s * (job.submitted_s // self.round_s + 0.5)) for job in made.jobs]
-        return in_whole_steps(replace(made, jobs=tuple(jobs)), self.cluster.table)
+        natures = {job.name: self._to_be_seen(job, made.natures[job.name]) for job in jobs if job.name in made.natures}
+        return in_whole_steps(replace(made, jobs=tuple(jobs), natures=natures), self.cluster.table)
+
+    def _to_be_seen(self, job: Job, nature: Nature) -> Regimes:
+        """Without regimes that compressed time has made too short for anybody to see: their work is done at the size before, or
+        for the first one, that of the next at its own."""
+        assert isinstance(nature, Regimes)
+        parts = list[tuple[int, float]]()
+        for size, share in nature.parts:
+            if parts and (self._lasts_s(job, size, share) < LOOKED_AT_S or self._lasts_s(job, *parts[-1]) < LOOKED_AT_S):
+                parts[-1] = parts[-1][0], parts[-1][1] + share
+            else:
+                parts.append((size, share))
+        return Regimes.of(job, parts)
+
+    def _lasts_s(self, job: Job, size: int, share: float) -> float:
+        steps = share * job.steps * (batch_size_of(job.kind) or 1) / size
+        return steps / self._rate(kind_of(model_of(job.kind), size), job.workers)
 
     def calibration(self) -> Trace:
         """More jobs than there is room for: of each model and size of gang one that goes through all batch sizes, and others
