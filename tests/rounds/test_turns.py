@@ -11,6 +11,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.core.events import FactsLearned, Memo, RoundPlanned
+from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated
 from fairlead.engine.codec import decode, encode
@@ -226,6 +227,29 @@ def test_what_it_remembers_survives_the_journal() -> None:
     for event in harness.journal.events:
         assert encode(decode(encode(event))) == encode(event)
     assert any(isinstance(event, RoundPlanned) for event in harness.journal.events)
+
+
+@dataclass(frozen=True)
+class Forgetful:
+    """The same mechanism, which knows at every decision no more than its memo."""
+
+    x: Floats
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        return Allocated(Fixed(self.x), Turns(carried="priority")).select(view, memo)
+
+
+def test_what_it_keeps_beside_the_memo_changes_nothing() -> None:
+    x = np.random.default_rng(0).dirichlet(np.ones(2), 12) * 0.5
+    logs = []
+    for policy in (Allocated(Fixed(x), Turns(carried="priority")), Forgetful(x)):
+        harness = Harness(table=random_table(0, ("v100", "k80"))).cluster("v100:2,k80:2").policy(policy)
+        for at in range(12):  # they come one by one, and some end on the way
+            harness.submit(job(f"j{at}").of_kind("kind-0", 1e9 if at % 2 else 300.0).workers(1 + at % 2))
+            for _ in range(3):
+                harness.round()
+        logs.append([encode(event) for event in harness.journal.events])
+    assert logs[0] == logs[1]
 
 
 def test_a_node_that_is_lost_takes_no_share_with_it() -> None:

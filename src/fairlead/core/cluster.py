@@ -169,13 +169,12 @@ class Cluster:
         if len(places) == len(cuts):
             return wide
         node = self.node_of[places]
-        leaves = np.zeros(len(places), dtype=np.int64)  # 1 where a worker stands on another node than the one before it
-        leaves[1:] = node[1:] != node[:-1]
-        leaves[cuts] = 0
-        needed = (offsets[1:] - cuts - 1) // self.largest_node_of_type[types] + 1
-        # Who leaves a node so seldom cannot have seen more of them than it needs; few do otherwise.
-        for gang in (np.add.reduceat(leaves, cuts) >= needed).nonzero()[0].tolist():
-            wide[gang] = len(set(node[cuts[gang] : offsets[gang + 1]].tolist())) > needed[gang]
+        # Most stand on one node, whose number is then both the least and the greatest of theirs.
+        several = (np.minimum.reduceat(node, cuts) < np.maximum.reduceat(node, cuts)).nonzero()[0]
+        if len(several):
+            begin, end = cuts[several], offsets[several + 1]
+            used = [len(set(node[first:last].tolist())) for first, last in zip(begin.tolist(), end.tolist())]
+            wide[several] = np.array(used) > -((begin - end) // self.largest_node_of_type[types[several]])
         return wide
 
     @cached_property
