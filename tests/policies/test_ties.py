@@ -24,9 +24,10 @@ def test_rows_that_are_filled_in_many_ways_or_in_none_have_no_answer():
     assert filling([], [1.0, 1.0], []) == []
 
 
-def test_of_answers_that_are_the_same_one_is_a_tie_and_none_that_is_the_first_answer():
-    ties = [Tie(0, 1, [0.1, -0.2]), Tie(0, 2, [0.1, -0.2]), Tie(1, 1, [0.1, -0.2]), Tie(1, 3, [0.0, 1e-15])]
-    assert [(tie.group, tie.answer) for tie in distinct(ties)] == [(0, 1), (1, 1)]
+def test_of_answers_that_are_the_same_to_a_class_one_is_a_tie():
+    ties = [Tie(0, 1, [0.1, -0.2]), Tie(0, 2, [0.1, -0.2]), Tie(1, 1, [0.1, -0.2]), Tie(1, 3, [0.1, -0.3])]
+    assert [(tie.group, tie.answer) for tie in distinct(ties, 3)] == [(0, 1), (1, 1), (1, 3)]
+    assert len(distinct(ties, 1)) == 2  # more than can be told apart by so many types
 
 
 def test_hulls_are_the_same_whether_their_rates_were_met_before_or_not():

@@ -9,8 +9,10 @@ class the stretch is folded in the middle; whoever has more than half of it woul
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -114,16 +116,26 @@ def lifted(demand: Sequence[float], speed: Sequence[float], amount: Sequence[flo
         supply.append(work - time * fast)
     supply.append(work)
     up = sorted(demand)
-    rest = [sum([one - low for one in up if one > low]) for low in cut]  # what those above ask for beyond each speed
-    level = None
-    for many, one in enumerate(up, 1):
-        beyond = [max(one - low, 0.0) for low in cut]
-        rest = [all_ - mine for all_, mine in zip(rest, beyond)]
-        if any(left + many * mine > there + _NEAR for left, mine, there in zip(rest, beyond, supply)):
-            break
-        level = min(low + max(there - left, 0.0) / many for low, there, left in zip(cut, supply, rest))
-    if level is None:
+    many, total = len(up), [0.0, *accumulate(up)]
+    above = [bisect_right(up, low) for low in cut]  # where those begin that ask for more than each speed
+
+    def rest(lifts: int) -> list[float]:
+        """What all but the first so many ask for beyond each speed."""
+        return [total[-1] - total[max(lifts, first)] - (many - max(lifts, first)) * low for first, low in zip(above, cut)]
+
+    def can(lifts: int) -> bool:
+        """Whether so many of the least can have as much as the largest of them."""
+        level = up[lifts - 1]
+        wanted = (left + lifts * max(level - low, 0.0) for left, low in zip(rest(lifts), cut))
+        return all(want <= there + _NEAR for want, there in zip(wanted, supply))
+
+    lifts, most = 0, many
+    while lifts < most:
+        middle = (lifts + most + 1) // 2
+        lifts, most = (middle, most) if can(middle) else (lifts, middle - 1)
+    if not lifts:
         return list(demand)
+    level = min(low + max(there - left, 0.0) / lifts for low, there, left in zip(cut, supply, rest(lifts)))
     level = min(level, speed[0])
     return [max(one, level) for one in demand]
 

@@ -187,7 +187,9 @@ class Demands:
         tied = net >= (most - TIED * (1.0 + float(np.abs(most).sum())))[:, None]
         tied[groups, first] = False
         g, f = tied.nonzero()
-        ties = distinct(map(Tie, g.tolist(), f.tolist(), (use[g, f] - base[g]).tolist()))
+        step = use[g, f] - base[g]
+        other = (np.abs(step).max(axis=1) > TIED).nonzero()[0]  # for some demands two answers are the same
+        ties = distinct(map(Tie, g[other].tolist(), f[other].tolist(), step[other].tolist()), len(priced))
         columns = [tie.step for tie in ties]
         if loose:
             columns.append((-1.0 * (self.capacity > 0)).tolist())

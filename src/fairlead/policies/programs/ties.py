@@ -19,12 +19,14 @@ class Tie:
     step: list[float]
 
 
-def distinct(ties: Iterable[Tie]) -> list[Tie]:
-    """For some demands two answers are the same: only those that are others, and each of these once."""
+def distinct(ties: Iterable[Tie], most: int) -> list[Tie]:
+    """Those that are not the same to their class as one before. No further than to one more than `most`."""
     some = list[Tie]()
     for tie in ties:
-        if max(map(abs, tie.step)) > TIED and not any(tie.group == one.group and _alike(tie.step, one.step) for one in some):
+        if not any(tie.group == one.group and _alike(tie.step, one.step) for one in some):
             some.append(tie)
+            if len(some) > most:
+                break
     return some
 
 
