@@ -84,10 +84,11 @@ class _Some:
 def _by_class(ways: Ways, of: Ints, demand: Floats, time: Floats, only: Bools | None = None) -> Iterator[_Some]:
     sides = ways.sides
     amount = time[sides.way] * sides.weight
-    used = (amount > 0).nonzero()[0]
+    used = (amount > 0 if only is None else (amount > 0) & only[sides.owner]).nonzero()[0]
     side, own = used.tolist(), (sides.weight[used] == 2.0).tolist()
     speed, laid = sides.speed[used].tolist(), amount[used].tolist()
-    by_class = of.argsort(kind="stable")
+    there = np.arange(len(of)) if only is None else only[of].nonzero()[0]
+    by_class = there[of[there].argsort(kind="stable")]
     members, wanted = by_class.tolist(), demand[by_class].tolist()
     groups = np.arange(len(ways.fastest) + 1)
     first, begin = of[by_class].searchsorted(groups).tolist(), sides.owner[used].searchsorted(groups).tolist()
