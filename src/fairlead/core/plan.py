@@ -179,8 +179,9 @@ class Selection:
     def of(cls, jobs: Ints, types: Ints, workers: Ints, holds_until: float | None, head: int | None, **more: Any) -> Selection:
         """Everybody alone, from columns that are known to be of one length; `more` are other fields."""
         other = object.__new__(cls)
-        columns = {"jobs": jobs, "types": types, "workers": workers}
-        other.__dict__.update(_NOBODY.__dict__, **columns, holds_until=holds_until, head=head, **more)
+        other.__dict__.update(_NOBODY.__dict__, jobs=jobs, types=types, workers=workers, holds_until=holds_until, head=head)
+        if more:
+            other.__dict__.update(more)
         return other
 
     def __len__(self) -> int:

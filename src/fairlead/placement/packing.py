@@ -224,13 +224,15 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
             spots[wish[first]] = wanted[first]
             room.take(wanted)
     rest = (spots < NO).nonzero()[0]
-    if len(rest):
-        wanted = types[rest]
-        for kind in sorted(set(wanted.tolist())):
-            mine = rest[wanted == kind]
-            given = order(room, kind)[: len(mine)]
-            spots[mine[: len(given)]] = given
-        room.take(spots[spots >= NO])
+    kinds = sorted(set(types[rest].tolist()))
+    dealt: list[Ints] = []
+    for kind in kinds:
+        mine = rest[types[rest] == kind] if len(kinds) > 1 else rest
+        given = order(room, kind)[: len(mine)]
+        spots[mine[: len(given)]] = given
+        dealt.append(given)
+    if dealt:  # all at once: types have no nodes in common
+        room.take(dealt[0] if len(dealt) == 1 else np.concatenate(dealt))
     return spots
 
 
