@@ -191,6 +191,9 @@ def test_the_real_lightning_does_every_step_once(agent: Agent, tmp_path: Path) -
 
 
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("accelerate") is None, reason="accelerate, which its trainer needs, is not installed"
+)
 def test_the_real_hugging_face_trainer_uses_every_batch_once(agent: Agent, tmp_path: Path) -> None:
     first, second = (part.split() for part in launches(agent, tmp_path, REAL_HUGGING_FACE))
     assert (len(first), len(second)) == (5, 3)
