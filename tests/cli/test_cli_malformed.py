@@ -126,6 +126,16 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("report", "e.jsonl"),
         ("e.jsonl:3", "accelerator that is not there"),
     ),
+    "a journal that has lost the submission of a job that it launches": (
+        {
+            "e.jsonl": OPENED
+            + '{"e":"submitted","t":1.0,"n":1,"job":{"name":"b"}}\n'
+            + '{"e":"planned","t":2.0,"admitted":[0],"launched":[0],"types":[0],"workers":[1],"accelerators":[0]}\n'
+            + '{"e":"finished","t":3.0,"jobs":[0],"at":[3.0]}\n'
+        },
+        ("report", "e.jsonl"),
+        ("e.jsonl:3", "job number 0, which was never submitted"),
+    ),
     "a journal of another version": (
         {"e.jsonl": OPENED.replace('"version":1', '"version":99')},
         ("report", "e.jsonl"),

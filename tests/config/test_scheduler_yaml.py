@@ -172,6 +172,8 @@ WRONG = {
         "scheduler.yaml:2: field 'run_to_completion' is 'perhaps': expected true or false",
     ),
     "name is a list": ("policy: fifo\nname: [a]\n", "scheduler.yaml:2: field 'name' is ['a']: expected a short name"),
+    "bytes": ("policy: !!binary Zmlmbw==\n", "scheduler.yaml:1: expected YAML without !!binary"),
+    "a set": ("policy:\n  name: fifo\n  x: !!set {a}\n", "scheduler.yaml:3: expected YAML without !!set"),
     "an alias": ("policy: &a {name: fifo}\nadmission: *a\n", "scheduler.yaml:2: expected YAML without aliases"),
     "broken brackets": ("policy: {name: fifo\nrounds: 5\n", "scheduler.yaml:2: expected YAML ("),
     "a tab": ("policy:\n\tname: fifo\n", "scheduler.yaml:2: expected YAML ("),

@@ -137,3 +137,11 @@ def test_who_needs_the_machine_for_itself_runs_behind_all_others_and_is_heard(tm
     assert [answer["before"] for answer in alone] == [2, 3]
     assert {answer["process"] for answer in alone} == {os.getpid()}
     assert said == ["case 0", "case 2"]
+
+
+def test_a_place_where_no_answer_can_be_kept_is_told_before_the_work(tmp_path):
+    (tmp_path / "ran").mkdir()
+    (tmp_path / "cases").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OSError, match="cases"):
+        answer_all([Alone(str(tmp_path / "ran"), 0)], Store(tmp_path / "cases", World()))
+    assert not list((tmp_path / "ran").iterdir())

@@ -54,6 +54,9 @@ JournalOption = Annotated[str, typer.Option("--journal", help="x.sqlite or postg
 HttpOption = Annotated[str, typer.Option("--http", help="Address for people; port 0 is one that is free.")]
 AgentsOption = Annotated[str, typer.Option("--agents", help="Address for agents.")]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="Go beyond this machine in the clear, tokens and all.")]
+LeashOption = Annotated[
+    bool, typer.Option("--leashed", hidden=True, help="End when standard input does; wait where another is ending.")
+]
 
 
 @dataclass(frozen=True)
@@ -170,9 +173,7 @@ def agent(
     keep_logs: Annotated[
         float, typer.Option("--keep-logs", help="Seconds for which logs are kept after a launch has ended.", min=0.0)
     ] = 7 * 86400.0,
-    leashed: Annotated[
-        bool, typer.Option("--leashed", hidden=True, help="End when standard input does; wait where another is ending.")
-    ] = False,
+    leashed: LeashOption = False,
 ) -> None:
     """Run the agent of this node. It starts and stops jobs as the control plane says, and by itself when it is cut off.
 
@@ -192,7 +193,7 @@ def agent(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     if leashed:
-        threading.Thread(target=_follow_leash, args=(stopping,), daemon=True).start()
+        _follow_leash(stopping.set)
     supervisor = _on_the_root(lambda: Supervisor(root, has, settings), stopping if leashed else None)
     if supervisor is None:
         return
@@ -204,10 +205,15 @@ def agent(
         supervisor.close()
 
 
-def _follow_leash(stopping: threading.Event) -> None:
-    while os.read(0, 1 << 10):
-        pass
-    stopping.set()
+def _follow_leash(end: Callable[[], object]) -> None:
+    """Whoever started this process holds its standard input: it ends with them, however they ended."""
+
+    def follow() -> None:
+        while os.read(0, 1 << 10):
+            pass
+        end()
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _on_the_root(make: Callable[[], Supervisor], stopping: threading.Event | None) -> Supervisor | None:
@@ -257,6 +263,7 @@ def up(
     agents: AgentsOption = "127.0.0.1:7421",
     metrics_open: MetricsOption = False,
     log_format: LogOption = "text",
+    leashed: LeashOption = False,
 ) -> None:
     """Run a whole cluster on this machine. That is a control plane and an agent for each node; Ctrl-C lets jobs save, and ends
     it.
@@ -267,6 +274,8 @@ def up(
     from fairlead.runtime.agent.accelerators import are_here
     from fairlead.runtime.tls import check_clear
 
+    if leashed:
+        _follow_leash(lambda: os.kill(os.getpid(), signal.SIGTERM))
     for option, address in (("--http", http), ("--agents", agents)):
         check_clear(option, address, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
     scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(10.0)

@@ -173,6 +173,9 @@ def distinct(inputs: Sequence[Path | None], outputs: Sequence[Path | None], fold
 
 def _writable(said: Path, folder: Path) -> None:
     """A folder, or what would have to be made to have it there."""
+    for link in (said, *said.parents):
+        if link.is_symlink() and not link.exists() and not folder.exists():
+            raise InputError("command line", f"a place to write to; {link} leads nowhere", field="output", value=str(said))
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not there.is_dir():
         raise InputError("command line", f"a place to write to; {there} is a file", field="output", value=str(said))

@@ -18,6 +18,8 @@ LONGEST = 1000  # digits; Python shows no whole number of some thousands
 
 _BEGINS = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken, yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken)
 _ENDS = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+_TAG = "tag:yaml.org,2002:"
+_ODD = {f"{_TAG}{tag}" for tag in ("binary", "set", "omap", "pairs")}  # what no message can carry
 
 
 @dataclass(frozen=True)
@@ -131,10 +133,11 @@ def parse_yaml(text: str, source: str) -> Value:
 
 def _note_lines(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | int, ...], int], source: str) -> None:
     lines[path] = node.start_mark.line + 1
+    _check_plain(node, source)
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
-            _check_digits(key, source)
+            _check_plain(key, source)
             name = str(getattr(key, "value", key))
             if name in seen:
                 raise InputError(source, "each field once", line=key.start_mark.line + 1, field=name)
@@ -144,13 +147,13 @@ def _note_lines(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | 
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             _note_lines(value, (*path, index), lines, source)
-    else:
-        _check_digits(node, source)
-        if any("\ud800" <= letter <= "\udfff" for letter in node.value):  # half a character, which no file can keep
-            raise InputError(source, "text that UTF-8 can spell", line=node.start_mark.line + 1, value=repr(node.value))
+    elif any("\ud800" <= letter <= "\udfff" for letter in node.value):  # half a character, which no file can keep
+        raise InputError(source, "text that UTF-8 can spell", line=node.start_mark.line + 1, value=repr(node.value))
 
 
-def _check_digits(node: Any, source: str) -> None:
-    if node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST:
+def _check_plain(node: Any, source: str) -> None:
+    if node.tag in _ODD:
+        raise InputError(source, f"YAML without !!{node.tag.removeprefix(_TAG)}", line=node.start_mark.line + 1)
+    if node.tag == f"{_TAG}int" and len(node.value) > LONGEST:
         line = node.start_mark.line + 1
         raise InputError(source, f"numbers of at most {LONGEST:,} digits", line=line, field="number", value=node.value)

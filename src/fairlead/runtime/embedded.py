@@ -1,5 +1,5 @@
 """`fairlead up` as a child of this process, for as long as somebody wants it: ports of the system's choice, everything in one
-folder, and no process left behind."""
+folder, and no process left behind, even by who is killed: the child hangs on its standard input."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def embedded(root: Path, *options: str) -> Iterator[ControlPlane]:
     JOURNAL`, what it logs is `root / "log"`."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     http, agents = _free_ports()
-    command = [sys.executable, "-m", "fairlead.cli.main", "up", "--root", str(root), "--http", http, "--agents", agents]
+    command = [sys.executable, "-m", "fairlead.cli.main", "up", "--leashed", "--root", str(root)]
+    command += ["--http", http, "--agents", agents]
     with open(root / "log", "wb") as log:
-        process = subprocess.Popen([*command, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen([*command, *options], stdin=subprocess.PIPE, stdout=log, stderr=log)
     try:
         yield _answering(process, root, http)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait()
+        process.communicate()  # the leash is let go of too
 
 
 def _answering(process: subprocess.Popen[bytes], root: Path, http: str) -> ControlPlane:

@@ -15,8 +15,11 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    StrictInt,
+    StrictStr,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
@@ -78,11 +81,23 @@ Positive = Annotated[float, Field(gt=0, lt=1e15)]
 Amount = Annotated[float, Field(ge=0, lt=1e9)]
 
 
-class LeaseSpec(BaseModel):
-    """How much a job may do before it has to ask. Without bounds a lease holds until it is revoked. With `central` renewal it
-    waits for the control plane's answer where it has come to a bound; `max_steps: 1` asks in every step."""
+class Spec(BaseModel):
+    """What somebody wrote. `true` is no number and a number no yes or no: who writes it has mistaken the field for another."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _not_taken_for_another(cls, value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
+        found = validated(value)
+        if isinstance(value, bool) is not isinstance(found, bool) and not isinstance(found, list):
+            raise ValueError("true or false" if isinstance(found, bool) else "a number, not true or false")
+        return found
+
+
+class LeaseSpec(Spec):
+    """How much a job may do before it has to ask. Without bounds a lease holds until it is revoked. With `central` renewal it
+    waits for the control plane's answer where it has come to a bound; `max_steps: 1` asks in every step."""
 
     max_steps: Annotated[int, Field(ge=0, le=10**12, description="0: no bound")] = 0
     max_duration_s: Annotated[float, Field(ge=0, lt=1e9, description="0: no bound")] = 0.0
@@ -99,11 +114,9 @@ def is_name(text: str) -> bool:
     return len(text) <= LONGEST_NAME and _NAME.match(text) is not None
 
 
-class TaskSpec(BaseModel):
+class TaskSpec(Spec):
     """One job, as its owner describes it. `run` is a program with its arguments, as a list, or as one line that is split as a
     shell would split it, but that no shell sees; who wants a shell writes `["bash", "-c", "…"]`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = ""
     run: Annotated[list[str] | str, Field(description="program and arguments")]
@@ -130,7 +143,9 @@ class TaskSpec(BaseModel):
     min_run_s: Amount = 0.0
     group: Annotated[Label, Field(description="trials of one search, of which the worst may be ended early")] = ""
     group_order: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    after: Annotated[list[str | int], Field(max_length=MOST_AFTER, description="jobs that must have finished first")] = []
+    after: Annotated[
+        list[StrictStr | StrictInt], Field(max_length=MOST_AFTER, description="jobs that must have finished first")
+    ] = []
     most_slowdown: Annotated[
         float | None, Field(ge=1, lt=1e15, description="how many times slower than alone company may make it; 1: it wants none")
     ] = None

@@ -11,6 +11,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import FairleadError, InvalidPlan, JournalError
 from fairlead.core.holdings import NONE
+from fairlead.core.plan import Launches
 from fairlead.engine.journal import read_events
 from fairlead.engine.state import State
 from fairlead.report.record import JobOutcomes, RunRecord, Stretches
@@ -147,7 +148,7 @@ def record_from_journal(path: Path) -> RunRecord:
             raise JournalError(f"{path}:1: not a journal: expected an 'opened' event")
         try:
             if isinstance(event, ev.RoundPlanned):
-                _check_places(event.plan.launches.accelerators, state)
+                _check_starts(event.plan.launches, state)
             state.apply(event)
             recorder.see(event)
         except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
@@ -165,7 +166,11 @@ def record_from_journal(path: Path) -> RunRecord:
     return RunRecord(label, opened.trace, state.cluster, jobs, stretches, service_by_type(state), facts)
 
 
-def _check_places(places: Ints, state: State) -> None:
+def _check_starts(launches: Launches, state: State) -> None:
+    places = launches.accelerators
+    for number in launches.jobs.tolist():
+        if number not in state.job_of:
+            raise InvalidPlan(f"a plan starts job number {number}, which was never submitted")
     if len(places) and not (places.min() >= 0 and places.max() < state.cluster.size):
         raise InvalidPlan(f"a plan names an accelerator that is not there; they are 0 to {state.cluster.size - 1}")
 

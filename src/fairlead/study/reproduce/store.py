@@ -32,7 +32,6 @@ class Store:
 
     def write(self, case: Case, answer: Answer) -> Answer:
         """Keep it; what comes back is what reading it later will give."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         kept: Answer = orjson.loads(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY))
         path = self.path(case)
         partial = path.with_suffix(f".{os.getpid()}.part")

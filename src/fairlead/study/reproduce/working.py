@@ -28,6 +28,7 @@ def answer_all(
 ) -> Answers:
     """The answers of all cases; `on_done` is told, for each, whether it had to be run, and `tell` what those that take long
     say meanwhile."""
+    store.folder.mkdir(parents=True, exist_ok=True)  # where that cannot be, it is told before the work
     wanted = distinct(cases, store.world)
     answers: dict[str, Answer] = {}
     failed: dict[str, str] = {}
