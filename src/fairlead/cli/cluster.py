@@ -192,7 +192,7 @@ def agent(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     if leashed:
-        threading.Thread(target=_follow_leash, args=(stopping,), daemon=True).start()
+        _on_a_leash(stopping.set)
     supervisor = _on_the_root(lambda: Supervisor(root, has, settings), stopping if leashed else None)
     if supervisor is None:
         return
@@ -204,10 +204,15 @@ def agent(
         supervisor.close()
 
 
-def _follow_leash(stopping: threading.Event) -> None:
-    while os.read(0, 1 << 10):
-        pass
-    stopping.set()
+def _on_a_leash(let_go: Callable[[], object]) -> None:
+    """Whoever holds the other end of standard input may be killed: then it is at its end, and this one is to be too."""
+
+    def follow() -> None:
+        while os.read(0, 1 << 10):
+            pass
+        let_go()
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _on_the_root(make: Callable[[], Supervisor], stopping: threading.Event | None) -> Supervisor | None:
@@ -257,6 +262,7 @@ def up(
     agents: AgentsOption = "127.0.0.1:7421",
     metrics_open: MetricsOption = False,
     log_format: LogOption = "text",
+    leashed: Annotated[bool, typer.Option("--leashed", hidden=True, help="End when standard input does.")] = False,
 ) -> None:
     """Run a whole cluster on this machine. That is a control plane and an agent for each node; Ctrl-C lets jobs save, and ends
     it.
@@ -274,6 +280,8 @@ def up(
     machines = read_cluster(cluster, accelerator_types())
     started: list[subprocess.Popen[bytes]] = []
     connection = root / "connection.json"
+    if leashed:
+        _on_a_leash(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
     def begun(people: str, control: str) -> None:
         write_whole(connection, orjson.dumps({"url": people, "token": (root / "admin.token").read_text()}))

@@ -1,5 +1,5 @@
 """`fairlead up` as a child of this process, for as long as somebody wants it: ports of the system's choice, everything in one
-folder, and no process left behind."""
+folder, and no process left behind, not even where this one is killed."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def embedded(root: Path, *options: str) -> Iterator[ControlPlane]:
     JOURNAL`, what it logs is `root / "log"`."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     http, agents = _free_ports()
-    command = [sys.executable, "-m", "fairlead.cli.main", "up", "--root", str(root), "--http", http, "--agents", agents]
+    command = [sys.executable, "-m", "fairlead.cli.main", "up", "--leashed"]
+    command += ["--root", str(root), "--http", http, "--agents", agents]
     with open(root / "log", "wb") as log:
-        process = subprocess.Popen([*command, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
-        yield _answering(process, root, http)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
+        process = subprocess.Popen([*command, *options], stdin=subprocess.PIPE, stdout=log, stderr=log)
+    with process:  # which holds the leash until it has ended
+        try:
+            yield _answering(process, root, http)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
 
 
 def _answering(process: subprocess.Popen[bytes], root: Path, http: str) -> ControlPlane:
