@@ -10,7 +10,8 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 
-_KEPT = 4096  # classes
+_KEPT = 1024  # classes, at most: all are copied when one is added
+_NUMBERS = 1 << 21  # in all of them, at most: a class has twice as many with each further type, and more
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class Hulls:
     by_point: Floats  # all: classes × points × (answers · types)
     valid: Bools  # classes × answers
     barred: Floats  # the same as a price: infinite where there is no such answer
+
+    @property
+    def each(self) -> int:
+        """How many numbers there are of a class, about."""
+        return sum(column[0].size for column in (self.answers, self.plain, self.by_point))
 
     def of(self, which: Ints) -> Hulls:
         return Hulls(*(getattr(self, column.name)[which] for column in fields(self)))
@@ -44,7 +50,7 @@ def _hulls(rates: bytes, types: int) -> Hulls:
     size = 8 * types
     rows = [rates[at : at + size] for at in range(0, len(rates), size)]
     new = [row for row in dict.fromkeys(rows) if row not in place]
-    if known is None or len(place) + len(new) > _KEPT:
+    if known is None or (new and len(place) + len(new) > min(_KEPT, _NUMBERS // known.each)):
         known, place, new = None, {}, [*dict.fromkeys(rows)]
     if new:
         more = _found(np.frombuffer(b"".join(new)).reshape(-1, types))
