@@ -1,5 +1,5 @@
-"""The placement, the admission and the trace format that docs/plugins.md prints: taken from the page as they stand, announced by its
-entry points, held to its contracts and run by its commands. Values of the core that a plug-in leans on cannot be renamed unnoticed."""
+"""The placement, the admission and the trace format that docs/plugins.md prints: taken from the page as they stand, announced
+by its entry points, held to its contracts and run by its commands. What a plug-in leans on is not renamed unnoticed."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ def folder(tmp_path_factory) -> Path:
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
     env = {**kept, "PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT / "src")))}
-    return subprocess.run(
-        [sys.executable, "-m", *command], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
+    words = [sys.executable, "-m", *command]
+    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_the_parts_of_the_guide_keep_their_contracts(folder):
@@ -69,9 +68,7 @@ def test_the_commands_of_the_guide_say_what_it_prints(folder):
     done = run(folder, "fairlead.cli.main", *line.split())
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    told = f'"scheduler":"{found["scheduler"]}","trace":"jobs","cluster":"8 × v100","jobs":2,"finished":{found["finished"]}'
-    assert (
-        told in PAGE
-        and f'"average_jct_s":{found["average_jct_s"]},' in PAGE
-        and f'"skipped_lines":{found["skipped_lines"]}' in PAGE
-    )
+    printed = f'"scheduler":"{found["scheduler"]}","trace":"jobs","cluster":"8 × v100","jobs":2,"finished":{found["finished"]},'
+    assert printed in PAGE
+    assert f'"average_jct_s":{found["average_jct_s"]},' in PAGE
+    assert f'"skipped_lines":{found["skipped_lines"]}' in PAGE
