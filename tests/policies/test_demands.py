@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.core.errors import SolverError
 from fairlead.policies.programs.classes import classes_of
-from fairlead.policies.programs.demands import Demands
+from fairlead.policies.programs.demands import Demands, no_prices
 from fairlead.policies.programs.program import Model, Program
 from policies.per_job import cp, moment, solved
 
@@ -143,3 +143,25 @@ def test_a_level_that_does_not_exist_is_an_error():
         pytest.fail("choose a seed whose cluster is too small")
     with pytest.raises(SolverError):
         demands.least_level(lambda level: (full, np.zeros(len(full))), 1.0, 2.0)
+
+
+@pytest.mark.parametrize("seed", [52, 88, 817, 1141, 1404])
+def test_the_least_level_is_found_from_any_prices_even_where_demands_just_fill_the_cluster(seed):
+    """Who asks for its fastest type, all of it, does so over a stretch of levels."""
+    made = moment(seed)
+    plain, types = demands_of(made), len(made.capacity)
+    alone_s = np.random.default_rng(seed + 7).uniform(0.5, 20.0, len(plain.of))
+
+    def demand(level):
+        falls = alone_s < level
+        return plain.fastest * np.minimum(alone_s / level, 1.0), np.where(falls, -plain.fastest * alone_s / level**2, 0.0)
+
+    low, high = alone_s.min(), 100.0 * alone_s.max()
+    for _ in range(60):  # by halving
+        level = 0.5 * (low + high)
+        low, high = (low, level) if plain.fit(plain.asked(demand(level)[0])).has_room else (level, high)
+    for type_ in range(types):
+        near = no_prices(types)
+        near[0, 0, type_] = 1.0
+        demands = Demands("test", plain.classes, made.capacity, near)
+        assert demands.least_level(demand, alone_s.min(), alone_s.max())[0] == pytest.approx(high, rel=1e-7)

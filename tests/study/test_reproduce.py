@@ -198,6 +198,14 @@ def test_names_that_nobody_has_bring_near_ones():
     assert len({study.name for study in GAVEL.studies}) == len(GAVEL.studies)
 
 
+def test_what_is_called_a_trace_and_is_a_folder_is_no_part_of_a_world(tmp_path):
+    for name in ("plain", "with"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rates.csv").write_text("")
+    (tmp_path / "with" / "old.trace").mkdir()
+    assert World(tmp_path / "with" / "rates.csv").mark == World(tmp_path / "plain" / "rates.csv").mark
+
+
 def test_a_trace_that_is_absent_says_what_to_pass():
     with pytest.raises(InputError, match="pass --throughputs FILE"):
         World().trace("max_min_fairness.trace")

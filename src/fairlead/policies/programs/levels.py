@@ -19,6 +19,7 @@ _NEARLY = 1e-7
 _ROUNDS = 60
 _STEPS = 200
 _CLOSE = 1e-9  # a last step so small leaves an error of its square
+_ROUNDING = 1e-12  # of costs: where demands just fill the cluster and do not fall, it would pass whole stretches of levels
 
 Demand: TypeAlias = Callable[[float], tuple[Floats, Floats]]
 """A level → what each job demands, and how fast that changes with the level."""
@@ -82,7 +83,7 @@ def worth_level(demand: Demand, cost: Cost, low: float, highest: float, guess: f
     for _ in range(_STEPS):
         r, falls = demand(level)
         over, rise = cost(r)
-        if over > 0:
+        if over > _ROUNDING:
             low, tried = level, True
         else:
             high = level

@@ -59,16 +59,17 @@ def _table(path: Path) -> ThroughputTable:
 
 @lru_cache(maxsize=4)
 def _digest(path: Path) -> str:
-    try:
-        return _content(path)
-    except OSError as problem:
-        raise InputError(path, f"a throughput table that can be read ({problem.strerror})") from None
+    return _content(path, "throughput table")
 
 
 @lru_cache(maxsize=4)
 def _traces_in(folder: Path) -> str:
-    return " ".join(f"{path.name} {_content(path)}" for path in sorted(folder.glob(f"*{TRACE}")))
+    files = [path for path in sorted(folder.glob(f"*{TRACE}")) if path.is_file()]
+    return " ".join(f"{path.name} {_content(path, 'trace')}" for path in files)
 
 
-def _content(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+def _content(path: Path, what: str) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError as problem:
+        raise InputError(path, f"a {what} that can be read ({problem.strerror})") from None
