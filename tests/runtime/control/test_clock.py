@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fairlead.core.errors import InputError
 from fairlead.runtime.control.clock import WallClock, origin_of
 
 
@@ -24,3 +25,20 @@ def test_a_calendar_that_is_set_while_nobody_runs_takes_second_0_along(tmp_path)
     assert origin_of(tmp_path / "origin", lambda: calendar[0]) == pytest.approx(90_000.0, abs=1.0)
     (tmp_path / "origin").write_text("500.0 another-boot 7.0")  # the machine was started anew: only the calendar is left
     assert origin_of(tmp_path / "origin", lambda: calendar[0]) == 500.0
+
+
+@pytest.mark.parametrize("said", [b"", b"abc", b"nan", b"1e999 x 1", b"\xff\xfe"])
+def test_an_origin_that_is_damaged_is_told_with_what_becomes_of_its_removal(tmp_path, said):
+    (tmp_path / "origin").write_bytes(said)
+    with pytest.raises(InputError, match=r"origin.*without the file, seconds go on from the journal's last"):
+        origin_of(tmp_path / "origin")
+
+
+def test_an_origin_is_kept_whole_or_not_at_all(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        origin_of(tmp_path / "origin")
+    assert not list(tmp_path.iterdir())

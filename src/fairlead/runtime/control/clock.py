@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from fairlead.core.errors import InputError
+from fairlead.runtime.agent.files import write_whole
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -32,8 +36,14 @@ def origin_of(path: Path, calendar: Callable[[], float] = time.time) -> float:
     a calendar that was set between two runs of a control plane takes second 0 along."""
     boot, steady = _BOOT.read_text().strip() if _BOOT.exists() else "", time.clock_gettime(time.CLOCK_BOOTTIME)
     if not path.exists():
-        path.write_text(f"{calendar()!r} {boot} {steady!r}\n")
-    origin, *rest = path.read_text().split()
-    if boot and rest[:1] == [boot]:
-        return calendar() - (steady - float(rest[1]))
-    return float(origin)
+        write_whole(path, f"{calendar()!r} {boot} {steady!r}\n".encode())
+    said = path.read_text(errors="replace")
+    try:
+        origin, *rest = said.split()
+        found = calendar() - (steady - float(rest[1])) if boot and rest[:1] == [boot] else float(origin)
+    except (ValueError, IndexError):
+        found = math.nan
+    if not math.isfinite(found):
+        mend = "second 0 in Unix time, as Fairlead wrote it; without the file, seconds go on from the journal's last"
+        raise InputError(path, mend, field="origin", value=said[:80])
+    return found
