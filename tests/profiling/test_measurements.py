@@ -12,7 +12,7 @@ from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.prediction.profiles import profiles
 from fairlead.profiling.configurations import configuration, configurations
-from fairlead.profiling.results import Results, measured
+from fairlead.profiling.results import Results, measured, read_results
 from fairlead.workloads.tables import read_throughputs
 
 FAMILIES = [
@@ -45,6 +45,11 @@ def test_what_is_there_is_kept_and_half_a_line_is_not(tmp_path):
     assert json.loads(path.read_text().splitlines()[0]) == {"about": {"device": "none"}}
     again.add({"name": "c", "steps_per_s": 3.0})
     assert sorted(Results(path, {}).known) == ["a", "b", "c"]
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        read_results(tmp_path / "x.jsonl")
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):

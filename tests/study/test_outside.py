@@ -155,6 +155,12 @@ def test_steps_that_a_failure_cost_are_work_too_and_who_never_ends_leaves_with_t
     assert not math.isnan(ended.ended_s.sum())
 
 
+def test_everybody_who_decided_is_named_and_not_only_the_last() -> None:
+    switched = [ev.SchedulerSwitched(20.0 + at, {"policy": policy}) for at, policy in enumerate(("srtf", "las", "fifo"))]
+    named = [outside(real_run(*switched[:many], jobs=[Job("one")]))[1].scheduler for many in range(4)]
+    assert named == ["las", "las, then srtf", "las, then srtf", "las, then 2 others"]
+
+
 def test_a_journal_without_its_beginning_is_refused() -> None:
     with pytest.raises(JournalError, match="beginning"):
         outside(real_run(jobs=[])[1:], "x.sqlite")

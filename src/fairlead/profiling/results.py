@@ -19,7 +19,7 @@ class Results:
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.known = path, dict[str, dict[str, Any]]()
         try:
-            lines = list(_whole_lines(path).values())
+            lines = list(_whole_lines(path).values()) if path.exists() else []
             if lines:
                 for line in lines[1:]:
                     self.known[line["name"]] = line
@@ -39,8 +39,6 @@ class Results:
 
 def _whole_lines(path: Path) -> dict[int, dict[str, Any]]:
     """By their numbers."""
-    if not path.exists():
-        return {}
     found: dict[int, dict[str, Any]] = {}
     texts = path.read_bytes().split(b"\n")
     for number, text in enumerate(texts, 1):
@@ -105,7 +103,9 @@ def read_pairs(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def _read(path: Path) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
     try:
         lines = _whole_lines(path)
-    except (OSError, ValueError):
+    except OSError as error:
+        raise InputError(path, f"a file of measurements that can be read ({error.strerror})", field="measurements") from None
+    except ValueError:
         lines = {}
     if not lines:
         raise InputError(path, "a file of measurements", field="measurements")

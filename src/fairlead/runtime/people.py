@@ -213,6 +213,9 @@ class ControlPlane:
             raise RefusedRequest(422, f"it cannot be sent: {problem}") from None
         if answer.is_success:
             return answer
+        if answer.status_code == 401:  # said for people; what the API says is for whoever writes a client
+            where = f"{TOKEN}, or what `fairlead up` wrote"
+            raise RefusedRequest(401, f"{self.url} does not take this token ({where}); `fairlead token add` makes one")
         raise RefusedRequest(answer.status_code, _why(answer))
 
     def _trust(self) -> ssl.SSLContext | bool:

@@ -92,10 +92,17 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
         _guesses(jobs.values(), measured, types),
     )
     retold = [replace(e, job=jobs[e.number]) if isinstance(e, ev.JobSubmitted) else e for e in events]
-    label = SchedulerConfig.from_data(state.scheduler, name).label
+    label = _decided(events, name)
     plans = sum(isinstance(event, ev.RoundPlanned) for event in events)
     facts = {"decisions_with_changes": float(plans)}
     return world, record_of(State.replay(retold), label, name, used_rates(trace.jobs, table), facts, retold)
+
+
+def _decided(events: Sequence[ev.Event], name: str) -> str:
+    """Who decided, in order: the last alone would be called the author of what others did before it was switched to."""
+    schedulers = [event.scheduler for event in events if isinstance(event, (ev.Opened, ev.SchedulerSwitched))]
+    labels = list(dict.fromkeys(SchedulerConfig.from_data(scheduler, name).label for scheduler in schedulers))
+    return ", then ".join(labels) if len(labels) <= 2 else f"{labels[0]}, then {len(labels) - 1} others"
 
 
 _Measured: TypeAlias = dict[Place, MeasuredRate]

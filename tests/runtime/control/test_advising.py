@@ -64,6 +64,12 @@ def test_only_an_admin_gets_it(busy):
     assert httpx.get(f"{cluster.url}/v1/state", headers={"Authorization": "Bearer nobody"}).status_code == 401
 
 
+def test_a_token_that_nobody_knows_is_answered_with_where_it_comes_from(busy):
+    cluster, _ = busy
+    with pytest.raises(RefusedRequest, match="does not take this token"):
+        ControlPlane(cluster.url, "nobody").jobs()
+
+
 def test_advice_is_told_and_followed_when_wanted(busy):
     cluster, plane = busy
     asked = ["advise", "--policies", "fifo,srtf", "--admissions", "accept-all", "--processes", "1", "--json"]
