@@ -113,6 +113,26 @@ def test_a_run_of_seconds_is_told_in_seconds(tmp_path):
     assert "00:00:05" in told
 
 
+TICKS = """<script>
+setTimeout(() => {
+  const along = (id) => [...document.querySelectorAll(`#${id} text[text-anchor=middle]`)].map((text) => text.textContent);
+  const upward = (id) => [...document.querySelectorAll(`#${id} text[text-anchor=end]`)].map((text) => text.textContent);
+  document.body.dataset.said = JSON.stringify([along("chart-jct"), along("chart-ftf"), upward("chart-queue")]);
+}, 300);
+</script></body>"""
+
+
+def test_axes_have_ticks_where_all_jobs_are_nearly_alike_and_jobs_are_counted_whole(tmp_path):
+    head, _, tail = page([record(outcomes([0, 1], [1, 2], [21, 23]))]).replace("</head>", FRAMES, 1).rpartition("</body>")
+    elements, console = opened(head + TICKS + tail, tmp_path)
+    assert console == ""
+    durations, ratios, waiting = json.loads(elements["body"]["data-said"])
+    assert len(durations) > 1
+    assert all(text.endswith(" s") for text in durations)
+    assert len(ratios) > 1
+    assert waiting == ["0", "1"]
+
+
 def test_durations_of_a_column_have_one_unit(tmp_path):
     hours = (30, 41, 46, 60, 110)
     runs = [record(outcomes([0], [0], [3600 * each])) for each in hours]

@@ -21,8 +21,10 @@ const durationMarks = [0.001, 0.01, 0.1, 1, 3, 10, 30, 60, 180, 600, 1800, 3600,
   8640000, 31536000, 315360000];
 const ratioMarks = [0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 1e4, 1e5, 1e6];
 
-function logTicks(low, high, marks, wanted) {
+// Where values lie so close together that hardly a mark is between them, ticks are as on an even axis.
+function logTicks(low, high, marks, wanted, even) {
   let ticks = marks.filter((m) => m >= low && m <= high);
+  if (ticks.length < 2) return even(low, high, wanted + 2);
   while (ticks.length > wanted) ticks = ticks.filter((_, i) => i % 2 === 0);
   return ticks;
 }

@@ -14,7 +14,7 @@ function distributionChart(data, id, pick, axis) {
   const ended = lines.map((line) => (line.x.length ? { ...line, x: [...line.x, high * 1.15], y: line.y } : line));
   return lineChart(plotOf(id), {
     lines: ended,
-    x: { low: low / 1.15, high: high * 1.15, log: true, ticks: (a, b, n) => logTicks(a, b, axis.marks, n), text: axis.tick, exact: axis.exact },
+    x: { low: low / 1.15, high: high * 1.15, log: true, ticks: (a, b, n) => logTicks(a, b, axis.marks, n, axis.even), text: axis.tick, exact: axis.exact },
     y: { high: 1, ticks: [0, 0.25, 0.5, 0.75, 1], text: (v) => `${100 * v} %`, exact: (v) => `${(100 * v).toFixed(1)} %` },
     marks: axis.lines,
   });
@@ -30,7 +30,7 @@ function overTimeChart(data, id, pick, ceiling) {
     lines,
     height: 230,
     x: { low, high, ticks: (a, b, n) => timeTicks(a, b, n), text: (v) => durationTick(v), exact: (v) => moment(v, high - low) },
-    y: { high: top * 1.04, text: whole, exact: whole },
+    y: { high: top * 1.04, ticks: niceTicks(0, top * 1.04, 5).filter(Number.isInteger), text: whole, exact: whole },
     marks: ceiling ? [{ y: ceiling }] : [],
   });
 }
@@ -71,11 +71,11 @@ function partsChart(data) {
 function drawCharts(data) {
   const drawn = {
     jct: distributionChart(data, "chart-jct", (run) => run.jct_cdf, {
-      marks: durationMarks, tick: durationTick, exact: (v) => `within ${duration(v)}`,
+      marks: durationMarks, even: timeTicks, tick: durationTick, exact: (v) => `within ${duration(v)}`,
     }),
     parts: partsChart(data),
     ftf: distributionChart(data, "chart-ftf", (run) => run.ftf_cdf, {
-      marks: ratioMarks, tick: (v) => String(v), exact: (v) => `ρ ≤ ${v.toFixed(2)}`, lines: [{ x: data.unfair_above, text: "unfair →" }],
+      marks: ratioMarks, even: niceTicks, tick: (v) => String(Number(v.toPrecision(6))), exact: (v) => `ρ ≤ ${v.toFixed(2)}`, lines: [{ x: data.unfair_above, text: "unfair →" }],
     }),
     use: overTimeChart(data, "chart-use", (run) => run.use, Math.max(...data.clusters.map((c) => c.size))),
     queue: overTimeChart(data, "chart-queue", (run) => run.queue, null),

@@ -34,7 +34,7 @@ function drawFacts(data) {
   const spans = data.runs.map((run) => run.table.submitted).filter((s) => s.length).map((s) => s[s.length - 1] - s[0]);
   const facts = [
     ["cluster", distinct(data.clusters.map((c) => c.text))],
-    ["accelerators", distinct(data.clusters.map((c) => `${c.size.toLocaleString("en")} on ${c.nodes.length.toLocaleString("en")} nodes`))],
+    ["accelerators", distinct(data.clusters.map((c) => `${c.size.toLocaleString("en")} on ${c.nodes.length.toLocaleString("en")} ${c.nodes.length === 1 ? "node" : "nodes"}`))],
     ["trace", distinct(data.runs.map((run) => run.trace))],
     ["jobs", jobs.toLocaleString("en")],
     ["submitted over", spans.length ? duration(Math.max(...spans)) : "–"],
