@@ -4,6 +4,8 @@ nothing is left behind; least of all of a cluster that is up."""
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TypeAlias
 import pytest
 
 from fairlead.cli import main
+from fairlead.cli.plane import tokens_of
 from fairlead.journals.opening import open_journal
 from postgres_server import PostgresServer
 
@@ -161,3 +164,20 @@ def test_a_second_plane_on_a_database_is_refused(
     assert fairlead(*PORTS, "--journal", url).endswith(": another process writes this journal; end it first")
     assert left() == []
     journal.close()
+
+
+def test_a_token_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def full(draft: Path, path: Path) -> None:
+        if path.suffix == ".token":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(draft, path)
+
+    with monkeypatch.context() as disk:
+        disk.setattr("os.replace", full)
+        with pytest.raises(OSError, match="No space"):
+            tokens_of(tmp_path)
+    assert list(tmp_path.glob("*.token")) == []
+    tokens_of(tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("*.token") if path.read_text()) == ["admin.token", "agent.token"]
