@@ -50,12 +50,13 @@ function drawTiles(data) {
   const tiles = wanted.map(([key, what]) => {
     const column = data.columns.find((c) => c.key === key), sign = column.better === "low" ? 1 : -1;
     const known = data.runs.filter((run) => run.summary[key] !== null).sort((a, b) => sign * (a.summary[key] - b.summary[key]));
+    const texts = showAlike(known.map((run) => run.summary[key]), column.shows);
     const tile = make("div", { class: "tile" }, make("div", { class: "what", text: data.runs.length > 1 ? what : column.meaning }));
-    tile.append(make("div", { class: "value", text: known.length ? show(known[0].summary[key], column.shows) : "–" }));
+    tile.append(make("div", { class: "value", text: texts[0] ?? "–" }));
     if (known.length) {
       const who = make("div", { class: "who" }, swatch(known[0].colour), known[0].label);
       const next = known[1];
-      if (next) who.append(make("span", { class: "than", text: `then ${next.label}, ${show(next.summary[key], column.shows)}` }));
+      if (next) who.append(make("span", { class: "than", text: `then ${next.label}, ${texts[1]}` }));
       tile.append(who);
     }
     return tile;
