@@ -98,7 +98,7 @@ def test_everything_is_drawn_and_answers_to_the_hand(tmp_path):
 READS = """<script>
 setTimeout(() => {
   const read = (id) => document.getElementById(id).textContent;
-  document.body.dataset.said = JSON.stringify(["users-table", "jobs-table", "summary-table", "chart-parts"].map(read));
+  document.body.dataset.said = JSON.stringify(["users-table", "jobs-table", "tiles", "summary-table", "chart-parts"].map(read));
 }, 300);
 </script></body>"""
 
@@ -133,13 +133,15 @@ def test_axes_have_ticks_where_all_jobs_are_nearly_alike_and_jobs_are_counted_wh
     assert waiting == ["0", "1"]
 
 
-def test_durations_of_a_column_have_one_unit(tmp_path):
-    hours = (30, 41, 46, 60, 110)
+@pytest.mark.parametrize("hours", [(30, 41, 46, 60, 110), (40, 90, 100)])
+def test_durations_of_a_column_have_one_unit(tmp_path, hours):
     runs = [record(outcomes([0], [0], [3600 * each])) for each in hours]
     head, _, tail = page(runs).replace("</head>", FRAMES, 1).rpartition("</body>")
     elements, _ = opened(head + READS + tail, tmp_path)
-    *_, summary, parts = json.loads(elements["body"]["data-said"])
-    for text in shown_alike([3600 * each for each in hours], "duration"):
+    *_, tiles, summary, parts = json.loads(elements["body"]["data-said"])
+    texts = shown_alike([3600 * each for each in hours], "duration")
+    assert all(text in tiles for text in texts[:2])
+    for text in texts:
         assert text in summary
         assert text in parts
 
