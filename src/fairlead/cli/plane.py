@@ -210,13 +210,12 @@ def _plane(
 
 def tokens_of(root: Path) -> Tokens:
     """Those of a control plane; an admin's and an agent's are made where there are none."""
+    from fairlead.runtime.agent.files import write_whole
     from fairlead.runtime.control.tokens import Role, Tokens
 
     tokens = Tokens(root / "tokens.json")
     for role in (Role.ADMIN, Role.AGENT):
         path = root / f"{role}.token"
         if not path.exists():
-            token = tokens.issue(role, str(role))
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(token)
+            write_whole(path, tokens.issue(role, str(role)).encode())
     return tokens
