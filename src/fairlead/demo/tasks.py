@@ -37,12 +37,13 @@ def a_dozen() -> list[Coming]:
 
 
 def a_few() -> list[Coming]:
-    """One of each, for those in a hurry."""
+    """One of each, for those in a hurry: as long as one sees turns being taken on a slow machine too, where a job's first step
+    comes late and until then nobody else has its place."""
     return [
-        Coming(0.0, task("gang", "gang", 12, workers=2)),
-        Coming(0.0, task("fails-once", "small", 14, "--fail-at", "7")),
-        Coming(0.0, task("small", "small", 14)),
-        Coming(0.0, task("grows", "growing", 14, "--double-every", "5")),
+        Coming(0.0, task("gang", "gang", 20, workers=2)),
+        Coming(0.0, task("fails-once", "small", 24, "--fail-at", "18")),
+        Coming(0.0, task("small", "small", 24)),
+        Coming(0.0, task("grows", "growing", 24, "--double-every", "8")),
         Coming(0.0, task("endless", "endless", 10_000), cancelled=5.0),
         Coming(0.0, task("late", "small", 10)),
     ]
