@@ -205,6 +205,25 @@ def test_sizes_that_are_another_at_every_step_have_a_rate_together(agent: Agent,
     assert job.ends() == 0
 
 
+def test_a_size_that_comes_early_has_a_rate_of_its_own(agent: Agent, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, fairlead\n"
+        "lease = fairlead.lease(range(1000), save=lambda folder: None)\n"
+        "for step in lease:\n"
+        "    lease.batch_size = 16 if step < 5 else 64 if step < 40 else 128 if step < 43 else 256\n"
+        "    sys.stdin.read(1)\n"
+    )
+    job = agent.launch(script)
+    for steps, began in ((4, 1), (7, 5), (42, 40), (60, 43)):
+        job.pace(steps - job.page[Field.STEPS])
+        job.reaches(steps)
+        until(lambda began=began: job.page[Field.BEGAN_AT] == began)
+    job.revoke()
+    job.pace(1)
+    assert job.ends() == 0
+
+
 def test_a_plain_script_saves_on_sigterm_and_goes_on(agent: Agent, tmp_path: Path) -> None:
     log = tmp_path / "log"
     agent.checkpoints.mkdir()

@@ -25,8 +25,8 @@ Save: TypeAlias = Callable[[Path], object]
 NEVER = 2**63
 LOOK_FOR_AN_ANSWER_S = 0.0005
 SETTLED, WINDOW = 10, 100
-"""Steps. A batch size that lasted so many has a rate of its own; where sizes change faster, the rate is that of their mixture,
-over about so many."""
+"""Steps. Batch sizes that last so many have rates of their own; where one after the other does not, the rate is that of their
+mixture, over about so many."""
 
 STEPS, LAST_NS, REVOKED, RENEWALS = (int(each) for each in (Field.STEPS, Field.LAST_NS, Field.REVOKED, Field.RENEWALS))
 
@@ -108,6 +108,7 @@ class Holder:
         self._saved = 0
         self._began_at = 0
         self._sized_at = 0  # steps at which the batch size last changed
+        self._short = 0  # how many batch sizes in a row did not last
         self._began_ns = monotonic_ns()
         self._renewals = 0
         self._central = around.central
@@ -198,8 +199,9 @@ class Holder:
             raise ValueError(f"batch_size = {size}: expected 1 or more")
         numbers = self._numbers
         if numbers[Field.BEGAN_NS] and size != numbers[Field.BATCH_SIZE]:
-            settled, self._sized_at = self.steps - self._sized_at >= SETTLED, self.steps
-            if settled or self.steps - numbers[Field.BEGAN_AT] >= WINDOW:  # how fast it is counts from here on
+            self._short = 0 if self.steps - self._sized_at >= SETTLED else self._short + 1
+            self._sized_at = self.steps
+            if self._short < 2 or self.steps - numbers[Field.BEGAN_AT] >= WINDOW:  # how fast it is counts from here on
                 numbers[Field.BEGAN_AT] = self.steps
                 numbers[Field.BEGAN_NS] = numbers[LAST_NS]
         numbers[Field.BATCH_SIZE] = size

@@ -34,7 +34,7 @@ class Field(IntEnum):
     STAGE = 16  # how far it is: a `Stage`
     STEPS = 17  # done since the job began, over all its launches
     SAVED = 18  # steps in its last checkpoint
-    BEGAN_NS = 19  # monotonic, when this launch did its first step, or the last of a batch size that lasted; the rate is since
+    BEGAN_NS = 19  # monotonic, when this launch did its first step, or the last of a batch size; the rate is since
     BEGAN_AT = 20  # steps at that moment
     LAST_NS = 21  # monotonic, when the last step ended
     WANTS_MORE = 22  # three quarters of the bounds are used; which renewal it asks for: RENEWALS + 1, or 0
