@@ -49,6 +49,23 @@ def convolutional(batch: int | str = 2, **changed: Any) -> Any:
     return model(**{**given, **changed})
 
 
+def folded(bias: bool, mark: Callable[[Any], None]) -> Any:
+    """The same as exporters write it for inference."""
+    made = convolutional()
+    convolution, normalization, *others = made.graph.node
+    convolution.output[0] = normalization.output[0]
+    if bias:
+        convolution.input.append("shift")
+    gone = {"scale", "mean", "variance", *(() if bias else ("shift",))}
+    held = [tensor for tensor in made.graph.initializer if tensor.name not in gone]
+    mark(convolution)
+    for tensor in held:
+        if tensor.name == "kernel":
+            tensor.name = convolution.input[1]
+    inputs, outputs = list(made.graph.input), list(made.graph.output)
+    return model([convolution, *others], inputs, outputs, initializer=held)
+
+
 def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], **more: Any) -> Any:
     graph = helper.make_graph(nodes, "g", inputs, outputs, **more)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
@@ -76,6 +93,24 @@ def test_work_is_counted_from_shapes(saved):
     assert graph.kept == 2 * (192 + 16 * 64 + 16 * 64 + 16)  # what the convolution, the norm, ReLU and the last layer need
     assert not graph.unknown
     assert not graph.shapeless
+
+
+def lost_its_name(convolution: Any) -> None:
+    convolution.input[1] = "onnx::Conv_17"
+
+
+def names_its_rule(convolution: Any) -> None:
+    rules = "RemoveOptionalBiasFromConv, FuseBatchNormIntoConv"
+    convolution.metadata_props.add(key="pkg.onnxscript.rewriter.rule_name", value=rules)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("mark", [lost_its_name, names_its_rule])
+def test_normalization_that_was_folded_away_for_inference_is_there_in_a_training(saved, bias, mark):
+    as_trained, read = load(saved(convolutional())), load(saved(folded(bias, mark)))
+    assert read == as_trained
+    bare = load(saved(folded(bias, lambda convolution: None)))
+    assert (bare.kept, "BatchNormalization" in bare.counts) == (as_trained.kept - 2 * 16 * 64, False)
 
 
 def test_a_batch_that_is_open_or_another_is_a_matter_of_scale(saved):

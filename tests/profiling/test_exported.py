@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.prediction.features import features_of
+from fairlead.prediction.graph import load
 from fairlead.profiling.configurations import configuration
 from fairlead.profiling.results import measured
 
@@ -21,6 +22,24 @@ def test_an_exported_model_has_the_features_that_ship(tmp_path):
     assert found.parameters == row["parameters"] == 785 * 512 + 513 * 512 + 513 * 1000
     assert found.flops == pytest.approx(row["flops"])
     assert found.kept == pytest.approx(row["kept"])
+
+
+def test_a_file_that_was_made_for_inference_is_read_as_its_model_trains(tmp_path):
+    torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    pytest.importorskip("onnx", reason="the extra `predict` is not installed")
+    from fairlead.profiling.exported import export_module
+
+    layers = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, bias=False),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(8, 4, 3),
+        torch.nn.ReLU(),
+    )
+    inputs = torch.rand(2, 3, 16, 16)
+    export_module(layers, inputs, tmp_path / "trains.onnx")
+    torch.onnx.export(layers.eval(), (inputs,), str(tmp_path / "infers.onnx"), dynamo=False)
+    assert load(tmp_path / "infers.onnx") == load(tmp_path / "trains.onnx")
 
 
 def test_every_measured_configuration_has_features():

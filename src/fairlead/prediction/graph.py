@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.core.errors import InputError
+from fairlead.prediction.folded import Shape, unfolded
 from fairlead.prediction.onnx_file import read
 from fairlead.prediction.operators import CELLS, GATES, KNOWN, NEEDS_INPUTS, NEEDS_OUTPUT, PER_ELEMENT, VIEWS
-
-Shape = tuple[int, ...]
 
 _BEFORE = ("Add", "Mul", "Div", "Where", "Cast")  # between a product and Softmax, in the one kernel
 _AFTER = ("Dropout", "Cast", "Mul")
@@ -61,12 +60,12 @@ class _Walk:
     """One pass over the nodes, in their order."""
 
     def __init__(self, path: Path, graph: Any, weights: frozenset[str]) -> None:
-        self.path, self.graph, self.weights = path, graph, weights
+        self.path, self.graph = path, graph
         values = (*graph.input, *graph.output, *graph.value_info)
-        self.shapes: dict[str, Shape | None] = {value.name: _shape(value) for value in values}
-        self.shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        shapes = {value.name: _shape(value) for value in values} | {each.name: tuple(each.dims) for each in graph.initializer}
+        self.nodes, self.shapes, self.weights = unfolded(graph.node, shapes, weights)
         self.whole = {value.name for value in values if value.type.tensor_type.elem_type in (6, 7, 9)}  # int32, int64, bool
-        self.constants = {tensor.name for tensor in graph.initializer} | weights
+        self.constants = {tensor.name for tensor in graph.initializer} | self.weights
         self.root: dict[str, str] = {}
         self.kept: dict[str, float] = {}
         self.fused: set[str] = set()
@@ -75,7 +74,7 @@ class _Walk:
         operators: list[Operator] = []
         counts: Counter[str] = Counter()
         self._find_attention()
-        for node in self.graph.node:
+        for node in self.nodes:
             counts[node.op_type] += 1
             if all(name in self.constants for name in node.input if name):
                 self.constants.update(node.output)  # made of weights alone: done once, or only another look at them
@@ -92,10 +91,10 @@ class _Walk:
         if not given:
             raise InputError(self.path, "a model with an input that is no weight", field="model")
         first = self.shapes[given[0]] or (1,)
-        asked = [node for node in self.graph.node for name in node.input[3:5] if node.op_type == "BatchNormalization" and name]
+        asked = [node for node in self.nodes for name in node.input[3:5] if node.op_type == "BatchNormalization" and name]
         running = {name for node in asked for name in node.input[3:5]}  # statistics are no parameters
         learned = [name for name in self.weights if name not in running]
-        made = [self.shapes.get(name) for node in self.graph.node for name in node.output if name]
+        made = [self.shapes.get(name) for node in self.nodes for name in node.output if name]
         outputs = [self.shapes.get(value.name) or () for value in self.graph.output]
         return Graph(
             batch_size=max(first[0] if first else 1, 1),
@@ -143,17 +142,17 @@ class _Walk:
 
     def _find_attention(self) -> None:
         """Softmax between two products is computed in one kernel, which leaves none of it behind."""
-        makers = {name: node for node in self.graph.node for name in node.output}
+        makers = {name: node for node in self.nodes for name in node.output}
         readers: dict[str, list[Any]] = {}
-        for node in self.graph.node:
+        for node in self.nodes:
             for name in node.input:
                 readers.setdefault(name, []).append(node)
         of_product: set[str] = set()  # made of a product, but for what the kernel does too
-        for node in self.graph.node:
+        for node in self.nodes:
             if node.op_type == "MatMul" or (node.op_type in _BEFORE and node.input[0] in of_product):
                 of_product.update(node.output)
         to_product: set[str] = set()
-        for node in reversed(self.graph.node):
+        for node in reversed(self.nodes):
             for name in node.output:
                 then = readers.get(name, [])
                 if then and then[0].op_type in _AFTER:
@@ -163,7 +162,7 @@ class _Walk:
                 if reaches:
                     to_product.add(name)
         above, below = set[str](), set[str]()
-        for node in self.graph.node:
+        for node in self.nodes:
             if node.op_type != "Softmax" or node.input[0] not in of_product or node.output[0] not in to_product:
                 continue
             name = node.input[0]
