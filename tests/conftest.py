@@ -17,7 +17,7 @@ settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("searching", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
 
-# A shell has what it runs in its background ignore Ctrl-C, `nohup` the end of a terminal, and so would all that is started here,
+# A shell has what it runs in its background ignore Ctrl-C, `nohup` the end of a terminal; so would all that is started here
 # and tested for it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
