@@ -73,13 +73,14 @@ def test_an_agent_that_is_cut_off_ends_its_jobs_and_comes_back(tmp_path: Path) -
         wire = Wire(cluster.port)
         cluster.end_agent("v100-0", signal.SIGTERM)
         cluster.start_agent("v100-0", through=wire.port)
-        cluster.submit(cluster.job("moves", steps=60), cluster.job("stays", steps=20, types=["k80"]))
+        cluster.submit(cluster.job("moves", steps=600), cluster.job("stays", steps=20, types=["k80"]))
         cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
         wire.cut()
         wait_for(lambda: not cluster.nodes()["v100-0"]["up"], "the node is given up")
         assert cluster.workers_of("moves") == []
         wire.mend()
         wait_for(lambda: cluster.nodes()["v100-0"]["up"], "the node is back")
+        cluster.hurry("moves")
         jobs = cluster.until_all_ended()
         assert jobs["moves"]["starts"] >= 2
         wire.close()
