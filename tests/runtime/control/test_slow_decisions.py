@@ -185,9 +185,7 @@ def test_rounds_go_on_with_the_last_selection_while_a_policy_thinks(tmp_path):
         await scene.until(lambda: scene.plane.trouble.now == "the policy takes longer than a round")
         assert job_record(loop, 2, live.now)["reason"]["code"] == "undecided"
         assert (len(SlowFifo.asked), scene.starts(2)) == (asked + 1, 0)
-        assert loop.missed - missed < loop.decisions - decisions, (
-            "a machine may be late, the policy makes no round late"
-        )
+        assert loop.missed - missed < loop.decisions - decisions, "a machine may be late, the policy makes no round late"
         await scene.kept(lambda answered: live.cancel(1, answered))
         SlowFifo.gate.set()
         await scene.until(lambda: scene.runs(2) and not scene.plane.trouble.now)
