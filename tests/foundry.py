@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 FIRST_PORT, PORTS = 10_000, 10_000
 """Below those that the system gives to whoever connects or asks for any: until a server takes its port, nobody else has it."""
 

@@ -34,7 +34,7 @@ def test_a_cluster_ends_with_whoever_holds_it_however_they_end(tmp_path: Path, n
         assert len(agents) == 2
         os.kill(process.pid, number)
     for one in (cluster, *agents):
-        assert ends(one, 60.0)
+        assert ends(one, 180.0)
 
 
 def _children(pid: int) -> list[int]:

@@ -29,7 +29,7 @@ from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.testing import check_events
 
-PATIENCE_S = 100.0
+PATIENCE_S = 180.0
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 CLUSTER = Cluster.parse("2xv100:2,2xk80:2")
 ENDED = {"finished", "failed", "cancelled", "refused"}

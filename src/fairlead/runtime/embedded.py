@@ -16,7 +16,7 @@ import orjson
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.people import CONNECTION, ControlPlane, RefusedRequest, Unreachable
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0  # of a machine that does much else: one that fails is noticed at once
 JOURNAL = "journal.sqlite"
 
 

@@ -24,7 +24,7 @@ from fairlead.runtime.logs import JsonLines, TextLines
 from fairlead.runtime.orders import Ended
 from fairlead.testing.builders import cluster
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 SCHEDULER = {"policy": "las", "rounds": 0.2}
 
 
