@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from postgres_server import PostgresServer
 
-# The same examples in every run. `pytest --hypothesis-profile=searching` looks for new ones.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
-settings.register_profile("searching", deadline=None, max_examples=1000)
+# The same examples in every run, however slow the machine is. `pytest --hypothesis-profile=searching` looks for new ones.
+_slowly = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", derandomize=True, **_slowly)
+settings.register_profile("searching", max_examples=1000, **_slowly)
 settings.load_profile("repeatable")
 
-# A shell has what it runs in its background ignore Ctrl-C, and so would all that is started here, and tested for it.
+# A shell has what it runs in its background ignore Ctrl-C, `nohup` the end of a terminal; so would all that is started here
+# and tested for it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = ["fairlead.testing.fixtures"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -20,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
+FIRST_PORT, PORTS = 10_000, 10_000
+"""Below those that the system gives to whoever connects or asks for any: until a server takes its port, nobody else has it."""
 
 
 def environment(*more: Path) -> dict[str, str]:
@@ -29,10 +32,16 @@ def environment(*more: Path) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join((*map(str, more), SOURCE)), "NO_COLOR": "1", "TERM": "dumb"}
 
 
+_ports = itertools.count(317 * os.getpid())  # test processes begin apart from each other
+
+
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """For a server that is started soon, or again and again; no port is given twice."""
+    while True:
+        port = FIRST_PORT + next(_ports) % PORTS
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass(frozen=True)

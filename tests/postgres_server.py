@@ -18,7 +18,7 @@ from types import TracebackType
 
 import psycopg
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 _QUIET = ("listen_addresses=", "shared_buffers=16MB", "max_connections=20", "max_wal_size=64MB", "log_min_messages=fatal")
 
 

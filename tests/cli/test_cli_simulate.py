@@ -167,7 +167,7 @@ def test_the_console_script_is_the_same_command():
     script = Path(sys.executable).parent / "fairlead"
     if not script.exists():
         pytest.skip("the package is not installed here; only its source is")
-    done = subprocess.run([script, "--version"], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([script, "--version"], env=environment(), capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == f"fairlead {__version__}\n"
 
 
@@ -177,7 +177,7 @@ def test_a_reader_that_goes_away_early_is_no_error(arguments):
     command = [sys.executable, "-m", "fairlead.cli.main", *arguments.split()]
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment(), text=True, timeout=120, check=False)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment(), text=True, timeout=300, check=False)
     os.close(write)
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr

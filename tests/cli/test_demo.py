@@ -16,7 +16,7 @@ from fairlead.core.job import Phase
 from fairlead.demo.story import Story
 from fairlead.engine.journal import read_events
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 def test_real_jobs_run_and_the_same_ones_are_simulated(tmp_path: Path) -> None:

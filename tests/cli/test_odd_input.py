@@ -137,6 +137,6 @@ def test_an_interrupted_synthesis_says_nothing_of_its_workers_and_leaves_no_half
             assert process.poll() is None
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does, while they are still starting
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert (process.returncode, b"Traceback" in said) == (130, False), said
     assert not list(tmp_path.iterdir())

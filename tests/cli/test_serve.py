@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.core import events as ev
 from fairlead.journals.opening import read_journal
-from foundry import Running, free_port, running
+from foundry import PATIENCE_S, Running, free_port, running
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
         process.send_signal(signal.SIGHUP)
         switched = until(lambda: [line for line in lines(tmp_path) if line["event"] == "scheduler switched"], tmp_path)
         assert (switched[0]["policy"], switched[0]["why"]) == ("fifo", "SIGHUP")
-        told = {family.name for family in text_string_to_metric_families(httpx.get(f"{url}/metrics").text)}
+        told = {family.name for family in text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=PATIENCE_S).text)}
         assert {"fairlead_jobs", "fairlead_decision_seconds", "fairlead_http_requests"} <= told
         another = scheduler("set", "--policy", "srtf", "--why", "a test", "--json")
         assert another.exit_code == 0, another.output

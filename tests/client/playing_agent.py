@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.client.page import Field, Page, Stage
+from foundry import free_port
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "jobs"
 DEADLINE_S = 120.0
@@ -132,12 +132,6 @@ class Agent:
             worker.process.kill()
             worker.process.communicate()
             worker.page.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def lines(path: Path) -> list[int]:

@@ -10,9 +10,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from playing_agent import Agent, Worker, free_port, lines, until
+from playing_agent import Agent, Worker, lines, until
 
 from fairlead.client.page import Field, Stage
+from foundry import free_port
 
 SCRIPT = """
 import os, random, sys, time
@@ -192,15 +193,15 @@ def test_a_worker_that_hangs_in_a_step_is_ended_when_another_has_died(agent: Age
 
 
 def test_a_worker_that_does_not_answer_does_not_hold_the_others_for_ever(agent: Agent, script: Path, tmp_path: Path) -> None:
-    gang = agent.launch_gang(3, script, tmp_path / "log", "100000", "free", environment={"ANSWER_S": "0.5"})
+    gang = agent.launch_gang(3, script, tmp_path / "log", "100000", "free", environment={"ANSWER_S": "4"})
     gang[0].reaches(3)
     gang[1].process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, gang[1].process.pid, os.WSTOPPED | os.WNOWAIT)
     gang[0].revoke()
     assert gang[0].ends() == 1
-    assert "worker 1 did not answer within 0.5 s" in gang[0].errors
+    assert "worker 1 did not answer within 4 s" in gang[0].errors
     assert gang[2].ends() == 1
-    assert "worker 1 did not answer within 0.5 s" in gang[2].errors
+    assert "worker 1 did not answer within 4 s" in gang[2].errors
 
 
 @pytest.mark.parametrize("variable", ["FAIRLEAD_GANG_TOKEN", "FAIRLEAD_GENERATION"])

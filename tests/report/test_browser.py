@@ -66,7 +66,7 @@ def opened(text: str, folder: Path, query: str = "") -> tuple[dict[str, dict[str
     path = folder / "report.html"
     path.write_text(text, encoding="utf-8")
     command = [str(CHROMIUM), *ARGUMENTS, f"--user-data-dir={folder / 'profile'}", path.as_uri() + query]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     elements = {
         attributes.get("id") or tag: {name: value or "" for name, value in attributes.items()}
         for tag, attributes in Outline(ran.stdout).tags

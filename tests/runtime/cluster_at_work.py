@@ -29,7 +29,7 @@ from fairlead.journals.opening import read_journal
 from fairlead.testing import check_events
 from foundry import SOURCE, ends, foundry, free_port, has_ended
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 LOOK_S = 0.05
 ENDED = {"finished", "failed", "cancelled", "refused"}
 

@@ -133,7 +133,7 @@ class Machines:
 
     @staticmethod
     def _ip(*words: str) -> str:
-        done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=60, check=False)
         if done.returncode:
             raise CannotHave(f"ip {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout

@@ -47,12 +47,13 @@ def test_a_job_under_central_renewal_is_preempted_and_goes_on(tmp_path):
     async def scene() -> None:
         async with Together(tmp_path, Cluster.parse("1xv100:1")) as together:
             central = {"max_steps": 1, "renewal": "central"}
-            await together.submit(together.counting("central", 60, 0.03, lease=central))
+            await together.submit(together.counting("central", 200, 0.1, lease=central))
             await together.until(lambda jobs: jobs["central"]["steps_done"] > 3)
             await together.submit(together.counting("other", 5, 0.02))
+            await together.until(lambda jobs: jobs["central"]["preemptions"] > 0)
+            together.hurry("central")
             jobs = await together.until(lambda jobs: all_ended(jobs.values()))
         assert {job["phase"] for job in jobs.values()} == {"finished"}
-        assert jobs["central"]["preemptions"] > 0
-        assert together.steps_of("central") == list(range(60))
+        assert together.steps_of("central") == list(range(200))
 
     run(scene)

@@ -40,22 +40,24 @@ def test_a_job_that_is_sent_to_an_agent_that_has_just_died_starts_when_it_is_bac
 
 
 def test_jobs_of_an_agent_that_stays_away_end_by_themselves_before_they_start_elsewhere(tmp_path: Path) -> None:
-    with ClusterAtWork(tmp_path, "2xv100:2,2xk80:2", "fifo", term_s=1.5, grace_s=2.0) as cluster:
+    with ClusterAtWork(tmp_path, "2xv100:2,2xk80:2", "fifo", term_s=3.0, grace_s=3.0) as cluster:
         wait_for(lambda: all(node["up"] for node in cluster.nodes().values()), "nobody moves because a node comes")
         cluster.submit(cluster.job("saves", steps=300), cluster.job("deaf", steps=300, save_every=5, cooperative=False))
-        cluster.until("they run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
+        before = cluster.until("they run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
         cluster.harmed.add("deaf")
         cluster.end_agent("v100-0")
         wait_for(lambda: not cluster.nodes()["v100-0"]["up"], "the node is given up")
-        assert cluster.until("they run elsewhere", lambda jobs: all(job["starts"] == 2 for job in jobs.values()))
+        cluster.until(
+            "they run elsewhere", lambda jobs: all(job["starts"] > before[name]["starts"] for name, job in jobs.items())
+        )
         for name in ("saves", "deaf"):
             cluster.hurry(name)
 
 
 def test_a_plane_that_dies_when_it_gives_a_node_up_gives_it_up_again(tmp_path: Path) -> None:
-    with ClusterAtWork(tmp_path, **TWO, term_s=1.0, grace_s=1.0) as cluster:
+    with ClusterAtWork(tmp_path, **TWO, term_s=2.0, grace_s=2.0) as cluster:
         cluster.submit(cluster.job("moves", steps=300, save_every=5))
-        cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
+        before = cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
         cluster.harmed.add("moves")
         cluster.kill_plane()
         cluster.end_agent("v100-0")
@@ -65,21 +67,22 @@ def test_a_plane_that_dies_when_it_gives_a_node_up_gives_it_up_again(tmp_path: P
         cluster.start_plane()
         cluster.hurry("moves")
         jobs = cluster.until_all_ended()
-        assert jobs["moves"]["starts"] == 2
+        assert jobs["moves"]["starts"] == before["moves"]["starts"] + 1
 
 
 def test_an_agent_that_is_cut_off_ends_its_jobs_and_comes_back(tmp_path: Path) -> None:
-    with ClusterAtWork(tmp_path, **TWO, term_s=1.5, grace_s=2.5) as cluster:
+    with ClusterAtWork(tmp_path, **TWO, term_s=2.0, grace_s=3.0) as cluster:
         wire = Wire(cluster.port)
         cluster.end_agent("v100-0", signal.SIGTERM)
         cluster.start_agent("v100-0", through=wire.port)
-        cluster.submit(cluster.job("moves", steps=60), cluster.job("stays", steps=20, types=["k80"]))
+        cluster.submit(cluster.job("moves", steps=600), cluster.job("stays", steps=20, types=["k80"]))
         cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
         wire.cut()
         wait_for(lambda: not cluster.nodes()["v100-0"]["up"], "the node is given up")
         assert cluster.workers_of("moves") == []
         wire.mend()
         wait_for(lambda: cluster.nodes()["v100-0"]["up"], "the node is back")
+        cluster.hurry("moves")
         jobs = cluster.until_all_ended()
         assert jobs["moves"]["starts"] >= 2
         wire.close()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fairlead.runtime.embedded import embedded
 from foundry import ends, environment
 
 HOLDS_ONE = """
@@ -34,7 +37,24 @@ def test_a_cluster_ends_with_whoever_holds_it_however_they_end(tmp_path: Path, n
         assert len(agents) == 2
         os.kill(process.pid, number)
     for one in (cluster, *agents):
-        assert ends(one, 60.0)
+        assert ends(one, 180.0)
+
+
+def test_ports_that_somebody_takes_before_it_listens_are_not_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, taken = subprocess.Popen, list[socket.socket]()
+
+    def after_somebody_else(command: list[str], **about: Any) -> subprocess.Popen[bytes]:
+        for word in command:
+            host, _, port = word.partition(":")
+            if host == "127.0.0.1":
+                taken.append(socket.create_server((host, int(port))))
+        return start(command, **about)
+
+    monkeypatch.setattr(subprocess, "Popen", after_somebody_else)
+    with embedded(tmp_path / "cluster", "--cluster", "1xv100:1") as plane:
+        assert [node["up"] for node in plane.nodes()] == [True]
+    for one in taken:
+        one.close()
 
 
 def _children(pid: int) -> list[int]:

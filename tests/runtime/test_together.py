@@ -29,7 +29,7 @@ from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.testing import check_events
 
-PATIENCE_S = 100.0
+PATIENCE_S = 180.0
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 CLUSTER = Cluster.parse("2xv100:2,2xk80:2")
 ENDED = {"finished", "failed", "cancelled", "refused"}
@@ -42,7 +42,7 @@ rank = os.environ["RANK"] if int(os.environ["WORLD_SIZE"]) > 1 else ""
 log, steps, pause = open(sys.argv[1] + rank, "a"), int(sys.argv[2]), float(sys.argv[3])
 for step in fairlead.lease(range(steps), save=lambda folder: None, every_steps=int((sys.argv[4:] or ["0"])[0])):
     print(step, file=log, flush=True)
-    time.sleep(pause)
+    time.sleep(0 if os.path.exists(sys.argv[1] + ".hurry") else pause)
 """
 
 
@@ -100,6 +100,11 @@ class Together:
         run = [sys.executable, str(self.script), log, str(steps), str(pause), str(save_every)]
         return {"name": name, "run": run, "steps": steps, "env": {"PYTHONPATH": SOURCE}, **about}
 
+    def hurry(self, *names: str) -> None:
+        """All that was to be seen of jobs while they run has been seen: the rest of their steps take no time."""
+        for name in names:
+            (self.root / f"{name}.steps.hurry").touch()
+
     def steps_of(self, name: str, rank: str = "") -> list[int]:
         return [int(line) for line in (self.root / f"{name}.steps{rank}").read_text().split()]
 
@@ -135,7 +140,8 @@ def check_journal(where: str) -> State:
 def test_jobs_end_in_the_right_phase_and_every_step_is_done_once(tmp_path):
     async def scene() -> None:
         async with Together(tmp_path) as all_of_it:
-            await all_of_it.submit(*(all_of_it.counting(f"count-{n}", 25, 0.08) for n in range(6)))
+            counts = [f"count-{n}" for n in range(6)]
+            await all_of_it.submit(*(all_of_it.counting(name, 250, 0.08) for name in counts))
             await all_of_it.submit(
                 {"name": "fails", "run": [sys.executable, "-c", "raise SystemExit(3)"], "retries": 1},
                 all_of_it.counting("cancelled", 10_000, 0.05),
@@ -143,17 +149,18 @@ def test_jobs_end_in_the_right_phase_and_every_step_is_done_once(tmp_path):
             )
             await all_of_it.until(lambda jobs: jobs["cancelled"]["starts"] > 0)
             assert (await all_of_it.people.delete("/v1/jobs/cancelled")).status_code == 200
+            await all_of_it.until(lambda jobs: sum(jobs[name]["preemptions"] for name in counts) > 0)
+            all_of_it.hurry(*counts)
             jobs = await all_of_it.until(lambda jobs: all_ended(jobs.values()))
         phases = {name: job["phase"] for name, job in jobs.items()}
         assert phases == {
-            **{f"count-{n}": "finished" for n in range(6)},
+            **dict.fromkeys(counts, "finished"),
             "fails": "failed",
             "cancelled": "cancelled",
             "only-k80": "finished",
         }
-        assert sum(job["preemptions"] for job in jobs.values()) > 0, "nobody was preempted: the test shows nothing"
-        for n in range(6):
-            assert all_of_it.steps_of(f"count-{n}") == list(range(25))
+        for name in counts:
+            assert all_of_it.steps_of(name) == list(range(250))
         assert jobs["fails"]["failures"] == 2, "both of its tries"
         state = check_journal(all_of_it.where)
         assert state.digest() == all_of_it.plane.loop.state.digest()
@@ -165,14 +172,15 @@ def test_a_control_plane_that_comes_back_finds_its_jobs_running(tmp_path):
     async def scene() -> None:
         together = Together(tmp_path, policy="fifo")
         async with together:
-            await together.submit(together.counting("long", 60, 0.05))
+            await together.submit(together.counting("long", 600, 0.05))
             await together.until(lambda jobs: jobs["long"]["steps_done"] > 5)
         before = check_journal(together.where).digest()
         async with together:
             assert together.plane.loop.state.next_number == 1
+            together.hurry("long")
             jobs = await together.until(lambda jobs: all_ended(jobs.values()))
         assert (jobs["long"]["phase"], jobs["long"]["starts"]) == ("finished", 1)
-        assert together.steps_of("long") == list(range(60))
+        assert together.steps_of("long") == list(range(600))
         after = check_journal(together.where)
         assert after.digest() != before
         assert after.store.arrays["phase"][0] == Phase.FINISHED
@@ -184,15 +192,17 @@ def test_a_gang_on_two_nodes_stops_and_goes_on_as_one(tmp_path):
     async def scene() -> None:
         together = Together(tmp_path, Cluster.parse("4xv100:2"))
         async with together:
-            await together.submit(together.counting("gang", 40, 0.05, workers=3))
+            await together.submit(together.counting("gang", 400, 0.05, workers=3))
             await together.until(lambda jobs: jobs["gang"]["steps_done"] > 3)
             assert len((await together.jobs())["gang"]["nodes"]) == 2
-            await together.submit(*(together.counting(f"single-{n}", 30, 0.05) for n in range(4)))
+            singles = [f"single-{n}" for n in range(4)]
+            await together.submit(*(together.counting(name, 300, 0.05) for name in singles))
+            await together.until(lambda jobs: jobs["gang"]["preemptions"] > 0)
+            together.hurry(*singles, "gang")
             jobs = await together.until(lambda jobs: all_ended(jobs.values()))
         assert {job["phase"] for job in jobs.values()} == {"finished"}
-        assert jobs["gang"]["preemptions"] > 0, "the gang was never preempted: the test shows nothing"
         for rank in "012":
-            assert together.steps_of("gang", rank) == list(range(40))
+            assert together.steps_of("gang", rank) == list(range(400))
         check_journal(together.where)
 
     run(scene)
@@ -235,16 +245,17 @@ def test_after_a_kill_only_steps_since_the_last_checkpoint_are_done_again(tmp_pa
     async def scene() -> None:
         together = Together(tmp_path, policy="fifo")
         async with together:
-            await together.submit(together.counting("hit", 40, 0.05, save_every=5))
+            await together.submit(together.counting("hit", 400, 0.05, save_every=5))
             await together.until(lambda jobs: jobs["hit"]["steps_done"] > 12)
             (worker,) = workers_of(str(tmp_path / "hit.steps"))
             os.kill(worker, signal.SIGKILL)
+            together.hurry("hit")
             jobs = await together.until(lambda jobs: all_ended(jobs.values()))
         assert (jobs["hit"]["phase"], jobs["hit"]["failures"], jobs["hit"]["starts"]) == ("finished", 1, 2)
         steps = together.steps_of("hit")
         cut = next((at for at in range(1, len(steps)) if steps[at] != steps[at - 1] + 1), 0)
         again = steps[cut]  # 0 where the kill came between a save and the next step: nothing is done again
-        assert steps == ([*range(steps[cut - 1] + 1), *range(again, 40)] if cut else list(range(40)))
+        assert steps == ([*range(steps[cut - 1] + 1), *range(again, 400)] if cut else list(range(400)))
         assert again % 5 == 0
         assert not cut or steps[cut - 1] + 1 - again <= 5
         check_journal(together.where)

@@ -3,6 +3,7 @@ cancelled and one that is killed, under a policy that preempts."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -67,9 +68,10 @@ def test_a_dozen_jobs_on_an_embedded_cluster_all_end_as_they_should(tmp_path: Pa
         cluster.submit(cluster.job("cancelled", steps=10_000), ends="cancelled")
         cluster.submit(cluster.job("killed", steps=400, step_s=0.08, save_every=5))
         cluster.until("it is past a checkpoint", lambda jobs: jobs["killed"]["steps_done"] > 7)
-        for worker in cluster.workers_of("killed"):  # unless it was preempted at this very moment
-            cluster.harmed.add("killed")
-            os.kill(worker, signal.SIGKILL)
+        cluster.harmed.add("killed")
+        for worker in cluster.workers_of("killed"):
+            with contextlib.suppress(ProcessLookupError):  # it was preempted at this very moment
+                os.kill(worker, signal.SIGKILL)
         cluster.cancel("cancelled")
         cluster.until("several were preempted", lambda jobs: sum(jobs[name]["preemptions"] for name in counts) > 3)
         for name in (*counts, "gang", "killed"):

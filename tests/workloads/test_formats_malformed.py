@@ -236,7 +236,7 @@ def test_a_quote_without_an_end_says_how_far_it_reached(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list(BUILT_IN))
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_is_scribbled_into_a_file_there_is_no_traceback(name: str, data: st.DataObject, tmp_path: Path) -> None:
     path = samples.write(tmp_path, name)

@@ -63,7 +63,7 @@ PLAIN = st.lists(st.builds(Job, name=NAME, submitted_s=FROM_0, steps=ABOVE_0), m
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(jobs=JOBS | PLAIN, origin=st.none() | st.just("2017-09-04T10:30:41"))
 def test_a_trace_comes_back_as_it_was(suffix: str, jobs: list[Job], origin: str | None, tmp_path: Path) -> None:
     trace = Trace.of(jobs, "jobs", origin=origin)

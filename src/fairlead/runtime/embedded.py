@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairlead.core.errors import FairleadError
-from fairlead.runtime.people import ControlPlane, RefusedRequest, Unreachable
+import orjson
 
-PATIENCE_S = 60.0
+from fairlead.core.errors import FairleadError
+from fairlead.runtime.people import CONNECTION, ControlPlane, RefusedRequest, Unreachable
+
+PATIENCE_S = 180.0  # of a machine that does much else: one that fails is noticed at once
 JOURNAL = "journal.sqlite"
 
 
@@ -28,33 +29,25 @@ def embedded(root: Path, *options: str) -> Iterator[ControlPlane]:
     """A cluster whose nodes are all there; `options` are those of `fairlead up`, such as --cluster. Its journal is `root /
     JOURNAL`, what it logs is `root / "log"`."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    http, agents = _free_ports()
+    (root / CONNECTION.name).unlink(missing_ok=True)  # of one that was killed here
     command = [sys.executable, "-m", "fairlead.cli.main", "up", "--leashed", "--root", str(root)]
-    command += ["--http", http, "--agents", agents]
+    command += ["--http", "127.0.0.1:0", "--agents", "127.0.0.1:0"]  # who looks for a free port first may find it taken then
     with open(root / "log", "wb") as log:
         process = subprocess.Popen([*command, *options], stdin=subprocess.PIPE, stdout=log, stderr=log)
     try:
-        yield _answering(process, root, http)
+        yield _answering(process, root)
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate()  # the leash is let go of too
 
 
-def _answering(process: subprocess.Popen[bytes], root: Path, http: str) -> ControlPlane:
-    deadline, token = time.monotonic() + PATIENCE_S, root / "admin.token"
+def _answering(process: subprocess.Popen[bytes], root: Path) -> ControlPlane:
+    deadline, connection = time.monotonic() + PATIENCE_S, root / CONNECTION.name
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(FileNotFoundError, Unreachable, RefusedRequest):
-            plane = ControlPlane(f"http://{http}", token.read_text().strip())
+            plane = ControlPlane(**orjson.loads(connection.read_bytes()))
             if all(node["up"] and node["connected"] for node in plane.nodes()):
                 return plane
         time.sleep(0.1)
     said = (root / "log").read_text(errors="replace").strip().splitlines()
     raise NotUp(f"the cluster did not come up: {said[-1] if said else f'no word within {PATIENCE_S:g} s'}")
-
-
-def _free_ports() -> tuple[str, str]:
-    """Two that are free now; both are held while they are looked for, so that they are two."""
-    with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
-            each.bind(("127.0.0.1", 0))
-        return (f"127.0.0.1:{one.getsockname()[1]}", f"127.0.0.1:{other.getsockname()[1]}")

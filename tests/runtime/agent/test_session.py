@@ -21,7 +21,7 @@ from fairlead.runtime.messages import METHOD, SERVICE, Heard, Orders, Welcome, W
 from fairlead.runtime.orders import Ended, Kill, Metric, Order, Revoke
 from fairlead.testing.builders import cluster
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Ears:

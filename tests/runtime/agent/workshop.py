@@ -15,7 +15,7 @@ from fairlead.runtime.agent.settings import Settings
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task, Told
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 FOR_EVER = "import signal, sys; print('up', flush=True)\nwhile True: signal.pause()"
 

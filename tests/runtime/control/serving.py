@@ -19,7 +19,7 @@ from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.testing.builders import cluster
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)

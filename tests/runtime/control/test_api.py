@@ -42,7 +42,7 @@ def with_plane(scene: Callable[..., Any], **about: Any) -> MemoryJournal:
                 headers = {"Authorization": f"Bearer {people.get(name, name)}"}
                 return httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers)
 
-            await asyncio.wait_for(scene(plane, who), 60)
+            await asyncio.wait_for(scene(plane, who), 120)
         finally:
             await plane.stop()
 

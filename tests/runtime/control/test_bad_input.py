@@ -17,7 +17,7 @@ from fairlead.runtime.messages import METHOD, SERVICE, Hello, Refused, Welcome, 
 from fairlead.runtime.orders import Ended, Progress, Wants
 from fairlead.runtime.people import ControlPlane, RefusedRequest
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")

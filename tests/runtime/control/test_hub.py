@@ -29,7 +29,7 @@ from fairlead.runtime.messages import (
 from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task
 from fairlead.testing.builders import cluster
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Backend:

