@@ -122,8 +122,8 @@ def _keys(columns: bytes, weight: bytes) -> Sequence[tuple[float, ...]]:
 
 def in_class_order(worth: Floats, classes: Classes) -> Floats:
     """The same worths, a little less by a number that follows from what the class is, and from type to type: what would be
-    equally good is so no longer, and the optimum is one point, whichever way the solver came to it. A tenth as much is of the
-    class on the type: two that are alike but for their weights would gain as much as the other loses where they change types."""
+    equally good is so no longer, and the optimum is one point, whichever way the solver came to it. A tenth as much is of
+    the class on the type: where two that differ in their weights alone change types, one would gain what the other loses."""
     place = lots(classes.keys)
     types = worth.shape[1]
     on_type = np.modf(place[:, None] * (_APART * np.sqrt(np.arange(1, types + 1))))[0]
