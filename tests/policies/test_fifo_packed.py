@@ -71,6 +71,17 @@ def test_what_was_asked_before_does_not_matter(seed):
         assert same(kept.allocate(view, None)[0], FifoPerf(space_sharing=True).allocate(view, None)[0])
 
 
+@pytest.mark.parametrize("space_sharing", [False, True])
+def test_a_gang_that_has_no_place_any_more_is_forgotten(space_sharing):
+    """Eight workers who do nothing apart, and the one node of eight is lost; two of four are left."""
+    policy, workers = FifoPerf(space_sharing=space_sharing, placement_sensitive=True), [8] * 3 + [1] * 2
+    nothing = {"spread": np.zeros((2, 2)), "paired": np.zeros((2, 2, 2))}
+    view = moment([[0.0, 2.0]] * 3 + [[1.0, 0.0]] * 2, "p100:2,v100:8,v100:4,v100:4", workers=workers, **nothing).view
+    assert policy.allocate(view, None)[0].first.tolist() == [0, 3, 4]
+    left = view.but(up=view.cluster.node_of != 1)
+    assert policy.allocate(left, None)[0].first.tolist() == [3, 4]
+
+
 def three(*, third_beside: tuple[float, float], alone: float = 1.0):
     """Two accelerators, three jobs; the third does so much beside the first, or the second, as they do beside it."""
     beside = np.zeros((3, 3, 1))

@@ -242,3 +242,17 @@ def test_the_middle_is_the_same_in_any_unit(unit):
     weight, gain = np.array([0.01, 1.0, 100.0]), np.array([[1.0, 0.2], [0.9, 0.5], [1.0, 1.0]])
     several = (np.array([2, 1, 1]), np.array([1, 2, 1]), weight * unit, np.array([2, 2]), gain)
     assert centre(*several) == pytest.approx(centre(*several[:2], weight, *several[3:]), abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_asked_before_does_not_matter(seed):
+    """Kinds of two weights each, which could change types with one another and none would fare worse: as who begins anew."""
+    rng = np.random.default_rng(seed)
+    kinds, kept = rng.uniform(0.2, 5.0, (3, 3)), MaxMinFairnessPerf()
+    for _ in range(6):
+        of = np.append(np.arange(3), rng.integers(0, 3, int(rng.integers(2, 9))))
+        weights = rng.choice([1.0, 2.0], len(of)).tolist()
+        made = moment(kinds[of].tolist(), "v100:2,p100:3,k80:2", weights=weights)
+        ours, fresh = (policy.allocate(made.view, None)[0] for policy in (kept, MaxMinFairnessPerf()))
+        numbers = made.view.jobs.number
+        assert ours.matrix(numbers, 3) == pytest.approx(fresh.matrix(numbers, 3), abs=1e-6)

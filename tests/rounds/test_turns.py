@@ -168,8 +168,10 @@ def test_a_gang_has_its_turns_where_every_round_is_computed_anew(carried: str, g
     assert had / 50 == pytest.approx(gets, abs=0.03)
 
 
-def test_a_newcomer_that_leaves_before_the_next_recomputation_leaves_nothing_behind() -> None:
-    turns = Turns(least_interval_s=10_000.0)
+@pytest.mark.parametrize("newcomers", ["share", "leftovers"])
+@pytest.mark.parametrize("types", ["together", "in-order"])
+def test_a_newcomer_that_leaves_before_the_next_recomputation_leaves_nothing_behind(newcomers: str, types: str) -> None:
+    turns = Turns(least_interval_s=10_000.0, newcomers=newcomers, types=types)  # type: ignore[arg-type]
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:3").policy(Allocated(Fixed(np.ones((2, 1))), turns))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     harness.round()

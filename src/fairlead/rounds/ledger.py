@@ -94,11 +94,13 @@ class Ledger:
         where[new] = len(mine) + np.arange(len(new))
         guests = Allocation(numbers[new], np.full(len(new), -1, dtype=np.int64), types[new], np.zeros(len(new)))
         at, owed = _found(self.debt_keys, wanted[new])
+        strangers = guests.first[~among(self.known, guests.first)]
+        ledger = self.but(joined=np.union1d(self.joined, strangers)) if len(strangers) else self
         if not owed.any():
-            return self._with(guests), where
+            return ledger._with(guests), where
         stays = np.ones(len(self.debts), dtype=np.bool_)
         stays[at[owed]] = False  # from here on they stand with the entries
-        ledger = self.but(debt_keys=self.debt_keys[stays], debts=self.debts[stays])
+        ledger = ledger.but(debt_keys=self.debt_keys[stays], debts=self.debts[stays])
         return ledger._with(guests, np.where(owed, self.debts[at], 0.0)), where
 
     def _with(self, more: Allocation, deficit: Floats | None = None) -> Ledger:

@@ -56,9 +56,10 @@ class Near:
     block: Ints = field(default_factory=_NONE.copy)
     ways: Sequence[tuple[Any, Any, int]] = ()
 
-    def known_to(self, keys: Sequence[Any]) -> Near:
-        """What is of classes with these keys, which number its layouts now."""
-        place = {key: group for group, key in enumerate(keys)}
+    def known_to(self, keys: Sequence[Any], able: Sequence[bool]) -> Near:
+        """What is of classes with these keys, which number its layouts now; of those that are `able` to do anything, as a gang
+        is not on nodes that became too small for it."""
+        place = {key: group for group, (key, can) in enumerate(zip(keys, able)) if can}
         group = np.array([place.get(key, -1) for key in self.keys], dtype=np.int64)
         kept = (group >= 0).nonzero()[0]
         number = np.full(len(group), -1, dtype=np.int64)
@@ -78,7 +79,7 @@ def most_by_weight(supply: Supply, weight: Floats, near: Near) -> tuple[Floats, 
     """`weight` is by job, above 0. The time on each way, the speed of each job as a part of its class's fastest, and
     what proves the optimum; `near` is such of another moment."""
     order = np.lexsort((-weight, supply.of))
-    near = near.known_to(supply.classes.keys)
+    near = near.known_to(supply.classes.keys, (np.diff(supply.ways.sides.first) > 0).tolist())
     ranks = Ranks(weight[order], supply.count.astype(np.int64), supply.ways.sides, near.layouts.speed)
     program = _Bounded(supply.name, supply.ways, ranks, supply.classes.keys, near)
     used, proof = program.solve()
@@ -114,7 +115,7 @@ class _Bounded:
         upper = np.concatenate((np.full(width, np.inf), most, np.full(every, np.inf)))
         room = np.concatenate((1.0 * ways.there_is, ranks.count, np.zeros(every)))
         self._base = len(room)
-        likely = np.zeros((classes, classes + 1, int(ways.types.max(initial=0)) + 1), dtype=np.bool_)  # the last: alone
+        likely = np.zeros((classes, classes + 1, resources), dtype=np.bool_)  # the last class: nobody, alone
         if near.ways:
             likely[tuple(np.array(near.ways).T)] = True
         told = np.concatenate(((ways.two < 0) | likely[ways.one, ways.two, ways.types], np.ones(2 * every, dtype=np.bool_)))

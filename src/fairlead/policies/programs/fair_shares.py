@@ -24,6 +24,9 @@ PRECEDENCE = 1e5
 """What is maximised in the second place counts SECOND; the level counts PRECEDENCE times as much for each job, more than giving
 it up could ever bring where rates differ by less than that."""
 
+_TOLERANCE = 1e-9
+"""Of the solver: with its usual one it would stop at a neighbour of the best where the two differ in the second place alone."""
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -105,7 +108,7 @@ class FairShares:
             if apart:
                 room = np.concatenate((room, np.ones(types)))
             bounds = (one, -np.inf * one, np.inf * one, np.full(len(room), -np.inf), room)
-            self._program = Program(self.name, Model(*bounds, (none, none, np.zeros(0))))
+            self._program = Program(self.name, Model(*bounds, (none, none, np.zeros(0))), tolerance=_TOLERANCE)
 
     def _fit(
         self,
