@@ -184,22 +184,27 @@ class Turns:
         at = may.nonzero()[0]
         if not len(at):
             return NONE, NONE, False
-        usable = (rates.alone[rates.row[at]] > 0) & (jobs.fits[at][:, None] >> np.arange(len(free)) & 1).astype(np.bool_)
-        usable &= np.array(free) >= jobs.workers[at][:, None]
-        at, usable = at[usable.any(axis=1)], usable[usable.any(axis=1)]
-        if len(at) > 1:
-            order = np.lexsort((at, -ledger.owed(view, received)[at]))
-            at, usable = at[order], usable[order]
-        wishes = (-rates.alone[rates.row[at]]).argsort(axis=1, kind="stable")
+        workers, classes = jobs.workers[at], rates.row[at]
+        sizes = range(workers.item(workers.argmax()) + 1)
+        room = [sum(1 << kind for kind, left in enumerate(free) if left >= want) for want in sizes]  # on which types, as bits
+        usable = jobs.fits[at] & rates.runs_on[classes] & np.array(room)[workers]
+        who = usable.nonzero()[0]
+        if len(who) > 1:
+            who = who[(-ledger.owed(view, received)[at[who]]).argsort(kind="stable")]
         rows: list[int] = []
         types: list[int] = []
-        for row, want, kinds, can in zip(at.tolist(), jobs.workers[at].tolist(), wishes.tolist(), usable.tolist()):
-            on = next((kind for kind in kinds if can[kind] and free[kind] >= want), -1)
-            if on >= 0:
+        least = workers[who].min(initial=0)
+        columns = (column[who].tolist() for column in (at, workers, classes, usable))
+        for row, want, of, can in zip(*columns):
+            kinds = [kind for kind, left in enumerate(free) if left >= want and can >> kind & 1]
+            if kinds:
+                on = max(kinds, key=rates.alone[of].item)
                 free[on] -= want
                 rows.append(row)
                 types.append(on)
-        return jobs.number[np.array(rows, dtype=np.int64)], np.array(types, dtype=np.int64), len(rows) < len(at)
+                if max(free) < least:
+                    break
+        return jobs.number[np.array(rows, dtype=np.int64)], np.array(types, dtype=np.int64), len(rows) < len(who)
 
 
 def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None, revisit: float) -> Selection:
