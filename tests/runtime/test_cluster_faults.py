@@ -55,7 +55,7 @@ def test_jobs_of_an_agent_that_stays_away_end_by_themselves_before_they_start_el
 
 
 def test_a_plane_that_dies_when_it_gives_a_node_up_gives_it_up_again(tmp_path: Path) -> None:
-    with ClusterAtWork(tmp_path, **TWO, term_s=2.0, grace_s=2.0) as cluster:
+    with ClusterAtWork(tmp_path, **TWO, term_s=3.0, grace_s=2.0) as cluster:
         cluster.until_up()
         cluster.submit(cluster.job("moves", steps=300, save_every=5))
         before = cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
