@@ -214,6 +214,10 @@ class ClusterAtWork:
         """Every agent has found the control plane (again)."""
         wait_for(lambda: all(node["connected"] for node in self.nodes().values()), "all agents connect", self._logs)
 
+    def until_up(self) -> None:
+        """All nodes are there: nobody begins elsewhere because the first one is late, or moves when it comes."""
+        wait_for(lambda: all(node["up"] and node["connected"] for node in self.nodes().values()), "all nodes come", self._logs)
+
     def nodes(self) -> dict[str, dict[str, Any]]:
         return {node["name"]: node for node in self.ask("GET", "/v1/nodes")["nodes"]}
 

@@ -41,7 +41,7 @@ def test_a_job_that_is_sent_to_an_agent_that_has_just_died_starts_when_it_is_bac
 
 def test_jobs_of_an_agent_that_stays_away_end_by_themselves_before_they_start_elsewhere(tmp_path: Path) -> None:
     with ClusterAtWork(tmp_path, "2xv100:2,2xk80:2", "fifo", term_s=3.0, grace_s=3.0) as cluster:
-        wait_for(lambda: all(node["up"] for node in cluster.nodes().values()), "nobody moves because a node comes")
+        cluster.until_up()
         cluster.submit(cluster.job("saves", steps=300), cluster.job("deaf", steps=300, save_every=5, cooperative=False))
         before = cluster.until("they run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
         cluster.harmed.add("deaf")
@@ -55,7 +55,8 @@ def test_jobs_of_an_agent_that_stays_away_end_by_themselves_before_they_start_el
 
 
 def test_a_plane_that_dies_when_it_gives_a_node_up_gives_it_up_again(tmp_path: Path) -> None:
-    with ClusterAtWork(tmp_path, **TWO, term_s=2.0, grace_s=2.0) as cluster:
+    with ClusterAtWork(tmp_path, **TWO, term_s=3.0, grace_s=2.0) as cluster:
+        cluster.until_up()
         cluster.submit(cluster.job("moves", steps=300, save_every=5))
         before = cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
         cluster.harmed.add("moves")
@@ -75,6 +76,7 @@ def test_an_agent_that_is_cut_off_ends_its_jobs_and_comes_back(tmp_path: Path) -
         wire = Wire(cluster.port)
         cluster.end_agent("v100-0", signal.SIGTERM)
         cluster.start_agent("v100-0", through=wire.port)
+        cluster.until_up()
         cluster.submit(cluster.job("moves", steps=600), cluster.job("stays", steps=20, types=["k80"]))
         cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
         wire.cut()
@@ -91,6 +93,7 @@ def test_an_agent_that_is_cut_off_ends_its_jobs_and_comes_back(tmp_path: Path) -
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(tmp_path: Path, workers: int) -> None:
     with ClusterAtWork(tmp_path, machines="2xv100:1", policy="fifo") as cluster:
+        cluster.until_up()
         cluster.submit(cluster.job("hit", steps=200, save_every=5, workers=workers))
         cluster.until("it is past a checkpoint", lambda jobs: jobs["hit"]["steps_done"] > 7)
         cluster.harmed.add("hit")

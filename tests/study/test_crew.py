@@ -30,4 +30,4 @@ def test_who_works_for_a_process_that_is_killed_ends_with_it(tmp_path: Path) -> 
         assert working
         os.kill(process.pid, signal.SIGKILL)
     for number in working:
-        assert ends(number, 30.0)
+        assert ends(number, 180.0)

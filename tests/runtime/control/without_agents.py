@@ -22,13 +22,14 @@ PATIENCE_S = 120.0
 
 
 class Scene:
-    """With one stage of the test's own, which may wait for the `gate` and note what it was `asked`."""
+    """With one stage of the test's own, which may wait for the `gate` and note what it was `asked`. Rounds are short; where it
+    matters which stage is late, they are so long that no other one is on a busy machine."""
 
-    def __init__(self, where: Path, slow: type, stage: str = "policy") -> None:
+    def __init__(self, where: Path, slow: type, stage: str = "policy", round_s: float = 0.2) -> None:
         slow.gate, slow.asked = threading.Event(), []
         self.policy, self.where = slow, str(where / "journal.sqlite")
         registry = Registry.installed().plus(stage, "slow", slow)
-        scheduler = {"policy": "fifo", "estimation": "measured", "rounds": 0.2, stage: "slow"}
+        scheduler = {"policy": "fifo", "estimation": "measured", "rounds": round_s, stage: "slow"}
         self.plane = Plane(
             cluster("v100:2,v100:2"),
             scheduler,
