@@ -56,11 +56,10 @@ class Ledger:
     def reopened(self, view: Snapshot, allocation: Allocation, own: Memo, lease_s: float) -> Ledger:
         """A new allocation; what the old one still owed is carried over."""
         x, owed = self.allocation, self.deficit + self.allocation.share * (view.time - self.computed_s)
-        keys, debts = _here(view, x.first, x.second, _keys(x), owed - self.received_by(view, lease_s))
-        if len(self.debts):
-            more, others = _here(view, *_jobs(self.debt_keys), self.debt_keys, self.debts)
-            keys, debts = np.concatenate((keys, more)), np.concatenate((debts, others))
-        debts = debts.round(3)
+        keys = np.concatenate((_keys(x), self.debt_keys))
+        here = _are_here(view, *_jobs(keys))
+        debts = np.concatenate((owed - self.received_by(view, lease_s), self.debts))[here].round(3)
+        keys = keys[here]
         if np.count_nonzero(keys[1:] < keys[:-1]):
             order = keys.argsort(kind="stable")
             keys, debts = keys[order], debts[order]
@@ -251,15 +250,9 @@ def among(numbers: Ints, wanted: Ints) -> Bools:
 def _are_here(view: Snapshot, first: Ints, second: Ints) -> Bools:
     """Of entries, whose jobs are all here."""
     here = among(view.jobs.number, first)
-    if second.max(initial=-1) >= 0:
+    if len(second) and second.item(second.argmax()) >= 0:
         here &= (second < 0) | among(view.jobs.number, second)
     return here
-
-
-def _here(view: Snapshot, first: Ints, second: Ints, keys: Ints, debts: Floats) -> tuple[Ints, Floats]:
-    """What is owed to those of whom all are here."""
-    here = _are_here(view, first, second)
-    return (keys, debts) if here.all() else (keys[here], debts[here])
 
 
 def _keys(x: Allocation) -> Ints:

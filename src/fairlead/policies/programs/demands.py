@@ -277,16 +277,15 @@ class Demands:
     def least_level(self, demand: Demand, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Grid, Fit]:
         """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
         more. A good `guess` of the level saves time."""
+        asked = list[Grid]()
+
+        def fit(r: Floats) -> Fit:
+            asked[:] = [self.asked(r)]
+            return self.fit(asked[0], at_least=True)
+
         first = worth_level(demand, self.cost_at(self._first_prices()), lowest, highest, guess)
-        level, wanted, fit = least_level(
-            self.name,
-            demand,
-            lambda r: self.fit(self.asked(r), at_least=True),
-            lambda fit: self.cost_at(fit.prices),
-            first,
-            highest,
-        )
-        return level, self.asked(wanted), fit
+        level, _, found = least_level(self.name, demand, fit, lambda fit: self.cost_at(fit.prices), first, highest)
+        return level, asked[0], found
 
     def _first_prices(self) -> Floats:
         """Of the last optimum, or by how fast types are: those whose sum over the cluster is 1."""

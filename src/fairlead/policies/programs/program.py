@@ -19,6 +19,9 @@ TOLERANCE = 1e-6
 _PRIMAL_SIMPLEX, _ANY_SIMPLEX = 4, 0
 _UNSCALED, _SCALED = 0, 2  # 2: the solver's own way
 _OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "presolve": "off", "solver": "simplex"}
+# How well the first basis is conditioned is not looked at, which took a quarter of a solve that is a pivot or two: whether an
+# answer is an optimum is checked, and where it is none, it is sought again from the beginning.
+_OPTIONS["simplex_initial_condition_check"] = False
 
 _MISSES = ("max_primal_infeasibility", "max_dual_infeasibility")
 
