@@ -109,6 +109,20 @@ def test_a_root_that_is_a_file_is_told(fairlead: Fairlead) -> None:
     assert left() == ["root"]
 
 
+@pytest.mark.parametrize("place", ["agents", "agents/v100-0"])
+@pytest.mark.parametrize("fairlead", ["up"], indirect=True)
+def test_a_file_where_agents_have_their_folders_is_told_before_anything_starts(fairlead: Fairlead, place: str) -> None:
+    """They would die of it one by one, and the plane wait for them."""
+    path = Path("root") / place
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    before = left()
+    assert fairlead(*PORTS, "--root", "root") == (
+        f"--root: field 'agents' is '{path}': expected a folder that can be written, or nothing yet"
+    )
+    assert (left(), path.read_text()) == (before, "mine")
+
+
 @pytest.mark.parametrize("fairlead", ["serve"], indirect=True)
 @pytest.mark.parametrize("place", ["afile", "afile/below"])
 def test_a_place_for_checkpoints_that_is_no_folder_is_told(fairlead: Fairlead, place: str) -> None:

@@ -136,6 +136,19 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("report", "e.jsonl"),
         ("e.jsonl:3", "job number 0, which was never submitted"),
     ),
+    **{
+        f"a journal to {verb[0]} whose job finished at the end of all time": (
+            {
+                "e.jsonl": OPENED
+                + '{"e":"submitted","t":1.0,"n":0,"job":{"name":"a"}}\n'
+                + '{"e":"planned","t":2.0,"admitted":[0],"launched":[0],"types":[0],"workers":[1],"accelerators":[0]}\n'
+                + '{"e":"finished","t":3.0,"jobs":[0],"at":[1e308]}\n'
+            },
+            verb,
+            ("e.jsonl:4", "a damaged 'finished' event", "at is 1e+308, not from 0 to 3"),
+        )
+        for verb in (("report", "e.jsonl"), ("resimulate", "e.jsonl", "--policies", "las"))
+    },
     "a journal of another version": (
         {"e.jsonl": OPENED.replace('"version":1', '"version":99')},
         ("report", "e.jsonl"),

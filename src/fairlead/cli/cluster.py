@@ -249,6 +249,14 @@ def _how_it_left(word: Ended) -> str:
     return f"has failed: {word.why}" if word.code else "has finished"
 
 
+def _check_folders(*folders: Path) -> None:
+    """Agents die of what is no folder in place of theirs, and the plane would wait for them."""
+    for folder in folders:
+        new = not folder.exists() and not folder.is_symlink()
+        if not new and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            raise InputError("--root", "a folder that can be written, or nothing yet", field="agents", value=str(folder))
+
+
 def up(
     cluster: ClusterOption = "2xv100:2,2xk80:2",
     policy: PolicyOption = None,
@@ -281,6 +289,7 @@ def up(
     scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(10.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
+    _check_folders(root / "agents", *(root / "agents" / machine.name for machine in machines.nodes))
     started: list[subprocess.Popen[bytes]] = []
     connection = root / "connection.json"
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fairlead import __version__
-from fairlead.cli.on_demand import STYLE, OnDemand
+from fairlead.cli.on_demand import STYLE, OnDemand, interrupted
 from fairlead.core.errors import FairleadError
 from fairlead.core.extras import install
 
@@ -64,8 +64,7 @@ def run() -> None:
         sys.stderr.write(f"fairlead: error: this needs {error.name}: {install('cluster')}\n")
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.stderr.write("fairlead: interrupted\n")
-        sys.exit(130)
+        interrupted()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -55,6 +56,12 @@ class OnDemand(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # typer would end without a word
+            interrupted()
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:  # all are there to be compared with
             self.commands = {name: self.get_command(ctx, name) for name in COMMANDS}
@@ -62,6 +69,12 @@ class OnDemand(TyperGroup):
         if cmd_name not in self.commands:
             self.commands[cmd_name] = _loaded(cmd_name)
         return self.commands[cmd_name]
+
+
+def interrupted() -> NoReturn:
+    """How every command ends at Ctrl-C."""
+    sys.stderr.write("fairlead: interrupted\n")
+    sys.exit(130)
 
 
 def _loaded(name: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import orjson
@@ -20,10 +20,9 @@ from fairlead.core.inference import Route
 from fairlead.core.job import Job
 from fairlead.core.plan import NO_LAUNCHES, Launches, RoundPlan
 from fairlead.core.reasons import Code, Reason
+from fairlead.engine.possible import MOST_WHOLE, amount, amounts, floats, ints, numbers, of_sort, second_of, share, whole
 
 VERSION = 1
-
-T = TypeVar("T")
 
 _DEFAULTS = {f.name: f.default for f in fields(Job)}
 _JOB_FIELDS = tuple(name for name in _DEFAULTS if name not in ("name", "submitted_s"))
@@ -31,11 +30,7 @@ _SORT_OF = {name: type(default) for name, default in _DEFAULTS.items()} | {"name
 _JOB_DEFAULTS = tuple((name, _DEFAULTS[name]) for name in _JOB_FIELDS)
 _USUAL = _JOB_FIELDS.index("deadline_s")  # most jobs say nothing about this and what follows
 _USUAL_VALUES, _OTHER_VALUES = attrgetter(*_JOB_FIELDS[:_USUAL]), attrgetter(*_JOB_FIELDS[_USUAL:])
-_IN_WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "a mapping"}
 _MOST_WORKERS = _MOST_ACCELERATORS = 1_000_000
-_MOST_IN_COLUMN = 10_000_000
-_MOST_WHOLE = 2**53
-_MUST_BE = ("steps", "weight")
 _OTHER_DEFAULTS = tuple(default for _, default in _JOB_DEFAULTS[_USUAL:])
 
 
@@ -57,7 +52,7 @@ def decode(line: bytes | str) -> ev.Event:
         raise JournalError(f"not an event: {bytes(line[:60], 'utf8') if isinstance(line, str) else line[:60]!r}") from error
     try:
         return decoder(record)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, MemoryError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, MemoryError, RecursionError) as error:
         raise JournalError(f"a damaged {record['e']!r} event: {type(error).__name__} {error}") from error
 
 
@@ -70,18 +65,6 @@ def _column(values: Ints | Floats) -> object:
         if values.item(-1) == first and values.item(values.argmax()) == first == values.item(values.argmin()):
             return {"n": len(values), "all": first}
     return np.ascontiguousarray(values)
-
-
-def _ints(record: object) -> Ints:
-    if isinstance(record, dict):
-        return np.full(_whole("n", record["n"], 0, _MOST_IN_COLUMN), record["all"], dtype=np.int64)
-    return np.array(record, dtype=np.int64)
-
-
-def _floats(record: object) -> Floats:
-    if isinstance(record, dict):
-        return np.full(_whole("n", record["n"], 0, _MOST_IN_COLUMN), record["all"], dtype=np.float64)
-    return np.array(record, dtype=np.float64)
 
 
 def _number(value: float) -> float | str:
@@ -143,54 +126,27 @@ def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
     for name, value in record.items():
         sort = _SORT_OF.get(name)  # what is no field is told below
         if sort is float:
-            values[name] = _amount(name, value)
+            values[name] = amount(name, value)
         elif sort is tuple:
             values[name] = tuple(_READ_EACH[name](name, each) for each in value)
         elif sort is int:
-            least, most = (1, _MOST_WORKERS) if name == "workers" else (-_MOST_WHOLE, _MOST_WHOLE)
-            _whole(name, value, least, most)
+            least, most = (1, _MOST_WORKERS) if name == "workers" else (-MOST_WHOLE, MOST_WHOLE)
+            whole(name, value, least, most)
         elif sort is str:
-            _of_sort(str, name, value)
+            of_sort(str, name, value)
     return Job(submitted_s=submitted_s, **values)
 
 
-def _of_sort(sort: type[T], name: str, value: Any) -> T:
-    if type(value) is not sort:
-        raise TypeError(f"{name} is {value!r:.60}, not {_IN_WORDS[sort]}")
-    return value
-
-
 def _scheduled(name: str, value: Any) -> tuple[int, float]:
-    size, share = value
-    return _whole(name, size, 1, _MOST_WHOLE), _amount(name, share)
+    size, part = value
+    return whole(name, size, 1, MOST_WHOLE), amount(name, part)
 
 
 _READ_EACH: dict[str, Callable[[str, Any], Any]] = {
-    "allowed_types": partial(_of_sort, str),
-    "after": partial(_of_sort, int),
+    "allowed_types": partial(of_sort, str),
+    "after": partial(of_sort, int),
     "schedule": _scheduled,
 }
-
-
-def _whole(name: str, value: Any, least: int, most: int) -> int:
-    if not least <= _of_sort(int, name, value) <= most:
-        raise ValueError(f"{name} is {value}, not from {least:,} to {most:,}")
-    return int(value)
-
-
-def _not_nan(name: str, value: Any) -> float:
-    number = float(value)
-    if math.isnan(number):
-        raise ValueError(f"{name} is not a number")
-    return number
-
-
-def _amount(name: str, value: Any) -> float:
-    """Of what a job says of itself: never below 0, and work and weight there are."""
-    number = _not_nan(name, value)
-    if number < 0 or (name in _MUST_BE and not 0 < number < math.inf):
-        raise ValueError(f"{name} is {number:g}, not {'a finite number above 0' if name in _MUST_BE else '0 or more'}")
-    return number
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:
@@ -202,22 +158,26 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 def _to_cluster(record: Mapping[str, Any]) -> Cluster:
     types = tuple(
-        AcceleratorType(_of_sort(str, "name", t["name"]), _not_nan("memory_gb", t["memory_gb"]), float(t["price_per_hour"]))
+        AcceleratorType(
+            of_sort(str, "name", t["name"]),
+            amount("memory_gb", t["memory_gb"]),
+            amount("price_per_hour", t["price_per_hour"]),
+        )
         for t in record["types"]
     )
     nodes = tuple(
         Node(
-            _of_sort(str, "name", n["name"]),
-            _of_sort(str, "type", n["type"]),
-            _whole("accelerators", n["accelerators"], 0, _MOST_ACCELERATORS),
-            _not_nan("cpus", n["cpus"]),
-            _not_nan("memory_gb", n["memory_gb"]),
-            float(n["network_gbps"]),
-            tuple(tuple(map(float, row)) for row in n["links"]),
+            of_sort(str, "name", n["name"]),
+            of_sort(str, "type", n["type"]),
+            whole("accelerators", n["accelerators"], 0, _MOST_ACCELERATORS),
+            amount("cpus", n["cpus"]),
+            amount("memory_gb", n["memory_gb"]),
+            amount("network_gbps", n["network_gbps"]),
+            tuple(tuple(amount("links", speed) for speed in row) for row in n["links"]),
         )
         for n in record["nodes"]
     )
-    _whole("accelerators of all nodes", sum(node.accelerators for node in nodes), 0, _MOST_ACCELERATORS)
+    whole("accelerators of all nodes", sum(node.accelerators for node in nodes), 0, _MOST_ACCELERATORS)
     return Cluster(nodes, types)
 
 
@@ -253,36 +213,30 @@ _OF_HOSTS = ("cpus", "host_memory_gb")
 def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
     launches = NO_LAUNCHES
     if "launched" in record:
-        workers = _ints(record["workers"])
+        workers = ints(record["workers"])
         offsets = offsets_of(workers)
-        sizes = _ints(record["batch_sizes"]) if "batch_sizes" in record else None
-        accelerators = _ints(record["accelerators"])
+        sizes = ints(record["batch_sizes"]) if "batch_sizes" in record else None
+        accelerators = ints(record["accelerators"])
         if len(accelerators) != offsets[-1]:
             raise ValueError("accelerators and workers do not match")
-        cpus, memory = (_floats(record[name]) if name in record else None for name in _OF_HOSTS)
-        launches = Launches(_ints(record["launched"]), _ints(record["types"]), offsets, accelerators, sizes, cpus, memory)
+        jobs, types = numbers("launched", record["launched"]), numbers("types", record["types"], _MOST_ACCELERATORS)
+        cpus, memory = (amounts(name, record[name], jobs) if name in record else None for name in _OF_HOSTS)
+        launches = Launches(jobs, types, offsets, accelerators, sizes, cpus, memory)
     refused = tuple(
         (int(number), Reason(by, Code(code), tuple((str(k), v) for k, v in facts)))
         for number, by, code, facts in record.get("refused", ())
     )
-    admitted, ended, suspended = (_ints(record.get(name, ())) for name in ("admitted", "ended", "suspended"))
-    routes = {_whole("routes: job", number, 0, _MOST_WHOLE): _to_route(*route) for number, *route in record.get("routes", ())}
-    return ev.RoundPlanned(RoundPlan(float(record["t"]), refused, admitted, ended, suspended, launches, routes))
+    admitted, ended, suspended = (numbers(name, record.get(name, ())) for name in ("admitted", "ended", "suspended"))
+    routes = {whole("routes: job", number, 0, MOST_WHOLE): _to_route(*route) for number, *route in record.get("routes", ())}
+    return ev.RoundPlanned(RoundPlan(second_of(record), refused, admitted, ended, suspended, launches, routes))
 
 
 def _to_route(accelerators: Any, parts: Any, batch: Any, rate: Any) -> Route:
-    places = tuple(_whole("routes: accelerator", place, 0, _MOST_ACCELERATORS - 1) for place in accelerators)
+    places = tuple(whole("routes: accelerator", place, 0, _MOST_ACCELERATORS - 1) for place in accelerators)
     if len(parts) != len(places):
         raise ValueError(f"routes: there are {len(parts)} parts for {len(places)} accelerators")
-    shares, requests = tuple(_share("routes: part", part) for part in parts), _share("routes: rate", rate)
-    return Route(places, shares, _whole("routes: batch", batch, 1, _MOST_WHOLE), requests)
-
-
-def _share(name: str, value: Any) -> float:
-    number = float(value)
-    if not 0 <= number < math.inf:
-        raise ValueError(f"{name} is {number:g}, not a finite number from 0 on")
-    return number
+    shares, requests = tuple(share("routes: part", part) for part in parts), share("routes: rate", rate)
+    return Route(places, shares, whole("routes: batch", batch, 1, MOST_WHOLE), requests)
 
 
 def _progress(event: ev.ProgressReported) -> dict[str, Any]:
@@ -297,7 +251,7 @@ def _progress(event: ev.ProgressReported) -> dict[str, Any]:
 
 
 _HOW = (("code", 0), ("node", -1), ("rank", 0))
-_HOW_BOUNDS = {"code": (-_MOST_WHOLE, _MOST_WHOLE), "node": (-1, _MOST_WHOLE), "rank": (0, _MOST_WORKERS - 1)}
+_HOW_BOUNDS = {"code": (-MOST_WHOLE, MOST_WHOLE), "node": (-1, MOST_WHOLE), "rank": (0, _MOST_WORKERS - 1)}
 
 
 def _how(event: ev.JobsFailed | ev.JobsInterrupted) -> dict[str, int]:
@@ -305,20 +259,26 @@ def _how(event: ev.JobsFailed | ev.JobsInterrupted) -> dict[str, int]:
 
 
 def _to_failed(r: Mapping[str, Any]) -> ev.JobsFailed:
-    return ev.JobsFailed(float(r["t"]), _ints(r["jobs"]), _floats(r["at"]), *_why_and_how(r, r["why"]))
+    told, jobs, at = _ended(r)
+    return ev.JobsFailed(told, jobs, at, *_why_and_how(r, r["why"]))
+
+
+def _ended(r: Mapping[str, Any]) -> tuple[float, Ints, Floats]:
+    """Nobody ended after the moment at which it was told."""
+    told, jobs = second_of(r), numbers("jobs", r["jobs"])
+    return told, jobs, amounts("at", r["at"], jobs, told)
 
 
 def _to_interrupted(r: Mapping[str, Any]) -> ev.JobsInterrupted:
-    jobs, steps = _ints(r["jobs"]), _floats(r["steps"])
-    if not (steps >= 0).all():
-        raise ValueError(f"steps are {steps[~(steps >= 0)][0]:g}, not 0 or more")
-    own_fault = _of_sort(bool, "own_fault", r["own_fault"])
-    return ev.JobsInterrupted(float(r["t"]), jobs, steps, own_fault, *_why_and_how(r, r.get("why", "")))
+    jobs = numbers("jobs", r["jobs"])
+    steps = amounts("steps", r["steps"], jobs)
+    own_fault = of_sort(bool, "own_fault", r["own_fault"])
+    return ev.JobsInterrupted(second_of(r), jobs, steps, own_fault, *_why_and_how(r, r.get("why", "")))
 
 
 def _why_and_how(r: Mapping[str, Any], why: Any) -> tuple[str, int, int, int]:
-    code, node, rank = (_whole(name, r.get(name, usual), *_HOW_BOUNDS[name]) for name, usual in _HOW)
-    return _of_sort(str, "why", why), code, node, rank
+    code, node, rank = (whole(name, r.get(name, usual), *_HOW_BOUNDS[name]) for name, usual in _HOW)
+    return of_sort(str, "why", why), code, node, rank
 
 
 _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
@@ -366,32 +326,49 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
 def _to_opened(r: Mapping[str, Any]) -> ev.Opened:
     rates = r["rates"]
     if rates is not None:
-        rates = {key: tuple(map(float, value)) for key, value in _of_sort(dict, "rates", rates).items()}
-    scheduler, cluster = _mapping("scheduler", r["scheduler"]), _to_cluster(_of_sort(dict, "cluster", r["cluster"]))
-    trace, journal = (_of_sort(str, name, value) for name, value in (("trace", r["trace"]), ("journal", r.get("journal", ""))))
-    return ev.Opened(_not_nan("t", r["t"]), cluster, scheduler, trace, rates, journal)
+        rates = {key: tuple(share("rates", rate) for rate in known) for key, known in of_sort(dict, "rates", rates).items()}
+    scheduler, cluster = _mapping("scheduler", r["scheduler"]), _to_cluster(of_sort(dict, "cluster", r["cluster"]))
+    trace, journal = (of_sort(str, name, value) for name, value in (("trace", r["trace"]), ("journal", r.get("journal", ""))))
+    return ev.Opened(second_of(r), cluster, scheduler, trace, rates, journal)
+
+
+def _to_submitted(r: Mapping[str, Any]) -> ev.JobSubmitted:
+    second = second_of(r)
+    return ev.JobSubmitted(second, whole("n", r["n"], 0, MOST_WHOLE), _to_job(r["job"], second))
+
+
+def _to_metrics(r: Mapping[str, Any]) -> ev.MetricsReported:
+    """Jobs may report any number, and what is none."""
+    jobs, values = numbers("jobs", r["jobs"]), floats(r["values"])
+    if len(values) != len(jobs):
+        raise ValueError(f"values: there are {len(values)} for {len(jobs)} jobs")
+    return ev.MetricsReported(second_of(r), of_sort(str, "name", r["name"]), jobs, values)
+
+
+def _to_progress(r: Mapping[str, Any]) -> ev.ProgressReported:
+    jobs = numbers("jobs", r["jobs"])
+    steps, rates = amounts("steps", r["steps"], jobs), amounts("rates", r["rates"], jobs)
+    return ev.ProgressReported(second_of(r), jobs, steps, rates, amounts("since", r["since"], jobs))
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
-    return _of_sort(dict, name, _from_plain(value))
+    return of_sort(dict, name, _from_plain(value))
 
 
 _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
     "opened": _to_opened,
-    "submitted": lambda r: ev.JobSubmitted(float(r["t"]), int(r["n"]), _to_job(r["job"], float(r["t"]))),
-    "cancelled": lambda r: ev.JobCancelled(float(r["t"]), int(r["n"])),
-    "lost": lambda r: ev.NodeLost(float(r["t"]), int(r["node"])),
-    "repaired": lambda r: ev.NodeRepaired(float(r["t"]), int(r["node"])),
-    "drained": lambda r: ev.NodeDrained(float(r["t"]), int(r["node"]), bool(r.get("undo", False))),
-    "metrics": lambda r: ev.MetricsReported(float(r["t"]), r["name"], _ints(r["jobs"]), _floats(r["values"])),
-    "switched": lambda r: ev.SchedulerSwitched(float(r["t"]), _mapping("scheduler", r["scheduler"]), r["why"]),
+    "submitted": _to_submitted,
+    "cancelled": lambda r: ev.JobCancelled(second_of(r), whole("n", r["n"], 0, MOST_WHOLE)),
+    "lost": lambda r: ev.NodeLost(second_of(r), whole("node", r["node"], 0, MOST_WHOLE)),
+    "repaired": lambda r: ev.NodeRepaired(second_of(r), whole("node", r["node"], 0, MOST_WHOLE)),
+    "drained": lambda r: ev.NodeDrained(second_of(r), whole("node", r["node"], 0, MOST_WHOLE), bool(r.get("undo", False))),
+    "metrics": _to_metrics,
+    "switched": lambda r: ev.SchedulerSwitched(second_of(r), _mapping("scheduler", r["scheduler"]), r["why"]),
     "planned": _to_planned,
-    "memo": lambda r: ev.MemoChanged(float(r["t"]), _from_plain(r["memo"])),
-    "learned": lambda r: ev.FactsLearned(float(r["t"]), _mapping("facts", r["facts"])),
-    "progress": lambda r: ev.ProgressReported(
-        float(r["t"]), _ints(r["jobs"]), _floats(r["steps"]), _floats(r["rates"]), _floats(r["since"])
-    ),
-    "finished": lambda r: ev.JobsFinished(float(r["t"]), _ints(r["jobs"]), _floats(r["at"])),
+    "memo": lambda r: ev.MemoChanged(second_of(r), _from_plain(r["memo"])),
+    "learned": lambda r: ev.FactsLearned(second_of(r), _mapping("facts", r["facts"])),
+    "progress": _to_progress,
+    "finished": lambda r: ev.JobsFinished(*_ended(r)),
     "failed": _to_failed,
     "interrupted": _to_interrupted,
 }

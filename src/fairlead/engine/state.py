@@ -31,6 +31,7 @@ QUEUED, WAITING, RUNNING = int(Phase.QUEUED), int(Phase.WAITING), int(Phase.RUNN
 FINISHED, FAILED, CANCELLED, REFUSED = map(int, (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED, Phase.REFUSED))
 
 _LOOK = attrgetter(*CODED, "allowed_types", "memory_gb", "workers", "cpus", "host_memory_gb")
+MOST_LEFT_OUT = 1_000_000  # numbers between two submissions; columns have a row for each
 MOST_METRICS_KEPT = 2000  # names; past that, those that nobody alive uses are forgotten
 _PHASE = {int(phase): np.array(int(phase)) for phase in Phase}  # as columns take them
 _MAY_GO_TO = {int(new): np.array([new in LEGAL[old] for old in Phase]) for new in Phase}
@@ -73,6 +74,8 @@ class State(Known):
         number, job = event.number, event.job
         if number < self.next_number:
             raise InvalidPlan(f"job number {number} was given twice")
+        if number > self.next_number + MOST_LEFT_OUT:
+            raise InvalidPlan(f"job number {number} comes before number {self.next_number}; they are given in order")
         self.store.reserve(number + 1)
         self.holdings.reserve(number + 1)
         self.next_number = number + 1
