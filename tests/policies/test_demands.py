@@ -145,15 +145,16 @@ def test_a_level_that_does_not_exist_is_an_error():
         demands.least_level(lambda level: (full, np.zeros(len(full))), 1.0, 2.0)
 
 
-@pytest.mark.parametrize("seed", [52, 88, 817, 1141, 1404])
-def test_the_least_level_is_found_from_any_prices_even_where_demands_just_fill_the_cluster(seed):
-    """Who asks for its fastest type, all of it, does so over a stretch of levels."""
+@pytest.mark.parametrize("before", [np.less, np.less_equal])
+@pytest.mark.parametrize("seed", [52, 88, 817, 1113, 1141, 1359, 1404])
+def test_the_least_level_is_found_from_any_prices_even_where_demands_just_fill_the_cluster(seed, before):
+    """Who asks for its fastest type, all of it, does so over a stretch of levels; at its end a demand may be told to fall."""
     made = moment(seed)
     plain, types = demands_of(made), len(made.capacity)
     alone_s = np.random.default_rng(seed + 7).uniform(0.5, 20.0, len(plain.of))
 
     def demand(level):
-        falls = alone_s < level
+        falls = before(alone_s, level)
         return plain.fastest * np.minimum(alone_s / level, 1.0), np.where(falls, -plain.fastest * alone_s / level**2, 0.0)
 
     low, high = alone_s.min(), 100.0 * alone_s.max()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -61,3 +63,16 @@ def test_hulls_of_more_classes_than_are_kept_are_found_once(monkeypatch):
     hulls_of(rates)
     monkeypatch.setattr(hulls, "_found", lambda new: pytest.fail("found again"))
     assert hulls_of(rates[::-1]).grid.tobytes() == hulls_of(rates).grid[::-1].tobytes()
+
+
+def test_moments_with_more_classes_than_are_kept_do_not_pile_up_either():
+    """Eight types: the classes of each moment have more numbers than all that are kept together."""
+    rng, sizes = np.random.default_rng(0), list[int]()
+    tracemalloc.start()
+    try:
+        for _ in range(8):
+            hulls_of(rng.uniform(0.5, 5.0, (24, 8)))
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(sizes) < 4 * sizes[0]

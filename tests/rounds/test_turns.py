@@ -10,11 +10,12 @@ import pytest
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
-from fairlead.core.events import FactsLearned, Memo, RoundPlanned
+from fairlead.core.events import FactsLearned, Memo, ProgressReported, RoundPlanned
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated
 from fairlead.engine.codec import decode, encode
+from fairlead.estimation.oracle import Oracle
 from fairlead.rounds.ledger import Ledger
 from fairlead.rounds.turns import Turns
 from fairlead.testing.builders import job, random_table
@@ -271,6 +272,22 @@ def test_of_a_lease_only_whole_steps_count(lease_s: float, turns: int) -> None:
     harness = Harness(table=table).cluster("v100:1").policy(Allocated(Fixed(np.full((2, 1), 0.5)), Turns(lease_s=lease_s)))
     harness.submit(job("quick").of_kind("quick", 1e9), job("slow").of_kind("slow", 1e9))
     assert [harness.round().running for _ in range(10)].count(frozenset({"slow"})) == turns
+
+
+def test_of_who_has_told_no_speed_yet_a_whole_lease_counts() -> None:
+    """On a real cluster a job may load for longer than a lease."""
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1")
+    policy = Allocated(Fixed(np.full((2, 1), 0.5)), Turns(lease_s=60.0))
+    harness.policy(policy).submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
+    harness.round()
+    view = harness.state.snapshot()
+    silent = view.jobs.number[view.jobs.running]
+    harness.state.apply(ProgressReported(view.time, silent, view.jobs.steps_done[silent], np.zeros(1), np.full(1, view.time)))
+    later = harness.state.snapshot(view.time + 120.0).but(estimate=Oracle(random_table(0, ("v100",))).rates)
+    selection, memo = policy.select(later, harness.state.memo)
+    assert isinstance(memo, dict)
+    assert memo["received"].tolist() == [120.0, 0.0]
+    assert selection.jobs.tolist() == [1 - silent[0]]
 
 
 def test_types_are_shuffled_by_the_seed() -> None:

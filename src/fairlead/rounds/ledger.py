@@ -293,12 +293,13 @@ def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
 
 def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float, lease_s: float) -> Floats:
     """Seconds that jobs have run on these types since then, as far as they still do; without those at the end of each lease
-    that did not suffice for another step, where there are leases."""
+    that did not suffice for another step, where there are leases and it is known how fast they are."""
     jobs = view.jobs
     jobs = jobs.only(np.minimum(jobs.number.searchsorted(numbers), len(jobs) - 1))  # of a long line only these
     there = (jobs.number == numbers) & (jobs.type == types) & (jobs.held > NO)
     ran: Floats = np.where(there, view.time - np.maximum(since_s, jobs.run_started_s), ZERO)
     if lease_s > 0:
-        rate = np.where(there, jobs.rate, 1.0)
-        ran = ran - (ran / lease_s).round(DIGITS) // 1 * (lease_s - np.floor(rate * lease_s) / rate)
+        rate = np.where(jobs.rate > ZERO, jobs.rate, 1.0)
+        short = np.where(jobs.rate > ZERO, lease_s - np.floor(rate * lease_s) / rate, ZERO)
+        ran = ran - (ran / lease_s).round(DIGITS) // 1 * short
     return ran.round(DIGITS)

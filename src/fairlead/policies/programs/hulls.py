@@ -11,7 +11,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats, Ints
 
 _KEPT = 1024  # classes, at most: all are copied when one is added
-_NUMBERS = 1 << 21  # in all of them, at most: a class has twice as many with each further type, and more
+_NUMBERS = 1 << 21  # in all of them, unless one moment has more: a class has twice as many with each further type, and more
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def hulls_of(rates: Floats) -> Hulls:
     return _hulls(rates.tobytes(), rates.shape[1])
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)  # of one decision to the next; each is as large as all that its classes have
 def _hulls(rates: bytes, types: int) -> Hulls:
     known, place = _KNOWN.get(types, (None, {}))
     size = 8 * types

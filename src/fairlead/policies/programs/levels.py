@@ -19,6 +19,7 @@ _NEARLY = 1e-7
 _ROUNDS = 60
 _STEPS = 200
 _CLOSE = 1e-9  # a last step so small leaves an error of its square
+_BEFORE = 4 * _CLOSE
 _ROUNDING = 1e-12  # of costs: where demands just fill the cluster and do not fall, it would pass whole stretches of levels
 
 Demand: TypeAlias = Callable[[float], tuple[Floats, Floats]]
@@ -92,7 +93,9 @@ def worth_level(demand: Demand, cost: Cost, low: float, highest: float, guess: f
         slope = float(rise @ falls)
         newton = level - over / slope if slope < 0 else np.inf
         if abs(newton - level) <= _CLOSE * abs(level):
-            return max(newton, low)
+            if over > _ROUNDING:
+                return max(newton, low)
+            newton = level - _BEFORE * abs(level)  # a stretch may end here on which they cost as much
         if low < newton < high:
             level = newton
         elif not tried:
