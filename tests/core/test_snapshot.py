@@ -232,6 +232,16 @@ def test_who_has_not_made_a_step_since_its_start_is_left_alone_for_a_while():
     assert not young[1], rates
 
 
+def test_who_loads_has_not_made_a_step_though_its_rate_is_known():
+    state = some_state()
+    began = state.store.arrays["run_started_s"][1].item()
+    state.apply(ev.ProgressReported(100.0, np.array([1]), np.zeros(1), np.ones(1), np.array([170.0])))
+    view = state.snapshot(165.0, first_step_s=500.0)
+    assert (view.protected[1], view.protection_ends) == (True, pytest.approx(170.0))
+    assert state.snapshot(170.0, first_step_s=500.0).protected is None
+    assert state.snapshot(165.0, first_step_s=165.0 - began).protected is None, "nor for longer than that"
+
+
 def test_positions_of_jobs_are_found_by_number():
     jobs = some_state().snapshot().jobs
     assert jobs.position_of(np.array([2, 0])).tolist() == [2, 0]

@@ -100,10 +100,13 @@ class Snapshot:
 
     @property
     def _left_alone_s(self) -> Floats:
-        """How long after its start each job is left alone, where it runs."""
+        """How long after its start each job is left alone, where it runs. In a simulation its rate is known while it loads, and
+        told as one from then on: before, it has not made a step."""
+        jobs = self.jobs
         if not self.first_step_s:
-            return self.jobs.min_run_s
-        return np.maximum(self.jobs.min_run_s, np.where(self.jobs.rate > 0, 0.0, self.first_step_s))
+            return jobs.min_run_s
+        loads_s = np.where(jobs.rate > 0, jobs.since_s - jobs.run_started_s, np.inf)
+        return np.maximum(jobs.min_run_s, np.minimum(loads_s, self.first_step_s))
 
     @property
     def protection_ends(self) -> float:
