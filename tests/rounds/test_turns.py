@@ -141,6 +141,21 @@ def test_what_is_left_over_goes_round() -> None:
     assert alone.round().plan.holds_until == np.inf, "nobody else could use it"
 
 
+def test_what_is_left_over_goes_to_whom_it_is_enough_for_each_on_the_fastest_type_that_is_free() -> None:
+    """Two v100 and a k80 are left. Who waits for four does not keep back those behind it, and who came last goes first in the
+    next round, on a v100: then one more fits beside it, and nobody needs the k80."""
+    harness = Harness(table=random_table(0, ("v100", "k80"))).cluster("v100:4,k80:1")
+    harness.policy(Allocated(Fixed(np.array([[1.0, 0.0], *[[0.0, 0.0]] * 4])), Turns()))
+    sizes = {"holder": 2, "wide": 4, "pair": 2, "one": 1, "last": 1}
+    harness.submit(*(job(name).of_kind("kind-0", 1e9).workers(size) for name, size in sizes.items()))
+    seen = []
+    for _ in range(2):
+        assert harness.round().plan.holds_until is None
+        running = harness.state.snapshot().jobs.runners
+        seen.append(dict(zip((list(sizes)[number] for number in running.number.tolist()), running.type.tolist())))
+    assert seen == [{"holder": 0, "pair": 0, "one": 1}, {"holder": 0, "one": 0, "last": 0}]
+
+
 def test_what_is_left_over_goes_round_over_recomputations() -> None:
     fixed = Fixed(np.zeros((9, 1)))
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1").policy(Allocated(fixed, Turns()))

@@ -166,13 +166,10 @@ class Ledger:
         x, number = self.allocation, view.jobs.number
         owed = self.deficit + x.share * (view.time - self.computed_s) - received
         first, second = _jobs(self.debt_keys)
-        mine = [(x.first, owed), (x.second, owed), (first, self.debts), (second, self.debts)]
-        if not x.paired and second.max(initial=-1) < 0:
-            del mine[1::2]  # nobody has a partner
-        who, seconds = (np.concatenate(column) for column in zip(*mine))
-        at = np.minimum(number.searchsorted(who), len(number) - 1)
-        here = number[at] == who  # -1 is nobody
-        total = np.bincount(at[here], seconds[here], minlength=len(number)).astype(np.float64)
+        who = np.concatenate((x.first, x.second, first, second))  # -1 where there is no partner
+        seconds = np.concatenate((owed, owed, self.debts, self.debts))
+        here = among(number, who)
+        total = np.bincount(number.searchsorted(who[here]), seconds[here], minlength=len(number)).astype(np.float64)
         return total.round(3)
 
     def runs(self, entries: Ints) -> bool:

@@ -193,7 +193,7 @@ class Turns:
             who = who[(-ledger.owed(view, received)[at[who]]).argsort(kind="stable")]
         rows: list[int] = []
         types: list[int] = []
-        least = workers[who].min(initial=0)
+        least = min(workers[who].tolist(), default=0)
         columns = (column[who].tolist() for column in (at, workers, classes, usable))
         for row, want, of, can in zip(*columns):
             kinds = [kind for kind, left in enumerate(free) if left >= want and can >> kind & 1]

@@ -85,14 +85,14 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     jobs, rates, capacity = view.jobs, view.rates, view.capacity
     types = len(capacity)
     usable = jobs.fits & rates.runs_on[rates.row]
-    largest = jobs.workers.item(jobs.workers.argmax()) if len(jobs) else 0
+    largest = int(jobs.workers.max(initial=0))
     if largest > int(capacity.min(initial=np.iinfo(np.int64).max)):
         usable = usable & ((capacity[None, :] >= jobs.workers[:, None]) @ (1 << np.arange(types)))
     row = np.zeros(len(jobs), dtype=np.int64) if alike else rates.row
     code = row * (1 << types) + (usable & ((1 << types) - 1))
     code = code * (largest + 1) + jobs.workers  # a kind of any size has one row
-    weights = jobs.weight if by_weight and view.weighted else np.ones(len(jobs))
-    if by_weight and view.weighted and np.count_nonzero(weights != 1.0):
+    weights = jobs.weight if by_weight else np.ones(len(jobs))
+    if np.count_nonzero(weights != 1.0):
         kinds, which = np.unique(weights, return_inverse=True)
         code = code * len(kinds) + which
     if group is not None:
@@ -155,7 +155,7 @@ def lots_of_ways(keys: Sequence[Hashable], one: Ints, two: Ints, types: Ints, sp
 def _distinct(code: Ints) -> tuple[Ints, Ints, Ints]:
     """By ascending value: where one entry of each value is, which value each entry has, and how many have it. Small values need
     no sorting."""
-    if not len(code) or code.item(code.argmax()) > 1 << 16:
+    if not len(code) or int(code.max()) > 1 << 16:
         _, first, of, count = np.unique(code, return_index=True, return_inverse=True, return_counts=True)
         return first, of, count
     every = np.bincount(code)
