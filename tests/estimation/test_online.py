@@ -91,7 +91,9 @@ def test_gangs_are_seen_where_they_stand_on_few_nodes_and_where_they_are_spread(
     assert (rates.alone[row, 0], rates.spread[row, 0]) == (5.0, 3.5)
 
 
-@pytest.mark.parametrize("estimation", [Online(TABLE), Profiled(TABLE, alone="profiled", share=1.0)], ids=["online", "profiled"])
+@pytest.mark.parametrize(
+    "estimation", [Online(TABLE), Profiled(TABLE, alone="profiled", share=1.0)], ids=["online", "profiled"]
+)
 def test_who_was_seen_on_few_nodes_only_is_not_known_on_more(estimation):
     near = waiting(Job("near", 0.0, 1e6, "1-0", 2))
     started(near, [0], [[0, 1]], [5.0], 0.0)
