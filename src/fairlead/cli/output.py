@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ class Out(Console):
 
     @property
     def size(self) -> ConsoleDimensions:
-        unbounded = not self.is_terminal and "COLUMNS" not in os.environ
+        unbounded = not self.is_terminal and self._width is None  # nobody asked for one, COLUMNS neither
         return ConsoleDimensions(_UNBOUNDED, 25) if unbounded else super().size
 
     @size.setter
