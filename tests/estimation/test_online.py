@@ -19,6 +19,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.estimation.online import Online
 from fairlead.estimation.oracle import Oracle
+from fairlead.estimation.profiled import Profiled
 from fairlead.testing.contracts import InPairs
 
 TABLE = families()
@@ -88,6 +89,20 @@ def test_gangs_are_seen_where_they_stand_on_few_nodes_and_where_they_are_spread(
     rates = known(Online(TABLE), state, at=300.0)
     row = rates.row[0]
     assert (rates.alone[row, 0], rates.spread[row, 0]) == (5.0, 3.5)
+
+
+@pytest.mark.parametrize(
+    "estimation", [Online(TABLE), Profiled(TABLE, alone="profiled", share=1.0)], ids=["online", "profiled"]
+)
+def test_who_was_seen_on_few_nodes_only_is_not_known_on_more(estimation):
+    near = waiting(Job("near", 0.0, 1e6, "1-0", 2))
+    started(near, [0], [[0, 1]], [5.0], 0.0)
+    far = waiting(Job("far", 0.0, 1e6, "1-0", 2))
+    started(far, [0], [[2, 4]], [3.5], 0.0)
+    only_near, only_far = (known(estimation, state, at=300.0) for state in (near, far))
+    at = (only_near.row[0], 0)
+    assert only_near.uncertainty[at] < 0.1 < only_near.spread_uncertainty[at]
+    assert only_far.spread_uncertainty[at] < 0.1
 
 
 def test_pairs_are_seen_in_company_and_three_on_an_accelerator_tell_nothing():

@@ -23,18 +23,18 @@ def logs(
 ) -> None:
     """What a job printed, or prints: fairlead logs -f JOB.
 
-    Standard output and error together, of its last launch. Logs stay on the nodes that ran the job and are read there; a node
-    that is away has to come back first. With -f a job is followed over preemptions and moves, from launch to launch. With
-    --json, one object a line for each piece of the log. Exit codes: 0 read (with -f: the job has ended), 2 no such job or log,
-    or its node is away, 130 interrupted.
+    Standard output and error together, of its last launch; with -f from there on, over preemptions and moves, from launch to
+    launch. --launch 1 begins at the first. Logs stay on the nodes that ran the job and are read there; a node that is away has
+    to come back first. With --json, one object a line for each piece of the log. Exit codes: 0 read (with -f: the job has
+    ended), 2 no such job or log, or its node is away, 130 interrupted.
     """
-    before = 0
+    before = launch
     for piece in control_plane().logs(name, launch=launch, rank=rank, tail=tail, follow=follow):
         if json:
             print_json(piece)
             continue
-        if follow and before and piece["launch"] != before:
-            note(f"launch {piece['launch']}")
+        if piece["launch"] != before and (before or piece["launch"] > 1):
+            note(f"launch {piece['launch']}" + ("" if before else ", the last; --launch N has earlier ones"))
         before = piece["launch"]
         sys.stdout.write(piece["text"])
         sys.stdout.flush()

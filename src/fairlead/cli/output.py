@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 import orjson
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,7 +24,31 @@ from rich.text import Text
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
-out = Console()
+
+class Out(Console):
+    """Standard output. For a file or a pipe tables are complete, whatever the terminal's width, and no line ends in blanks."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        unbounded = not self.is_terminal and self._width is None  # nobody asked for one, COLUMNS neither
+        return ConsoleDimensions(_UNBOUNDED, 25) if unbounded else super().size
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        Console.size.fset(self, new_size)  # type: ignore[attr-defined]
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        if self.is_terminal:
+            super().print(*objects, **how)
+            return
+        with self.capture() as printed:
+            super().print(*objects, **how)
+        self.file.write("\n".join(line.rstrip() for line in printed.get().split("\n")))
+
+
+_UNBOUNDED = 10_000  # columns
+
+out = Out()
 err = Console(stderr=True)
 
 MOST_FOR_NAMES = 25

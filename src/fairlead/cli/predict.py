@@ -14,6 +14,7 @@ from fairlead.cli import options as opt
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.predict_pair import WithOption, pair, predictor_of
 from fairlead.cli.predict_pairs import side_by_side
+from fairlead.cli.predictor_shown import show_predictor
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction import evaluation, learners, training
 from fairlead.prediction.dataset import Dataset, dataset
@@ -157,14 +158,7 @@ def show(with_: WithOption = None, json: JsonOption = False) -> None:
     if json:
         print_json(told)
         return
-    for name, value in predictor.about.items():
-        out.print(f"{name:<18} {value}", highlight=False, markup=False)
-    out.print(f"utilization        {predictor.utilization.learner}; by importance:", highlight=False)
-    for name, share in important.items():
-        out.print(f"    {name:<20} {share:6.1%}", highlight=False)
-    at_once = {f"{mode}, finer": kept for mode, kept in told["at_once"].items()}  # type: ignore[attr-defined]
-    for name, coefficients in (("memory", told["memory"]), *told["slowdown"].items(), *at_once.items()):  # type: ignore[attr-defined]
-        out.print(f"{name:<18} {coefficients}", highlight=False, markup=False)
+    show_predictor(predictor, important)
 
 
 def _scores(

@@ -4,7 +4,6 @@ while it is written."""
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from fairlead.journals.opening import read_journal
 from fairlead.journals.sqlite import SqliteJournal
 from fairlead.runtime.embedded import JOURNAL, NotUp, embedded
 from fairlead.runtime.people import RefusedRequest
+from fairlead.runtime.scratch import scratch
 
 LOOK_S = 0.2
 PATIENCE_S = 300.0
@@ -33,8 +33,8 @@ def play(
     """Run the jobs to their end. `heard` is told of every new event with what is to be said of it, and, several times a second,
     of none. The journal is left as a file of its own; everything else of the cluster is gone."""
     story = Story()
-    with tempfile.TemporaryDirectory(prefix="fairlead-demo-") as folder:
-        root = Path(folder) / "cluster"
+    with scratch("demo") as folder:
+        root = folder / "cluster"
         with embedded(root, "--cluster", CLUSTER, "--policy", policy, "--round", str(round_s)) as plane:
             began, seen = time.monotonic(), 0
             to_come = sorted(coming, key=lambda one: one.second)

@@ -96,4 +96,4 @@ class _Kept:
         off = np.where(told[:, None], prior.speed_off, prior.level_off[:, None])
         count = len(alone)
         company, company_off = (np.repeat(part[:, None, :], count, axis=1) for part in (prior.company, prior.company_off))
-        return Guess(alone, off, prior.spread, company, company_off)
+        return Guess(alone, off, prior.spread, off, company, company_off)

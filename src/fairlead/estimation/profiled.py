@@ -245,12 +245,12 @@ class _Kept(Followed):
     # What is thought.
 
     def estimated(self) -> Estimates:
-        alone, off, spread = self._thought_alone()
+        alone, off, spread, spread_off = self._thought_alone()
         company, company_off = self._thought_company()
         timed, rate = ~np.isnan(self.timed_beside), alone[:, None, :]
         part = np.divide(self.timed_beside, rate, out=np.zeros_like(self.timed_beside), where=timed & (rate > 0))
         noise = self.profiled.noise
-        guess = Guess(alone, off, spread, np.where(timed, part, company), np.where(timed, noise, company_off))
+        guess = Guess(alone, off, spread, spread_off, np.where(timed, part, company), np.where(timed, noise, company_off))
         return guess.sharpened(self.observed, noise, self.profiler.fits(), self.profiler.fit_together())
 
     def _thought_company(self) -> tuple[Floats, Floats]:
@@ -270,13 +270,13 @@ class _Kept(Followed):
             company_off = np.where(tells, self.deviation[:, None, None], company_off)
         return company, company_off
 
-    def _thought_alone(self) -> tuple[Floats, Floats, Floats]:
-        """Rates alone, their uncertainty, and what is left of them where a gang is spread."""
+    def _thought_alone(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Rates alone, their uncertainty, what is left of them where a gang is spread, and the uncertainty of that."""
         prior, seen, like = self.prior, self.observed.mean, self.like
         if self.profiled.alone == "known":
             alone, wide = self.profiler.known_alone()
             part = np.divide(wide, alone, out=np.ones_like(alone), where=alone > 0)
-            return alone, np.zeros(alone.shape), part
+            return alone, np.zeros(alone.shape), part, np.zeros(alone.shape)
         matched = like >= 0
         measured = np.where(np.isnan(seen[SPREAD]), self.timed, seen[SPREAD] / prior.spread)
         measured = np.where(np.isnan(seen[ALONE]), measured, seen[ALONE])
@@ -288,9 +288,8 @@ class _Kept(Followed):
         speed[matched] = np.where(runs, theirs_alone / level, speed[matched])
         spread[matched] = np.where(runs, theirs_spread / np.where(runs, theirs_alone, 1.0), spread[matched])
         rates, told = from_speeds(measured, speed, prior.level)
-        off = np.where(told[:, None], prior.speed_off, prior.level_off[:, None])
-        off = np.where(np.isnan(measured), off, self.profiled.noise)
-        return rates, off, spread
+        thought = np.where(told[:, None], prior.speed_off, prior.level_off[:, None])
+        return rates, np.where(np.isnan(measured), thought, self.profiled.noise), spread, thought
 
 
 def _name(kind: str, workers: int) -> str:

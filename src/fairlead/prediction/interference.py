@@ -95,6 +95,7 @@ def fit(own: Floats, others: Floats, slowdown: Floats, grain: Floats | None = No
 
 
 BELOW, ABOVE = ("1", "own", "others"), ("1", "own", "others", "own²", "own · others", "others²")
+GRAIN = ("own · others · grain", "own · others² · grain")
 SIZES = ((len(BELOW), len(ABOVE)), (len(BELOW) + 1, len(ABOVE) + 2))
 """How many coefficients there are below and above 100 %, without grain and with it."""
 

@@ -13,6 +13,7 @@ import uvicorn
 
 from fairlead.config import SchedulerConfig
 from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.state import State
 from fairlead.registry import Registry
 from fairlead.runtime.control.api import create_app
 from fairlead.runtime.control.plane import Plane
@@ -33,8 +34,8 @@ class Served:
 
 
 @contextmanager
-def served(machines: str = "v100:4") -> Iterator[Served]:
-    """In a thread of its own, with an event loop of its own."""
+def served(machines: str = "v100:4", state: State | None = None) -> Iterator[Served]:
+    """In a thread of its own, with an event loop of its own; with a state, one that is started again."""
     up, over = threading.Event(), threading.Event()
     found: list[Any] = []
 
@@ -46,6 +47,7 @@ def served(machines: str = "v100:4") -> Iterator[Served]:
             {"policy": "las", "estimation": "measured", "rounds": 0.2},
             lambda data: SchedulerConfig.from_data(dict(data)).build(None, Registry.installed()),
             journal,
+            state,
             may_join=lambda token: token == agent,
         )
         agents = await plane.start()

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from played import Scene, begun, restarted
+from serving import served
 
 from fairlead.core import events as ev
-from fairlead.core.job import Phase
+from fairlead.core.job import Job, Phase
+from fairlead.core.plan import Launches as PlannedLaunches
+from fairlead.core.plan import RoundPlan
+from fairlead.engine.state import State
 from fairlead.runtime.control.launches import Fate, Launches, Seat
 from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task
+from fairlead.runtime.people import ControlPlane
 from fairlead.termination.by_loss import ByLoss
+from fairlead.testing.builders import cluster
 
 
 @pytest.mark.parametrize("found", [True, False])
@@ -274,3 +281,19 @@ def test_half_a_gang_that_never_began_does_not_begin_when_the_other_has_failed()
     assert scene.at(4.0) == []
     assert [order.generation for _, order in scene.at(10.0)] == [2, 2]
     scene.check()
+
+
+def test_steps_are_told_up_to_the_restart_until_agents_have_said_what_became_of_them():
+    """A job that was ended with its plane did nothing in between, whatever its last report promised."""
+    one, machines = np.array([0]), cluster("v100:1")
+    state = State(machines)
+    for event in (
+        ev.Opened(0.0, machines, {"policy": "las", "estimation": "measured", "rounds": 0.2}, journal="x"),
+        ev.JobSubmitted(1.0, 0, Job("a", 1.0, 1e12, user="root", command='{"run": ["true"]}')),
+        ev.RoundPlanned(RoundPlan(2.0, admitted=one, launches=PlannedLaunches(one, one * 0, np.array([0, 1]), one))),
+        ev.ProgressReported(3.0, one, np.array([100.0]), np.array([1e6]), np.array([3.0])),
+    ):
+        state.apply(event)
+    with served("v100:1", state) as control:
+        told = ControlPlane(control.url, control.token).job("a")
+    assert (told["phase"], told["steps_done"]) == ("running", 100.0)

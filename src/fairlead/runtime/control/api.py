@@ -199,7 +199,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
                 mine = [n for n in mine if Phase(int(phases[n])).name.lower() in phase]
             if len(mine) > limit:
                 mine = sorted(sorted(mine, key=lambda n: (phases[n] == Phase.RUNNING, n))[-limit:])
-            return [views.job_record(plane.loop, number, now) for number in mine]
+            return [views.job_record(plane.loop, number, now, plane.heard_s) for number in mine]
 
         return {"jobs": await read(collect)}
 
@@ -209,7 +209,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
         def record() -> dict[str, Any]:
             number = find(name, who)
-            told = views.job_record(plane.loop, number, plane.live.now)
+            told = views.job_record(plane.loop, number, plane.live.now, plane.heard_s)
             return {**told, "earlier": [other for other in namesakes(told["name"], who) if other < number][-MOST_EARLIER:]}
 
         found: dict[str, Any] = await read(record)

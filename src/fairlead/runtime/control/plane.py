@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import threading
 import time
@@ -88,6 +89,7 @@ class Plane:
             lock, rules = self.live.lock, self.retention
             self.keeper = Keeper(self.journal, lambda: self.loop.state, lambda: self.live.now, lock, rules)
         self._recovered = recovered
+        self.heard_s = state.time if recovered else math.inf  # until agents have told what became of their jobs
         self.failure: BaseException | None = None
         self.leaving = False  # it is to stop: nothing is waited for any more that may never come
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
@@ -171,6 +173,7 @@ class Plane:
                 if self._recovered:
                     view = loop.state.snapshot(max(loop.state.time, self.live.now))
                     self._keep(self.live.reconcile(view, self._keep))
+                    self.heard_s = math.inf
                 else:
                     loop.record(ev.Opened(0.0, self.cluster, dict(self.scheduler), journal=self.name))
                     for node in range(len(self.cluster.nodes)):

@@ -28,11 +28,11 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def job_record(loop: Loop, number: int, now: float) -> dict[str, Any]:
-    """Everything about one job."""
+def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf) -> dict[str, Any]:
+    """Everything about one job. Up to `heard_s` it is known to have gone on as it said."""
     state, job, a = loop.state, loop.state.job_of[number], loop.state.store.arrays
     phase = Phase(int(a["phase"][number]))
-    done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, now - a["since_s"][number]))
+    done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, min(now, heard_s) - a["since_s"][number]))
     held = state.holdings.of(number) if phase is Phase.RUNNING else np.empty(0, dtype=np.int64)
     record = {
         "number": number,
@@ -174,7 +174,7 @@ def overview(plane: Plane, whose: str | None) -> dict[str, Any]:
         "second": now,
         "policy": _policy(state.scheduler),
         "nodes": nodes,
-        "jobs": [job_record(plane.loop, number, now) for number in running_first[:MOST_SHOWN]],
+        "jobs": [job_record(plane.loop, number, now, plane.heard_s) for number in running_first[:MOST_SHOWN]],
         "decisions": plane.decisions.records(state, whose),
     }
 

@@ -4,11 +4,9 @@ journal of it all."""
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -19,6 +17,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.journals.opening import read_journal
 from fairlead.runtime.embedded import JOURNAL, NotUp, embedded
 from fairlead.runtime.people import ControlPlane
+from fairlead.runtime.scratch import scratch
 from fairlead.study.fidelity.sleepers import SCRIPT, parts_of, task_of
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -44,8 +43,8 @@ class RealCluster:
     def run(self, trace: Trace, scheduler: Mapping[str, Any], tell: Tell = lambda _: None) -> list[ev.Event]:
         """The journal, once everybody has ended. Second 0 of the trace is the beginning of a round."""
         table, round_s = self.table.for_types(self.cluster.type_names), scheduler_of(scheduler).round_s
-        with tempfile.TemporaryDirectory(prefix="fairlead-") as folder:
-            root, script, config = Path(folder) / "up", Path(folder) / "sleeper.py", Path(folder) / "scheduler.yaml"
+        with scratch("study") as folder:
+            root, script, config = folder / "up", folder / "sleeper.py", folder / "scheduler.yaml"
             script.write_text(SCRIPT)
             config.write_text(yaml.safe_dump(dict(scheduler)))
             with embedded(root, "--cluster", self.machines, "--config", str(config)) as plane:

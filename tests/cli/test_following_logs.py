@@ -1,0 +1,34 @@
+"""`fairlead logs`: which launch it begins at, and that it says so."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+
+
+class Told:
+    """A control plane that has these pieces of a job's log."""
+
+    def __init__(self, *launches: int) -> None:
+        self.pieces = [{"launch": launch, "text": f"of {launch}\n"} for launch in launches]
+
+    def logs(self, *_: object, **__: object) -> list[dict[str, object]]:
+        return self.pieces
+
+
+@pytest.mark.parametrize(
+    ("words", "launches", "said"),
+    [
+        (("-f",), (1, 1), ""),
+        (("-f",), (3, 3, 4), "launch 3, the last; --launch N has earlier ones\nlaunch 4\n"),
+        ((), (3, 3), "launch 3, the last; --launch N has earlier ones\n"),
+        (("-f", "--launch", "1"), (1, 2), "launch 2\n"),
+        (("--launch", "2"), (2,), ""),
+    ],
+)
+def test_a_log_that_does_not_begin_at_the_first_launch_says_so(words, launches, said, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.cli.logs.control_plane", lambda: Told(*launches))
+    done = CliRunner().invoke(app, ["logs", *words, "a"])
+    assert (done.stdout, done.stderr) == ("".join(f"of {launch}\n" for launch in launches), said)

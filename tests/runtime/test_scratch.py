@@ -1,0 +1,54 @@
+"""Folders for a while: gone with their maker, at the latest when the next one is made."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from fairlead.runtime.scratch import scratch
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_folder_is_there_for_a_while(place: Path):
+    with scratch("demo") as folder:
+        (folder / "file").write_text("x")
+        assert list(place.glob("fairlead-demo-*")) == [folder]
+    assert not list(place.iterdir())
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(place: Path):
+    told, tells = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            with scratch("demo") as folder:
+                (folder / "file").write_text("x")
+                os.write(tells, b".")
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.read(told, 1)
+    (left,) = place.iterdir()
+    with scratch("study") as folder:
+        assert sorted(place.iterdir()) == sorted([left, folder]), "its maker is at work"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with scratch("study") as folder:
+        assert list(place.iterdir()) == [folder]
+
+
+def test_what_nobody_says_is_a_scratch_folder_stays(place: Path):
+    (place / "fairlead-mine").mkdir()
+    (place / "fairlead-demo-old").mkdir()
+    (place / "fairlead-demo-old" / "file").write_text("x")
+    with scratch("demo"):
+        pass
+    assert sorted(path.name for path in place.iterdir()) == ["fairlead-demo-old", "fairlead-mine"]
