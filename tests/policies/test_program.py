@@ -27,6 +27,17 @@ def test_an_optimum_has_values_duals_and_a_worth() -> None:
     assert found.duals == pytest.approx([3.0, 0.0])
 
 
+def test_a_solver_that_another_thread_has_just_taken_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    class JustTaken(list[object]):
+        """There was one when somebody looked."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    monkeypatch.setattr("fairlead.policies.programs.program._IDLE", JustTaken())
+    assert diet().solve().objective == pytest.approx(12.0)
+
+
 def test_changes_reach_the_optimum_of_a_program_built_anew() -> None:
     rng = np.random.default_rng(0)
     kept = diet()

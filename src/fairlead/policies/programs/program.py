@@ -65,7 +65,10 @@ class Program:
         """`tolerance` is how far the solver may miss a bound or an optimality condition, at least 1e-10."""
         self.name = name
         self.columns, self.rows = len(model.cost), len(model.row_lower)
-        self._highs = _IDLE.pop() if _IDLE else _solver()
+        try:
+            self._highs = _IDLE.pop()
+        except IndexError:  # none, or another thread was first
+            self._highs = _solver()
         for option in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
             self._highs.setOptionValue(option, tolerance)
         self._must(_told(self._highs, model))
