@@ -25,3 +25,11 @@ def test_what_people_write_is_read() -> None:
     text = "- " * 40 + "1"
     value = parse_yaml(f"a: {10**300}\nb:\n  {text}", "x.yaml")
     assert value.mapping()["a"].whole("a number", 0) == 10**300
+
+
+def test_powers_of_ten_are_numbers_as_in_yaml_since_1_2() -> None:
+    values = list(parse_yaml("[1e3, 2.5E-3, +.5e1]", "x.yaml").items())
+    assert [value.number("a number") for value in values] == [1000.0, 0.0025, 5.0]
+    for text in ("1e999", "-1e3", "e3", "1e3s"):
+        with pytest.raises(InputError, match=f"is '{text}': expected a number"):
+            parse_yaml(f"a: {text}", "x.yaml").mapping()["a"].number("a number")

@@ -3,6 +3,8 @@ as a second opinion on random instances."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.policies.hierarchy import Hierarchical, HierarchicalPerf
+from fairlead.policies.partition import StaticPartition
 from fairlead.policies.water_filling import MaxMinFairnessWaterFillingPerf
 from fairlead.rounds.turns import Turns
 from fairlead.testing import Harness, job
@@ -140,3 +143,10 @@ def test_it_is_composed_from_a_scheduler_file():
     assert run_s == pytest.approx([0.75, 0.0, 0.125, 0.125], abs=0.03)
     with pytest.raises(InputError, match="inside"):
         SchedulerConfig(Part("hierarchical", {"inside": "random"})).build(None)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, 5e-324, 1e308, math.inf, math.nan])
+def test_weights_that_no_program_weighs_against_others_are_told(weight: float):
+    for made in (Hierarchical, HierarchicalPerf, StaticPartition):
+        with pytest.raises(InputError, match=r"field 'weights\.a' is .*from 0\.001 to 1000"):
+            made(weights={"a": weight})

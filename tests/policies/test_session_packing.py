@@ -137,3 +137,9 @@ def test_nobody_needs_less_than_the_bound_on_one_type():
 def test_wrong_parameters_are_named(field, value):
     with pytest.raises(InputError, match=f"packing pooled: field '{field}'"):
         Pooled(**{field: value})
+
+
+@pytest.mark.parametrize("headroom", [-1.0, 1e9, math.inf, math.nan])
+def test_headroom_for_which_no_cluster_is_large_enough_is_told(headroom: float):
+    with pytest.raises(InputError, match=r"field 'headroom' is .*from 0 to 1000"):
+        Pooled(headroom=headroom)

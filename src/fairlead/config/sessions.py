@@ -56,6 +56,8 @@ def _model(entry: Value) -> Mapping[str, Floats]:
         seconds = [one.number("milliseconds above 0", above=True) / 1000 for one in column.items()]
         if len(seconds) != len(batches):
             raise column.error(f"{len(batches)} latencies, one for each of the batches")
+        if name.lower() in known:
+            raise column.error(f"each type once; {name.lower()!r} is there already")
         known[name.lower()] = latencies(batches, seconds)
     if not known:
         raise fields["latency_ms"].error("latencies on at least one type")

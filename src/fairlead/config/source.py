@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ LONGEST = 1000  # digits; Python shows no whole number of some thousands
 
 _BEGINS = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken, yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken)
 _ENDS = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+_BY_TENS = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")  # 1e3, which is text in YAML 1.1 and a number since
 _TAG = "tag:yaml.org,2002:"
 _ODD = {f"{_TAG}{tag}" for tag in ("binary", "set", "omap", "pairs")}  # what no message can carry
 
@@ -64,10 +66,13 @@ class Value:
             yield self._child(index, f"{self.field}[{index}]")
 
     def number(self, expected: str, least: float = 0.0, *, above: bool = False) -> float:
-        good = isinstance(self.data, (int, float)) and not isinstance(self.data, bool)
-        if not good or not (self.data > least if above else self.data >= least) or self.data > sys.float_info.max:
+        said = self.data
+        if isinstance(said, str) and _BY_TENS.fullmatch(said):
+            said = float(said)
+        good = isinstance(said, (int, float)) and not isinstance(said, bool)
+        if not good or not (said > least if above else said >= least) or said > sys.float_info.max:
             raise self.error(expected)
-        return float(self.data)
+        return float(said)
 
     def whole(self, expected: str, least: int) -> int:
         if not isinstance(self.data, int) or isinstance(self.data, bool) or self.data < least:

@@ -16,6 +16,9 @@ TIMED = ""
 ELASTIC = "elastic"
 """The mode of a job that runs at any number of workers, and at any batch size within its limits."""
 
+LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e3
+"""Beyond these, programs that weigh jobs or entities against each other are not solved exactly any more."""
+
 
 class Phase(enum.IntEnum):
     """Where a job is in its life. Up to `RUNNING` a job is live; behind it, it has ended."""
@@ -78,7 +81,9 @@ class Job:
     schedule: Schedule = ()  # of mode expert: the batch sizes that its owner has planned
 
 
-_BATCH = re.compile(r" ?\(batch size (\d+)\)$")
+_BATCH = re.compile(r" ?\(batch size ([1-9][0-9]{0,9})\)$")
+"""Spelt as `kind_of` does. What else stands there, such as 0 or a thousand digits, is part of the model's name: speeds are
+divided by batch sizes."""
 
 
 def model_of(kind: str) -> str:

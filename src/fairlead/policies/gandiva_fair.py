@@ -30,6 +30,8 @@ LEAST_GAP = 1e-9
 LEAST_TRADE = 1e-9
 """Of an accelerator; less is not traded."""
 
+_MOST_TICKETS = 1e9
+
 
 @dataclass(frozen=True)
 class GandivaFair:
@@ -46,8 +48,9 @@ class GandivaFair:
 
     def __post_init__(self) -> None:
         for name, count in self.tickets.items():
-            if not 0 < count < np.inf:
-                raise InputError("policy gandiva-fair", "tickets above 0 for each", field="tickets", value={name: count})
+            if not 0 < count <= _MOST_TICKETS:  # they are added up
+                expected = f"tickets above 0 for each, at most {_MOST_TICKETS:g}"
+                raise InputError("policy gandiva-fair", expected, field="tickets", value={name: count})
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         owner = view.jobs.user if self.by == "user" else view.jobs.entity

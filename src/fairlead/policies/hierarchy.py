@@ -7,7 +7,6 @@ others."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
@@ -17,6 +16,7 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
+from fairlead.core.job import LEAST_WEIGHT, MOST_WEIGHT
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.programs.company import Sharing
 from fairlead.policies.water_filling import Parties, filled
@@ -61,8 +61,9 @@ class HierarchicalPerf(Sharing, Hierarchical):
 
 def check_weights(who: str, weights: Mapping[str, float]) -> None:
     for name, weight in weights.items():
-        if not 0 < weight < math.inf:
-            raise InputError(who, "numbers above 0", field=f"weights.{name}", value=weight)
+        if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+            expected = f"numbers from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
+            raise InputError(who, expected, field=f"weights.{name}", value=weight)
 
 
 def entities(

@@ -33,6 +33,7 @@ from fairlead.policies.programs.program import Model, Program
 
 _NEARLY = 1e-9
 _FEW = 10  # accelerators, of which half a one is too much to do without
+_MOST_HEADROOM = 1000.0  # standard deviations; an accelerator more for each is made, and nobody needs ten
 _LEAST_LEFT = 1 / 3  # of an SLO beside a batch, as far as headroom goes by it
 
 
@@ -48,8 +49,9 @@ class Pooled:
     def __post_init__(self) -> None:
         if not 0 <= self.wait < math.inf:
             raise InputError("packing pooled", "a number from 0 on", field="wait", value=self.wait)
-        if not 0 <= self.headroom < math.inf:
-            raise InputError("packing pooled", "a number from 0 on", field="headroom", value=self.headroom)
+        if not 0 <= self.headroom <= _MOST_HEADROOM:
+            expected = f"a number from 0 to {_MOST_HEADROOM:g}"
+            raise InputError("packing pooled", expected, field="headroom", value=self.headroom)
         if not isinstance(self.neighbours, int) or self.neighbours < 0:
             raise InputError("packing pooled", "a whole number from 0 on", field="neighbours", value=self.neighbours)
 

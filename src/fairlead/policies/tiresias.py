@@ -101,11 +101,16 @@ def gittins_index(age: Floats, services: Floats) -> Floats:
     return best
 
 
+_LATEST_PROMOTION = 1e9
+"""Of a run time; a job that has run for a second waits for thirty years."""
+
+
 def _check(thresholds: tuple[float, ...], promote_after: float | None) -> None:
     if not all(0 < t < math.inf for t in thresholds) or list(thresholds) != sorted(set(thresholds)):
         raise InputError("policy tiresias", "ascending numbers above 0", field="thresholds", value=list(thresholds))
-    if promote_after is not None and not promote_after > 0:
-        raise InputError("policy tiresias", "a number above 0", field="promote_after", value=promote_after)
+    if promote_after is not None and not 0 < promote_after <= _LATEST_PROMOTION:
+        expected = f"a number above 0, at most {_LATEST_PROMOTION:g}; nothing where nobody is to be promoted"
+        raise InputError("policy tiresias", expected, field="promote_after", value=promote_after)
 
 
 def _queue(attained: Floats, thresholds: tuple[float, ...]) -> Ints:

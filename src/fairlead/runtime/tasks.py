@@ -272,6 +272,8 @@ class TaskSpec(Spec):
 def words_of(run: list[str] | str) -> list[str]:
     if isinstance(run, list):
         return run
+    if len(run) > LARGEST_WORD:  # splitting takes the square of a word's length, while everybody else waits
+        raise ValueError(f"a line of at most {LARGEST_WORD} characters, or a list of words")
     try:
         return shlex.split(run)
     except ValueError as error:

@@ -19,7 +19,7 @@ from fairlead.workloads.nature import Nature, Standing, run_time_s
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.regimes import Regimes
 from fairlead.workloads.tables import fill_workers, read_throughputs
-from fairlead.workloads.trace import Trace
+from fairlead.workloads.trace import LONGEST_S, Trace
 from fairlead.workloads.training import as_training, table_of
 
 REFERENCE_TYPE = "v100"
@@ -85,12 +85,27 @@ def table_for(trace: Trace, cluster: Cluster, table: ThroughputTable | None, *, 
     for kind, workers in needed:
         if (kind, workers) not in table.row_of:
             _explain_missing(trace, table, kind, workers)
-    if len(table.keys) == 1:  # durations alone run anywhere
-        return ThroughputTable.timed(cluster.type_names)
-    table = table.for_types(cluster.type_names)
+    timed = len(table.keys) == 1  # durations alone run anywhere
+    table = ThroughputTable.timed(cluster.type_names) if timed else table.for_types(cluster.type_names)
     for one in later:
         _check_later(trace, table, *one)
+    _check_lengths(trace, table)
     return table
+
+
+def _check_lengths(trace: Trace, table: ThroughputTable) -> None:
+    """That every job is done, or at its time limit, within the longest time there is. A clock that is asked for more counts no
+    rounds any more, and a policy that takes turns would take them for ever."""
+    fastest: dict[tuple[str, int], float] = {}
+    for job in trace.jobs:
+        key = (job.kind, job.workers)
+        if key not in fastest:
+            fastest[key] = float(table.alone[table.row(*key)].max())
+        nature = trace.natures.get(job.name)
+        work = job.steps if nature is None else nature.work(job.steps)
+        if work > LONGEST_S * fastest[key] > 0 and job.time_limit_s > LONGEST_S:
+            expected = f"work for at most {LONGEST_S:g} seconds on its fastest type, or a time limit"
+            raise InputError(f"{trace.name}, job {job.name!r}", expected, field="steps", value=job.steps)
 
 
 def check_hosts(source: object, names: Iterable[str], jobs: Iterable[Job], table: ThroughputTable | None) -> None:

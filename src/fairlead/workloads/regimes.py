@@ -8,6 +8,7 @@ It knows neither files nor policies."""
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,7 +56,7 @@ class Regimes(Nature):
 
     def speed(self, standing: Standing) -> Speed:
         """A batch size that a plan gives stays, in place of the regimes'."""
-        at = next((place for place, end in enumerate(self.ends) if standing.steps < end), len(self.ends) - 1)
+        at = min(bisect_right(self.ends, standing.steps), len(self.ends) - 1)
         last = at == len(self.ends) - 1
         size = standing.batch_size or self.parts[at][0]
         rate = standing.table(size) * size / self.declared_size

@@ -21,6 +21,7 @@ import numpy as np
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import TIMED
+from fairlead.workloads.formats.lines import whole_file
 from fairlead.workloads.gavel_table import parse_gavel_table
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.table_draft import RATE, Draft, Key, provenance, rate_of
@@ -35,10 +36,7 @@ _WORKERS = "a whole number of workers from 1 on"
 
 def read_throughputs(path: Path) -> ThroughputTable:
     """The table in a file; whether it is Parquet, Gavel's JSON or native CSV is seen from how the file begins."""
-    try:
-        raw = path.read_bytes()
-    except OSError as problem:
-        raise InputError(path, f"a file that can be read ({problem.strerror})") from None
+    raw = whole_file(path)
     if raw[:4] == b"PAR1":
         return _native(path, _parquet_records(path, raw))
     try:

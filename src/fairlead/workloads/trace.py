@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fairlead.core.errors import InputError
-from fairlead.core.job import Job
+from fairlead.core.job import LEAST_WEIGHT, MOST_WEIGHT, Job
 from fairlead.core.schedule import wrong_schedule
 from fairlead.workloads.losses import LossCurve
 from fairlead.workloads.nature import Nature
@@ -20,9 +20,6 @@ OnBad: TypeAlias = Callable[[InputError], None]
 LONGEST_S = 1e11
 """Three thousand years: beyond it a clock of 64 bits no longer tells milliseconds apart."""
 MOST_STEPS = 1e15
-
-LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e3
-"""Beyond these, programs that weigh jobs against each other are not solved exactly any more."""
 
 _WEIGHT = f"a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
 _WITHIN = f"seconds from 0 to {LONGEST_S:g}"

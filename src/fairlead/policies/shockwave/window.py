@@ -94,8 +94,8 @@ def window(
     if accelerators < 1:
         raise InputError("shockwave planner", "a whole number from 1 on", field="accelerators", value=accelerators)
     jobs, rounds = len(workers), progress.shape[1] - 1
-    useful = np.ceil(left_s / round_s - _WHOLE).astype(np.int64)
-    most = np.where(workers <= accelerators, np.clip(useful, 0, rounds), 0)
+    useful = np.clip(np.ceil(left_s / round_s - _WHOLE), 0, rounds).astype(np.int64)  # of more than there are, so many
+    most = np.where(workers <= accelerators, useful, 0)
     worth = weight[:, None] * np.log(np.maximum(progress, epsilon))
     penalty = makespan * jobs * accelerators / scale_s
     none = np.zeros(jobs, dtype=np.int64)

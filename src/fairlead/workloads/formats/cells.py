@@ -14,6 +14,7 @@ from fairlead.workloads.formats.fields import MOST_WHOLE, BadField, number, whol
 from fairlead.workloads.losses import LossCurve
 from fairlead.workloads.nature import Nature
 from fairlead.workloads.regimes import EXPECTED, Regimes, parsed, spelt
+from fairlead.workloads.trace import MOST_STEPS
 
 Cell: TypeAlias = object
 """Text in a CSV file; text, a number, a list or nothing in a Parquet file."""
@@ -60,7 +61,10 @@ def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> tuple[
         return job, curve, None
     if batch_size_of(job.kind) is None:
         raise BadField(REGIMES, spelt(parts), "nothing, for a job whose kind has no batch size")
-    return job, curve, Regimes.of(job, parts)
+    regimes = Regimes.of(job, parts)
+    if not regimes.work(job.steps) <= MOST_STEPS:
+        raise BadField(REGIMES, spelt(parts), f"shares that make at most {MOST_STEPS:g} steps")
+    return job, curve, regimes
 
 
 def cells_of(job: Job, names: Sequence[str], curve: LossCurve | None = None, nature: Nature | None = None) -> list[Any]:

@@ -28,6 +28,16 @@ def unreadable(path: Path, why: OSError) -> InputError:
     return InputError(path, f"a file that can be read ({reason})")
 
 
+def whole_file(path: Path) -> bytes:
+    """All of a file that is read at once. A pipe may never end, and a device has no end."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(path, "a regular file")
+    try:
+        return path.read_bytes()
+    except OSError as why:
+        raise unreadable(path, why) from None
+
+
 def head_of(path: Path) -> str:
     """The first lines of a file, to recognise its format by. Of a Parquet file, only its magic."""
     try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import batch_size_of
-from fairlead.workloads.formats.lines import unreadable
+from fairlead.workloads.formats.lines import whole_file
 from fairlead.workloads.nature import Nature
 from fairlead.workloads.regimes import LARGEST, Regimes
 from fairlead.workloads.trace import MOST_STEPS, Trace
@@ -27,10 +27,9 @@ _MOST_EPOCHS = 10**9
 def with_regimes(trace: Trace, path: Path) -> Trace:
     """The trace, whose jobs have the regimes of a file. Their steps are then those of whole epochs: epochs × samples of an
     epoch / batch size."""
+    raw = whole_file(path)
     try:
-        told = json.loads(path.read_bytes())
-    except OSError as why:
-        raise unreadable(path, why) from None
+        told = json.loads(raw)
     except ValueError as why:
         raise InputError(path, f"JSON ({why})") from None
     except RecursionError:
@@ -39,10 +38,13 @@ def with_regimes(trace: Trace, path: Path) -> Trace:
         raise InputError(path, _LIST)
     place = {job.name: index for index, job in enumerate(trace.jobs)}
     jobs, natures = list(trace.jobs), dict[str, Nature](trace.natures)
+    entry_of: dict[int, int] = {}
     for entry, each in enumerate(told, start=1):
         at = place.get(f"job-{_whole(path, entry, each, 'job', 0)}")
         if at is None:
             raise InputError(path, f"the number of a job of {trace.name}", line=entry, field="job", value=each["job"])
+        if (before := entry_of.setdefault(at, entry)) != entry:
+            raise InputError(path, f"each job once; entry {before} has it too", line=entry, field="job", value=each["job"])
         job = jobs[at]
         size = batch_size_of(job.kind)
         if size is None or each.get("job_type", job.kind) != job.kind:
