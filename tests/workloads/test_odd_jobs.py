@@ -14,9 +14,13 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
 from fairlead.policies.shockwave.window import window
+from fairlead.prediction.predictor import load
+from fairlead.profiling.results import Results
 from fairlead.study.inputs import table_for
+from fairlead.study.reproduce import World
 from fairlead.workloads.formats import read_trace
 from fairlead.workloads.formats.regime_files import with_regimes
+from fairlead.workloads.generate import Generator
 from fairlead.workloads.nature import Standing
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.regimes import Regimes
@@ -59,11 +63,20 @@ def test_a_job_is_in_a_file_of_regimes_once(tmp_path: Path):
         with_regimes(Trace.of([Job("job-0", 0.0, 10.0, NET)]), path)
 
 
-@pytest.mark.parametrize("read", [read_throughputs, lambda path: with_regimes(Trace.of([]), path)])
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_throughputs,
+        lambda path: with_regimes(Trace.of([]), path),
+        load,
+        lambda path: Results(path, {}),
+        lambda path: World(path).mark,
+    ],
+)
 def test_a_pipe_is_not_waited_for_nor_a_device_read_to_its_end(tmp_path: Path, read: Callable[[Path], object]):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(InputError, match="expected a regular file"):
+        with pytest.raises(InputError, match="regular file"):
             read(path)
 
 
@@ -94,3 +107,11 @@ def test_more_rounds_than_whole_numbers_count_are_as_many_as_the_window_has():
     one = np.array([1.0, 1.0])
     made = window(np.zeros((2, 4)), np.array([1e24, 150.0]), np.array([1, 1]), one, 2, round_s=100.0, makespan=1.0, scale_s=1.0)
     assert made.most.tolist() == [3, 2]
+
+
+def test_jobs_that_come_after_the_longest_time_or_are_too_many_are_told():
+    for rate in (5e-324, 1e-9):
+        with pytest.raises(InputError, match=r"field 'jobs_per_hour' is .*within 1e\+11 seconds"):
+            Generator(jobs=3, jobs_per_hour=rate).trace(0)
+    with pytest.raises(InputError, match="field 'jobs' is 1000000000: expected a whole number from 1 to 10,000,000"):
+        Generator(jobs=10**9)

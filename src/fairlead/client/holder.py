@@ -24,6 +24,7 @@ Save: TypeAlias = Callable[[Path], object]
 
 NEVER = 2**63
 LOOK_FOR_AN_ANSWER_S = 0.0005
+LARGEST_BATCH = 10**9
 SETTLED, WINDOW = 10, 100
 """Steps. Batch sizes that last so many have rates of their own; where one after the other does not, the rate is that of their
 mixture, over about so many."""
@@ -195,8 +196,12 @@ class Holder:
 
     @batch_size.setter
     def batch_size(self, size: int) -> None:
-        if size < 1:
-            raise ValueError(f"batch_size = {size}: expected 1 or more")
+        try:
+            whole = 0 if isinstance(size, bool) else int(size)
+        except (TypeError, ValueError, OverflowError):
+            whole = 0
+        if whole != size or not 1 <= whole <= LARGEST_BATCH:
+            raise ValueError(f"batch_size = {size!r}: expected a whole number from 1 to {LARGEST_BATCH:,}")
         numbers = self._numbers
         if numbers[Field.BEGAN_NS] and size != numbers[Field.BATCH_SIZE]:
             self._short = 0 if self.steps - self._sized_at >= SETTLED else self._short + 1
@@ -204,7 +209,7 @@ class Holder:
             if self._short < 2 or self.steps - numbers[Field.BEGAN_AT] >= WINDOW:  # how fast it is counts from here on
                 numbers[Field.BEGAN_AT] = self.steps
                 numbers[Field.BEGAN_NS] = numbers[LAST_NS]
-        numbers[Field.BATCH_SIZE] = size
+        numbers[Field.BATCH_SIZE] = whole
 
     def _where(self) -> int:
         return self.steps

@@ -29,7 +29,7 @@ class Lease(Generic[Batch]):
         self._epochs = epochs
         self._walked = False
         size = getattr(loader, "batch_size", None)
-        if isinstance(size, int) and size > 0:
+        if isinstance(size, int) and not isinstance(size, bool) and size > 0:
             holder.batch_size = size
 
     @property

@@ -35,6 +35,8 @@ NOT_KNOWN = (100.0, math.inf)
 TURNS = "time-slicing"
 DEVICE = "h200"
 """Whose pairs tell what company costs where no set of measurements is named."""
+_MOST = 1e9
+"""GB, or microseconds: no device comes near."""
 TELLS = 0.1
 """A difference of uses that is worth remembering."""
 
@@ -57,10 +59,12 @@ class Company:
             for kind, (percent, amount) in getattr(self, name).items():
                 if not 0 <= percent <= 100:
                     raise InputError(self.where, f"{what} from 0 to 100 percent for {kind}", field=name, value=percent)
-                if name == "uses" and not 0 <= amount < math.inf:
-                    raise InputError(self.where, f"GB of memory from 0 on for {kind}", field=name, value=amount)
-                if name == "holds" and not 0 < amount < math.inf:
-                    raise InputError(self.where, f"microseconds of a kernel above 0 for {kind}", field=name, value=amount)
+                if name == "uses" and not 0 <= amount <= _MOST:  # of several they are added up
+                    raise InputError(self.where, f"GB of memory from 0 to {_MOST:g} for {kind}", field=name, value=amount)
+                if name == "holds" and not 0 < amount <= _MOST:
+                    raise InputError(
+                        self.where, f"microseconds of a kernel above 0, at most {_MOST:g}, for {kind}", field=name, value=amount
+                    )
         if self.profiles and self.profiles not in devices():
             expected = f"a device whose profiles ship ({near_or_all(self.profiles, devices())})"
             raise InputError(self.where, expected, field="profiles", value=self.profiles)

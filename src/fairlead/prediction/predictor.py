@@ -99,6 +99,8 @@ class Predictor:
 
 
 def load(path: Path) -> Predictor:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe is waited for, a device has no end
+        raise InputError(path, "a regular file", field="predictor")
     try:
         data = orjson.loads(path.read_bytes())
     except OSError as problem:

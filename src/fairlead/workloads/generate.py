@@ -21,7 +21,7 @@ from fairlead.workloads.catalogue import catalogue, memory_gb_of
 from fairlead.workloads.nature import Nature
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.regimes import Regimes
-from fairlead.workloads.trace import Trace
+from fairlead.workloads.trace import LONGEST_S, Trace
 
 GANG_SHARES: Mapping[str, Mapping[int, float]] = {
     "single": {1: 1.0},
@@ -34,6 +34,8 @@ last class open; here it ends at twice its beginning, 18 hours on 8 accelerators
 
 SHORTEST_H, LONGEST_H = 0.2, 5.0
 """How long Shockwave's jobs run. More than 40 accelerator-hours cannot stay within it on 8 accelerators."""
+
+MOST_JOBS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Generator:
     name: str = "generated"
 
     def __post_init__(self) -> None:
-        _check(isinstance(self.jobs, int) and self.jobs >= 1, "jobs", self.jobs, "a whole number from 1 on")
+        countable = isinstance(self.jobs, int) and 1 <= self.jobs <= MOST_JOBS
+        _check(countable, "jobs", self.jobs, f"a whole number from 1 to {MOST_JOBS:,}")
         rate = self.jobs_per_hour
         _check(rate is None or 0 < rate < math.inf, "jobs_per_hour", rate, "a number above 0, or none for a static trace")
         known = ", ".join(self.table.types)
@@ -172,8 +175,11 @@ class Generator:
     def _arrivals(self, seed: int) -> list[float]:
         if self.jobs_per_hour is None:
             return [0.0] * self.jobs
-        gaps = -np.log1p(-stream(seed, "arrival").random(self.jobs)) * 3600.0 / self.jobs_per_hour
+        gaps = -np.log1p(-stream(seed, "arrival").random(self.jobs)) * 3600.0
         gaps[0] = 0.0
+        soon = float(gaps.sum()) <= LONGEST_S * self.jobs_per_hour
+        _check(soon, "jobs_per_hour", self.jobs_per_hour, f"so many that the last of all comes within {LONGEST_S:g} seconds")
+        gaps /= self.jobs_per_hour
         return [float(s) for s in np.cumsum(gaps)]
 
     def _durations_and_workers(self, seed: int) -> tuple[list[float], list[int]]:

@@ -69,6 +69,8 @@ def _traces_in(folder: Path) -> str:
 
 
 def _content(path: Path, what: str) -> str:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe is waited for, a device has no end
+        raise InputError(path, f"a {what} in a regular file")
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError as problem:

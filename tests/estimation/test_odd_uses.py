@@ -1,0 +1,21 @@
+"""Uses of accelerators that no device has."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fairlead.core.errors import InputError
+from fairlead.estimation.predicted import Predicted
+from fairlead.workloads.profiles import ThroughputTable
+
+TABLE = ThroughputTable.timed(("v100",))
+
+
+@pytest.mark.parametrize("amount", [-1.0, 1e308, math.inf, math.nan])
+def test_memory_and_kernels_beyond_all_devices_are_told(amount: float):
+    with pytest.raises(InputError, match=r"field 'uses' is .*GB of memory from 0 to 1e\+09 for Net"):
+        Predicted(TABLE, uses={"Net": (50.0, amount)})
+    with pytest.raises(InputError, match=r"field 'holds' is .*above 0, at most 1e\+09, for Net"):
+        Predicted(TABLE, holds={"Net": (50.0, amount)})
