@@ -85,7 +85,7 @@ _GAVEL_HELP = _help(
 )
 _BLOX_HELP = _help(
     BLOX,
-    "Blox' evaluation (EuroSys'24, sections 4 and 5)",
+    "Blox' evaluation (EuroSys'24, sections 4 and 5, appendix A)",
     "blox",
     "blox --scale full --processes 16 --out out/blox-full",
     scales_too=[
@@ -102,7 +102,7 @@ _SHOCKWAVE_HELP = _help(
 )
 _HORUS_HELP = _help(
     HORUS,
-    "Horus' evaluation (TPDS'21, section 6)",
+    "Horus' evaluation (TPDS'21, sections 3 to 6)",
     "horus",
     "horus --scale medium --only table7,queues --out out/horus-medium",
 )
