@@ -129,6 +129,14 @@ def test_two_on_one_accelerator_slow_each_other_and_speed_up_when_the_partner_en
     assert made.ended_s("n") == 125.0
 
 
+def test_company_of_which_the_table_has_no_rate_is_an_error_that_names_both():
+    rates = shared_table()
+    rates.paired[rates.row_of["n", 1], rates.row_of["m", 1]] = 0.0
+    made = Harness(SchedulerConfig(round_s=0.0), table=rates, residents=2).cluster(Cluster.parse("1xfast:1")).policy(Together())
+    with pytest.raises(InvalidPlan, match="on fast beside 'a', and the throughput table has no 'n' beside 'm' there"):
+        made.submit(Job("a", 0.0, 300.0, "m"), Job("b", 0.0, 100.0, "n")).run()
+
+
 def test_the_partner_speeds_up_in_the_middle_of_a_round():
     made = together(Job("m", 0.0, 300.0, "m"), Job("n", 0.0, 100.0, "n"), round_s=1000.0).run()
     assert (made.ended_s("m"), made.ended_s("n")) == (100.0, 125.0)

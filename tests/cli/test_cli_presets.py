@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from command import fairlead
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
@@ -70,3 +71,11 @@ def test_what_does_not_go_together_is_told():
 def test_a_wrong_name_keeps_a_cluster_from_starting():
     assert refused("serve", "--cluster", "2xv100:2", "--preset", "lass").startswith("unknown preset 'lass'; near: 'las'")
     assert "unknown placement 'sprea'; near: 'spread'" in refused("up", "--preset", "las", "--placement", "sprea")
+
+
+def test_who_lives_on_predictions_and_has_none_says_so():
+    asked = ("--jobs", "4", "--cluster", "4xv100:4")
+    lacking = "nothing is predicted of any job, so nobody has company"
+    assert lacking in fairlead("simulate", "--preset", "horus", *asked).stderr
+    assert lacking in fairlead("compare", "--policies", "fifo", "--preset", "horus", *asked).stderr
+    assert lacking not in fairlead("simulate", "--preset", "horus", "--estimation", "predicted:profiles=h200", *asked).stderr

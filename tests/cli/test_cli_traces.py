@@ -160,3 +160,9 @@ def test_an_expert_schedule_is_generated(tmp_path):
         "--schedule", "1@0.25|4@0.75", cwd=tmp_path,
     )  # fmt: skip
     assert (tmp_path / "w.csv").read_text().count("16@0.25|64@0.75,16@0.25|64@0.75") == 5, "declared, and true"
+
+
+def test_jobs_of_mode_expert_without_a_schedule_are_refused_with_an_example(tmp_path):
+    refused = fairlead("trace", "generate", "-o", "w.csv", "--modes", "expert=1", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "field 'schedule' is 'none': expected one, such as '1@0.3|4@0.7'" in refused.stderr

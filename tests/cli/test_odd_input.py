@@ -131,7 +131,6 @@ def test_an_event_log_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.
     [
         (("simulate", "--policy", "las", "--jobs", "3"), "simulate.run_simulation"),
         (("compare", "--policies", "las", "--jobs", "3"), "compare.run_comparison"),
-        (("reproduce", "blox", "--only", "table3", "--out", "out"), "reproduce.run_reproduction"),
         (("trace", "stats", "jobs.csv"), "trace.TraceFile"),
     ],
 )
@@ -145,6 +144,29 @@ def test_an_interrupt_is_one_line(words, busy: str, tmp_path: Path, monkeypatch:
     with pytest.raises(SystemExit) as ended:
         run()
     assert (ended.value.code, capsys.readouterr().err) == (130, "fairlead: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "busy"),
+    [
+        (("reproduce", "horus", "--only", "table6", "--out", "out/mine"), "reproduce.run_reproduction"),
+        (("compare", "--sweep", "mine.yaml"), "sweep.run_sweep"),
+    ],
+)
+def test_an_interrupted_study_says_where_what_has_ended_is_kept(
+    words, busy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("schedulers: [las]\n")
+    monkeypatch.setattr(f"fairlead.cli.{busy}", interrupt)
+    monkeypatch.setattr("sys.argv", ["fairlead", *words])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    kept = "what has ended is kept in out/mine/cases; the same command goes on from there\n"
+    assert (ended.value.code, capsys.readouterr().err) == (130, kept + "fairlead: interrupted\n")
 
 
 def test_an_interrupted_synthesis_says_nothing_of_its_workers_and_leaves_no_half_a_log(tmp_path: Path):

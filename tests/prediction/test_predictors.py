@@ -203,7 +203,7 @@ def test_the_command_knows_what_measured_configurations_hold():
     assert turns["by"] == "utilization alone"
     assert "measured" not in turns, "these were measured through MPS"
     guessed = asked(one, "mnasnet1_0@224:8", "--sharing", "mps")
-    assert guessed["by"] == "multiprocessors and kernels, of 1 as the graph says"
+    assert guessed["by"] == "multiprocessors and kernels, those of one as its graph says"
     assert asked(one, "40", "--sharing", "mps")["by"] == "utilization alone"
     refused = CliRunner().invoke(app, ["predict", "pair", "resnet5@224:8", "40"])
     assert isinstance(refused.exception, InputError)

@@ -250,9 +250,7 @@ class World(Arrived):
         if self.where.shared:
             neighbours = self._slow_each_other(jobs, alone)
         if len(alone) and alone.item(alone.argmin()) <= 0:
-            bad = int(jobs[int(alone.argmin())])
-            where = self.cluster.type_names[int(self.type[bad])]
-            raise InvalidPlan(f"job {self.jobs[bad].name!r} was put on {where}, where it has no throughput")
+            raise InvalidPlan(self._why_at_rest(int(jobs[int(alone.argmin())])))
         rate = self._slowed_by_saving(jobs, alone) if self._saving else alone
         c["rate"][jobs] = rate
         ends = c["since"][jobs] + (c["steps"][jobs] - c["base"][jobs]) / rate
@@ -263,6 +261,16 @@ class World(Arrived):
         if self.natural:
             self.natures.foresee(jobs, c["base"][jobs], c["since"][jobs], rate, c["steps"][jobs])
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
+
+    def _why_at_rest(self, number: int) -> str:
+        job, row, type_ = self.jobs[number], self.row[number], self.type[number]
+        put = f"job {job.name!r} was put on {self.cluster.type_names[int(type_)]}"
+        _, mates = self.where.mates(np.array([number]), self.running)
+        for mate in mates.tolist() if self.table.alone[row, type_] > 0 else ():
+            if self.table.paired[row, self.row[mate], type_] <= 0:
+                other = self.jobs[mate]
+                return f"{put} beside {other.name!r}, and the throughput table has no {job.kind!r} beside {other.kind!r} there"
+        return f"{put}, where it has no throughput"
 
     def _by_nature(self, jobs: Ints, rate: Floats) -> None:
         """In place of what the table says, for those who have a nature."""

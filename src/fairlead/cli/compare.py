@@ -153,6 +153,7 @@ def compare(
         metrics,
         fill_workers,
     )
+    opt.tell_lacking_predictions(schedulers)
     read = None if trace is None else given.workload.trace(None, 0)
     if hosts is not None:
         check_hosts(hosts, known, () if read is None else read.jobs, table)

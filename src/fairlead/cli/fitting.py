@@ -25,7 +25,7 @@ def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], n
         if widths[index] <= room:
             room -= widths[index]
             kept.append(index)
-    table = Table(title=escape(title), box=box.SIMPLE)
+    table = Table(title=escape(title), box=box.SIMPLE, title_justify="left", caption_justify="left")
     for index in kept:
         table.add_column(escape(headings[index]), justify="right" if index else "left", no_wrap=True)
     for row in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -197,6 +197,14 @@ def tell_strange_types(cluster: Cluster, trace: Trace) -> None:
                 f"no accelerators of type {kind.name!r} are known, near: {', '.join(map(repr, near))};"
                 " jobs that carry durations take as long there as anywhere"
             )
+
+
+def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig]) -> None:
+    """The presets that live on predictions come without any, and run as if nobody could share."""
+    for scheduler in schedulers:
+        given = scheduler.estimation.parameters
+        if scheduler.estimation.name == "predicted" and not given.get("uses") and not given.get("profiles"):
+            note(f"{scheduler.label}: nothing is predicted of any job, so nobody has company; docs/sharing.md says how")
 
 
 def costs_of(launch: float, restart: float, checkpoint: float, every: float | None, file: Path | None) -> Costs:

@@ -74,6 +74,16 @@ def print_lines(named: Sequence[tuple[str, str]], title: str) -> None:
         out.print(line, highlight=False, soft_wrap=True)
 
 
+@contextmanager
+def kept_in(folder: object) -> Iterator[None]:
+    """Whoever interrupts a long study is told that what has ended is not lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"what has ended is kept in {folder}; the same command goes on from there")
+        raise
+
+
 def note(text: str) -> None:
     """A remark for people; never on standard output, which may be JSON."""
     err.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)

@@ -29,7 +29,14 @@ from fairlead.profiling.spanning import Span
 
 predict_app = typer.Typer(help="Predict what trainings do to an accelerator.", no_args_is_help=True)
 
-SCORES = ("piecewise", "finer", "of_sum", "linear", "constant")
+SCORES = {
+    "finer": "finer",
+    "piecewise": "own and other",
+    "of_sum": "sum",
+    "linear": "line in the sum",
+    "constant": "constant",
+}
+"""Ways of predicting slowdown, as docs/prediction.md calls them."""
 AT_ONCE = (Sharing.MPS.value,)  # where kernels of several jobs run side by side
 SetOption = Annotated[str, typer.Option("--set", help="Which measured set to learn from.")]
 
@@ -182,10 +189,10 @@ def _print(told: dict[str, Any]) -> None:
     for name, errors in told.get("multiprocessors", {}).items():
         line = f"multiprocessors, {name}: RMSLE {errors['by_family']:.3f} by family, {errors['at_random']:.3f} at random"
         out.print(line, highlight=False)
-    out.print(f"{'slowdown, R²':<48}" + "".join(f"{name.replace('_', ' '):>10}" for name in SCORES), highlight=False)
+    out.print(f"{'slowdown, R²':<48}" + "".join(f"{name:>17}" for name in SCORES.values()), highlight=False)
     for mode, errors in told["slowdown"].items():
         for name, scores in errors.items():
-            numbers = "".join(f"{scores[each]:10.3f}" if each in scores else f"{'-':>10}" for each in SCORES)
+            numbers = "".join(f"{scores[each]:17.3f}" if each in scores else f"{'–':>17}" for each in SCORES)
             out.print(f"{mode + ', ' + name:<48}{numbers}", highlight=False)
     for name, twice in told.get("ceiling", {}).items():
         line = f"{name}: {twice['pairs_twice']} pairs measured twice leave an R² of {twice['r_squared']:.2f} to be reached"

@@ -73,9 +73,11 @@ def pair(
     if json:
         print_json(told)
         return
+    width = max(len(one.configuration) for one in asked)
     for at, (one, factor, spread) in enumerate(zip(asked, told["slowdowns"], told["spread"])):
         seen = f"; it was measured to take {told['measured'][at]:.2f}" if "measured" in told else ""
-        line = f"{one.utilization:5.1f} %  takes {factor:.2f} ± {spread:.2f} times as long as alone{seen}"
+        name = f"{one.configuration:<{width}}  " if width else ""
+        line = f"{name}{one.utilization:5.1f} %  takes {factor:.2f} ± {spread:.2f} times as long as alone{seen}"
         out.print(line, highlight=False)
     note(f"by {told['by']}")
 
@@ -110,8 +112,8 @@ def _held(asked: list[_Asked], given: list[float] | None, kernel_us: list[float]
 def _by(have: list[Hold], finer: bool) -> str:
     if not finer:
         return "utilization alone"
-    guessed = sum(not one.counted for one in have)
-    return "multiprocessors and kernels" + (f", of {guessed} as the graph says" if guessed else "")
+    guessed = ("", ", those of one as its graph says", ", both as their graphs say")[sum(not one.counted for one in have)]
+    return f"multiprocessors and kernels{guessed}"
 
 
 def _measured(asked: list[_Asked], sharing: str) -> dict[str, list[float]]:

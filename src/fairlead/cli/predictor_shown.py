@@ -15,6 +15,8 @@ _MEMORY = {
     "margin": "of all that, what an allocator takes",
     "overhead_mb": "MB that a framework holds before any tensor",
 }
+_SHARES = "own, others: utilization alone, from 0 to 1"
+_FINER = "; finer: of others the multiprocessors that they hold; grain: log₁₀ of how many times longer their kernels are"
 
 
 def show_predictor(predictor: Predictor, important: Mapping[str, float]) -> None:
@@ -29,7 +31,8 @@ def show_predictor(predictor: Predictor, important: Mapping[str, float]) -> None
     _print("memory", ("term", "times", ""), memory)
     formulas = {**predictor.slowdown, **{f"{mode}, finer": one for mode, one in predictor.at_once.items()}}
     rows = [row for name, one in formulas.items() for row in formula_rows(name, one)]
-    _print("slowdown beside others, by shares of the accelerator", ("sharing", "term", "up to 100 %", "above"), rows)
+    legend = _SHARES + (_FINER if predictor.at_once else "")
+    _print("slowdown beside others, by shares of the accelerator", ("sharing", "term", "up to 100 %", "above"), rows, legend)
 
 
 def formula_rows(name: str, one: Slowdown) -> list[tuple[str, str, str, str]]:
@@ -45,10 +48,9 @@ def formula_rows(name: str, one: Slowdown) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _print(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
     if rows:
-        table = fitted(title, headings, rows, len(headings))
-        table.title_justify = "left"
+        table = fitted(title, headings, rows, len(headings), caption)
         for column in table.columns:
             column.justify = "right" if column.header in ("importance", "times", "up to 100 %", "above") else "left"
         out.print(table)

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import note, out, print_json, progress
+from fairlead.cli.output import kept_in, note, out, print_json, progress
 from fairlead.core.errors import InputError
 from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
@@ -85,7 +85,7 @@ _GAVEL_HELP = _help(
 )
 _BLOX_HELP = _help(
     BLOX,
-    "Blox' evaluation (EuroSys'24, sections 4 and 5)",
+    "Blox' evaluation (EuroSys'24, sections 4 and 5, appendix A)",
     "blox",
     "blox --scale full --processes 16 --out out/blox-full",
     scales_too=[
@@ -102,7 +102,7 @@ _SHOCKWAVE_HELP = _help(
 )
 _HORUS_HELP = _help(
     HORUS,
-    "Horus' evaluation (TPDS'21, section 6)",
+    "Horus' evaluation (TPDS'21, sections 3 to 6)",
     "horus",
     "horus --scale medium --only table7,queues --out out/horus-medium",
 )
@@ -201,7 +201,7 @@ def _asked(paper: Paper[S], scale: str, only: str | None, folder: Path, world: C
 
 def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
     opt.distinct([], [], [given.folder])
-    with progress(len(given.cases()), "running", quiet=json) as bar:
+    with kept_in(given.folder / "cases"), progress(len(given.cases()), "running", quiet=json) as bar:
         outcome = run_reproduction(given, processes=processes, on_done=lambda _: bar.advance(), tell=bar.say)
     if json:
         rows = [

@@ -104,7 +104,7 @@ def wanted_of(metric: str) -> Wanted:
 
 def outlook_table(advice: Advice) -> Table:
     """What was seen of every candidate; the chosen one is marked."""
-    table = Table(box=box.SIMPLE, title=f"from second {advice.time:,.0f} on")
+    table = Table(box=box.SIMPLE, title=f"from second {advice.time:,.0f} on", title_justify="left")
     for name, side in (("scheduler", "left"), ("jobs end after", "right"), ("begin after", "right"), ("", "left")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     for label, outlook in advice.outlooks:

@@ -94,7 +94,9 @@ class Generator:
         _check_shares("modes", self.modes)
         wanted = "multiples of the batch size, each above 0, and shares of the steps, for mode expert alone"
         good = all(0 < multiple < math.inf and 0 < share < math.inf for multiple, share in self.schedule)
-        _check(good and bool(self.schedule) == (self.modes.get(EXPERT, 0) > 0), "schedule", self.schedule, wanted)
+        needed = self.modes.get(EXPERT, 0) > 0
+        _check(bool(self.schedule) or not needed, "schedule", "none", "one, such as '1@0.3|4@0.7', where modes have expert")
+        _check(good and (needed or not self.schedule), "schedule", self.schedule, wanted)
         chosen = self._chosen_kinds()
         for size, share in self._gang_shares().items():
             some = share == 0 or bool(self._kinds_at(size, chosen))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import as_completed
 
+from fairlead.core.errors import InputError
 from fairlead.study.crew import Crew
 from fairlead.study.reproduce.case import Answer, Answers, Case, CaseInRealTime, Tell, key_of, silent
 from fairlead.study.reproduce.store import Store
@@ -67,5 +68,11 @@ def _run(case: Case, world: World, tell: Tell = silent) -> Answer | str:
     """The answer, or in one line why there is none: a policy may raise anything, and other studies go on."""
     try:
         return case.run_alone(world, tell) if isinstance(case, CaseInRealTime) else case.run(world)
+    except InputError as problem:
+        return _in_one_line(str(problem))
     except Exception as problem:
-        return f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:300]
+        return _in_one_line(f"{type(problem).__name__}: {problem}")
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())[:300]

@@ -31,12 +31,13 @@ def read(scale: Scale, answers: Answers) -> Findings:
     for workload in SHARES:
         of = partial(each, scale, answers, workload)
         for arm in (HORUS, KEPT, KEPT_SOONEST, KEPT_PLAIN):
-            wants = Wants.NOTHING if arm is HORUS else Wants.MOST
+            free = arm is HORUS  # it has no SLO to keep, so nothing is asked of it
+            at_most, wants = (None, Wants.NOTHING) if free else (ROUNDS, Wants.MOST)
             longest = partial(_longest, scale, answers, workload, arm)
-            rows.append(row(f"longest stretch beyond it, {arm.label}: {workload}", ROUNDS, longest, "rounds", wants))
+            rows.append(row(f"longest stretch beyond it, {arm.label}: {workload}", at_most, longest, "rounds", wants))
             shared = partial(of, arm, lambda answer: 100 * float(answer["shared"]))
-            wants = Wants.NOTHING if arm is HORUS else Wants.LEAST
-            rows.append(row(f"accelerator time in company, {arm.label}: {workload}", SHARED, shared, "%", wants))
+            at_least, wants = (None, Wants.NOTHING) if free else (SHARED, Wants.LEAST)
+            rows.append(row(f"accelerator time in company, {arm.label}: {workload}", at_least, shared, "%", wants))
             beyond = partial(of, arm, lambda answer: 100 * float(answer["beyond"]))
             rows.append(row(f"job time beyond it, {arm.label}: {workload}", None, beyond, "%", Wants.NOTHING))
             gain = partial(over, scale, answers, workload, FIFO, arm, makespan_s)
