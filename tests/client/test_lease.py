@@ -186,36 +186,31 @@ def test_a_batch_size_that_has_grown_outlives_a_preemption(agent: Agent, tmp_pat
     assert [sample for first, last in spans for sample in range(first, last + 1)] == list(range(3000))
 
 
-def test_sizes_that_are_another_at_every_step_have_a_rate_together(agent: Agent, tmp_path: Path) -> None:
+SIZES_AT_STEPS = {
+    "another at every step: a rate together": (
+        "[16, 256][step % 2] if step < 150 else 64",
+        ((50, 1), (120, 101), (170, 101)),
+    ),
+    "one that comes early: a rate of its own": (
+        "16 if step < 5 else 64 if step < 40 else 128 if step < 43 else 256",
+        ((4, 1), (7, 5), (42, 40), (60, 43)),
+    ),
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES_AT_STEPS)
+def test_a_rate_begins_with_its_batch_size(agent: Agent, tmp_path: Path, sizes: str) -> None:
+    size, looks = SIZES_AT_STEPS[sizes]
     script = tmp_path / "script.py"
     script.write_text(
         "import sys, fairlead\n"
         "lease = fairlead.lease(range(1000), save=lambda folder: None)\n"
         "for step in lease:\n"
-        "    lease.batch_size = [16, 256][step % 2] if step < 150 else 64\n"
+        f"    lease.batch_size = {size}\n"
         "    sys.stdin.read(1)\n"
     )
     job = agent.launch(script)
-    for steps, began in ((50, 1), (120, 101), (170, 101)):
-        job.pace(steps - job.page[Field.STEPS])
-        job.reaches(steps)
-        assert job.page[Field.BEGAN_AT] == began
-    job.revoke()
-    job.pace(1)
-    assert job.ends() == 0
-
-
-def test_a_size_that_comes_early_has_a_rate_of_its_own(agent: Agent, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, fairlead\n"
-        "lease = fairlead.lease(range(1000), save=lambda folder: None)\n"
-        "for step in lease:\n"
-        "    lease.batch_size = 16 if step < 5 else 64 if step < 40 else 128 if step < 43 else 256\n"
-        "    sys.stdin.read(1)\n"
-    )
-    job = agent.launch(script)
-    for steps, began in ((4, 1), (7, 5), (42, 40), (60, 43)):
+    for steps, began in looks:
         job.pace(steps - job.page[Field.STEPS])
         job.reaches(steps)
         until(lambda began=began: job.page[Field.BEGAN_AT] == began)
