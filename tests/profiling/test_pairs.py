@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 from collections import Counter
@@ -15,7 +16,8 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.profiling.pairs import AHEAD, Look, pace
+from fairlead.profiling.host import Host, parts
+from fairlead.profiling.pairs import AHEAD, Look, Seen, pace
 from fairlead.profiling.results import measured
 from fairlead.profiling.sharing import Sharing, shared
 from fairlead.profiling.spanning import MANY, Span, meetings, noisiest, programme, shares, spanning
@@ -140,18 +142,84 @@ class Clockwork:
 @pytest.mark.parametrize("seconds", [0.0005, 0.013, 0.11, 0.31])
 def test_a_pace_is_told_though_windows_hold_no_whole_number_of_steps(seconds: float):
     training = Clockwork(lambda now: seconds)
-    rate, spread = pace(training, 0.05, Look(0.2, 0.8, 0.05), training.clock)
+    rate, spread, quiet = pace(training, 0.05, Look(0.2, 0.8, 0.05), clock=training.clock)
     assert rate == pytest.approx(1 / seconds, rel=0.02)
     assert spread < 0.03
+    assert quiet == pytest.approx(1.0, abs=0.001)
     assert training.now > 0.05 + 0.2 + 0.8 + 0.05
 
 
 def test_a_pace_that_changes_is_told_by_its_spread():
     training = Clockwork(lambda now: 0.01 if now < 0.65 else 0.02)
-    rate, spread = pace(training, 0.05, Look(0.2, 0.8, 0.05), training.clock)
+    rate, spread, _ = pace(training, 0.05, Look(0.2, 0.8, 0.05), clock=training.clock)
     assert rate == pytest.approx(75, rel=0.03)
     assert spread == pytest.approx(50 / 75, rel=0.1)
     assert AHEAD < 10
+
+
+class Neighbours:
+    """A host whose core is slow from one moment to another, for the training on it too. There may be a better one to go to."""
+
+    def __init__(self, slow: tuple[float, float], other: bool = False) -> None:
+        self.slow, self.other, self.moves = slow, other, 0
+        self.training = Clockwork(lambda now: 0.01 if self.fast(now) else 0.02)
+
+    def fast(self, now: float) -> bool:
+        return (self.other and self.moves > 0) or not self.slow[0] < now < self.slow[1]
+
+    def quiet(self) -> bool:
+        return self.fast(self.training.now)
+
+    def settle(self) -> bool:
+        self.moves += 1
+        return self.quiet()
+
+    def seen(self) -> Seen:
+        return pace(self.training, 0.05, Look(0.2, 0.8, 0.05), self, self.training.clock)  # type: ignore[arg-type]
+
+
+def test_moments_of_a_slow_host_do_not_count_unless_there_is_little_else():
+    rate, spread, quiet = Neighbours((0.4, 0.8)).seen()
+    assert rate == pytest.approx(100, rel=0.03)
+    assert spread < 0.05
+    assert 0.4 < quiet < 0.5
+    rate, _, quiet = Neighbours((0.4, 1.1)).seen()
+    assert rate == pytest.approx((0.15 * 100 + 0.65 * 50) / 0.8, rel=0.05)
+    assert quiet < 0.2
+
+
+def test_a_core_that_got_slow_is_left_for_another():
+    neighbours = Neighbours((0.4, 1.1), other=True)
+    rate, _, quiet = neighbours.seen()
+    assert rate == pytest.approx(100, rel=0.05), "the steps that were under way when it moved are late"
+    assert quiet > 0.85
+    assert neighbours.moves == 1
+
+
+def test_a_host_is_quiet_where_it_is_as_fast_as_it_was_ever_seen():
+    took = iter([2.0, 1.0, 1.3, 1.4, 1.0])
+    host = Host(looped=lambda: next(took))
+    assert [host.quiet() for _ in range(5)] == [True, True, True, False, True]
+    assert Host(looped=lambda: 1.0).settle(), "without cores to choose from, it stays where it is"
+
+
+def test_a_process_goes_to_the_core_that_is_fastest_now():
+    cores = sorted(os.sched_getaffinity(0))
+    took = iter([*range(len(cores), 0, -1)])
+    try:
+        Host(cores, lambda: float(next(took))).settle()
+        assert os.sched_getaffinity(0) == {cores[-1]}
+    finally:
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(thread), cores)
+
+
+def test_cores_are_dealt_out_and_nobody_has_less_than_two(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6, 7, 8})
+    assert parts(2) == [(4, 5), (6, 7)]
+    assert parts(3) == [(), (), ()]
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert parts(2) == [(), ()]
 
 
 def test_time_slicing_needs_nothing_and_mps_says_what_it_lacks(monkeypatch):

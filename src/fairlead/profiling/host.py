@@ -1,0 +1,63 @@
+"""How fast the host is just now. Where others share its cores, one is at times half as fast as at others, for a second or so,
+and trainings that wait for their host are slower then. That says nothing about the accelerator, so it is looked for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+TURNS = 1000  # of a loop that is timed: 25 microseconds or so
+SLOWER = 1.35  # times the least that was ever seen: disturbed
+
+
+def looped() -> float:
+    """Seconds that a short loop takes; the lesser of two, as an interrupt is no disturbance."""
+    took = []
+    for _ in range(2):
+        began = time.perf_counter()
+        for _turn in range(TURNS):
+            pass
+        took.append(time.perf_counter() - began)
+    return min(took)
+
+
+class Host:
+    """As one process sees it, with the `cores` that it may take: `quiet` tells whether it is as fast as it can be, and `settle`
+    goes to the core that is fastest now."""
+
+    def __init__(self, cores: Sequence[int] = (), looped: Callable[[], float] = looped) -> None:
+        self.cores, self._looped, self._least = tuple(cores), looped, float("inf")
+
+    def quiet(self) -> bool:
+        return self._fast(self._looped())
+
+    def settle(self) -> bool:
+        """All threads of this process on one core, as those of a training take turns anyway; whether it is quiet there."""
+        if not self.cores:
+            return self.quiet()
+        took: dict[int, float] = {}
+        for core in self.cores:
+            os.sched_setaffinity(0, {core})
+            took[core] = self._looped()
+        best = min(took, key=took.__getitem__)
+        for thread in os.listdir("/proc/self/task"):
+            try:
+                os.sched_setaffinity(int(thread), {best})
+            except OSError:  # it has ended meanwhile
+                continue
+        return self._fast(took[best])
+
+    def _fast(self, took: float) -> bool:
+        self._least = min(self._least, took)
+        return took < SLOWER * self._least
+
+
+def parts(many: int) -> list[tuple[int, ...]]:
+    """The cores that this process may take, dealt out to so many others; nobody has any where a system cannot bind, or where
+    there are fewer than two for each."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [()] * many
+    mine = sorted(os.sched_getaffinity(0))
+    each = len(mine) // many
+    return [tuple(mine[number * each : (number + 1) * each]) if each > 1 else () for number in range(many)]
