@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 TURNS = 1000  # of a loop that is timed: 25 microseconds or so
 SLOWER = 1.35  # times the least that was ever seen: disturbed
+CORES = 2  # for one process: a training's threads take turns, but its device's driver wants a moment now and then
 
 
 def looped() -> float:
@@ -24,7 +25,7 @@ def looped() -> float:
 
 class Host:
     """As one process sees it, with the `cores` that it may take: `quiet` tells whether it is as fast as it can be, and `settle`
-    goes to the core that is fastest now."""
+    goes to those that are fastest now."""
 
     def __init__(self, cores: Sequence[int] = (), looped: Callable[[], float] = looped) -> None:
         self.cores, self._looped, self._least = tuple(cores), looped, float("inf")
@@ -33,20 +34,20 @@ class Host:
         return self._fast(self._looped())
 
     def settle(self) -> bool:
-        """All threads of this process on one core, as those of a training take turns anyway; whether it is quiet there."""
+        """All threads of this process on a few cores; whether it is quiet there."""
         if not self.cores:
             return self.quiet()
         took: dict[int, float] = {}
         for core in self.cores:
             os.sched_setaffinity(0, {core})
             took[core] = self._looped()
-        best = min(took, key=took.__getitem__)
+        best = sorted(took, key=took.__getitem__)[:CORES]
         for thread in os.listdir("/proc/self/task"):
             try:
-                os.sched_setaffinity(int(thread), {best})
+                os.sched_setaffinity(int(thread), best)
             except OSError:  # it has ended meanwhile
                 continue
-        return self._fast(took[best])
+        return all(self._fast(took[core]) for core in best)
 
     def _fast(self, took: float) -> bool:
         self._least = min(self._least, took)
@@ -55,9 +56,9 @@ class Host:
 
 def parts(many: int) -> list[tuple[int, ...]]:
     """The cores that this process may take, dealt out to so many others; nobody has any where a system cannot bind, or where
-    there are fewer than two for each."""
+    there are not more for each than it stays on."""
     if not hasattr(os, "sched_getaffinity"):
         return [()] * many
     mine = sorted(os.sched_getaffinity(0))
     each = len(mine) // many
-    return [tuple(mine[number * each : (number + 1) * each]) if each > 1 else () for number in range(many)]
+    return [tuple(mine[number * each : (number + 1) * each]) if each > CORES else () for number in range(many)]

@@ -1,6 +1,6 @@
 """Two trainings at once on one accelerator, in two processes that hold all models of a list, so that a pair costs a second or
 two and not the start of two processes. Neither process knows of the other: both are told a moment at which to begin. Each keeps
-to a core, leaves it for another when it is slowed by others, and the time until it has noticed does not count."""
+to two cores, leaves them for others when they are slowed, and the time until it has noticed does not count."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Look:
     warm_s: float = 0.2
     window_s: float = 0.8
     after_s: float = 0.05
-    soon_s: float = 0.03  # until both have heard when to begin, and have found a core
+    soon_s: float = 0.03  # until both have heard when to begin, and have found cores
     glance_s: float = 0.04  # from one look at the host to the next
     quiet: float = 0.25
     steady: float = 0.1
