@@ -38,6 +38,7 @@ COMMANDS = {
     "queue": "fairlead.cli.people:queue",
     "info": "fairlead.cli.people:info",
     "why": "fairlead.cli.people:why",
+    "when": "fairlead.cli.when:when",
     "logs": "fairlead.cli.logs:logs",
     "cancel": "fairlead.cli.people:cancel",
     "nodes": "fairlead.cli.people:nodes",

@@ -128,3 +128,38 @@ def _status(plane: ControlPlane, scheduler: dict, instead_of: dict) -> int:
     except RefusedRequest as answer:
         return answer.status
     return 200
+
+
+def test_when_a_job_will_run_is_looked_ahead_from_the_state(busy):
+    cluster, plane = busy
+    plane.submit([{"name": "open", "run": "sleep 99", "kind": "slow"}])
+    events = len(list(cluster.journal))
+    done = CliRunner().invoke(app, ["when", "--json"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    told = json.loads(done.stdout)
+    assert told["without_known_steps"] == 1
+    jobs = {one["name"]: one for one in told["jobs"]}
+    assert jobs["long"]["ends_s"][1] == pytest.approx(3600, abs=60), "nobody has measured it: an hour's run"
+    for short in ("short-0", "short-1", "short-2"):
+        assert not jobs[short]["runs"]
+        assert jobs[short]["starts_s"][0] == pytest.approx(jobs["long"]["ends_s"][0], abs=1)
+        assert jobs[short]["if_nobody_comes"]["starts_s"] <= jobs[short]["starts_s"][2]
+    assert not any(isinstance(event, SchedulerSwitched) for event in list(cluster.journal)[events:]), "nothing is touched"
+
+
+def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
+    _, plane = busy
+    done = CliRunner().invoke(app, ["when", "short-1"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    said = " ".join(done.stdout.split())
+    assert said.startswith("short-1 should start in")
+    assert said.endswith("whoever comes"), "who came first goes first"
+    table = CliRunner().invoke(app, ["when", "--looks", "0"]).stdout
+    assert [line.split()[0] for line in table.splitlines() if "long" in line or "short" in line][1:] == [
+        "short-0",
+        "short-1",
+        "short-2",
+    ]
+    number = plane.cancel("short-2")["number"]
+    gone = CliRunner().invoke(app, ["when", str(number)])
+    assert "short-2 is cancelled" in gone.stdout

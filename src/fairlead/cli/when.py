@@ -1,0 +1,150 @@
+"""`fairlead when`: when a job will run, looked ahead from a running cluster's state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli import options as opt
+from fairlead.cli.job_table import legible
+from fairlead.cli.output import note, out, print_json, progress
+from fairlead.cli.people import control_plane
+from fairlead.core.errors import FairleadError
+from fairlead.report.columns import duration
+from fairlead.runtime.tasks import UNKNOWN_STEPS
+from fairlead.study.inputs import read_table
+from fairlead.study.synthesizer.live import rates_of, state_of, with_ends
+from fairlead.study.when import WITHIN_S, Expected, Turn, expected
+
+MOST_SHOWN = 50
+"""Jobs in a table; the rest is counted."""
+
+
+def when(
+    name: Annotated[
+        str | None, typer.Argument(help="A job's number, or its name: the youngest of that name. [default: all]")
+    ] = None,
+    looks: Annotated[
+        int,
+        typer.Option("--looks", help="Looks in which others come as they did lately; 0: as if nobody came.", min=0, max=100),
+    ] = 5,
+    window: Annotated[float, typer.Option("--window", help="Hours that 'lately' is.", min=0.01)] = 6.0,
+    throughputs: opt.ThroughputsOption = None,
+    launch_cost: opt.LaunchCostOption = 0.0,
+    restart_cost: opt.RestartCostOption = 0.0,
+    checkpoint_cost: opt.CheckpointCostOption = 0.0,
+    checkpoint_every: opt.CheckpointEveryOption = None,
+    costs: opt.CostsOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """When a job will run, and when it will have ended. The cluster's state is simulated on under the scheduler that decides.
+
+    It is looked ahead once as if nobody else came, and a few times with jobs that come as they did lately; how far those differ
+    is how sure it is. The cluster is not touched. It needs an admin's token, as it sees everybody's jobs.
+
+    Rates are what the cluster has measured, or --throughputs. A kind that nobody has measured yet is taken to run for an hour,
+    and a job that did not say how many steps it will do (submit --steps) to go on for another.
+
+    Examples:
+
+      fairlead when train-7
+
+      fairlead when --looks 20 --window 24
+    """
+    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
+    known = read_table(throughputs)
+    plane = control_plane()
+    wanted = None if name is None else plane.job(name)
+    state = state_of(plane)
+    table = known.for_types(state.cluster.type_names) if known is not None else rates_of(plane.rates(), state)
+    endless = sum(state.job_of[n].steps == UNKNOWN_STEPS for n in [*state.live.tolist(), *state.queue.tolist()])
+    with progress(1 + looks, "looking ahead", quiet=json) as bar:
+        state = with_ends(state, table)
+        try:
+            found = expected(state, table, looks=looks, window_s=3600 * window, costs=spent, on_look=bar.advance)
+        except Exception as problem:  # whatever a part does wrong, or jobs that would never end
+            raise FairleadError(f"nobody can look ahead from here: {type(problem).__name__}: {problem}") from problem
+    if wanted is not None:
+        found = tuple(one for one in found if one.number == wanted["number"])
+    if json:
+        print_json({"jobs": [_data(one) for one in found], "without_known_steps": endless})
+        return
+    if wanted is not None and not found:
+        out.print(f"{legible(wanted['name'])} is {wanted['phase']}", highlight=False, markup=False)
+        return
+    if not found:
+        out.print("no jobs")
+        return
+    if wanted is not None:
+        out.print(_sentence(found[0], window), highlight=False, markup=False, soft_wrap=True)
+    else:
+        out.print(_table(found))
+        if len(found) > MOST_SHOWN:
+            note(f"{len(found) - MOST_SHOWN:,} more are not shown; --json has all, or name one")
+    if endless:
+        note(f"{endless} of the jobs did not say how many steps they will do, and are taken to go on for an hour")
+
+
+def _sentence(one: Expected, window: float) -> str:
+    told = f"{legible(one.job.name)} " + ("runs" if one.runs else f"should start in {_span(one, _start)}")
+    told += f" and should have ended in {_span(one, _end)}"
+    if not one.with_others:
+        return told
+    of = _end if one.runs else _start
+    if set(map(of, one.with_others)) == {of(one.by_itself)}:
+        return f"{told}, whoever comes"
+    return (
+        f"{told}, if others come as in the last {duration(3600 * window)}; "
+        f"if nobody does, it {'ends' if one.runs else 'starts'} in {_long(of(one.by_itself))}"
+    )
+
+
+def _table(found: Iterable[Expected]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
+    table.add_column("name", overflow="fold")
+    for heading in ("starts in", "from", "to", "ends in", "from", "to"):
+        table.add_column(heading, no_wrap=True, justify="right")
+    for one in sorted(found, key=lambda one: (one.range(_start)[1], one.number))[:MOST_SHOWN]:
+        cells: list[str] = []
+        for of in (_start, _end):
+            least, middle, most = one.range(of)
+            between = ["", ""] if least == most else [_long(least), _long(most)]
+            cells += ["runs", "", ""] if of is _start and one.runs else [_long(middle), *between]
+        table.add_row(Text(legible(one.job.name)), *cells)
+    return table
+
+
+def _span(one: Expected, of: Any) -> str:
+    least, middle, most = one.range(of)
+    return _long(middle) if least == most else f"{_long(middle)} ({_long(least)} to {_long(most)})"
+
+
+def _start(turn: Turn) -> float:
+    return turn.starts_s
+
+
+def _end(turn: Turn) -> float:
+    return turn.ends_s
+
+
+def _long(seconds: float) -> str:
+    return f"over {duration(WITHIN_S)}" if seconds == math.inf else duration(seconds)
+
+
+def _data(one: Expected) -> dict[str, Any]:
+    def seconds(turn: Turn) -> dict[str, float | None]:
+        return {"starts_s": _finite(turn.starts_s), "ends_s": _finite(turn.ends_s)}
+
+    spans = {what: [_finite(each) for each in one.range(of)] for what, of in (("starts_s", _start), ("ends_s", _end))}
+    by_itself = seconds(one.by_itself)
+    return {"number": one.number, "name": one.job.name, "runs": one.runs, **spans, "if_nobody_comes": by_itself}
+
+
+def _finite(seconds: float) -> float | None:
+    return None if seconds == math.inf else seconds

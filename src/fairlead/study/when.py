@@ -1,0 +1,109 @@
+"""When who waits will run: the state of a moment, simulated on under the scheduler that decides. Once as if nobody else came,
+and a few times with jobs that come as they did lately, each time others of them: how far those differ is how sure it is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fairlead.backends.costs import Costs
+from fairlead.backends.simulated import Simulated
+from fairlead.config.wall_time import scheduler_of
+from fairlead.core.job import Job, Phase
+from fairlead.core.plan import RoundPlan
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.registry import Registry
+from fairlead.study.synthesizer.forecast import Forecast
+from fairlead.study.synthesizer.outlook import Moment
+from fairlead.workloads.profiles import ThroughputTable
+
+WITHIN_S = 30 * 86400.0
+"""So far is looked ahead; who has not begun by then may never."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What was seen of a job in one look: seconds from now until it runs, 0 where it does, and until it has ended. Infinity:
+    not within the look."""
+
+    starts_s: float
+    ends_s: float
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A job that has not ended: its turn if nobody else comes, and its turns in looks in which others do."""
+
+    number: int
+    job: Job
+    runs: bool
+    by_itself: Turn
+    with_others: tuple[Turn, ...]
+
+    def range(self, of: Callable[[Turn], float]) -> tuple[float, float, float]:
+        """The least, the middle and the most of all looks with others; of the one without where there is no such look."""
+        seen = sorted(map(of, self.with_others)) or [of(self.by_itself)]
+        return seen[0], statistics.median_high(seen), seen[-1]
+
+
+def expected(
+    state: State,
+    table: ThroughputTable,
+    *,
+    looks: int = 5,
+    window_s: float = 6 * 3600.0,
+    costs: Costs | None = None,
+    within_s: float = WITHIN_S,
+    on_look: Callable[[], None] = lambda: None,
+) -> tuple[Expected, ...]:
+    """Of everybody who is there, in order of their numbers. Every job must end at a rate that `table` knows."""
+    view = state.snapshot().detached()
+    alone = Moment(view, scheduler_of(state.scheduler), state.memo, costs=costs or Costs())
+    past = [state.job_of[number] for number in sorted(state.job_of, reverse=True)]
+    comings = [Forecast("recent", window_s, seed).coming(view.time, past) for seed in range(looks)] if past else []
+    numbers = sorted([*view.jobs.number.tolist(), *view.queued.number.tolist()])
+    seen = []
+    for arrivals in [(), *comings]:
+        seen.append(turns(replace(alone, arrivals=arrivals), table, numbers, within_s))
+        on_look()
+    running = {*view.jobs.number[view.jobs.running].tolist()}
+    return tuple(
+        Expected(number, view.job_of[number], number in running, seen[0][place], tuple(look[place] for look in seen[1:]))
+        for place, number in enumerate(numbers)
+    )
+
+
+def turns(
+    moment: Moment,
+    table: ThroughputTable,
+    numbers: Sequence[int],
+    within_s: float = WITHIN_S,
+    registry: Registry | None = None,
+) -> list[Turn]:
+    """Of jobs that are there, by number, in one look from the moment on. It ends when they have."""
+    view = moment.view
+    state = State.from_snapshot(view, moment.memo)
+    backend = Simulated.from_snapshot(view, table, moment.arrivals, costs=moment.costs)
+    began = dict.fromkeys(view.jobs.number[view.jobs.running].tolist(), view.time)
+
+    def note(plan: RoundPlan) -> None:
+        for number in plan.launches.jobs.tolist():
+            began.setdefault(number, plan.time)
+
+    asked = np.array(numbers, dtype=np.int64)
+
+    def over(now: State) -> bool:
+        return bool((now.store.arrays["phase"][asked] > int(Phase.RUNNING)).all())
+
+    loop = Loop(state, backend, moment.running.build(table, registry or Registry.installed()), on_decision=note)
+    loop.run(until=view.time + within_s, stop=over)
+    ended = state.store.arrays["ended_s"][asked] - view.time
+    return [
+        Turn(began.get(number, math.inf) - view.time, math.inf if math.isnan(end) else end)
+        for number, end in zip(numbers, ended.tolist())
+    ]

@@ -1,0 +1,105 @@
+"""When who waits will run: what is foreseen where nobody else comes is what happens, and how sure it is where others do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from crowds import crowd
+
+from fairlead.backends.costs import Costs
+from fairlead.backends.simulated import Simulated
+from fairlead.config import Part, SchedulerConfig
+from fairlead.core.events import NodeDrained, Opened
+from fairlead.core.job import Job
+from fairlead.core.plan import RoundPlan
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.study.synthesizer.outlook import Moment
+from fairlead.study.when import Expected, Turn, expected, turns
+from fairlead.testing import cluster, random_jobs, random_table
+from fairlead.workloads.profiles import ThroughputTable
+
+TIMED = ThroughputTable.timed(("v100",))
+
+
+def begun(
+    jobs: list[Job], scheduler: SchedulerConfig, table: ThroughputTable, machine: str, costs: Costs | None = None
+) -> Loop:
+    on = cluster(machine)
+    loop = Loop(State(on), Simulated(on, table, jobs, costs=costs), scheduler.build(table))
+    loop.record(Opened(0.0, on, scheduler.to_data()))
+    return loop
+
+
+@pytest.mark.parametrize("policy", ["fifo", "srtf", "las", "max-min-fairness", "tiresias"])
+@pytest.mark.parametrize("costs", [Costs(), Costs(20.0, 90.0, 60.0, 1500.0)], ids=["free", "costly"])
+@pytest.mark.parametrize("second", [899.7, 1000.0])
+def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy: str, costs: Costs, second: float):
+    table = random_table(1, ("v100", "k80"))
+    jobs = [replace(job, submitted_s=min(job.submitted_s, second)) for job in random_jobs(1, 14, table=table, largest=4)]
+    loop = begun(jobs, SchedulerConfig(Part(policy)), table, "v100:4,k80:4", costs)
+    loop.run(until=second)
+    view = loop.state.snapshot(loop.backend.now)
+    numbers = [*view.jobs.number.tolist(), *view.queued.number.tolist()]
+    foreseen = turns(Moment(view.detached(), SchedulerConfig(Part(policy)), loop.state.memo, costs=costs), table, numbers)
+    began = dict.fromkeys(view.jobs.number[view.jobs.running].tolist(), view.time)
+
+    def note(plan: RoundPlan) -> None:
+        for number in plan.launches.jobs.tolist():
+            began.setdefault(number, plan.time)
+
+    loop.on_decision = note
+    loop.run()
+    ended = loop.state.store.arrays["ended_s"]
+    assert len(numbers) > len(view.jobs.number[view.jobs.running]) > 0, "somebody runs, and somebody waits"
+    for number, turn in zip(numbers, foreseen):
+        assert turn.starts_s + view.time == pytest.approx(began[number])
+        assert turn.ends_s + view.time == pytest.approx(ended[number])
+
+
+def waiting(second: float = 15_000.0) -> State:
+    """A crowd on four accelerators, by who came first."""
+    loop = begun(crowd(), SchedulerConfig(Part("fifo"), round_s=300.0), TIMED, "v100:4")
+    loop.run(until=second)
+    loop.state.time = second
+    return loop.state
+
+
+def test_others_that_may_come_make_it_later_and_less_sure_under_srtf_and_not_under_fifo():
+    def looked(policy: str) -> list[Expected]:
+        state = waiting()
+        state.scheduler = SchedulerConfig(Part(policy), round_s=300.0).to_data()
+        return [one for one in expected(state, TIMED, looks=4) if not one.runs]
+
+    first_come = looked("fifo")
+    assert len(first_come) > 5
+    assert all({turn.starts_s for turn in one.with_others} == {one.by_itself.starts_s} for one in first_come)
+    shortest = looked("srtf")
+    later = [one.range(lambda turn: turn.starts_s)[1] - one.by_itself.starts_s for one in shortest]
+    assert max(later) > 3600
+    assert np.mean(later) > 0
+    least, _, most = max(shortest, key=lambda one: one.by_itself.starts_s).range(lambda turn: turn.starts_s)
+    assert least < most
+    assert looked("srtf") == shortest, "the same moment, the same answer"
+
+
+def test_a_look_ends_and_who_has_not_begun_by_then_has_no_time():
+    found = expected(waiting(), TIMED, looks=0, within_s=3600.0)
+    assert any(one.by_itself.starts_s == math.inf for one in found)
+    assert all(one.by_itself.starts_s < 3600 for one in found if one.by_itself.starts_s < math.inf)
+    assert all(one.range(lambda turn: turn.starts_s)[1] == one.by_itself.starts_s for one in found)
+
+
+def test_on_a_cluster_that_everybody_left_nobody_begins():
+    state = waiting()
+    state.apply(NodeDrained(state.time, 0))
+    found = expected(state, TIMED, looks=1)
+    assert {one.by_itself.starts_s for one in found if not one.runs} == {math.inf}
+
+
+def test_the_middle_of_an_even_number_of_looks_is_one_that_was_seen():
+    one = Expected(0, Job("j"), False, Turn(1.0, 2.0), (Turn(3.0, 9.0), Turn(math.inf, math.inf)))
+    assert one.range(lambda turn: turn.starts_s) == (3.0, math.inf, math.inf)
