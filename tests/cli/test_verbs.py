@@ -18,6 +18,7 @@ from cluster_up import cluster_up, until
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
+from fairlead.cli.output import out
 from fairlead.runtime.people import ControlPlane, RefusedRequest
 from fairlead.workloads.tables import read_throughputs
 from foundry import PATIENCE_S, SOURCE, environment
@@ -159,7 +160,7 @@ def test_a_drained_node_is_left_with_every_step_done_once_and_used_again(here):
         here.plane.drain("nowhere")
 
 
-def test_top_shows_who_holds_what_and_the_last_decisions(here):
+def test_top_shows_who_holds_what_and_the_last_decisions(here, monkeypatch):
     here.plane.submit([here.prints("shown", 10_000, steps=10_000)])
     until(lambda: here.plane.job("shown")["rate"] > 0, here.folder)
     seen = answer(here.folder, "top")
@@ -167,9 +168,10 @@ def test_top_shows_who_holds_what_and_the_last_decisions(here):
     (job,) = seen["jobs"]
     assert job["left_s"] > 0
     assert any("shown" in decision["launched"] for decision in seen["decisions"])
+    monkeypatch.setattr(out, "_width", 80)
     once = fairlead(here.folder, "top", "--once")
     assert ("shown" in once, "free" in once) == (True, True), once
-    assert "user" not in once  # without a terminal it is 80 columns wide
+    assert "user" not in once, "80 columns have no room for it"
     assert max(map(len, once.splitlines())) <= 80
     screen, terminal = os.openpty()
     command = [sys.executable, "-m", "fairlead.cli.main", "top", "--every", "0.2"]
