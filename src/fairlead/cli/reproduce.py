@@ -20,6 +20,7 @@ from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
 from fairlead.study.reproduce.blox.own_clusters import own_clusters
+from fairlead.study.reproduce.case import ABSENT
 from fairlead.study.reproduce.findings import Row
 from fairlead.study.reproduce.gavel import GAVEL
 from fairlead.study.reproduce.horus import HORUS, MeasuredPairs
@@ -268,4 +269,6 @@ def _shown(outcome: Outcome, title: str, caption: str, width: int | None = None)
 
 
 def _verdict(row: Row) -> str:
-    return f"failed: {row.note}" if row.verdict == "failed" else row.verdict
+    if row.ours is None:
+        return row.note if row.verdict == ABSENT else f"failed: {row.note}"
+    return row.verdict

@@ -40,6 +40,10 @@ class CaseInRealTime(Case, Protocol):
     def run_alone(self, world: World, tell: Tell) -> Answer: ...
 
 
+ABSENT = "no data"
+"""So begins the reason of a case that wants what is not at hand: nothing is wrong with it."""
+
+
 class CaseFailed(FairleadError):
     """A case that others build upon has no answer."""
 

@@ -9,9 +9,9 @@ from concurrent.futures import as_completed
 
 from fairlead.core.errors import InputError
 from fairlead.study.crew import Crew
-from fairlead.study.reproduce.case import Answer, Answers, Case, CaseInRealTime, Tell, key_of, silent
+from fairlead.study.reproduce.case import ABSENT, Answer, Answers, Case, CaseInRealTime, Tell, key_of, silent
 from fairlead.study.reproduce.store import Store
-from fairlead.study.reproduce.world import World
+from fairlead.study.reproduce.world import NotHere, World
 
 
 def distinct(cases: Iterable[Case], world: World) -> dict[str, Case]:
@@ -68,6 +68,8 @@ def _run(case: Case, world: World, tell: Tell = silent) -> Answer | str:
     """The answer, or in one line why there is none: a policy may raise anything, and other studies go on."""
     try:
         return case.run_alone(world, tell) if isinstance(case, CaseInRealTime) else case.run(world)
+    except NotHere as problem:
+        return _in_one_line(f"{ABSENT}: {problem}")
     except InputError as problem:
         return _in_one_line(str(problem))
     except Exception as problem:

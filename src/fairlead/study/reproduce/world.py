@@ -18,6 +18,10 @@ from fairlead.workloads.trace import Trace
 TABLE, TRACE = "simulation_throughputs.json", ".trace"
 
 
+class NotHere(InputError):
+    """What was published, and is not at hand."""
+
+
 @dataclass(frozen=True)
 class World:
     """`throughputs` is a file, or None for the bundled catalogue. Traces are looked for beside it."""
@@ -48,7 +52,7 @@ class World:
     def trace(self, name: str) -> Trace:
         path = None if self.throughputs is None else self.throughputs.parent / name
         if path is None or not path.is_file():
-            raise InputError(f"trace {name}", f"it beside the throughput table: pass --throughputs FILE (Gavel's {TABLE})")
+            raise NotHere(f"trace {name}", f"it beside the throughput table: pass --throughputs FILE (Gavel's {TABLE})")
         return TraceFile(path, "gavel").read(self.table)
 
 

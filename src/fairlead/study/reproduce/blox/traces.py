@@ -17,7 +17,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.study.inputs import TraceFile
-from fairlead.study.reproduce.world import World
+from fairlead.study.reproduce.world import NotHere, World
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.nature import Nature
@@ -145,7 +145,7 @@ class PublicTraces(World):
     def _path(self, name: str) -> Path:
         path = None if self.data is None else self.data / name
         if path is None or not path.is_file():
-            raise InputError(f"{name}", "it in the folder of public traces: pass --data FOLDER")
+            raise NotHere(f"{name}", "it in the folder of public traces: pass --data FOLDER")
         return path
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fairlead.core.errors import InputError
 from fairlead.study.inputs import TraceFile
 from fairlead.study.reproduce.shockwave.scale import TRACES
-from fairlead.study.reproduce.world import World
+from fairlead.study.reproduce.world import NotHere, World
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import LONGEST_H, SHORTEST_H, Generator
 from fairlead.workloads.profiles import ThroughputTable
@@ -84,20 +83,20 @@ class AdaptiveJobs(World):
         name = f"{POLLUX}/workloads/workload-{workload}.csv"
         path = (self.data or Path()) / name
         if self.data is None or not path.is_file():
-            raise InputError(name, "it in the folder of public traces: pass --data FOLDER")
+            raise NotHere(name, "it in the folder of public traces: pass --data FOLDER")
         return TraceFile(path, "pollux", applications=path.parents[1]).read()
 
     def _public(self, count: int) -> tuple[Trace, ThroughputTable]:
         table = _table(self._path("tacc_throughputs.json" if count == 120 else "wisr_throughputs.json"))
         found = sorted((self.data or Path()).joinpath(FOLDER).glob(f"{count}_*.trace"))
         if not found:
-            raise InputError(f"{count}_….trace", "it in the folder of public traces: pass --data FOLDER")
+            raise NotHere(f"{count}_….trace", "it in the folder of public traces: pass --data FOLDER")
         return TraceFile(found[0], "shockwave", regimes=self._path(f"trace{count}_regimes.json")).read(table), table
 
     def _path(self, name: str) -> Path:
         path = (self.data or Path()) / FOLDER / name
         if not path.is_file():
-            raise InputError(f"{FOLDER}/{name}", "it in the folder of public traces: pass --data FOLDER")
+            raise NotHere(f"{FOLDER}/{name}", "it in the folder of public traces: pass --data FOLDER")
         return path
 
 
