@@ -59,9 +59,9 @@ def folded(bias: bool, mark: Callable[[Any], None]) -> Any:
     gone = {"scale", "mean", "variance", *(() if bias else ("shift",))}
     held = [tensor for tensor in made.graph.initializer if tensor.name not in gone]
     mark(convolution)
+    names = dict(zip(("kernel", "shift"), convolution.input[1:]))
     for tensor in held:
-        if tensor.name == "kernel":
-            tensor.name = convolution.input[1]
+        tensor.name = names.get(tensor.name, tensor.name)
     inputs, outputs = list(made.graph.input), list(made.graph.output)
     return model([convolution, *others], inputs, outputs, initializer=held)
 
@@ -95,8 +95,9 @@ def test_work_is_counted_from_shapes(saved):
     assert not graph.shapeless
 
 
-def lost_its_name(convolution: Any) -> None:
-    convolution.input[1] = "onnx::Conv_17"
+def lost_their_names(convolution: Any) -> None:
+    for place in range(1, len(convolution.input)):
+        convolution.input[place] = f"onnx::Conv_{16 + place}"
 
 
 def names_its_rule(convolution: Any) -> None:
@@ -104,13 +105,22 @@ def names_its_rule(convolution: Any) -> None:
     convolution.metadata_props.add(key="pkg.onnxscript.rewriter.rule_name", value=rules)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("mark", [lost_its_name, names_its_rule])
+@pytest.mark.parametrize(("bias", "mark"), [(True, lost_their_names), (True, names_its_rule), (False, names_its_rule)])
 def test_normalization_that_was_folded_away_for_inference_is_there_in_a_training(saved, bias, mark):
     as_trained, read = load(saved(convolutional())), load(saved(folded(bias, mark)))
     assert read == as_trained
     bare = load(saved(folded(bias, lambda convolution: None)))
     assert (bare.kept, "BatchNormalization" in bare.counts) == (as_trained.kept - 2 * 16 * 64, False)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_weight_that_was_computed_from_others_is_no_normalization_that_was_folded_away(saved, bias):
+    """As in weight normalization: it has lost its name, and a bias, where there is one, has not."""
+
+    def computed(convolution: Any) -> None:
+        convolution.input[1] = "onnx::Conv_17"
+
+    assert load(saved(folded(bias, computed))) == load(saved(folded(bias, lambda convolution: None)))
 
 
 def test_a_batch_that_is_open_or_another_is_a_matter_of_scale(saved):

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.profiling.host import Host, parts
-from fairlead.profiling.pairs import AHEAD, Look, Seen, pace
+from fairlead.profiling.host import MOST, Host, parts
+from fairlead.profiling.pairs import AHEAD, Bench, Look, Seen, pace
 from fairlead.profiling.results import measured
 from fairlead.profiling.sharing import Sharing, shared
 from fairlead.profiling.spanning import MANY, Span, meetings, noisiest, programme, shares, spanning
@@ -216,10 +216,39 @@ def test_a_process_goes_to_the_cores_that_are_fastest_now(monkeypatch):
     assert all(cores == [6, 7] for thread, cores in bound.items() if thread)
 
 
+@pytest.mark.parametrize(("left", "goes_to"), [({4, 6, 7}, [4, 6]), ({7}, [7]), (set(), None)])
+def test_cores_that_a_container_has_lost_meanwhile_are_left_out(monkeypatch, left: set[int], goes_to: list[int] | None):
+    bound: dict[int, list[int]] = {}
+
+    def bind(thread: int, cores: set[int]) -> None:
+        if not left.issuperset(cores):
+            raise OSError
+        bound[thread] = sorted(cores)
+
+    monkeypatch.setattr(os, "sched_setaffinity", bind)
+    took = {4: 1.1, 5: 0.9, 6: 1.0, 7: 1.2}
+    assert Host([*took], lambda: took[bound[0][0]] if bound else 1.0).settle()
+    assert bound.get(os.getpid()) == goes_to
+
+
+def test_who_measures_alone_is_as_quiet_as_the_less_quiet_of_both_processes(monkeypatch):
+    told = iter([([90.0], 0.1), ([110.0], 0.9)])
+
+    def asked(_: Bench, wanted: dict[int, str]) -> dict[str, object]:
+        rates, quiet = next(told)
+        return {"steps_per_s": rates, "windows": [rates], "quiet": quiet}
+
+    monkeypatch.setattr(Bench, "_ask", asked)
+    seen = object.__new__(Bench).alone("mlp")
+    assert (seen["steps_per_s"], seen["windows"], seen["quiet"]) == (100.0, [90.0, 110.0], 0.1)
+
+
 def test_cores_are_dealt_out_and_nobody_has_to_make_do_with_too_few(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 4, 5, 6, 7, 8})
     assert parts(2) == [(2, 3, 4), (5, 6, 7)]
     assert parts(3) == [(), (), ()]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(192)))
+    assert [len(cores) for cores in parts(2)] == [MOST, MOST], "to look at a hundred takes as long as a step or two"
     monkeypatch.delattr(os, "sched_getaffinity")
     assert parts(2) == [(), ()]
 

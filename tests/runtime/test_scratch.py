@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import tempfile
@@ -52,3 +53,18 @@ def test_what_nobody_says_is_a_scratch_folder_stays(place: Path):
     with scratch("demo"):
         pass
     assert sorted(path.name for path in place.iterdir()) == ["fairlead-demo-old", "fairlead-mine"]
+
+
+def test_where_a_file_system_has_no_locks_folders_are_there_all_the_same_and_nobody_removes_them(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def none(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with scratch("demo") as folder:
+        monkeypatch.undo()
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        with scratch("study"):
+            assert folder.is_dir()
+    assert not list(place.iterdir())

@@ -80,6 +80,16 @@ def test_a_pipe_is_not_waited_for_nor_a_device_read_to_its_end(tmp_path: Path, r
             read(path)
 
 
+def test_a_rate_of_which_no_event_log_can_tell_is_told(tmp_path: Path):
+    path, header = tmp_path / "table.csv", "kind,workers,type,placement,partner_kind,partner_workers,steps_per_s,source\n"
+    for rate in ("1e13", "1e308", "inf", "nan"):
+        path.write_text(f"{header}{NET},1,v100,consolidated,,,{rate},made up\n")
+        with pytest.raises(InputError, match=r"table\.csv:2: field 'steps_per_s' is .*from 0 to 1e\+12, where not 0"):
+            read_throughputs(path)
+    path.write_text(f"{header}{NET},1,v100,consolidated,,,1e12,made up\n")
+    assert read_throughputs(path).alone.max() == 1e12
+
+
 def length_of(job: Job, rate: float = 1.0, **natures: Regimes) -> ThroughputTable:
     alone = np.array([[1.0], [rate]])
     table = ThroughputTable(("v100",), (("", 1), (NET, 1)), alone, alone, np.zeros((2, 2, 1)))

@@ -1,7 +1,7 @@
 """Normalization that an exporter has folded into the convolution before it. Files are made for inference as a rule, where it
 costs nothing that way; in a training it is an operator with two parameters a channel, and what goes into it is kept for the way
-back. PyTorch's exporters leave a mark where they fold: the older one a weight that has lost its name, the newer one the name of
-its rule."""
+back. PyTorch's exporters leave a mark where they fold: the older one a weight and a bias that have both lost their names (a
+weight alone has where it was computed from others), the newer one the name of its rule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 Shape = tuple[int, ...]
 
-_NAMELESS = ("onnx::Conv_", "onnx::ConvTranspose_")
+_NAMELESS = "onnx::Conv_"
 _RULE, _FOLDED = "rewriter.rule_name", "FuseBatchNormInto"
 
 
@@ -44,6 +44,6 @@ def unfolded(
 def _is_folded(node: Any) -> bool:
     if node.op_type not in ("Conv", "ConvTranspose", "Gemm") or len(node.input) < 2 or not node.output:
         return False
-    if node.input[1].startswith(_NAMELESS):
+    if len(node.input) > 2 and all(name.startswith(_NAMELESS) for name in node.input[1:3]):
         return True
     return any(each.key.endswith(_RULE) and _FOLDED in each.value for each in node.metadata_props)

@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 TURNS = 1000  # of a loop that is timed: 25 microseconds or so
 SLOWER = 1.35  # times the least that was ever seen: disturbed
 CORES = 2  # for one process: a training's threads take turns, but its device's driver wants a moment now and then
+MOST = 8  # to choose from: a tenth of a millisecond each, in which nothing is trained and a partner has the device alone
 
 
 def looped() -> float:
@@ -35,18 +37,17 @@ class Host:
 
     def settle(self) -> bool:
         """All threads of this process on a few cores; whether it is quiet there."""
-        if not self.cores:
-            return self.quiet()
         took: dict[int, float] = {}
         for core in self.cores:
-            os.sched_setaffinity(0, {core})
-            took[core] = self._looped()
+            with suppress(OSError):  # a container may lose it
+                os.sched_setaffinity(0, {core})
+                took[core] = self._looped()
+        if not took:
+            return self.quiet()
         best = sorted(took, key=took.__getitem__)[:CORES]
         for thread in os.listdir("/proc/self/task"):
-            try:
+            with suppress(OSError):  # it has ended meanwhile
                 os.sched_setaffinity(int(thread), best)
-            except OSError:  # it has ended meanwhile
-                continue
         return all(self._fast(took[core]) for core in best)
 
     def _fast(self, took: float) -> bool:
@@ -55,10 +56,10 @@ class Host:
 
 
 def parts(many: int) -> list[tuple[int, ...]]:
-    """The cores that this process may take, dealt out to so many others; nobody has any where a system cannot bind, or where
-    there are not more for each than it stays on."""
+    """The cores that this process may take, dealt out to so many others, `MOST` to each; nobody has any where a system cannot
+    bind, or where there are not more for each than it stays on."""
     if not hasattr(os, "sched_getaffinity"):
         return [()] * many
     mine = sorted(os.sched_getaffinity(0))
-    each = len(mine) // many
+    each = min(len(mine) // many, MOST)
     return [tuple(mine[number * each : (number + 1) * each]) if each > CORES else () for number in range(many)]

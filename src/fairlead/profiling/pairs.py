@@ -151,8 +151,9 @@ class Bench:
         rates = [told["steps_per_s"][0] for told in found]
         mean = sum(rates) / len(rates)
         windows = [rate for told in found for (rate,) in told["windows"]]
-        spread = (max(rates) - min(rates)) / mean
-        return {**found[-1], "name": name, "alone": name, "steps_per_s": mean, "spread": spread, "windows": windows}
+        spread, quiet = (max(rates) - min(rates)) / mean, min(told["quiet"] for told in found)
+        about = {"name": name, "alone": name, "steps_per_s": mean, "spread": spread, "windows": windows, "quiet": quiet}
+        return {**found[-1], **about}
 
     def together(self, one: str, other: str) -> dict[str, Any]:
         return {"name": f"{one} + {other}", "pair": [one, other], **self._ask({0: one, 1: other})}

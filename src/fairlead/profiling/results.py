@@ -40,7 +40,7 @@ class Results:
 def _whole_lines(path: Path) -> dict[int, dict[str, Any]]:
     """By their numbers."""
     if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe is waited for, a device has no end
-        raise InputError(path, "a regular file", field="out")
+        raise InputError(path, "a regular file")
     found: dict[int, dict[str, Any]] = {}
     texts = path.read_bytes().split(b"\n")
     for number, text in enumerate(texts, 1):

@@ -2,7 +2,8 @@
 one who makes one does.
 
 Its maker holds a lock on a file in it. The system lets go of that with the maker's process, however it ended, and wherever its
-number means another process. Folders without that file are nobody's to remove: they are older, or just being made."""
+number means another process. Folders without that file are nobody's to remove: they are older, just being made, or where a file
+system knows no locks."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ def scratch(what: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{what}-", ignore_cleanup_errors=True) as folder:
         draft = Path(folder) / f"{_HELD}.new"
         with open(draft, "w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            draft.rename(draft.with_name(_HELD))  # never there without its lock
+            with contextlib.suppress(OSError):  # some of those over a network have no locks
+                fcntl.flock(held, fcntl.LOCK_EX)
+                draft.rename(draft.with_name(_HELD))  # never there without its lock
             yield Path(folder)
 
 

@@ -17,8 +17,8 @@ from fairlead.workloads.profiles import ThroughputTable
 MOST_RATES = 100_000_000
 """Rows × rows × types: the pairs are dense, and beyond this they would fill a machine's memory."""
 
-LEAST = 1e-9
-RATE = f"a number of steps per second from 0 on, where not 0 at least {LEAST:g}"
+LEAST, MOST = 1e-9, 1e12
+RATE = f"a number of steps per second from 0 to {MOST:g}, where not 0 at least {LEAST:g}"
 
 Key: TypeAlias = tuple[str, int]
 
@@ -68,11 +68,12 @@ def provenance(by_row: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def rate_of(value: object) -> float | None:
-    """A rate, or None where the value is none: not a number, negative, not finite, or so little that no time is enough."""
+    """A rate, or None where the value is none: not a number, negative, so little that no time is enough, or so much that what
+    a simulation writes of it could not be read back."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)) or (isinstance(value, str) and "_" in value):
         return None
     try:
         rate = float(value)
     except (ValueError, OverflowError):
         return None
-    return rate if rate == 0 or LEAST <= rate < math.inf else None
+    return rate if rate == 0 or LEAST <= rate <= MOST else None

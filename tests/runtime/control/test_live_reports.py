@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from played import Scene, begun
 
 from fairlead.core import events as ev
@@ -21,6 +22,22 @@ def test_progress_that_was_foreseen_is_no_event():
         scene.at(float(second))
     told = [event for event in scene.journal if isinstance(event, ev.ProgressReported)]
     assert len(told) < 5
+
+
+@pytest.mark.parametrize("yielded", [False, True])
+def test_whatever_stands_on_a_workers_page_a_journal_of_it_can_be_read_again(yielded: bool):
+    """Steps, speeds and batch sizes as large as its numbers are, or as no agent of ours says them."""
+    scene, most = begun("a", "v100:1", steps=1e6, mode="gns", retry_limit=3), 2**53
+    words = [(1, 1.0, 1), (2, 1.0, most), (most, 9e24, most), (-5, -1.0, 0), (7, math.inf, 0), (8, math.nan, 1)]
+    for second, (steps, rate, size) in enumerate(words, start=1):
+        scene.live.tell(0, [Progress(0, 1, steps, steps, rate, size)])
+        scene.at(2.0 * second)
+    scene.live.tell(0, [Ended(0, 1, 1, yielded, most, most)])
+    scene.at(20.0)
+    read = [decode(encode(event)) for event in scene.journal]
+    assert [type(event) for event in read].count(ev.ProgressReported) > 3
+    assert isinstance(next(event for event in reversed(read) if not isinstance(event, ev.RoundPlanned)), ev.JobsInterrupted)
+    assert State.replay(read).digest() == scene.loop.state.digest()
 
 
 def test_what_jobs_report_is_one_event_for_each_name_and_second():

@@ -23,6 +23,10 @@ RATE_TELLS = 0.05
 OFF_S = 1.0
 """Nor is a job that is ahead or behind by less than so many seconds of its work: fast steps come in bursts."""
 
+MOST_STEPS, FASTEST = 2.0**53, 1e12
+"""Steps, and steps per second. A worker may write anything onto its page, and agents say it; a journal with an event that
+cannot have happened could not be read any more."""
+
 
 class Hearing:
     """`send` brings orders to agents."""
@@ -69,7 +73,7 @@ class Hearing:
             if end.fate is not Fate.YIELDED:  # who was asked to leave stopped counting then
                 self._limits.stopped(end.job, now)
             one, at = np.array([end.job], dtype=np.int64), np.array([now])
-            done = known.counted.declared(end.saved)
+            done = _within(known.counted.declared(end.saved), MOST_STEPS)
             saved = np.array([float(done)])
             if end.fate is Fate.FINISHED:
                 self._send(self._launches.drop(end.job))  # it may have been about to go on elsewhere
@@ -103,7 +107,8 @@ class Hearing:
             if not elastic:
                 known.regimes = known.regimes or Counted()
                 another_size = known.regimes.hear(word.steps, size)
-        done, rate = known.counted.declared(word.steps), word.rate * known.counted.worth or known.rate
+        done = _within(known.counted.declared(word.steps), MOST_STEPS)
+        rate = _within(word.rate * known.counted.worth, FASTEST) or known.rate
         worth_telling = abs(done - known.expected(now)) > max(1.0, RATE_TELLS * (done - known.steps), OFF_S * rate)
         worth_telling |= abs(rate - known.rate) > RATE_TELLS * known.rate or known.steps <= known.job.steps < done
         if another_size:  # at the steps at which it began, with its rate
@@ -120,6 +125,10 @@ class Hearing:
     def _progressed(self, job: int, steps: float, rate: float, now: float) -> ev.ProgressReported:
         self._jobs[job].at(steps, rate, now)
         return ev.ProgressReported(now, np.array([job]), np.array([float(steps)]), np.array([float(rate)]), np.array([now]))
+
+
+def _within(said: float, most: float) -> float:
+    return min(said, most) if said > 0 else 0.0
 
 
 def _how(end: Outcome) -> tuple[str, int, int, int]:
