@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
+from fairlead.policies.programs import program
 from fairlead.policies.programs.program import Model, Program
 
 INF = np.inf
@@ -101,3 +102,10 @@ def test_numbers_that_are_none_are_no_optimum() -> None:
 def test_the_error_travels_between_processes() -> None:
     error = pickle.loads(pickle.dumps(SolverError("diet", "infeasible")))
     assert (error.what, error.status) == ("diet", "infeasible")
+
+
+def test_an_option_that_the_solver_does_not_know_is_an_error_and_not_a_silent_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_IDLE", [])
+    monkeypatch.setitem(program._OPTIONS, "no_such_option", 1)
+    with pytest.raises(SolverError, match="no option no_such_option"):
+        diet()

@@ -4,6 +4,7 @@ that knows the solver: its options, its words for a failure, and the check that 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,9 +20,6 @@ TOLERANCE = 1e-6
 _PRIMAL_SIMPLEX, _ANY_SIMPLEX = 4, 0
 _UNSCALED, _SCALED = 0, 2  # 2: the solver's own way
 _OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "presolve": "off", "solver": "simplex"}
-# How well the first basis is conditioned is not looked at, which took a quarter of a solve that is a pivot or two: whether an
-# answer is an optimum is checked, and where it is none, it is sought again from the beginning.
-_OPTIONS["simplex_initial_condition_check"] = False
 
 _MISSES = ("max_primal_infeasibility", "max_dual_infeasibility")
 
@@ -160,10 +158,8 @@ class Mixed:
 def solve_mixed(name: str, model: Model, whole: Bools, *, nodes: int, gap: float) -> Mixed | None:
     """A model with whole numbers in the columns `whole`: until it is within `gap`, or for so many nodes, which unlike
     seconds are the same everywhere. None where no point was found by then."""
-    highs = highspy.Highs()
     settings = {"output_flag": False, "threads": 1, "mip_max_nodes": nodes, "mip_abs_gap": gap, "mip_rel_gap": 0.0}
-    for option, setting in settings.items():
-        highs.setOptionValue(option, setting)
+    highs = _solver(settings)
     if _told(highs, model, whole) == highspy.HighsStatus.kError:
         raise SolverError(name, "a model it refuses")
     highs.run()
@@ -176,10 +172,12 @@ def solve_mixed(name: str, model: Model, whole: Bools, *, nodes: int, gap: float
     return Mixed(np.array(highs.getSolution().col_value), float(info.objective_function_value), float(info.mip_dual_bound))
 
 
-def _solver() -> Any:
+def _solver(settings: Mapping[str, Any] = _OPTIONS) -> Any:
+    """One that does as it is told; what it does not know, another version may have called otherwise."""
     highs = highspy.Highs()
-    for option, setting in _OPTIONS.items():
-        highs.setOptionValue(option, setting)
+    for option, setting in settings.items():
+        if highs.setOptionValue(option, setting) != highspy.HighsStatus.kOk:
+            raise SolverError("the solver", f"this version has no option {option}")
     return highs
 
 
