@@ -12,7 +12,7 @@ from fairlead.core.allocation import DIGITS, Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
-from fairlead.core.operands import NO, ZERO
+from fairlead.core.operands import NO, NOBODY, ZERO
 from fairlead.core.plan import filled
 from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Snapshot
@@ -91,7 +91,7 @@ class Ledger:
         if not len(new):
             return self, where
         where[new] = len(mine) + np.arange(len(new))
-        guests = Allocation(numbers[new], np.full(len(new), -1, dtype=np.int64), types[new], np.zeros(len(new)))
+        guests = Allocation(numbers[new], NOBODY.repeat(len(new)), types[new], np.zeros(len(new)))
         at, owed = _found(self.debt_keys, wanted[new])
         strangers = guests.first[~among(self.known, guests.first)]
         ledger = self.but(joined=np.union1d(self.joined, strangers)) if len(strangers) else self
@@ -104,11 +104,20 @@ class Ledger:
 
     def _with(self, more: Allocation, deficit: Floats | None = None) -> Ledger:
         x, nothing = self.allocation, np.zeros(len(more))
-        first, second, types = (
-            np.concatenate(c) for c in ((x.first, more.first), (x.second, more.second), (x.types, more.types))
+        first, second, types, share, keys = (
+            np.concatenate(c)
+            for c in (
+                (x.first, more.first),
+                (x.second, more.second),
+                (x.types, more.types),
+                (x.share, more.share),
+                (_keys(x), _keys(more)),
+            )
         )
         return self.but(
-            allocation=Allocation(first, second, types, np.concatenate((x.share, more.share)), x.reasons),
+            allocation=filled(
+                Allocation, first=first, second=second, types=types, share=share, reasons=x.reasons, moment=None, _keys=keys
+            ),
             received=np.concatenate((self.received, nothing)),
             deficit=np.concatenate((self.deficit, nothing if deficit is None else deficit)),
         )
@@ -161,16 +170,20 @@ class Ledger:
         received[self.running] += _ran(view, x.first[self.running], x.types[self.running], self.settled_s, lease_s)
         return received
 
-    def owed(self, view: Snapshot, received: Floats) -> Floats:
-        """What each job of the view is owed on all types together (less than 0: it has had more than its share)."""
-        x, number = self.allocation, view.jobs.number
-        owed = self.deficit + x.share * (view.time - self.computed_s) - received
-        first, second = _jobs(self.debt_keys)
-        who = np.concatenate((x.first, x.second, first, second))  # -1 where there is no partner
-        seconds = np.concatenate((owed, owed, self.debts, self.debts))
-        here = among(number, who)
-        total = np.bincount(number.searchsorted(who[here]), seconds[here], minlength=len(number)).astype(np.float64)
-        return total.round(3)
+    def owed(self, view: Snapshot, received: Floats, rows: Ints) -> Floats:
+        """What the jobs in these rows of the view, which ascend, are owed on all types together; less than 0 is what they had
+        beyond their share."""
+        x, wanted = self.allocation, view.jobs.number[rows]
+        who, seconds = [x.first], [self.deficit + x.share * (view.time - self.computed_s) - received]
+        if x.paired:
+            who, seconds = [x.first, x.second], seconds * 2
+        if len(self.debts):
+            first, second = _jobs(self.debt_keys)
+            who, seconds = [*who, first, second], [*seconds, self.debts, self.debts]  # -1 where there is no partner
+        jobs = np.concatenate(who)
+        at = np.minimum(wanted.searchsorted(jobs), len(wanted) - 1)
+        mine = wanted[at] == jobs
+        return np.bincount(at, np.concatenate(seconds) * mine, len(wanted)).round(3)
 
     def runs(self, entries: Ints) -> bool:
         """Whether just these run already."""
