@@ -183,7 +183,7 @@ class Ledger:
         jobs = np.concatenate(who)
         at = np.minimum(wanted.searchsorted(jobs), len(wanted) - 1)
         mine = wanted[at] == jobs
-        return np.bincount(at, np.concatenate(seconds) * mine, len(wanted)).round(3)
+        return np.bincount(at, np.concatenate(seconds) * mine, len(wanted)).astype(np.float64).round(3)
 
     def runs(self, entries: Ints) -> bool:
         """Whether just these run already."""
