@@ -12,7 +12,7 @@ from fairlead.core.allocation import DIGITS, Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
-from fairlead.core.operands import NO, NOBODY, ZERO
+from fairlead.core.operands import NOBODY, ZERO, moment, rounded
 from fairlead.core.plan import filled
 from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Snapshot
@@ -58,7 +58,7 @@ class Ledger:
         x, owed = self.allocation, self.deficit + self.allocation.share * (view.time - self.computed_s)
         keys = np.concatenate((_keys(x), self.debt_keys))
         here = _are_here(view, *_jobs(keys))
-        debts = np.concatenate((owed - self.received_by(view, lease_s), self.debts))[here].round(3)
+        debts = rounded(np.concatenate((owed - self.received_by(view, lease_s), self.debts))[here], 3)
         keys = keys[here]
         if np.count_nonzero(keys[1:] < keys[:-1]):
             order = keys.argsort(kind="stable")
@@ -80,8 +80,8 @@ class Ledger:
             (jobs.fits & view.rates.runs_on[view.rates.row[view.jobs.position_of(numbers)]])[:, None] >> np.arange(len(part))
         ) & 1
         can = can * (capacity[None, :] >= jobs.workers[:, None])
-        joined = np.sort(np.concatenate((self.joined, numbers)))
-        return self._with(Allocation.alone(numbers, can * part[None, :])).but(joined=joined)
+        more = Allocation.alone(numbers, can * part[None, :])
+        return self._with(more, np.zeros(len(more)), joined=np.sort(np.concatenate((self.joined, numbers))))
 
     def with_guests(self, numbers: Ints, types: Ints) -> tuple[Ledger, Ints]:
         """Jobs that use what is left over, as entries without a share; and where these entries stand."""
@@ -92,34 +92,33 @@ class Ledger:
             return self, where
         where[new] = len(mine) + np.arange(len(new))
         guests = Allocation(numbers[new], NOBODY.repeat(len(new)), types[new], np.zeros(len(new)))
+        changes: dict[str, object] = {}
+        if len(strangers := guests.first[~among(self.known, guests.first)]):
+            changes["joined"] = np.union1d(self.joined, strangers)
         at, owed = _found(self.debt_keys, wanted[new])
-        strangers = guests.first[~among(self.known, guests.first)]
-        ledger = self.but(joined=np.union1d(self.joined, strangers)) if len(strangers) else self
-        if not owed.any():
-            return ledger._with(guests), where
+        if not np.count_nonzero(owed):
+            return self._with(guests, np.zeros(len(new)), **changes), where
         stays = np.ones(len(self.debts), dtype=np.bool_)
         stays[at[owed]] = False  # from here on they stand with the entries
-        ledger = ledger.but(debt_keys=self.debt_keys[stays], debts=self.debts[stays])
-        return ledger._with(guests, np.where(owed, self.debts[at], 0.0)), where
+        changes.update(debt_keys=self.debt_keys[stays], debts=self.debts[stays])
+        return self._with(guests, np.where(owed, self.debts[at], ZERO), **changes), where
 
-    def _with(self, more: Allocation, deficit: Floats | None = None) -> Ledger:
-        x, nothing = self.allocation, np.zeros(len(more))
-        first, second, types, share, keys = (
-            np.concatenate(c)
-            for c in (
-                (x.first, more.first),
-                (x.second, more.second),
-                (x.types, more.types),
-                (x.share, more.share),
-                (_keys(x), _keys(more)),
-            )
-        )
+    def _with(self, more: Allocation, deficit: Floats, **changes: object) -> Ledger:
+        x = self.allocation
         return self.but(
             allocation=filled(
-                Allocation, first=first, second=second, types=types, share=share, reasons=x.reasons, moment=None, _keys=keys
+                Allocation,
+                first=np.concatenate((x.first, more.first)),
+                second=np.concatenate((x.second, more.second)),
+                types=np.concatenate((x.types, more.types)),
+                share=np.concatenate((x.share, more.share)),
+                reasons=x.reasons,
+                moment=None,
+                _keys=np.concatenate((_keys(x), _keys(more))),
             ),
-            received=np.concatenate((self.received, nothing)),
-            deficit=np.concatenate((self.deficit, nothing if deficit is None else deficit)),
+            received=np.concatenate((self.received, np.zeros(len(more)))),
+            deficit=np.concatenate((self.deficit, deficit)),
+            **changes,
         )
 
     def but(self, **changes: object) -> Ledger:
@@ -183,7 +182,7 @@ class Ledger:
         jobs = np.concatenate(who)
         at = np.minimum(wanted.searchsorted(jobs), len(wanted) - 1)
         mine = wanted[at] == jobs
-        return np.bincount(at, np.concatenate(seconds) * mine, len(wanted)).astype(np.float64).round(3)
+        return rounded(np.bincount(at, np.concatenate(seconds) * mine, len(wanted)).astype(np.float64), 3)
 
     def runs(self, entries: Ints) -> bool:
         """Whether just these run already."""
@@ -286,8 +285,8 @@ def _pair(numbers: Ints, types: Ints) -> Ints:
 def _sought(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
     """The same where the keys need not ascend."""
     if len(keys) and len(wanted) <= _A_FEW:
-        same = keys == wanted[:, None]
-        return same.argmax(axis=1), same.any(axis=1)
+        at = (keys == wanted[:, None]).argmax(axis=1)
+        return at, keys[at] == wanted
     order = keys.argsort(kind="stable")
     at, known = _found(keys[order], wanted)
     return order[at] if len(order) else at, known
@@ -304,12 +303,14 @@ def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
 def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float, lease_s: float) -> Floats:
     """Seconds that jobs have run on these types since then, as far as they still do; without those at the end of each lease
     that did not suffice for another step, where there are leases and it is known how fast they are."""
-    jobs = view.jobs
-    jobs = jobs.only(np.minimum(jobs.number.searchsorted(numbers), len(jobs) - 1))  # of a long line only these
-    there = (jobs.number == numbers) & (jobs.type == types) & (jobs.held > NO)
-    ran: Floats = np.where(there, view.time - np.maximum(since_s, jobs.run_started_s), ZERO)
+    jobs = view.jobs.runners  # of a long line only these
+    if not len(jobs):
+        return np.zeros(len(numbers))
+    jobs = jobs.only(np.minimum(jobs.number.searchsorted(numbers), len(jobs) - 1))
+    there = (jobs.number == numbers) & (jobs.type == types)
+    ran: Floats = (moment(view.time) - np.maximum(moment(since_s), jobs.run_started_s)) * there
     if lease_s > 0:
         rate = np.where(jobs.rate > ZERO, jobs.rate, 1.0)
         short = np.where(jobs.rate > ZERO, lease_s - np.floor(rate * lease_s) / rate, ZERO)
         ran = ran - (ran / lease_s).round(DIGITS) // 1 * short
-    return ran.round(DIGITS)
+    return rounded(ran, DIGITS)

@@ -28,7 +28,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
-from fairlead.core.operands import NO, ZERO
+from fairlead.core.operands import NO, ZERO, rounded
 from fairlead.core.plan import Selection
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
@@ -151,7 +151,7 @@ class Turns:
             priority = due / had
         else:
             priority = np.divide(due, had, out=share * FIRST, where=had > 0)
-        keys: list[Floats | Ints] = [share, deficit, priority.round(DIGITS)]
+        keys: list[Floats | Ints] = [share, deficit, rounded(priority, DIGITS)]
         if self.types != "together":
             keys.append(-self._type_order(view)[types])
         taken = take(keys, mine, mates, types, view.jobs.workers, view.capacity)
