@@ -24,7 +24,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
-from fairlead.core.operands import ZERO
+from fairlead.core.operands import INFINITY, ZERO
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.in_line import beside, in_pairs, taken
 from fairlead.policies.max_min import nothing
@@ -54,20 +54,14 @@ class FifoPerf(Sharing):
     _near: list[Near] = field(default_factory=list, init=False, repr=False, compare=False)  # what proved the last optimum
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        if self.alone and not self.sticky:
+            return _alone(view, memo)
         classes = classes_of(view)
         if not len(classes):
             return nothing(view), memo
         if self.sticky:
             return self._one_by_one(view, classes, memo)
-        if not self.alone:
-            return shared("FIFO", view, classes, self, lambda means, _: self._in_company(means))[0], memo
-        there = (classes.of >= 0).nonzero()[0]
-        weight = _by_arrival(there, len(view.jobs))
-        speed = classes.rates / classes.rates.max(axis=1, keepdims=True)
-        load, capacity = classes.workers.astype(np.float64), view.capacity.astype(np.float64)
-        near = memo["prices"] if isinstance(memo, Mapping) else None
-        who, x, prices = weighted_sum(speed, load, classes.of[there], weight, capacity, near)
-        return Allocation.alone(view.jobs.number[there[who]], x), {"prices": prices}
+        return shared("FIFO", view, classes, self, lambda means, _: self._in_company(means))[0], memo
 
     def _in_company(self, means: Means) -> Answer:
         assert isinstance(means, Supply)
@@ -100,20 +94,37 @@ def _by_arrival(there: Ints, count: int) -> Floats:
     return weight
 
 
+def _alone(view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+    """Nobody in company, as far as the sum of all gains from it. Each job counts for itself, so classes would tell no more."""
+    jobs, rates, capacity = view.jobs, view.rates, view.capacity
+    can = (jobs.fits >> np.arange(len(capacity))[:, None]) & (jobs.workers <= capacity[:, None])
+    rate = rates.alone.T.take(rates.row, axis=1) * can  # types × jobs
+    fastest = rate.max(axis=0)
+    there = fastest.nonzero()[0]
+    if not len(there):
+        return nothing(view), memo
+    number, load = jobs.number, jobs.workers.astype(np.float64)
+    if len(there) < len(jobs):
+        rate, fastest, number, load = rate[:, there], fastest[there], number[there], load[there]
+    near = memo["prices"] if isinstance(memo, Mapping) else None
+    who, x, prices = weighted_sum(rate / fastest, load, _by_arrival(there, len(jobs)), capacity.astype(np.float64), near)
+    return Allocation.alone(number[who], x), {"prices": prices}
+
+
 def weighted_sum(
-    speed: Floats, load: Floats, of: Ints, weight: Floats, capacity: Floats, near: Floats | None = None
+    speed: Floats, load: Floats, weight: Floats, capacity: Floats, near: Floats | None = None
 ) -> tuple[Ints, Floats, Floats]:
-    """max Σ_m weight_m · Σ_j speed_mj · x_mj, where job m's speed and workers are those of class `of[m]`: who may have time,
-    their time by type, and the price of each type. `near` are prices to start from.
+    """max Σ_m weight_m · Σ_j speed_jm · x_mj: who may have time, their time by type, and the price of each type. `near` are
+    prices to start from.
 
     Most of a long line want no type at such prices. Of them no more is looked at than by how much they miss one."""
-    types = len(capacity)
+    types, count = speed.shape
     if near is None:
         near = np.zeros(types)
-        if len(of) > _FEW:  # what a sample of the jobs would pay for a part of the cluster
-            near = weighted_sum(speed, load, of[::_PART], weight[::_PART], capacity / _PART)[2]
-    gain, mine, prices = np.where(speed > 0, speed, -np.inf).T.take(of, axis=1) * weight, load[of], near  # types × jobs
-    net = _net(gain, mine, near)
+        if count > _FEW:  # what a sample of the jobs would pay for a part of the cluster
+            near = weighted_sum(speed[:, ::_PART], load[::_PART], weight[::_PART], capacity / _PART)[2]
+    gain, prices = np.where(speed > ZERO, speed * weight, -INFINITY), near
+    net = _net(gain, load, near)
     best = net.max(axis=0)
     wants = (best >= ZERO).nonzero()[0]
     theirs = net[:, wants]
@@ -126,21 +137,21 @@ def weighted_sum(
     for _ in range(_ROUNDS):
         sure = ~open_[wants]
         closed, choice = wants[sure], answer[sure]
-        room = capacity - np.bincount(choice, mine[closed], minlength=types)
+        room = capacity - np.bincount(choice, load[closed], minlength=types)
         if room.min() < 0:  # the prices were too low: more than these are to be moved
             few *= 2
             open_ |= _least(lead, few)
             continue
         opened = open_.nonzero()[0]
-        value, time, prices = _assigned(gain[:, opened], mine[opened], room)
-        net = _net(gain, mine, prices)
+        value, time, prices = _assigned(gain[:, opened], load[opened], room)
+        net = _net(gain, load, prices)
         short = net.max(axis=0, initial=0.0)
         short[closed] -= net[choice, closed]
         short[opened] = ZERO
         worth = value + float(gain[choice, closed].sum())
         if short.sum() <= _GAP * max(worth, 1e-300):
             break
-        open_ |= short > 0.01 * _GAP * worth / len(of)
+        open_ |= short > 0.01 * _GAP * worth / count
     else:
         raise SolverError("FIFO", f"no optimum in {_ROUNDS} rounds")
     who = np.concatenate((closed, opened))
