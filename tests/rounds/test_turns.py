@@ -368,8 +368,10 @@ def test_what_a_pair_is_owed_is_owed_to_both_and_gone_with_either() -> None:
     pair = Allocation(np.array([0]), np.array([1]), np.array([0]), np.array([1.0]))
     alone = Allocation(np.array([2]), np.array([-1]), np.array([0]), np.array([1.0]))
     opened = Ledger.opened(harness.state.snapshot(0.0), pair, None)
-    assert opened.owed(view, opened.received).tolist() == [300.0, 300.0, 0.0]
+    everybody = np.arange(3)
+    assert opened.owed(view, opened.received, everybody).tolist() == [300.0, 300.0, 0.0]
+    assert opened.owed(view, opened.received, np.array([1, 2])).tolist() == [300.0, 0.0]
     after = opened.reopened(view, alone, None, 0.0)
-    assert after.owed(view, after.received).tolist() == [300.0, 300.0, 0.0]
+    assert after.owed(view, after.received, everybody).tolist() == [300.0, 300.0, 0.0]
     gone = view.without(np.array([1]))
     assert not len(opened.reopened(gone, alone, None, 0.0).debts)

@@ -191,7 +191,8 @@ class Simulated:
             touched.append(self.world.launch(launches, plan.time))
             self._go_on(launches.jobs, plan.time, told)
         self._refresh(touched, plan.time, told)
-        self._note((ev.RoundPlanned(plan), *told))
+        if self._reports or self.requests is not None:
+            self._note((ev.RoundPlanned(plan), *told))
         return told
 
     def _note(self, events: Sequence[ev.Event]) -> None:

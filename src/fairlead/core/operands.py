@@ -28,3 +28,15 @@ FALSE: Bools = _constant(False)
 def moment(second: float) -> Floats:
     """A second that several columns are about to meet."""
     return np.array(second)
+
+
+def rounded(column: Floats, digits: int) -> Floats:
+    """As `column.round(digits)`, in half the time."""
+    scale = _SCALES[digits]
+    kept: Floats = column * scale
+    np.rint(kept, kept)
+    kept /= scale
+    return kept
+
+
+_SCALES = [_constant(10.0**digits) for digits in range(10)]

@@ -24,6 +24,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
+from fairlead.core.operands import INFINITY, ZERO
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.in_line import beside, in_pairs, taken
 from fairlead.policies.max_min import nothing
@@ -53,21 +54,14 @@ class FifoPerf(Sharing):
     _near: list[Near] = field(default_factory=list, init=False, repr=False, compare=False)  # what proved the last optimum
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        if self.alone and not self.sticky:
+            return _alone(view, memo)
         classes = classes_of(view)
         if not len(classes):
             return nothing(view), memo
         if self.sticky:
             return self._one_by_one(view, classes, memo)
-        if not self.alone:
-            return shared("FIFO", view, classes, self, lambda means, _: self._in_company(means))[0], memo
-        there = (classes.of >= 0).nonzero()[0]
-        of = classes.of[there]
-        weight = _by_arrival(there, len(view.jobs))
-        speed = classes.rates / classes.rates.max(axis=1, keepdims=True)
-        near = memo["prices"] if isinstance(memo, Mapping) else None
-        x = np.zeros((len(view.jobs), len(view.capacity)))
-        x[there], prices = weighted_sum(speed[of], weight, classes.workers[of], view.capacity.astype(np.float64), near)
-        return Allocation.alone(view.jobs.number, x), {"prices": prices}
+        return shared("FIFO", view, classes, self, lambda means, _: self._in_company(means))[0], memo
 
     def _in_company(self, means: Means) -> Answer:
         assert isinstance(means, Supply)
@@ -100,67 +94,99 @@ def _by_arrival(there: Ints, count: int) -> Floats:
     return weight
 
 
+def _alone(view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+    """Nobody in company, as far as the sum of all gains from it. Each job counts for itself, so classes would tell no more."""
+    jobs, rates, capacity = view.jobs, view.rates, view.capacity
+    can = (jobs.fits >> np.arange(len(capacity))[:, None]) & (jobs.workers <= capacity[:, None])
+    rate = rates.alone.T.take(rates.row, axis=1) * can  # types × jobs
+    fastest = rate.max(axis=0)
+    there = fastest.nonzero()[0]
+    if not len(there):
+        return nothing(view), memo
+    number, load = jobs.number, jobs.workers.astype(np.float64)
+    if len(there) < len(jobs):
+        rate, fastest, number, load = rate[:, there], fastest[there], number[there], load[there]
+    near = memo["prices"] if isinstance(memo, Mapping) else None
+    who, x, prices = weighted_sum(rate / fastest, load, _by_arrival(there, len(jobs)), capacity.astype(np.float64), near)
+    return Allocation.alone(number[who], x), {"prices": prices}
+
+
 def weighted_sum(
-    speed: Floats, weight: Floats, workers: Ints, capacity: Floats, near: Floats | None = None
-) -> tuple[Floats, Floats]:
-    """max Σ_m weight_m · Σ_j speed_mj · x_mj: jobs × types, and the price of each type. `near` are prices to start from."""
-    count, types = speed.shape
+    speed: Floats, load: Floats, weight: Floats, capacity: Floats, near: Floats | None = None
+) -> tuple[Ints, Floats, Floats]:
+    """max Σ_m weight_m · Σ_j speed_jm · x_mj: who may have time, their time by type, and the price of each type. `near` are
+    prices to start from.
+
+    Most of a long line want no type at such prices. Of them no more is looked at than by how much they miss one."""
+    types, count = speed.shape
     if near is None:
         near = np.zeros(types)
         if count > _FEW:  # what a sample of the jobs would pay for a part of the cluster
-            near = weighted_sum(speed[::_PART], weight[::_PART], workers[::_PART], capacity / _PART)[1]
-    load = workers.astype(np.float64)
-    gain = np.column_stack((np.where(speed > 0, weight[:, None] * speed, -np.inf), np.zeros(count)))  # the last one: no type
-    rows, prices = np.arange(count), near
+            near = weighted_sum(speed[:, ::_PART], load[::_PART], weight[::_PART], capacity / _PART)[2]
+    gain, prices = np.where(speed > ZERO, speed * weight, -INFINITY), near
     net = _net(gain, load, near)
-    answer = net.argmax(axis=1)
-    best = net[rows, answer]
-    net[rows, answer] = -np.inf
-    lead = best - net.max(axis=1)  # of the answer over the next best
-    open_ = np.zeros(count, dtype=np.bool_)
-    wavering, few = lead.argsort(kind="stable"), _FEW
-    open_[wavering[:few]] = True
+    best = net.max(axis=0)
+    wants = (best >= ZERO).nonzero()[0]
+    theirs = net[:, wants]
+    answer = theirs.argmax(axis=0)
+    theirs[answer, np.arange(len(wants))] = 0.0  # in its place, to want no type
+    lead = np.abs(best)  # of the answer over the next best
+    lead[wants] -= theirs.max(axis=0, initial=0.0)
+    few = _FEW
+    open_ = _least(lead, few)
     for _ in range(_ROUNDS):
-        room = capacity - _used(answer, load, ~open_, types)
+        sure = ~open_[wants]
+        closed, choice = wants[sure], answer[sure]
+        room = capacity - np.bincount(choice, load[closed], minlength=types)
         if room.min() < 0:  # the prices were too low: more than these are to be moved
             few *= 2
-            open_[wavering[:few]] = True
+            open_ |= _least(lead, few)
             continue
-        value, choice, prices = _assigned(gain, load, open_.nonzero()[0], room)
+        opened = open_.nonzero()[0]
+        value, time, prices = _assigned(gain[:, opened], load[opened], room)
         net = _net(gain, load, prices)
-        short = net.max(axis=1) - net[rows, answer]
-        short[open_] = 0.0
-        worth = value + float(gain[rows, answer][~open_].sum())
+        short = net.max(axis=0, initial=0.0)
+        short[closed] -= net[choice, closed]
+        short[opened] = ZERO
+        worth = value + float(gain[choice, closed].sum())
         if short.sum() <= _GAP * max(worth, 1e-300):
             break
         open_ |= short > 0.01 * _GAP * worth / count
     else:
         raise SolverError("FIFO", f"no optimum in {_ROUNDS} rounds")
-    x = (answer[:, None] == np.arange(types)).astype(np.float64)
-    x[open_] = choice
-    return x, prices
+    who = np.concatenate((closed, opened))
+    x = np.concatenate((choice[:, None] == np.arange(types), time))
+    order = who.argsort()
+    return who[order], x[order], prices
 
 
 def _net(gain: Floats, load: Floats, prices: Floats) -> Floats:
     """What a job has of each type beyond its price."""
-    net = gain.copy()
-    net[:, :-1] -= load[:, None] * prices
+    net: Floats = gain - prices[:, None] * load
     return net
 
 
-def _used(answer: Ints, load: Floats, who: Bools, types: int) -> Floats:
-    return np.bincount(answer[who], load[who], minlength=types + 1)[:types].astype(np.float64)
+def _least(lead: Floats, few: int) -> Bools:
+    """The `few` with the least lead, of equals the first."""
+    if len(lead) <= few:
+        return np.ones(len(lead), dtype=np.bool_)
+    last = np.partition(lead, few - 1)[few - 1]
+    chosen: Bools = lead <= last
+    if np.count_nonzero(chosen) > few:
+        equal = (lead == last).nonzero()[0]
+        chosen[equal[few - np.count_nonzero(chosen) :]] = False
+    return chosen
 
 
-def _assigned(gain: Floats, load: Floats, who: Ints, room: Floats) -> tuple[float, Floats, Floats]:
+def _assigned(gain: Floats, load: Floats, room: Floats) -> tuple[float, Floats, Floats]:
     """The program for some jobs and what the others leave: its value, the jobs' time by type, and the prices."""
-    types = len(room)
-    job, kind = np.isfinite(gain[who, :types]).nonzero()
+    types, count = gain.shape
+    job, kind = np.isfinite(gain.T).nonzero()
     column = np.arange(len(job))
-    none, ones = np.full(types + len(who), -np.inf), np.ones(len(column))
-    entries = (np.concatenate((kind, types + job)), np.tile(column, 2), np.concatenate((load[who[job]], ones)))
-    above = np.concatenate((room, np.ones(len(who))))
-    found = Program("FIFO", Model(gain[who[job], kind], 0.0 * ones, ones, none, above, entries)).solve()
-    x = np.zeros((len(who), types))
-    x[job, kind] = found.values.clip(min=0.0)
-    return found.objective, x, np.maximum(found.duals[:types], 0.0)
+    none, ones = np.full(types + count, -np.inf), np.ones(len(column))
+    entries = (np.concatenate((kind, types + job)), np.concatenate((column, column)), np.concatenate((load[job], ones)))
+    above = np.concatenate((room, np.ones(count)))
+    found = Program("FIFO", Model(gain[kind, job], 0.0 * ones, ones, none, above, entries)).solve()
+    x = np.zeros((count, types))
+    x[job, kind] = np.maximum(found.values, ZERO)
+    return found.objective, x, np.maximum(found.duals[:types], ZERO)

@@ -12,7 +12,7 @@ from fairlead.core.allocation import DIGITS, Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
-from fairlead.core.operands import NO, ZERO
+from fairlead.core.operands import NOBODY, ZERO, moment, rounded
 from fairlead.core.plan import filled
 from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Snapshot
@@ -58,7 +58,7 @@ class Ledger:
         x, owed = self.allocation, self.deficit + self.allocation.share * (view.time - self.computed_s)
         keys = np.concatenate((_keys(x), self.debt_keys))
         here = _are_here(view, *_jobs(keys))
-        debts = np.concatenate((owed - self.received_by(view, lease_s), self.debts))[here].round(3)
+        debts = rounded(np.concatenate((owed - self.received_by(view, lease_s), self.debts))[here], 3)
         keys = keys[here]
         if np.count_nonzero(keys[1:] < keys[:-1]):
             order = keys.argsort(kind="stable")
@@ -80,8 +80,8 @@ class Ledger:
             (jobs.fits & view.rates.runs_on[view.rates.row[view.jobs.position_of(numbers)]])[:, None] >> np.arange(len(part))
         ) & 1
         can = can * (capacity[None, :] >= jobs.workers[:, None])
-        joined = np.sort(np.concatenate((self.joined, numbers)))
-        return self._with(Allocation.alone(numbers, can * part[None, :])).but(joined=joined)
+        more = Allocation.alone(numbers, can * part[None, :])
+        return self._with(more, np.zeros(len(more)), joined=np.sort(np.concatenate((self.joined, numbers))))
 
     def with_guests(self, numbers: Ints, types: Ints) -> tuple[Ledger, Ints]:
         """Jobs that use what is left over, as entries without a share; and where these entries stand."""
@@ -91,26 +91,34 @@ class Ledger:
         if not len(new):
             return self, where
         where[new] = len(mine) + np.arange(len(new))
-        guests = Allocation(numbers[new], np.full(len(new), -1, dtype=np.int64), types[new], np.zeros(len(new)))
+        guests = Allocation(numbers[new], NOBODY.repeat(len(new)), types[new], np.zeros(len(new)))
+        changes: dict[str, object] = {}
+        if len(strangers := guests.first[~among(self.known, guests.first)]):
+            changes["joined"] = np.union1d(self.joined, strangers)
         at, owed = _found(self.debt_keys, wanted[new])
-        strangers = guests.first[~among(self.known, guests.first)]
-        ledger = self.but(joined=np.union1d(self.joined, strangers)) if len(strangers) else self
-        if not owed.any():
-            return ledger._with(guests), where
+        if not np.count_nonzero(owed):
+            return self._with(guests, np.zeros(len(new)), **changes), where
         stays = np.ones(len(self.debts), dtype=np.bool_)
         stays[at[owed]] = False  # from here on they stand with the entries
-        ledger = ledger.but(debt_keys=self.debt_keys[stays], debts=self.debts[stays])
-        return ledger._with(guests, np.where(owed, self.debts[at], 0.0)), where
+        changes.update(debt_keys=self.debt_keys[stays], debts=self.debts[stays])
+        return self._with(guests, np.where(owed, self.debts[at], ZERO), **changes), where
 
-    def _with(self, more: Allocation, deficit: Floats | None = None) -> Ledger:
-        x, nothing = self.allocation, np.zeros(len(more))
-        first, second, types = (
-            np.concatenate(c) for c in ((x.first, more.first), (x.second, more.second), (x.types, more.types))
-        )
+    def _with(self, more: Allocation, deficit: Floats, **changes: object) -> Ledger:
+        x = self.allocation
         return self.but(
-            allocation=Allocation(first, second, types, np.concatenate((x.share, more.share)), x.reasons),
-            received=np.concatenate((self.received, nothing)),
-            deficit=np.concatenate((self.deficit, nothing if deficit is None else deficit)),
+            allocation=filled(
+                Allocation,
+                first=np.concatenate((x.first, more.first)),
+                second=np.concatenate((x.second, more.second)),
+                types=np.concatenate((x.types, more.types)),
+                share=np.concatenate((x.share, more.share)),
+                reasons=x.reasons,
+                moment=None,
+                _keys=np.concatenate((_keys(x), _keys(more))),
+            ),
+            received=np.concatenate((self.received, np.zeros(len(more)))),
+            deficit=np.concatenate((self.deficit, deficit)),
+            **changes,
         )
 
     def but(self, **changes: object) -> Ledger:
@@ -161,16 +169,20 @@ class Ledger:
         received[self.running] += _ran(view, x.first[self.running], x.types[self.running], self.settled_s, lease_s)
         return received
 
-    def owed(self, view: Snapshot, received: Floats) -> Floats:
-        """What each job of the view is owed on all types together (less than 0: it has had more than its share)."""
-        x, number = self.allocation, view.jobs.number
-        owed = self.deficit + x.share * (view.time - self.computed_s) - received
-        first, second = _jobs(self.debt_keys)
-        who = np.concatenate((x.first, x.second, first, second))  # -1 where there is no partner
-        seconds = np.concatenate((owed, owed, self.debts, self.debts))
-        here = among(number, who)
-        total = np.bincount(number.searchsorted(who[here]), seconds[here], minlength=len(number)).astype(np.float64)
-        return total.round(3)
+    def owed(self, view: Snapshot, received: Floats, rows: Ints) -> Floats:
+        """What the jobs in these rows of the view, which ascend, are owed on all types together; less than 0 is what they had
+        beyond their share."""
+        x, wanted = self.allocation, view.jobs.number[rows]
+        who, seconds = [x.first], [self.deficit + x.share * (view.time - self.computed_s) - received]
+        if x.paired:
+            who, seconds = [x.first, x.second], seconds * 2
+        if len(self.debts):
+            first, second = _jobs(self.debt_keys)
+            who, seconds = [*who, first, second], [*seconds, self.debts, self.debts]  # -1 where there is no partner
+        jobs = np.concatenate(who)
+        at = np.minimum(wanted.searchsorted(jobs), len(wanted) - 1)
+        mine = wanted[at] == jobs
+        return rounded(np.bincount(at, np.concatenate(seconds) * mine, len(wanted)).astype(np.float64), 3)
 
     def runs(self, entries: Ints) -> bool:
         """Whether just these run already."""
@@ -273,8 +285,8 @@ def _pair(numbers: Ints, types: Ints) -> Ints:
 def _sought(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
     """The same where the keys need not ascend."""
     if len(keys) and len(wanted) <= _A_FEW:
-        same = keys == wanted[:, None]
-        return same.argmax(axis=1), same.any(axis=1)
+        at = (keys == wanted[:, None]).argmax(axis=1)
+        return at, keys[at] == wanted
     order = keys.argsort(kind="stable")
     at, known = _found(keys[order], wanted)
     return order[at] if len(order) else at, known
@@ -291,12 +303,14 @@ def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
 def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float, lease_s: float) -> Floats:
     """Seconds that jobs have run on these types since then, as far as they still do; without those at the end of each lease
     that did not suffice for another step, where there are leases and it is known how fast they are."""
-    jobs = view.jobs
-    jobs = jobs.only(np.minimum(jobs.number.searchsorted(numbers), len(jobs) - 1))  # of a long line only these
-    there = (jobs.number == numbers) & (jobs.type == types) & (jobs.held > NO)
-    ran: Floats = np.where(there, view.time - np.maximum(since_s, jobs.run_started_s), ZERO)
+    jobs = view.jobs.runners  # of a long line only these
+    if not len(jobs):
+        return np.zeros(len(numbers))
+    jobs = jobs.only(np.minimum(jobs.number.searchsorted(numbers), len(jobs) - 1))
+    there = (jobs.number == numbers) & (jobs.type == types)
+    ran: Floats = (moment(view.time) - np.maximum(moment(since_s), jobs.run_started_s)) * there
     if lease_s > 0:
         rate = np.where(jobs.rate > ZERO, jobs.rate, 1.0)
         short = np.where(jobs.rate > ZERO, lease_s - np.floor(rate * lease_s) / rate, ZERO)
         ran = ran - (ran / lease_s).round(DIGITS) // 1 * short
-    return ran.round(DIGITS)
+    return rounded(ran, DIGITS)

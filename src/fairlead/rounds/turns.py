@@ -28,7 +28,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
-from fairlead.core.operands import NO, ZERO
+from fairlead.core.operands import NO, ZERO, rounded
 from fairlead.core.plan import Selection
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
@@ -151,7 +151,7 @@ class Turns:
             priority = due / had
         else:
             priority = np.divide(due, had, out=share * FIRST, where=had > 0)
-        keys: list[Floats | Ints] = [share, deficit, priority.round(DIGITS)]
+        keys: list[Floats | Ints] = [share, deficit, rounded(priority, DIGITS)]
         if self.types != "together":
             keys.append(-self._type_order(view)[types])
         taken = take(keys, mine, mates, types, view.jobs.workers, view.capacity)
@@ -190,20 +190,22 @@ class Turns:
         usable = jobs.fits[at] & rates.runs_on[classes] & np.array(room)[workers]
         who = usable.nonzero()[0]
         if len(who) > 1:
-            who = who[(-ledger.owed(view, received)[at[who]]).argsort(kind="stable")]
+            who = who[(-ledger.owed(view, received, at[who])).argsort(kind="stable")]
         rows: list[int] = []
         types: list[int] = []
         least = min(workers[who].tolist(), default=0)
         columns = (column[who].tolist() for column in (at, workers, classes, usable))
         for row, want, of, can in zip(*columns):
-            kinds = [kind for kind, left in enumerate(free) if left >= want and can >> kind & 1]
-            if kinds:
-                on = max(kinds, key=rates.alone[of].item)
-                free[on] -= want
-                rows.append(row)
-                types.append(on)
-                if max(free) < least:
-                    break
+            if not (kinds := can & room[want]):
+                continue
+            on = max((kind for kind in range(len(free)) if kinds >> kind & 1), key=rates.alone[of].item)
+            free[on] -= want
+            rows.append(row)
+            types.append(on)
+            for size in range(free[on] + 1, len(room)):
+                room[size] &= ~(1 << on)
+            if not room[least]:
+                break
         return jobs.number[np.array(rows, dtype=np.int64)], np.array(types, dtype=np.int64), len(rows) < len(who)
 
 

@@ -172,15 +172,19 @@ def stop_of(given: Simulation, on_progress: Callable[[float], None] | None) -> C
     last = min(last, total)
     if given.measure is None and on_progress is None:
         return None
-    calls = 0
+    running = int(Phase.RUNNING)
+    calls, missing = 0, first  # all before that one have ended
 
     def stop(state: State) -> bool:
-        nonlocal calls
+        nonlocal calls, missing
         calls += 1
         if on_progress is not None and calls % 64 == 0 and total:
             on_progress((state.next_number - len(state.live) - len(state.queue)) / total)
         if given.measure is None or state.next_number < last:
             return False
-        return bool((state.store.arrays["phase"][first:last] > int(Phase.RUNNING)).all())
+        phase = state.store.arrays["phase"]
+        while missing < last and phase.item(missing) > running:
+            missing += 1
+        return missing >= last
 
     return stop
