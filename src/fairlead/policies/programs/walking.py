@@ -1,0 +1,252 @@
+"""Prices that prove by how much demands exceed the cluster, found from those of the moment before by hand:
+
+    max_p Σ_g min_a use_ga·p   s.t.   Σ_j p_j = 1,   p ≥ 0
+
+`use_ga` is what the members of class g take of each type, as parts of it, with answer a (demands.py). It is the simplex method
+on as many numbers as there are types: where as many answers tie as prices have freedom, prices are at a corner. How far classes
+lean to which of their tied answers, and what stays free of a type without a price, is then the solution of a few equations. Is
+any of it below 0, its tie is let go, and prices go on along the others to where the next answer is as cheap. From one moment to
+the next that is a step or two, for which a solver would take longer to be told the program than to solve it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.policies.programs.classes import Classes
+from fairlead.policies.programs.demands import Demands, Fit, Grid
+from fairlead.policies.programs.levels import FITS, Fitted, Paces, Spending, least_level, worth_level
+from fairlead.policies.programs.ties import TIED, filling
+
+FREE, HELD = -1, -2
+"""In place of a class: a type that has no price, and one whose price nothing holds yet where it is."""
+
+_STEPS = 40
+_CLOSE = 3e-8  # of a level: a curve that is matched in value and slope comes closer than a tangent
+_PROVES = 1e-11  # what is used and what it costs differ by no more
+_FLAT = 1e-13  # what costs change by along a way, where they do not
+
+Hold: TypeAlias = tuple[int, int]
+"""What holds prices where they are: a class and an answer that is as cheap to it as its first; or FREE or HELD, and a type."""
+
+
+@dataclass(frozen=True)
+class Corner:
+    """Prices of types as a whole, a cheapest answer of each class, and what else is as cheap."""
+
+    prices: Floats
+    first: Ints
+    holds: list[Hold]
+
+
+@dataclass(frozen=True)
+class Around:
+    """A corner, and what a member of each class takes there at each point of its grid: classes × points × types; for each tie,
+    its class and how much more it takes with the other answer."""
+
+    corner: Corner
+    points: Floats
+    tied: Ints
+    lean: Floats
+
+
+@dataclass(frozen=True)
+class Leaning(Fitted):
+    """The corner whose prices prove by how much the cluster is exceeded, and how much there is of what each hold stands for."""
+
+    corner: Corner
+    much: Sequence[float]
+
+
+def fails(corner: Corner, much: Sequence[float]) -> Hold | None:
+    """What there would be least of, where that is below 0: of a tied answer, of a class's first, of what is free of a type."""
+    worst, least = None, -TIED
+    stays = dict[int, float]()
+    for hold, amount in zip(corner.holds, much):
+        group = hold[0]
+        if group >= 0:
+            stays[group] = stays.get(group, 1.0) - amount
+        elif group == HELD:
+            amount = -abs(amount)
+        if amount < least:
+            worst, least = hold, amount
+    for group, amount in stays.items():
+        if amount < least:
+            worst, least = (group, corner.first.item(group)), amount
+    return worst
+
+
+def walked(use: Floats, barred: Floats, corner: Corner, open_: Floats) -> Leaning | None:
+    """The corner that is the optimum, from another one that has all its holds; None where it is not found in a few steps. `use`
+    is classes × answers × types; `barred` is infinite where a class has no such answer; `open_` is 1 for types of which there
+    is anything, else 0."""
+    groups, types, answers = np.arange(len(use)), len(open_), use.shape[1]
+    flat, unit = use.reshape(-1, types), np.eye(types)
+    prices, first, holds = corner.prices, corner.first.copy(), list(corner.holds)
+    base = use[groups, first]
+    slack = (flat @ prices).reshape(-1, answers) - (base @ prices)[:, None] + barred
+    for _ in range(_STEPS):
+        columns = [use[hold] - base[hold[0]] if hold[0] >= 0 else unit[hold[1]] for hold in holds]
+        try:
+            inverse = np.linalg.inv(np.array([*columns, -open_]))
+        except np.linalg.LinAlgError:  # they hold no price where it is
+            return None
+        much = ((1.0 - base.sum(axis=0)) @ inverse).tolist()
+        leaves = fails(Corner(prices, first, holds), much)
+        if leaves is None:
+            kept = [prices.item(kind) if group == HELD else 0.0 for group, kind in holds]
+            exact: Floats = np.maximum(inverse @ np.array([*kept, -1.0]), 0.0)
+            least = ((flat @ exact).reshape(-1, answers) + barred).min(axis=1)
+            proves = abs(float(least.sum() - open_ @ exact) - much[-1]) <= _PROVES
+            return Leaning(much[-1], Corner(exact, first, holds), much) if proves else None
+        if leaves in holds:
+            at = holds.index(leaves)
+            way = -inverse[:, at] if leaves[0] == HELD and much[at] > 0 else inverse[:, at]
+        else:  # a class would leave its first answer: another, of which there is most, is its first from now on
+            group = leaves[0]
+            tied = [at for at, hold in enumerate(holds) if hold[0] == group]
+            at = max(tied, key=much.__getitem__)
+            first[group], holds[at] = holds[at][1], leaves
+            base[group] = use[group, first[group]]
+            way = -inverse[:, tied].sum(axis=1)
+        rise = (flat @ way).reshape(-1, answers) - (base @ way)[:, None]
+        for hold in holds:
+            if hold[0] >= 0 and hold != leaves:
+                rise[hold] = 0.0
+        length = np.divide(slack, -rise, out=np.full(rise.shape, np.inf), where=rise < -_FLAT)
+        nearest = int(length.argmin())
+        far, enters = max(length.item(nearest), 0.0), divmod(nearest, answers)
+        for kind, (price, change) in enumerate(zip(prices.tolist(), way.tolist())):
+            if change < -_FLAT and (FREE, kind) not in holds and price < -change * far:
+                far, enters = price / -change, (FREE, kind)
+        if not far < np.inf:
+            return None
+        prices, holds[at] = np.maximum(prices + far * way, 0.0), enters
+        slack += far * rise
+    return None
+
+
+class Walking(Demands):
+    """Demands whose prices are walked to from those of the moment before; where that does not lead to the end, the solver is
+    asked. Optima are the same up to rounding, and of several equally good ones it may be another.
+
+    What is used of each class's answers is told as what they come to: classes · points × types."""
+
+    def __init__(self, name: str, classes: Classes, capacity: Ints, near: Floats | None = None) -> None:
+        super().__init__(name, classes, capacity, near)
+        self._groups = np.arange(len(classes))
+        self._barred = self._hulls.barred[:, : self._plain]
+        self._open = (capacity > 0).astype(np.float64)
+
+    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Grid, Fit]:
+        asked = list[Grid]()
+        here = self._around(self._first_prices() * self._room)
+
+        def fit(r: Floats) -> Leaning:
+            nonlocal here
+            asked[:] = [self.asked(r)]
+            found = self._proven(asked[0], here)
+            if found is None:
+                found, here = self._walk(asked[0], here.corner)
+            return found
+
+        first = worth_level(self._spending(demand, here), lowest, highest, guess, _CLOSE)
+        level, _, found = least_level(self.name, demand, fit, lambda _: self._spending(demand, here), first, highest, _CLOSE)
+        self.near[0, 0] = found.corner.prices
+        return level, asked[0], Fit(found.excess, found.corner.prices / self._room, self._used(found))
+
+    def most(self, grid: Grid, worth: Floats, over: float = 0.0) -> Floats:
+        return self._by_point(super().most(grid, worth, over))
+
+    def shares(self, grid: Grid, used: Floats) -> Floats:
+        return self._dealt(grid, used)
+
+    def _around(self, prices: Floats) -> Around:
+        """What is cheapest at these prices: a hull that is so for one demand is so for all, and for their sum."""
+        sums = self._hulls.sums
+        total = (sums.reshape(-1, len(prices)) @ (prices / self._room)).reshape(sums.shape[:2]) + self._barred
+        first = total.argmin(axis=1)
+        tied = total <= (total[self._groups, first] + TIED)[:, None]
+        tied[self._groups, first] = False
+        g, a = tied.nonzero()
+        free = [(FREE, kind) for kind, price in enumerate(prices.tolist()) if price <= FITS]
+        return self._standing(Corner(prices, first, [*free, *zip(g.tolist(), a.tolist())]))
+
+    def _standing(self, corner: Corner) -> Around:
+        points = self._hulls.plain_of(self._groups, corner.first)
+        tied = np.array([hold for hold in corner.holds if hold[0] >= 0], dtype=np.int64).reshape(-1, 2)
+        return Around(corner, points, tied[:, 0], self._hulls.plain_of(*tied.T) - points[tied[:, 0]])
+
+    def _spending(self, demand: Paces, here: Around) -> Spending:
+        """At the prices of a corner. What falls with the level is guessed to fall as the demand of one job would that costs as
+        much and falls as fast: closer than a tangent, and never beyond where the costs really are nothing."""
+        groups, points = self.grid.shape
+        costs = (here.points.reshape(-1, points - 1) @ (here.corner.prices / self._room)).reshape(groups, points)
+        costs *= self.classes.workers[:, None]
+        slope_to = np.zeros(costs.shape)  # each point; between two, a job costs `offset + slope · r`
+        slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._hulls.inverse[:, 1:]
+        offsets, slopes = (costs - slope_to * self.grid).ravel(), slope_to.ravel()
+        left, unit, spent, soonest, least = demand.left, demand.unit, demand.spent, demand.soonest, demand.least
+
+        def spending(level: float) -> tuple[float, float]:
+            time = np.maximum(level * unit - spent, soonest)
+            r = np.maximum(left / time, least)
+            at = self._above(r)
+            paid = slopes[at] * r
+            over = float(offsets[at].sum() + paid.sum()) - 1.0
+            paid *= (time > soonest) & (r > least)
+            falling, fall = float(paid.sum()), float(paid @ (unit / time))
+            if not fall > 0:
+                return over, np.inf
+            return over, level + over / fall * (falling / (falling - over) if over < 0.5 * falling else 1.0)
+
+        return spending
+
+    def _proven(self, grid: Grid, here: Around) -> Leaning | None:
+        """How demands fit, where these prices prove it."""
+        weights = self._weights(grid)
+        base = weights.ravel() @ (here.points * self._scale).reshape(-1, len(self.capacity))
+        steps = np.matmul(weights[here.tied], here.lean * self._scale[here.tied])[:, 0].tolist()
+        tied = [hold for hold in here.corner.holds if hold[0] >= 0]
+        corner, columns = self._held(here.corner, dict(zip(tied, steps)))
+        much = filling([*columns, (-self._open).tolist()], (1.0 - base).tolist(), range(len(self.capacity)))
+        if much is None or fails(corner, much):
+            return None
+        return Leaning(much[-1], corner, much)
+
+    def _walk(self, grid: Grid, corner: Corner) -> tuple[Leaning, Around]:
+        """How demands fit, and the corner that proves it."""
+        use = self._time(grid, self._plain) * self._scale
+        steps = {(g, a): (use[g, a] - use[g, corner.first[g]]).tolist() for g, a in corner.holds if g >= 0}
+        found = walked(use, self._barred, self._held(corner, steps)[0], self._open)
+        if found is not None:
+            return found, self._around(found.corner.prices)
+        fit = self.fit(grid)
+        here, first, mix = self._around(fit.prices * self._room), fit.used.argmax(axis=1), fit.used.copy()
+        mix[self._groups, first] = 0.0
+        g, a = mix.nonzero()
+        corner = Corner(here.corner.prices, first, [*zip(g.tolist(), a.tolist())])
+        return Leaning(fit.excess, corner, mix[g, a].tolist()), here
+
+    def _held(self, corner: Corner, steps: Mapping[Hold, list[float]]) -> tuple[Corner, list[list[float]]]:
+        """With as many holds as prices have freedom, and what each is in the equations. What ties for all demands may be the
+        same for these, and then holds nothing."""
+        types = len(self.capacity)
+        holds = [hold for hold in corner.holds if hold[0] < 0 or max(map(abs, steps[hold])) > TIED][: types - 1]
+        if len(holds) < types - 1:
+            known = [kind for group, kind in holds if group < 0]
+            holds += [(HELD, kind) for kind in range(types) if kind not in known][: types - 1 - len(holds)]
+        columns = [steps[hold] if hold[0] >= 0 else [float(hold[1] == kind) for kind in range(types)] for hold in holds]
+        return Corner(corner.prices, corner.first, holds), columns
+
+    def _used(self, found: Leaning) -> Floats:
+        """What a member of each class takes at each point, where classes lean to several answers."""
+        here = self._standing(found.corner)
+        leans = [much for (group, _), much in zip(found.corner.holds, found.much) if group >= 0]
+        for group, lean, much in zip(here.tied.tolist(), here.lean, leans):
+            here.points[group] += min(max(much, 0.0), 1.0) * lean
+        return here.points.reshape(-1, len(self.capacity))
