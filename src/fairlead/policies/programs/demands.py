@@ -298,7 +298,9 @@ class Demands:
             return along_tangent(demand, self.cost_at(prices))
 
         first = worth_level(spending(self._first_prices()), lowest, highest, guess)
-        level, _, found = least_level(self.name, demand, fit, lambda fit: spending(fit.prices), first, highest)
+        level, _, found = least_level(
+            self.name, lambda at: demand(at)[0], fit, lambda fit: spending(fit.prices), first, highest
+        )
         return level, asked[0], found
 
     def _first_prices(self) -> Floats:

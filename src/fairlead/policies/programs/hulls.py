@@ -68,7 +68,7 @@ class Chosen:
     def __init__(self, known: Hulls, which: Ints) -> None:
         self.known, self.which = known, which
 
-    def plain_of(self, classes: Ints, answers: Ints | int) -> Floats:
+    def plain_of(self, classes: Ints | int, answers: Ints | int) -> Floats:
         """Some answers of some classes, none of which lift: so many × points × types of time."""
         count, points = self.known.grid.shape
         plain = self.known.plain.reshape(count, -1, points, points - 1)

@@ -46,6 +46,10 @@ class Paces:
     soonest: Floats
     least: Floats
 
+    def at(self, level: float) -> Floats:
+        """What each demands."""
+        return np.maximum(self.left / np.maximum(level * self.unit - self.spent, self.soonest), self.least)
+
     def __call__(self, level: float) -> tuple[Floats, Floats]:
         time = np.maximum(level * self.unit - self.spent, self.soonest)
         r = np.maximum(self.left / time, self.least)
@@ -73,7 +77,7 @@ F = TypeVar("F", bound=Fitted)
 
 def least_level(
     name: str,
-    demand: Demand,
+    demand: Callable[[float], Floats],
     fit: Callable[[Floats], F],
     spending: Callable[[F], Spending],
     first: float,
@@ -86,7 +90,7 @@ def least_level(
     where demands cost what there is. That level's program gives better prices, and so on; levels only rise."""
     level, nudge = first, 0.0
     for _ in range(_ROUNDS):
-        wanted = demand(level)[0]
+        wanted = demand(level)
         found = fit(wanted)
         if found.has_room:
             return level, wanted, found

@@ -199,7 +199,7 @@ class Supply:
         near = self.fit(self.asked(demand(guess)[0]), at_least=True)
         first = worth_level(spending(near), lowest, highest, guess)
         level, wanted, fit = least_level(
-            self.name, demand, lambda r: self.fit(self.asked(r), at_least=True), spending, first, highest
+            self.name, demand.at, lambda r: self.fit(self.asked(r), at_least=True), spending, first, highest
         )
         return level, self.asked(wanted), fit
 

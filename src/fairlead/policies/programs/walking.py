@@ -26,7 +26,7 @@ FREE, HELD = -1, -2
 """In place of a class: a type that has no price, and one whose price nothing holds yet where it is."""
 
 _STEPS = 40
-_CLOSE = 3e-8  # of a level: a curve that is matched in value and slope comes closer than a tangent
+_CLOSE = 1e-8  # of a level: where one job stops falling within the last step, that is a small part of it
 _PROVES = 1e-11  # what is used and what it costs differ by no more
 _FLAT = 1e-13  # what costs change by along a way, where they do not
 
@@ -117,12 +117,16 @@ def walked(use: Floats, barred: Floats, corner: Corner, open_: Floats) -> Leanin
         for hold in holds:
             if hold[0] >= 0 and hold != leaves:
                 rise[hold] = 0.0
-        length = np.divide(slack, -rise, out=np.full(rise.shape, np.inf), where=rise < -_FLAT)
-        nearest = int(length.argmin())
-        far, enters = max(length.item(nearest), 0.0), divmod(nearest, answers)
+        falls = (rise.ravel() < -_FLAT).nonzero()[0]
+        length = slack.ravel()[falls] / -rise.ravel()[falls]
+        ends: list[tuple[float, Hold]] = []  # what comes to an end on the way, and where
         for kind, (price, change) in enumerate(zip(prices.tolist(), way.tolist())):
-            if change < -_FLAT and (FREE, kind) not in holds and price < -change * far:
-                far, enters = price / -change, (FREE, kind)
+            if change < -_FLAT and (FREE, kind) not in holds:
+                ends.append((price / -change, (FREE, kind)))
+        if len(falls):
+            nearest = int(length.argmin())
+            ends.append((max(length.item(nearest), 0.0), divmod(falls.item(nearest), answers)))
+        far, enters = min(ends, default=(np.inf, leaves))
         if not far < np.inf:
             return None
         prices, holds[at] = np.maximum(prices + far * way, 0.0), enters
@@ -151,11 +155,15 @@ class Walking(Demands):
             asked[:] = [self.asked(r)]
             found = self._proven(asked[0], here)
             if found is None:
-                found, here = self._walk(asked[0], here.corner)
+                found = self._walk(asked[0], here.corner)
+                here = self._around(found.corner.prices)
             return found
 
-        first = worth_level(self._spending(demand, here), lowest, highest, guess, _CLOSE)
-        level, _, found = least_level(self.name, demand, fit, lambda _: self._spending(demand, here), first, highest, _CLOSE)
+        edges = self._edges(demand)
+        first = worth_level(self._spending(demand, edges, here), lowest, highest, guess, _CLOSE)
+        level, _, found = least_level(
+            self.name, demand.at, fit, lambda _: self._spending(demand, edges, here), first, highest, _CLOSE
+        )
         self.near[0, 0] = found.corner.prices
         return level, asked[0], Fit(found.excess, found.corner.prices / self._room, self._used(found))
 
@@ -167,39 +175,43 @@ class Walking(Demands):
 
     def _around(self, prices: Floats) -> Around:
         """What is cheapest at these prices: a hull that is so for one demand is so for all, and for their sum."""
-        sums = self._hulls.sums
-        total = (sums.reshape(-1, len(prices)) @ (prices / self._room)).reshape(sums.shape[:2]) + self._barred
+        hulls = self._hulls
+        total = (hulls.sums.reshape(-1, len(prices)) @ (prices / self._room)).reshape(self._barred.shape) + self._barred
         first = total.argmin(axis=1)
-        tied = total <= (total[self._groups, first] + TIED)[:, None]
-        tied[self._groups, first] = False
-        g, a = tied.nonzero()
-        free = [(FREE, kind) for kind, price in enumerate(prices.tolist()) if price <= FITS]
-        return self._standing(Corner(prices, first, [*free, *zip(g.tolist(), a.tolist())]))
+        g, a = (total <= (total[self._groups, first] + TIED)[:, None]).nonzero()
+        holds = [(FREE, kind) for kind, price in enumerate(prices.tolist()) if price <= FITS]
+        tied = (a != first[g]).nonzero()[0]
+        g, a = g[tied], a[tied]
+        holds += zip(g.tolist(), a.tolist())
+        points = hulls.plain_of(self._groups, first)
+        return Around(Corner(prices, first, holds), points, g, hulls.plain_of(g, a) - points[g])
 
-    def _standing(self, corner: Corner) -> Around:
-        points = self._hulls.plain_of(self._groups, corner.first)
-        tied = np.array([hold for hold in corner.holds if hold[0] >= 0], dtype=np.int64).reshape(-1, 2)
-        return Around(corner, points, tied[:, 0], self._hulls.plain_of(*tied.T) - points[tied[:, 0]])
+    def _edges(self, demand: Paces) -> Floats:
+        """Types × jobs: up to which level each demands more than each point of its grid; the last, all that it could."""
+        above = self.grid.T[1:, self.of]
+        time = np.full(above.shape, np.inf)
+        np.divide(demand.left, above, out=time, where=above > demand.least)
+        time[-1] = demand.soonest
+        edges: Floats = (time + demand.spent) / demand.unit
+        return edges
 
-    def _spending(self, demand: Paces, here: Around) -> Spending:
+    def _spending(self, demand: Paces, edges: Floats, here: Around) -> Spending:
         """At the prices of a corner. What falls with the level is guessed to fall as the demand of one job would that costs as
         much and falls as fast: closer than a tangent, and never beyond where the costs really are nothing."""
         groups, points = self.grid.shape
         costs = (here.points.reshape(-1, points - 1) @ (here.corner.prices / self._room)).reshape(groups, points)
         costs *= self.classes.workers[:, None]
-        slope_to = np.zeros(costs.shape)  # each point; between two, a job costs `offset + slope · r`
-        slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._hulls.inverse[:, 1:]
-        offsets, slopes = (costs - slope_to * self.grid).ravel(), slope_to.ravel()
+        slope = np.zeros(costs.shape)  # from each point on a job costs `offset + slope · r`; at the last no more
+        slope[:, :-1] = (costs[:, 1:] - costs[:, :-1]) * self._hulls.inverse[:, 1:]
+        slopes, offsets, start = slope.ravel(), (costs - slope * self.grid).ravel(), self._first - 1
         left, unit, spent, soonest, least = demand.left, demand.unit, demand.spent, demand.soonest, demand.least
 
         def spending(level: float) -> tuple[float, float]:
             time = np.maximum(level * unit - spent, soonest)
-            r = np.maximum(left / time, least)
-            at = self._above(r)
-            paid = slopes[at] * r
-            over = float(offsets[at].sum() + paid.sum()) - 1.0
-            paid *= (time > soonest) & (r > least)
+            at = (edges > level).sum(axis=0) + start
+            paid = slopes[at] * np.maximum(left / time, least)
             falling, fall = float(paid.sum()), float(paid @ (unit / time))
+            over = float(offsets[at].sum()) + falling - 1.0
             if not fall > 0:
                 return over, np.inf
             return over, level + over / fall * (falling / (falling - over) if over < 0.5 * falling else 1.0)
@@ -208,29 +220,28 @@ class Walking(Demands):
 
     def _proven(self, grid: Grid, here: Around) -> Leaning | None:
         """How demands fit, where these prices prove it."""
-        weights = self._weights(grid)
-        base = weights.ravel() @ (here.points * self._scale).reshape(-1, len(self.capacity))
-        steps = np.matmul(weights[here.tied], here.lean * self._scale[here.tied])[:, 0].tolist()
-        tied = [hold for hold in here.corner.holds if hold[0] >= 0]
-        corner, columns = self._held(here.corner, dict(zip(tied, steps)))
-        much = filling([*columns, (-self._open).tolist()], (1.0 - base).tolist(), range(len(self.capacity)))
+        types = len(self.capacity)
+        weights = self._weights(grid) * self.classes.workers[:, None, None]
+        base = weights.ravel() @ here.points.reshape(-1, types) / self._room
+        steps = (np.matmul(weights[here.tied], here.lean)[:, 0] / self._room).tolist()
+        corner, columns = self._held(here.corner, dict(zip(here.corner.holds[-len(steps) :] if steps else (), steps)))
+        much = filling([*columns, (-self._open).tolist()], (1.0 - base).tolist(), range(types))
         if much is None or fails(corner, much):
             return None
         return Leaning(much[-1], corner, much)
 
-    def _walk(self, grid: Grid, corner: Corner) -> tuple[Leaning, Around]:
-        """How demands fit, and the corner that proves it."""
+    def _walk(self, grid: Grid, corner: Corner) -> Leaning:
         use = self._time(grid, self._plain) * self._scale
         steps = {(g, a): (use[g, a] - use[g, corner.first[g]]).tolist() for g, a in corner.holds if g >= 0}
         found = walked(use, self._barred, self._held(corner, steps)[0], self._open)
         if found is not None:
-            return found, self._around(found.corner.prices)
+            return found
         fit = self.fit(grid)
-        here, first, mix = self._around(fit.prices * self._room), fit.used.argmax(axis=1), fit.used.copy()
+        first, mix = fit.used.argmax(axis=1), fit.used.copy()
         mix[self._groups, first] = 0.0
         g, a = mix.nonzero()
-        corner = Corner(here.corner.prices, first, [*zip(g.tolist(), a.tolist())])
-        return Leaning(fit.excess, corner, mix[g, a].tolist()), here
+        corner = Corner(fit.prices * self._room, first, [*zip(g.tolist(), a.tolist())])
+        return Leaning(fit.excess, corner, mix[g, a].tolist())
 
     def _held(self, corner: Corner, steps: Mapping[Hold, list[float]]) -> tuple[Corner, list[list[float]]]:
         """With as many holds as prices have freedom, and what each is in the equations. What ties for all demands may be the
@@ -245,8 +256,9 @@ class Walking(Demands):
 
     def _used(self, found: Leaning) -> Floats:
         """What a member of each class takes at each point, where classes lean to several answers."""
-        here = self._standing(found.corner)
-        leans = [much for (group, _), much in zip(found.corner.holds, found.much) if group >= 0]
-        for group, lean, much in zip(here.tied.tolist(), here.lean, leans):
-            here.points[group] += min(max(much, 0.0), 1.0) * lean
-        return here.points.reshape(-1, len(self.capacity))
+        points = self._hulls.plain_of(self._groups, found.corner.first)
+        leans = [(hold, much) for hold, much in zip(found.corner.holds, found.much) if hold[0] >= 0]
+        steps = [self._hulls.plain_of(group, answer) - points[group] for (group, answer), _ in leans]
+        for ((group, _), much), step in zip(leans, steps):
+            points[group] += min(max(much, 0.0), 1.0) * step
+        return points.reshape(-1, len(self.capacity))
