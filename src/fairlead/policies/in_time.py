@@ -112,7 +112,8 @@ def _in_one_pool(
 
 def _least(view: Snapshot, at: Ints) -> float:
     crowd = 100.0 * float(view.jobs.workers[at].sum())
-    return min(LEAST, float(view.capacity[view.capacity > 0].min()) / crowd)
+    scarcest = min(float(count) for count in view.capacity.tolist() if count > 0)
+    return min(LEAST, scarcest / crowd)
 
 
 def _middle(view: Snapshot, classes: Classes, hurry: Hurry, level: float) -> Allocation:

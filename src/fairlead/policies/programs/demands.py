@@ -256,8 +256,11 @@ class Demands:
     def _dealt(self, grid: Grid, points: Floats) -> Floats:
         types = len(self.capacity)
         low = points[grid.at - 1]
+        time: Floats = low + (points[grid.at] - low) * grid.part[:, None]
+        if len(self.there) == len(self.classes.of):
+            return time
         x = np.zeros((len(self.classes.of), types))
-        x[self.there] = low + (points[grid.at] - low) * grid.part[:, None]
+        x[self.there] = time
         return x
 
     def allocation(self, numbers: Ints, grid: Grid, mix: Floats, reasons: Mapping[int, Reason]) -> Allocation:

@@ -10,7 +10,8 @@ the next that is a step or two, for which a solver would take longer to be told 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,7 +21,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.policies.programs.classes import Classes
 from fairlead.policies.programs.demands import Demands, Fit, Grid
 from fairlead.policies.programs.levels import FITS, Fitted, Paces, Spending, least_level, worth_level
-from fairlead.policies.programs.ties import TIED, filling
+from fairlead.policies.programs.ties import TIED
 
 FREE, HELD = -1, -2
 """In place of a class: a type that has no price, and one whose price nothing holds yet where it is."""
@@ -62,11 +63,11 @@ class Leaning(Fitted):
     much: Sequence[float]
 
 
-def fails(corner: Corner, much: Sequence[float]) -> Hold | None:
+def fails(first: Ints, holds: Sequence[Hold], much: Sequence[float]) -> Hold | None:
     """What there would be least of, where that is below 0: of a tied answer, of a class's first, of what is free of a type."""
     worst, least = None, -TIED
     stays = dict[int, float]()
-    for hold, amount in zip(corner.holds, much):
+    for hold, amount in zip(holds, much):
         group = hold[0]
         if group >= 0:
             stays[group] = stays.get(group, 1.0) - amount
@@ -76,27 +77,33 @@ def fails(corner: Corner, much: Sequence[float]) -> Hold | None:
             worst, least = hold, amount
     for group, amount in stays.items():
         if amount < least:
-            worst, least = (group, corner.first.item(group)), amount
+            worst, least = (group, first.item(group)), amount
     return worst
 
 
-def walked(use: Floats, barred: Floats, corner: Corner, open_: Floats) -> Leaning | None:
+def solved(columns: Sequence[Sequence[float]], free: Floats) -> tuple[Floats, list[float]] | None:
+    """The inverse of the equations, and how much of each column makes up what is free; None where some depend on others."""
+    try:
+        inverse: Floats = np.linalg.inv(np.array(columns))
+    except np.linalg.LinAlgError:
+        return None
+    much = (free @ inverse).tolist()
+    return (inverse, much) if math.isfinite(sum(much)) else None
+
+
+def walked(
+    use: Floats, barred: Floats, corner: Corner, open_: Sequence[float], begin: tuple[Floats, list[float]]
+) -> Leaning | None:
     """The corner that is the optimum, from another one that has all its holds; None where it is not found in a few steps. `use`
     is classes × answers × types; `barred` is infinite where a class has no such answer; `open_` is 1 for types of which there
-    is anything, else 0."""
-    groups, types, answers = np.arange(len(use)), len(open_), use.shape[1]
-    flat, unit = use.reshape(-1, types), np.eye(types)
+    is anything, else 0; `begin` is the solution at the first corner."""
+    groups, types, answers = np.arange(len(use)), use.shape[2], use.shape[1]
+    flat, loose = use.reshape(-1, types), [-part for part in open_]
     prices, first, holds = corner.prices, corner.first.copy(), list(corner.holds)
-    base = use[groups, first]
+    base, (inverse, much) = use[groups, first], begin
     slack = (flat @ prices).reshape(-1, answers) - (base @ prices)[:, None] + barred
     for _ in range(_STEPS):
-        columns = [use[hold] - base[hold[0]] if hold[0] >= 0 else unit[hold[1]] for hold in holds]
-        try:
-            inverse = np.linalg.inv(np.array([*columns, -open_]))
-        except np.linalg.LinAlgError:  # they hold no price where it is
-            return None
-        much = ((1.0 - base.sum(axis=0)) @ inverse).tolist()
-        leaves = fails(Corner(prices, first, holds), much)
+        leaves = fails(first, holds, much)
         if leaves is None:
             kept = [prices.item(kind) if group == HELD else 0.0 for group, kind in holds]
             exact: Floats = np.maximum(inverse @ np.array([*kept, -1.0]), 0.0)
@@ -131,7 +138,16 @@ def walked(use: Floats, barred: Floats, corner: Corner, open_: Floats) -> Leanin
             return None
         prices, holds[at] = np.maximum(prices + far * way, 0.0), enters
         slack += far * rise
+        columns = [(use[hold] - base[hold[0]]).tolist() if hold[0] >= 0 else _unit(hold[1], types) for hold in holds]
+        solution = solved([*columns, loose], 1.0 - base.sum(axis=0))
+        if solution is None:
+            return None
+        inverse, much = solution
     return None
+
+
+def _unit(kind: int, types: int) -> list[float]:
+    return [float(kind == other) for other in range(types)]
 
 
 class Walking(Demands):
@@ -144,7 +160,7 @@ class Walking(Demands):
         super().__init__(name, classes, capacity, near)
         self._groups = np.arange(len(classes))
         self._barred = self._hulls.barred[:, : self._plain]
-        self._open = (capacity > 0).astype(np.float64)
+        self._open = [float(count > 0) for count in capacity.tolist()]
 
     def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Grid, Fit]:
         asked = list[Grid]()
@@ -153,9 +169,8 @@ class Walking(Demands):
         def fit(r: Floats) -> Leaning:
             nonlocal here
             asked[:] = [self.asked(r)]
-            found = self._proven(asked[0], here)
-            if found is None:
-                found = self._walk(asked[0], here.corner)
+            found = self._fitted(asked[0], here)
+            if found.corner.prices is not here.corner.prices:
                 here = self._around(found.corner.prices)
             return found
 
@@ -218,24 +233,22 @@ class Walking(Demands):
 
         return spending
 
-    def _proven(self, grid: Grid, here: Around) -> Leaning | None:
-        """How demands fit, where these prices prove it."""
+    def _fitted(self, grid: Grid, here: Around) -> Leaning:
+        """How demands fit: as the prices of this corner prove it, or those of another one, not far from it."""
         types = len(self.capacity)
         weights = self._weights(grid) * self.classes.workers[:, None, None]
         base = weights.ravel() @ here.points.reshape(-1, types) / self._room
         steps = (np.matmul(weights[here.tied], here.lean)[:, 0] / self._room).tolist()
-        corner, columns = self._held(here.corner, dict(zip(here.corner.holds[-len(steps) :] if steps else (), steps)))
-        much = filling([*columns, (-self._open).tolist()], (1.0 - base).tolist(), range(types))
-        if much is None or fails(corner, much):
-            return None
-        return Leaning(much[-1], corner, much)
-
-    def _walk(self, grid: Grid, corner: Corner) -> Leaning:
+        corner, columns = self._held(here.corner, steps)
+        begin = solved([*columns, [-part for part in self._open]], 1.0 - base)
+        if begin is None:
+            return self._by_program(grid)
+        if fails(corner.first, corner.holds, begin[1]) is None:
+            return Leaning(begin[1][-1], corner, begin[1])
         use = self._time(grid, self._plain) * self._scale
-        steps = {(g, a): (use[g, a] - use[g, corner.first[g]]).tolist() for g, a in corner.holds if g >= 0}
-        found = walked(use, self._barred, self._held(corner, steps)[0], self._open)
-        if found is not None:
-            return found
+        return walked(use, self._barred, corner, self._open, begin) or self._by_program(grid)
+
+    def _by_program(self, grid: Grid) -> Leaning:
         fit = self.fit(grid)
         first, mix = fit.used.argmax(axis=1), fit.used.copy()
         mix[self._groups, first] = 0.0
@@ -243,15 +256,21 @@ class Walking(Demands):
         corner = Corner(fit.prices * self._room, first, [*zip(g.tolist(), a.tolist())])
         return Leaning(fit.excess, corner, mix[g, a].tolist())
 
-    def _held(self, corner: Corner, steps: Mapping[Hold, list[float]]) -> tuple[Corner, list[list[float]]]:
-        """With as many holds as prices have freedom, and what each is in the equations. What ties for all demands may be the
-        same for these, and then holds nothing."""
+    def _held(self, corner: Corner, steps: Sequence[list[float]]) -> tuple[Corner, list[list[float]]]:
+        """With as many holds as prices have freedom, and what each is in the equations; `steps` are those of the ties. What
+        ties for all demands may be the same for these, and then holds nothing."""
         types = len(self.capacity)
-        holds = [hold for hold in corner.holds if hold[0] < 0 or max(map(abs, steps[hold])) > TIED][: types - 1]
-        if len(holds) < types - 1:
-            known = [kind for group, kind in holds if group < 0]
-            holds += [(HELD, kind) for kind in range(types) if kind not in known][: types - 1 - len(holds)]
-        columns = [steps[hold] if hold[0] >= 0 else [float(hold[1] == kind) for kind in range(types)] for hold in holds]
+        free = len(corner.holds) - len(steps)  # these come first
+        columns = [_unit(kind, types) for _, kind in corner.holds[:free]]
+        holds = corner.holds[:free]
+        for hold, step in zip(corner.holds[free:], steps):
+            if len(holds) < types - 1 and max(map(abs, step)) > TIED:
+                holds.append(hold)
+                columns.append(step)
+        for kind in range(types):
+            if len(holds) < types - 1 and (FREE, kind) not in holds:
+                holds.append((HELD, kind))
+                columns.append(_unit(kind, types))
         return Corner(corner.prices, corner.first, holds), columns
 
     def _used(self, found: Leaning) -> Floats:
