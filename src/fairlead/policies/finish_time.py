@@ -25,6 +25,7 @@ from fairlead.policies.in_time import Among, Hurry, fastest_of, in_time
 from fairlead.policies.max_min import nothing
 from fairlead.policies.programs.classes import Classes, classes_of
 from fairlead.policies.programs.company import NO_SHARING, Sharing, check_among
+from fairlead.policies.programs.walking import Walking
 
 PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
 
@@ -69,7 +70,8 @@ def _fairest(
         return nothing(view), kept
     alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
     hurry = Hurry(left, unit=alone, spent=view.time - view.jobs.submitted_s)
-    x, near = in_time("finish-time fairness", view, classes, hurry, memo, alike=alike, sharing=sharing, among=among)
+    name = "finish-time fairness"
+    x, near = in_time(name, view, classes, hurry, memo, alike=alike, sharing=sharing, among=among, alone=Walking)
     return x, {**kept, **near}
 
 

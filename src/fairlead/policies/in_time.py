@@ -23,8 +23,8 @@ from fairlead.policies.max_min import even_mix
 from fairlead.policies.programs.centre import centre
 from fairlead.policies.programs.classes import Classes
 from fairlead.policies.programs.company import Sharing
-from fairlead.policies.programs.demands import no_prices
-from fairlead.policies.programs.levels import Demand, worth_level
+from fairlead.policies.programs.demands import Demands, no_prices
+from fairlead.policies.programs.levels import Paces, along_tangent, worth_level
 from fairlead.policies.sharing import Answer, Means, shared
 
 Among: TypeAlias = Literal["most", "centre"]
@@ -41,20 +41,14 @@ class Hurry:
     unit: Floats
     spent: Floats
 
-    def of(self, jobs: Ints, fastest: Floats, least: Floats) -> tuple[Demand, float, float]:
+    def of(self, jobs: Ints, fastest: Floats, least: Floats) -> tuple[Paces, float, float]:
         """For some jobs, whose fastest and least throughputs these are: the demands by level, and the lowest and highest level
         that any of them could reach if it were alone."""
         left, unit, spent = self.left[jobs], self.unit[jobs], self.spent[jobs]
         unit = np.maximum(unit, 1e-9)  # of who has nothing left and has spent no time
         soonest = np.maximum(left / fastest, 1e-300)
-
-        def demand(level: float) -> tuple[Floats, Floats]:
-            time = np.maximum(level * unit - spent, soonest)
-            r = np.maximum(left / time, least)
-            return r, np.where((time > soonest) & (r > least), -r * unit / time, 0.0)
-
         alone = (spent + soonest) / unit  # the least ρ of each
-        return demand, float(alone.min()), float(alone.max())
+        return Paces(left, unit, spent, soonest, least), float(alone.min()), float(alone.max())
 
 
 def in_time(
@@ -67,8 +61,10 @@ def in_time(
     alike: bool,
     sharing: Sharing,
     among: Among,
+    alone: type[Demands] = Demands,
 ) -> tuple[Allocation, Mapping[str, Any]]:
-    """`memo` has what was returned with it the last time: level and prices, from which the next ones are found sooner."""
+    """`memo` has what was returned with it the last time: level and prices, from which the next ones are found sooner. `alone`
+    is how that is done where nobody shares."""
     near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
     if alike:
         hurry = Hurry(hurry.left / fastest_of(view, classes), hurry.unit, hurry.spent)
@@ -90,7 +86,7 @@ def in_time(
             used = means.most(asked, means.worth(unit, ordered=True), fit.excess)
         return Answer(used, asked, {}, {"level": level, "prices": means.near}, level)
 
-    x, kept = shared(name, view, classes, sharing, answer, near["prices"])
+    x, kept = shared(name, view, classes, sharing, answer, near["prices"], alone)
     if among == "centre" and kept:
         return _middle(view, classes, hurry, kept["level"]), kept
     if alike:
@@ -106,7 +102,8 @@ def _in_one_pool(
     ones = np.ones(len(at))
     demand, lowest, highest = hurry.of(at, ones, _least(view, at) * ones)
     rise = view.jobs.workers[at] / size
-    level = worth_level(demand, lambda r: (float(rise @ r) - 1.0, rise), lowest, highest, float(near["level"]))
+    spending = along_tangent(demand, lambda r: (float(rise @ r) - 1.0, rise))
+    level = worth_level(spending, lowest, highest, float(near["level"]))
     x = np.zeros((len(view.jobs), len(view.capacity)))
     x[at] = demand(level)[0][:, None] * even_mix(classes, view.capacity)[classes.of[at]]
     prices = no_prices(len(view.capacity)) if near["prices"] is None else near["prices"]
@@ -115,7 +112,8 @@ def _in_one_pool(
 
 def _least(view: Snapshot, at: Ints) -> float:
     crowd = 100.0 * float(view.jobs.workers[at].sum())
-    return min(LEAST, float(view.capacity[view.capacity > 0].min()) / crowd)
+    scarcest = min(float(count) for count in view.capacity.tolist() if count > 0)
+    return min(LEAST, scarcest / crowd)
 
 
 def _middle(view: Snapshot, classes: Classes, hurry: Hurry, level: float) -> Allocation:

@@ -22,7 +22,7 @@ from fairlead.policies.programs.classes import Classes
 from fairlead.policies.programs.company import Sharing
 from fairlead.policies.programs.dealing import Clash
 from fairlead.policies.programs.demands import Demands
-from fairlead.policies.programs.levels import Demand
+from fairlead.policies.programs.levels import Paces
 from fairlead.policies.programs.supply import Supply
 from fairlead.policies.programs.ways import ways_of
 
@@ -54,7 +54,7 @@ class Means(Protocol):
     def worth(self, unit: Floats, *, ordered: bool = False) -> Floats: ...
     def most(self, asked: Any, worth: Floats, over: float = 0.0) -> Floats: ...
     def best_ratio(self, asked: Any, worth: Floats, prices: Floats, over: float = 0.0) -> Floats: ...
-    def least_level(self, demand: Demand, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Any, Any]: ...
+    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Any, Any]: ...
     def allocation(self, numbers: Ints, asked: Any, used: Floats, reasons: Mapping[int, Reason]) -> Allocation | Clash: ...
 
 
@@ -76,15 +76,17 @@ def shared(
     sharing: Sharing,
     answer: Callable[[Means, Answer | None], Answer],
     near: Floats | None = None,
+    alone: type[Demands] = Demands,
 ) -> tuple[Allocation, Memo]:
-    """The allocation that a policy's answer comes to, and what it remembers. `near` are prices of an earlier moment.
+    """The allocation that a policy's answer comes to, and what it remembers. `near` are prices of an earlier moment; `alone` is
+    how demands are met where nobody shares.
 
     Where it is asked again, it is told its last answer, for classes that were larger: it can do as well, but no better."""
     found: Answer | None = None
     while True:
         means: Means
         if sharing.alone and len(view.capacity) <= MANY:
-            means = Demands(name, classes, view.capacity, near)
+            means = alone(name, classes, view.capacity, near)
         else:
             wanted = {"space_sharing": sharing.space_sharing, "placement_sensitive": sharing.placement_sensitive}
             means = Supply(name, classes, view.capacity, ways_of(classes, view, **wanted))

@@ -73,9 +73,11 @@ class Classes:
 
     def by_job(self, column: Floats) -> Floats:
         """A column by class, or classes × something, → the same by job of the view; 0 for who can run nowhere."""
-        spread = np.zeros((len(self.of), *column.shape[1:]))
-        there = self.of >= 0
-        spread[there] = column[self.of[there]]
+        if not len(column):
+            return np.zeros((len(self.of), *column.shape[1:]))
+        spread: Floats = column[self.of]
+        if len(self.of) and self.of.item(self.of.argmin()) < 0:
+            spread[self.of < 0] = 0.0
         return spread
 
 
@@ -86,13 +88,13 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     types = len(capacity)
     usable = jobs.fits & rates.runs_on[rates.row]
     largest = int(jobs.workers.max(initial=0))
-    if largest > int(capacity.min(initial=np.iinfo(np.int64).max)):
+    if largest > min(capacity.tolist(), default=largest):
         usable = usable & ((capacity[None, :] >= jobs.workers[:, None]) @ (1 << np.arange(types)))
     row = np.zeros(len(jobs), dtype=np.int64) if alike else rates.row
     code = row * (1 << types) + (usable & ((1 << types) - 1))
     code = code * (largest + 1) + jobs.workers  # a kind of any size has one row
     weights = jobs.weight if by_weight else np.ones(len(jobs))
-    if np.count_nonzero(weights != 1.0):
+    if by_weight and view.weighted and np.count_nonzero(weights != 1.0):
         kinds, which = np.unique(weights, return_inverse=True)
         code = code * len(kinds) + which
     if group is not None:

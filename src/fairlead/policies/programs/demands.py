@@ -27,7 +27,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.reasons import Reason
 from fairlead.policies.programs.classes import Classes, in_class_order
 from fairlead.policies.programs.hulls import hulls_of
-from fairlead.policies.programs.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
+from fairlead.policies.programs.levels import FITS, Cost, Fitted, Paces, Spending, along_tangent, least_level, worth_level
 from fairlead.policies.programs.program import TOLERANCE, Model, Program
 from fairlead.policies.programs.ties import TIED, Tie, distinct, filling
 
@@ -246,24 +246,38 @@ class Demands:
 
     def shares(self, grid: Grid, mix: Floats) -> Floats:
         """The time of each job by type: rows of the view × types."""
+        return self._dealt(grid, self._by_point(mix))
+
+    def _by_point(self, mix: Floats) -> Floats:
+        """What a mix of answers comes to: classes · points × types."""
+        points: Floats = np.matmul(mix[:, None, :], self._hulls.answers.reshape(*mix.shape, -1))
+        return points.reshape(-1, len(self.capacity))
+
+    def _dealt(self, grid: Grid, points: Floats) -> Floats:
         types = len(self.capacity)
-        answers = self._hulls.answers
-        points = np.matmul(mix[:, None, :], answers.reshape(*mix.shape, -1)).reshape(-1, types)  # classes · points × types
         low = points[grid.at - 1]
+        time: Floats = low + (points[grid.at] - low) * grid.part[:, None]
+        if len(self.there) == len(self.classes.of):
+            return time
         x = np.zeros((len(self.classes.of), types))
-        x[self.there] = low + (points[grid.at] - low) * grid.part[:, None]
+        x[self.there] = time
         return x
 
     def allocation(self, numbers: Ints, grid: Grid, mix: Floats, reasons: Mapping[int, Reason]) -> Allocation:
         return Allocation.alone(numbers, self.shares(grid, mix), reasons)
 
-    def _time(self, grid: Grid, answers: int | None = None) -> Floats:
-        """classes × answers (the first so many, or all) × types: what the members take together."""
+    def _weights(self, grid: Grid) -> Floats:
+        """How many members of each class are at each point: classes × 1 × points."""
         size = self.grid.size
         weights = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)
+        by_point: Floats = weights.astype(np.float64, copy=False).reshape(-1, 1, self.grid.shape[1])
+        return by_point
+
+    def _time(self, grid: Grid, answers: int | None = None) -> Floats:
+        """classes × answers (the first so many, or all) × types: what the members take together."""
         groups, points = self.grid.shape
         types, answers = points - 1, self.valid.shape[1] if answers is None else answers
-        time: Floats = np.matmul(weights.reshape(groups, 1, points), self._hulls.by_point[:, :, : answers * types])
+        time: Floats = np.matmul(self._weights(grid), self._hulls.by_point[:, :, : answers * types])
         return time.reshape(groups, answers, types)
 
     def _mix(self, g: Ints, f: Ints, values: Floats) -> Floats:
@@ -274,7 +288,7 @@ class Demands:
 
     # Demands that fall as a level rises.
 
-    def least_level(self, demand: Demand, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Grid, Fit]:
+    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Grid, Fit]:
         """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
         more. A good `guess` of the level saves time."""
         asked = list[Grid]()
@@ -283,8 +297,13 @@ class Demands:
             asked[:] = [self.asked(r)]
             return self.fit(asked[0], at_least=True)
 
-        first = worth_level(demand, self.cost_at(self._first_prices()), lowest, highest, guess)
-        level, _, found = least_level(self.name, demand, fit, lambda fit: self.cost_at(fit.prices), first, highest)
+        def spending(prices: Floats) -> Spending:
+            return along_tangent(demand, self.cost_at(prices))
+
+        first = worth_level(spending(self._first_prices()), lowest, highest, guess)
+        level, _, found = least_level(
+            self.name, lambda at: demand(at)[0], fit, lambda fit: spending(fit.prices), first, highest
+        )
         return level, asked[0], found
 
     def _first_prices(self) -> Floats:

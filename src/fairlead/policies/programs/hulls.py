@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fairlead.core.cluster import Bools, Floats, Ints
 
 _KEPT = 1024  # classes, at most: all are copied when one is added
 _NUMBERS = 1 << 21  # in all of them, unless one moment has more: a class has twice as many with each further type, and more
+
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -25,27 +29,60 @@ class Hulls:
     by_point: Floats  # all: classes × points × (answers · types)
     valid: Bools  # classes × answers
     barred: Floats  # the same as a price: infinite where there is no such answer
+    sums: Floats  # `plain` over all points: classes × answers / 2 × types
 
     @property
     def each(self) -> int:
         """How many numbers there are of a class, about."""
         return sum(column[0].size for column in (self.answers, self.plain, self.by_point))
 
-    def of(self, which: Ints) -> Hulls:
-        return Hulls(*(getattr(self, column.name)[which] for column in fields(self)))
-
     def and_(self, more: Hulls) -> Hulls:
         names = (column.name for column in fields(self))
         return Hulls(*(np.concatenate((getattr(self, name), getattr(more, name))) for name in names))
 
 
-def hulls_of(rates: Floats) -> Hulls:
+class _Column(Generic[T]):
+    """A column of `Hulls`, of some classes: gathered at the first read, kept afterwards."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, chosen: Chosen, owner: type) -> npt.NDArray[T]:
+        column: npt.NDArray[T] = getattr(chosen.known, self.name)[chosen.which]
+        chosen.__dict__[self.name] = column
+        return column
+
+
+class Chosen:
+    """Hulls of some classes, of all that are known."""
+
+    grid = _Column[np.float64]()
+    inverse = _Column[np.float64]()
+    answers = _Column[np.float64]()
+    plain = _Column[np.float64]()
+    by_point = _Column[np.float64]()
+    valid = _Column[np.bool_]()
+    barred = _Column[np.float64]()
+    sums = _Column[np.float64]()
+
+    def __init__(self, known: Hulls, which: Ints) -> None:
+        self.known, self.which = known, which
+
+    def plain_of(self, classes: Ints | int, answers: Ints | int) -> Floats:
+        """Some answers of some classes, none of which lift: so many × points × types of time."""
+        count, points = self.known.grid.shape
+        plain = self.known.plain.reshape(count, -1, points, points - 1)
+        found: Floats = plain[self.which[classes], answers]
+        return found
+
+
+def hulls_of(rates: Floats) -> Chosen:
     """`rates` are classes × types."""
     return _hulls(rates.tobytes(), rates.shape[1])
 
 
 @lru_cache(maxsize=2)  # of one decision to the next; each is as large as all that its classes have
-def _hulls(rates: bytes, types: int) -> Hulls:
+def _hulls(rates: bytes, types: int) -> Chosen:
     known, place = _KNOWN.get(types, (None, {}))
     size = 8 * types
     rows = [rates[at : at + size] for at in range(0, len(rates), size)]
@@ -58,7 +95,7 @@ def _hulls(rates: bytes, types: int) -> Hulls:
         place = {**place, **{row: len(place) + at for at, row in enumerate(new)}}
         _KNOWN[types] = known, place
     assert known is not None
-    return known.of(np.array([place[row] for row in rows], dtype=np.int64))
+    return Chosen(known, np.array([place[row] for row in rows], dtype=np.int64))
 
 
 _KNOWN: dict[int, tuple[Hulls, dict[bytes, int]]] = {}
@@ -74,7 +111,8 @@ def _found(by_type: Floats) -> Hulls:
     answers, valid = _answers(ascending, order)
     plain = answers[:, : answers.shape[1] // 2].reshape(len(by_type), -1, by_type.shape[1])
     by_point = answers.transpose(0, 2, 1, 3).reshape(*grid.shape, -1)
-    return Hulls(grid, inverse, answers, plain, by_point, valid, np.where(valid, 0.0, np.inf))
+    sums = plain.reshape(len(by_type), -1, *answers.shape[2:]).sum(axis=2)
+    return Hulls(grid, inverse, answers, plain, by_point, valid, np.where(valid, 0.0, np.inf), sums)
 
 
 @lru_cache(maxsize=16)

@@ -25,7 +25,7 @@ from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
 from fairlead.policies.programs.classes import SLIGHT, Classes, lots
 from fairlead.policies.programs.dealing import Clash, dealt_out, stuck
-from fairlead.policies.programs.levels import FITS, Cost, Demand, Fitted, least_level, worth_level
+from fairlead.policies.programs.levels import FITS, Fitted, Paces, Spending, along_tangent, least_level, worth_level
 from fairlead.policies.programs.program import TOLERANCE, Model, Program, Solution
 from fairlead.policies.programs.sifting import Sifted
 from fairlead.policies.programs.ways import Ways
@@ -180,26 +180,26 @@ class Supply:
         found = model.solve(asked)
         return found.values[1:].clip(min=0.0) / (float(found.values[0]) * (1.0 + over))
 
-    def least_level(self, demand: Demand, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Asked, Fit]:
+    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Asked, Fit]:
         """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
         more. A good `guess` of the level saves time; without one, it is where the demands would fit if each accelerator were
         of the type that is fastest for everybody."""
         size = float(self.capacity.sum())
         pool = self.classes.workers[self.of] / self.fastest / size
 
-        def cost_of(fit: Fit) -> Cost:
+        def spending(fit: Fit) -> Spending:
             def cost(r: Floats) -> tuple[float, Floats]:
                 part = r / self.fastest
                 return float(fit.bill.cost(self.of, part).sum()) - 1.0, fit.bill.rise(self.of, part) / self.fastest
 
-            return cost
+            return along_tangent(demand, cost)
 
         if guess <= 0.0:
-            guess = worth_level(demand, lambda r: (float(pool @ r) - 1.0, pool), lowest, highest, lowest)
+            guess = worth_level(along_tangent(demand, lambda r: (float(pool @ r) - 1.0, pool)), lowest, highest, lowest)
         near = self.fit(self.asked(demand(guess)[0]), at_least=True)
-        first = worth_level(demand, cost_of(near), lowest, highest, guess)
+        first = worth_level(spending(near), lowest, highest, guess)
         level, wanted, fit = least_level(
-            self.name, demand, lambda r: self.fit(self.asked(r), at_least=True), cost_of, first, highest
+            self.name, demand.at, lambda r: self.fit(self.asked(r), at_least=True), spending, first, highest
         )
         return level, self.asked(wanted), fit
 
