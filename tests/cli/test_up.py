@@ -86,6 +86,16 @@ def test_a_control_plane_that_cannot_be_found_is_told(tmp_path, monkeypatch, url
         ControlPlane.found().jobs()
 
 
+def test_a_token_in_the_environment_is_used_on_the_cluster_of_this_directory_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FAIRLEAD_URL", raising=False)
+    (tmp_path / ".fairlead").mkdir()
+    (tmp_path / ".fairlead" / "connection.json").write_text('{"url": "http://127.0.0.1:1", "token": "fl_admin"}')
+    for token, used in (("fl_ann", "fl_ann"), ("", "fl_admin")):
+        monkeypatch.setenv("FAIRLEAD_TOKEN", token)
+        assert ControlPlane.found().token == used
+
+
 def test_what_cannot_be_sent_is_refused():
     with pytest.raises(RefusedRequest, match="cannot be sent"):
         ControlPlane("http://127.0.0.1:1", "fl_x").switch({"policy": {"name": "las", "x": math.inf}})

@@ -34,7 +34,7 @@ def when(
         int,
         typer.Option("--looks", help="Looks in which others come as they did lately; 0: as if nobody came.", min=0, max=100),
     ] = 5,
-    window: Annotated[float, typer.Option("--window", help="Hours that 'lately' is.", min=0.01)] = 6.0,
+    window: Annotated[float, typer.Option("--window", help="Hours that 'lately' is.", min=0.01, max=1e5)] = 6.0,
     throughputs: opt.ThroughputsOption = None,
     launch_cost: opt.LaunchCostOption = 0.0,
     restart_cost: opt.RestartCostOption = 0.0,
@@ -82,27 +82,28 @@ def when(
         out.print("no jobs")
         return
     if wanted is not None:
-        out.print(_sentence(found[0], window), highlight=False, markup=False, soft_wrap=True)
+        told = _sentence(found[0], min(3600 * window, state.time), again=wanted["starts"] > 0)
+        out.print(told, highlight=False, markup=False, soft_wrap=True)
     else:
         out.print(_table(found))
         if len(found) > MOST_SHOWN:
             note(f"{len(found) - MOST_SHOWN:,} more are not shown; --json has all, or name one")
     if endless:
-        note(f"{endless} of the jobs did not say how many steps they will do, and are taken to go on for an hour")
+        note(f"did not say how many steps they will do, so taken to go on for an hour: {endless} of the jobs")
 
 
-def _sentence(one: Expected, window: float) -> str:
-    told = f"{legible(one.job.name)} " + ("runs" if one.runs else f"should start in {_span(one, _start)}")
+def _sentence(one: Expected, lately_s: float, again: bool) -> str:
+    begins = "go on" if again else "start"
+    told = f"{legible(one.job.name)} " + ("runs" if one.runs else f"should {begins} in {_span(one, _start)}")
     told += f" and should have ended in {_span(one, _end)}"
     if not one.with_others:
         return told
-    of = _end if one.runs else _start
-    if set(map(of, one.with_others)) == {of(one.by_itself)}:
+    told_of = [_end] if one.runs else [_start, _end]
+    if all({_long(of(turn)) for turn in one.with_others} == {_long(of(one.by_itself))} for of in told_of):
         return f"{told}, whoever comes"
-    return (
-        f"{told}, if others come as in the last {duration(3600 * window)}; "
-        f"if nobody does, it {'ends' if one.runs else 'starts'} in {_long(of(one.by_itself))}"
-    )
+    verbs = {_start: "goes on" if again else "starts", _end: "ends"}
+    alone = " and ".join(f"{verbs[of]} in {_long(of(one.by_itself))}" for of in told_of)
+    return f"{told}, if others come as in the last {duration(lately_s)}; if nobody does, it {alone}"
 
 
 def _table(found: Iterable[Expected]) -> Table:
@@ -113,16 +114,16 @@ def _table(found: Iterable[Expected]) -> Table:
     for one in sorted(found, key=lambda one: (one.range(_start)[1], one.number))[:MOST_SHOWN]:
         cells: list[str] = []
         for of in (_start, _end):
-            least, middle, most = one.range(of)
-            between = ["", ""] if least == most else [_long(least), _long(most)]
-            cells += ["runs", "", ""] if of is _start and one.runs else [_long(middle), *between]
+            least, middle, most = map(_long, one.range(of))
+            between = ["", ""] if least == most else [least, most]
+            cells += ["runs", "", ""] if of is _start and one.runs else [middle, *between]
         table.add_row(Text(legible(one.job.name)), *cells)
     return table
 
 
 def _span(one: Expected, of: Any) -> str:
-    least, middle, most = one.range(of)
-    return _long(middle) if least == most else f"{_long(middle)} ({_long(least)} to {_long(most)})"
+    least, middle, most = map(_long, one.range(of))
+    return middle if least == most else f"{middle} ({least} to {most})"
 
 
 def _start(turn: Turn) -> float:

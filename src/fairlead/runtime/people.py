@@ -61,7 +61,7 @@ class ControlPlane:
     @classmethod
     def found(cls) -> ControlPlane:
         """By FAIRLEAD_URL, FAIRLEAD_TOKEN and, for https, FAIRLEAD_CA; or the one that `fairlead up` started in this
-        directory or one above it."""
+        directory or one above it, as its admin unless FAIRLEAD_TOKEN says as whom."""
         if url := os.environ.get(URL):
             return cls(url, os.environ.get(TOKEN, ""), authority=os.environ.get(AUTHORITY, ""))
         for folder in (Path.cwd(), *Path.cwd().parents):
@@ -76,7 +76,7 @@ class ControlPlane:
     def _in(cls, file: Path) -> ControlPlane:
         try:
             told = orjson.loads(file.read_bytes())
-            return cls(str(told["url"]), str(told["token"]), authority=str(told.get("ca", "")))
+            return cls(str(told["url"]), os.environ.get(TOKEN) or str(told["token"]), authority=str(told.get("ca", "")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise Unreachable(f"{file}: not what `fairlead up` writes; remove it, or set {URL} and {TOKEN}") from None
 

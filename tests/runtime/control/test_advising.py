@@ -13,9 +13,12 @@ from typer.testing import CliRunner
 
 from fairlead.cli import advise
 from fairlead.cli.main import app
+from fairlead.cli.when import _sentence
 from fairlead.core.events import SchedulerSwitched
+from fairlead.core.job import Job
 from fairlead.runtime.people import ControlPlane, RefusedRequest
 from fairlead.study.synthesizer.live import live_jobs, rates_of, state_of, with_ends
+from fairlead.study.when import Expected, Turn
 
 
 @pytest.fixture
@@ -56,6 +59,15 @@ def test_who_did_not_say_how_many_steps_it_will_do_is_taken_to_go_on_for_an_hour
     expected = 3600 * table.alone[table.row("slow", 1), 0]
     assert (ended.job_of[number].steps, ended.store.arrays["steps"][number]) == (expected, expected)
     assert ended.job_of[0].steps == 36_000
+
+
+def test_a_kind_that_nobody_measured_runs_for_an_hour_also_where_its_first_job_did_not_say_its_steps(busy):
+    _, plane = busy
+    plane.submit(
+        [{"name": "open", "run": "sleep 99", "kind": "new"}, {"name": "told", "run": "sleep 99", "kind": "new", "steps": 72}]
+    )
+    table = rates_of(plane.rates(), state_of(plane))
+    assert table.alone[table.row("new", 1), 0] == pytest.approx(72 / 3600)
 
 
 def test_only_an_admin_gets_it(busy):
@@ -160,6 +172,18 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
         "short-1",
         "short-2",
     ]
+    assert CliRunner().invoke(app, ["when", "--window", "inf"]).exit_code == 2
     number = plane.cancel("short-2")["number"]
     gone = CliRunner().invoke(app, ["when", str(number)])
     assert "short-2 is cancelled" in gone.stdout
+
+
+def test_a_sentence_tells_no_span_of_one_length_and_no_past_that_was_not():
+    def told(*ends: float, again: bool = False) -> str:
+        return _sentence(Expected(0, Job("j"), False, Turn(5.0, 10.0), tuple(Turn(5.0, end) for end in ends)), 90.0, again)
+
+    assert told(10.0, 10.0001) == "j should start in 5.0 s and should have ended in 10.0 s, whoever comes"
+    assert told(10.0, 70.0, again=True) == (
+        "j should go on in 5.0 s and should have ended in 1.2 min (10.0 s to 1.2 min), if others come as in the last 1.5 min; "
+        "if nobody does, it goes on in 5.0 s and ends in 10.0 s"
+    )

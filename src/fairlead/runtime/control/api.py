@@ -63,7 +63,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
     def admin(who: Who) -> Bearer:
         if who.role is not Role.ADMIN:
-            raise HTTPException(403, "only an admin may do this")
+            raise HTTPException(403, "this needs an admin's token")
         return who
 
     @app.middleware("http")

@@ -38,7 +38,8 @@ def rates_of(told: Mapping[str, Any], state: State) -> ThroughputTable:
         for one in told["rates"]
     ]
     known = {(rate.kind, rate.workers) for rate in rates}
-    for job in state.job_of.values():  # those that ended may be forecast to come again
+    # those that ended may be forecast to come again; who did not say its steps is asked last, as they are no hour's run
+    for job in sorted(state.job_of.values(), key=lambda job: job.steps == UNKNOWN_STEPS):
         if job.kind != TIMED and (job.kind, job.workers) not in known:
             known.add((job.kind, job.workers))
             rates += [MeasuredRate(job.kind, job.workers, name, False, job.steps / GUESS_S) for name in types]
