@@ -19,11 +19,14 @@ from fairlead.core.errors import FairleadError
 from fairlead.report.columns import duration
 from fairlead.runtime.tasks import UNKNOWN_STEPS
 from fairlead.study.inputs import read_table
-from fairlead.study.synthesizer.live import rates_of, state_of, with_ends
+from fairlead.study.synthesizer.live import rates_of, state_of, unmeasured, with_ends
 from fairlead.study.when import WITHIN_S, Expected, Turn, expected
 
 MOST_SHOWN = 50
 """Jobs in a table; the rest is counted."""
+
+MOST_KINDS = 5
+"""Kinds that are named."""
 
 
 def when(
@@ -62,7 +65,11 @@ def when(
     plane = control_plane()
     wanted = None if name is None else plane.job(name)
     state = state_of(plane)
-    table = known.for_types(state.cluster.type_names) if known is not None else rates_of(plane.rates(), state)
+    if known is not None:
+        table, guessed = known.for_types(state.cluster.type_names), []
+    else:
+        measured = plane.rates()
+        table, guessed = rates_of(measured, state), unmeasured(measured, state)
     endless = sum(state.job_of[n].steps == UNKNOWN_STEPS for n in [*state.live.tolist(), *state.queue.tolist()])
     with progress(1 + looks, "looking ahead", quiet=json) as bar:
         state = with_ends(state, table)
@@ -73,7 +80,7 @@ def when(
     if wanted is not None:
         found = tuple(one for one in found if one.number == wanted["number"])
     if json:
-        print_json({"jobs": [_data(one) for one in found], "without_known_steps": endless})
+        print_json({"jobs": [_data(one) for one in found], "without_known_steps": endless, "unmeasured_kinds": guessed})
         return
     if wanted is not None and not found:
         out.print(f"{legible(wanted['name'])} is {wanted['phase']}", highlight=False, markup=False)
@@ -88,6 +95,9 @@ def when(
         out.print(_table(found))
         if len(found) > MOST_SHOWN:
             note(f"{len(found) - MOST_SHOWN:,} more are not shown; --json has all, or name one")
+    if guessed:
+        kinds = [legible(kind) for kind in guessed[:MOST_KINDS]] + ["…"] * (len(guessed) > MOST_KINDS)
+        note(f"never measured with so many workers, so taken to run for an hour: {', '.join(kinds)}")
     if endless:
         note(f"did not say how many steps they will do, so taken to go on for an hour: {endless} of the jobs")
 

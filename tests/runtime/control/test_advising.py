@@ -150,6 +150,7 @@ def test_when_a_job_will_run_is_looked_ahead_from_the_state(busy):
     assert done.exit_code == 0, (done.output, done.exception)
     told = json.loads(done.stdout)
     assert told["without_known_steps"] == 1
+    assert told["unmeasured_kinds"] == ["slow"]
     jobs = {one["name"]: one for one in told["jobs"]}
     assert jobs["long"]["ends_s"][1] == pytest.approx(3600, abs=60), "nobody has measured it: an hour's run"
     for short in ("short-0", "short-1", "short-2"):
@@ -165,6 +166,7 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
     assert done.exit_code == 0, (done.output, done.exception)
     said = " ".join(done.stdout.split())
     assert said.startswith("short-1 should start in")
+    assert "never measured with so many workers, so taken to run for an hour: slow" in " ".join(done.stderr.split())
     assert said.endswith("whoever comes"), "who came first goes first"
     table = CliRunner().invoke(app, ["when", "--looks", "0"]).stdout
     assert [line.split()[0] for line in table.splitlines() if "long" in line or "short" in line][1:] == [

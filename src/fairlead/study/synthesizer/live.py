@@ -48,6 +48,12 @@ def rates_of(told: Mapping[str, Any], state: State) -> ThroughputTable:
     return drafted(rates, types, Path("rates")).finish().for_types(types)
 
 
+def unmeasured(told: Mapping[str, Any], state: State) -> list[str]:
+    """Kinds of those who are there that the cluster has not measured with so many workers: what is said of them is a guess."""
+    known = {(one["kind"], one["workers"]) for one in told["rates"]}
+    return sorted({job.kind for job in live_jobs(state) if job.kind != TIMED and (job.kind, job.workers) not in known})
+
+
 def with_ends(state: State, table: ThroughputTable) -> State:
     """The same, where each job that did not say how many steps it will do ends after another hour's of them: nobody could look
     ahead to an end that is not known. Of those that have ended, which may be forecast to come again, an hour's is all."""
