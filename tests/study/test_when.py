@@ -86,6 +86,12 @@ def test_others_that_may_come_make_it_later_and_less_sure_under_srtf_and_not_und
     assert looked("srtf") == shortest, "the same moment, the same answer"
 
 
+def test_of_one_the_same_is_foreseen_as_among_all():
+    for one in expected(waiting(), TIMED, looks=2):
+        assert expected(waiting(), TIMED, looks=2, of=one.number) == (one,)
+    assert expected(waiting(), TIMED, of=10**6) == ()
+
+
 def test_a_look_ends_and_who_has_not_begun_by_then_has_no_time():
     found = expected(waiting(), TIMED, looks=0, within_s=3600.0)
     assert any(one.by_itself.starts_s == math.inf for one in found)

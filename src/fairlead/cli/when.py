@@ -74,11 +74,10 @@ def when(
     with progress(1 + looks, "looking ahead", quiet=json) as bar:
         state = with_ends(state, table)
         try:
-            found = expected(state, table, looks=looks, window_s=3600 * window, costs=spent, on_look=bar.advance)
+            of = None if wanted is None else wanted["number"]
+            found = expected(state, table, looks=looks, window_s=3600 * window, costs=spent, of=of, on_look=bar.advance)
         except Exception as problem:  # whatever a part does wrong, or jobs that would never end
             raise FairleadError(f"nobody can look ahead from here: {type(problem).__name__}: {problem}") from problem
-    if wanted is not None:
-        found = tuple(one for one in found if one.number == wanted["number"])
     if json:
         print_json({"jobs": [_data(one) for one in found], "without_known_steps": endless, "unmeasured_kinds": guessed})
         return

@@ -59,14 +59,20 @@ def expected(
     window_s: float = 6 * 3600.0,
     costs: Costs | None = None,
     within_s: float = WITHIN_S,
+    of: int | None = None,
     on_look: Callable[[], None] = lambda: None,
 ) -> tuple[Expected, ...]:
-    """Of everybody who is there, in order of their numbers. Every job must end at a rate that `table` knows."""
+    """Of everybody who is there, in order of their numbers, or `of` one alone: then a look ends when that one has.
+    Every job must end at a rate that `table` knows."""
     view = state.snapshot().detached()
     alone = Moment(view, scheduler_of(state.scheduler), state.memo, costs=costs or Costs())
     past = [state.job_of[number] for number in sorted(state.job_of, reverse=True)]
     comings = [Forecast("recent", window_s, seed).coming(view.time, past) for seed in range(looks)] if past else []
     numbers = sorted([*view.jobs.number.tolist(), *view.queued.number.tolist()])
+    if of is not None:
+        numbers = [number for number in numbers if number == of]
+    if not numbers:
+        return ()
     seen = []
     for arrivals in [(), *comings]:
         seen.append(turns(replace(alone, arrivals=arrivals), table, numbers, within_s))
