@@ -109,3 +109,9 @@ def test_on_a_cluster_that_everybody_left_nobody_begins():
 def test_the_middle_of_an_even_number_of_looks_is_one_that_was_seen():
     one = Expected(0, Job("j"), False, Turn(1.0, 2.0), (Turn(3.0, 9.0), Turn(math.inf, math.inf)))
     assert one.range(lambda turn: turn.starts_s) == (3.0, math.inf, math.inf)
+
+
+def test_looks_end_when_no_other_is_wanted():
+    left = iter([True, False])
+    (one, *_) = expected(waiting(), TIMED, looks=4, another=lambda: next(left))
+    assert len(one.with_others) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -38,6 +39,9 @@ def when(
         typer.Option("--looks", help="Looks in which others come as they did lately; 0: as if nobody came.", min=0, max=100),
     ] = 5,
     window: Annotated[float, typer.Option("--window", help="Hours that 'lately' is.", min=0.01, max=1e5)] = 6.0,
+    budget: Annotated[
+        float, typer.Option("--budget", help="Seconds for all looks; one that would not be done by then is not begun.", min=0.0)
+    ] = 60.0,
     throughputs: opt.ThroughputsOption = None,
     launch_cost: opt.LaunchCostOption = 0.0,
     restart_cost: opt.RestartCostOption = 0.0,
@@ -71,15 +75,30 @@ def when(
         measured = plane.rates()
         table, guessed = rates_of(measured, state), unmeasured(measured, state)
     endless = sum(state.job_of[n].steps == UNKNOWN_STEPS for n in [*state.live.tolist(), *state.queue.tolist()])
+    made, began = 0, time.monotonic()
     with progress(1 + looks, "looking ahead", quiet=json) as bar:
         state = with_ends(state, table)
+
+        def another() -> bool:
+            nonlocal made
+            made += 1
+            bar.advance()
+            return (time.monotonic() - began) * (made + 1) / made <= budget
+
         try:
             of = None if wanted is None else wanted["number"]
-            found = expected(state, table, looks=looks, window_s=3600 * window, costs=spent, of=of, on_look=bar.advance)
+            found = expected(state, table, looks=looks, window_s=3600 * window, costs=spent, of=of, another=another)
         except Exception as problem:  # whatever a part does wrong, or jobs that would never end
             raise FairleadError(f"nobody can look ahead from here: {type(problem).__name__}: {problem}") from problem
     if json:
-        print_json({"jobs": [_data(one) for one in found], "without_known_steps": endless, "unmeasured_kinds": guessed})
+        print_json(
+            {
+                "jobs": [_data(one) for one in found],
+                "without_known_steps": endless,
+                "unmeasured_kinds": guessed,
+                "looks": max(made - 1, 0),
+            }
+        )
         return
     if wanted is not None and not found:
         out.print(f"{legible(wanted['name'])} is {wanted['phase']}", highlight=False, markup=False)
@@ -94,6 +113,8 @@ def when(
         out.print(_table(found))
         if len(found) > MOST_SHOWN:
             note(f"{len(found) - MOST_SHOWN:,} more are not shown; --json has all, or name one")
+    if made <= looks:
+        note(f"{made - 1} of {looks} looks with others were made in {duration(budget)}; --budget gives them more time")
     if guessed:
         kinds = [legible(kind) for kind in guessed[:MOST_KINDS]] + ["…"] * (len(guessed) > MOST_KINDS)
         note(f"never measured with so many workers, so taken to run for an hour: {', '.join(kinds)}")

@@ -60,10 +60,10 @@ def expected(
     costs: Costs | None = None,
     within_s: float = WITHIN_S,
     of: int | None = None,
-    on_look: Callable[[], None] = lambda: None,
+    another: Callable[[], bool] = lambda: True,
 ) -> tuple[Expected, ...]:
-    """Of everybody who is there, in order of their numbers, or `of` one alone: then a look ends when that one has.
-    Every job must end at a rate that `table` knows."""
+    """Of everybody who is there, in order of their numbers, or `of` one alone: then a look ends when that one has. After each
+    look it is asked whether there should be `another`. Every job must end at a rate that `table` knows."""
     view = state.snapshot().detached()
     alone = Moment(view, scheduler_of(state.scheduler), state.memo, costs=costs or Costs())
     past = [state.job_of[number] for number in sorted(state.job_of, reverse=True)]
@@ -76,7 +76,8 @@ def expected(
     seen = []
     for arrivals in [(), *comings]:
         seen.append(turns(replace(alone, arrivals=arrivals), table, numbers, within_s))
-        on_look()
+        if not another():
+            break
     running = {*view.jobs.number[view.jobs.running].tolist()}
     return tuple(
         Expected(number, view.job_of[number], number in running, seen[0][place], tuple(look[place] for look in seen[1:]))

@@ -175,6 +175,8 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
         "short-2",
     ]
     assert CliRunner().invoke(app, ["when", "--window", "inf"]).exit_code == 2
+    hurried = CliRunner().invoke(app, ["when", "short-1", "--budget", "0"])
+    assert "0 of 5 looks with others were made in 0" in " ".join(hurried.stderr.split())
     number = plane.cancel("short-2")["number"]
     gone = CliRunner().invoke(app, ["when", str(number)])
     assert "short-2 is cancelled" in gone.stdout
