@@ -13,6 +13,7 @@ from rich.table import Table
 from fairlead.cli import options as opt
 from fairlead.cli.fitting import fitted
 from fairlead.cli.output import note, out, print_json, progress
+from fairlead.cli.written import distinct
 from fairlead.config import SchedulerConfig
 from fairlead.config.hosts import read_hosts
 from fairlead.config.parameters import LARGEST_SEED
@@ -121,7 +122,7 @@ def compare(
         return sweep_over(sweep, folder, context, processes=processes, json=json)
     if folder is not None:
         raise InputError("--out", "--sweep FILE to go with it", field="out", value=str(folder))
-    opt.distinct([trace, throughputs, costs, regimes, hosts, *(config or ())], [report], [png])
+    distinct([trace, throughputs, costs, regimes, hosts, *(config or ())], [report], [png])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
     named = policies if policies is not None else "" if preset else POLICIES

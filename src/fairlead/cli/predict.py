@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from fairlead.cli import options as opt
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.predict_pair import WithOption, pair, predictor_of
 from fairlead.cli.predict_pairs import side_by_side
 from fairlead.cli.predictor_shown import show_predictor
+from fairlead.cli.written import distinct
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction import evaluation, learners, training
 from fairlead.prediction.dataset import Dataset, dataset
@@ -72,7 +72,7 @@ def train(
     json: JsonOption = False,
 ) -> None:
     """Learn from a measured set and its pairs. The learner that errs least on what it has not seen is kept."""
-    opt.distinct([], [to])
+    distinct([], [to])
     data, known, about = _data(set_)
     _tell_of_learners()
     at_once = _at_once(set_)

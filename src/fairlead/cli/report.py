@@ -9,6 +9,7 @@ import typer
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import note, out, print_json
+from fairlead.cli.written import distinct
 from fairlead.report.figures import write_figures
 from fairlead.report.html import write_report
 from fairlead.report.metrics import summarize
@@ -34,7 +35,7 @@ def report(
 
       fairlead simulate --policy las --events las.jsonl && fairlead report las.jsonl -o las.html
     """
-    opt.distinct(journals, [output], [png])
+    distinct(journals, [output], [png])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     records = [record_from_journal(path) for path in journals]
     summaries = [(record.scheduler, summarize(record, metrics)) for record in records]

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import kept_in, note, out, print_json, progress
+from fairlead.cli.written import distinct
 from fairlead.core.errors import InputError
 from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
@@ -201,7 +202,7 @@ def _asked(paper: Paper[S], scale: str, only: str | None, folder: Path, world: C
 
 
 def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
-    opt.distinct([], [], [given.folder])
+    distinct([], [], [given.folder])
     with kept_in(given.folder / "cases"), progress(len(given.cases()), "running", quiet=json) as bar:
         outcome = run_reproduction(given, processes=processes, on_done=lambda _: bar.advance(), tell=bar.say)
     if json:

@@ -9,6 +9,7 @@ import typer
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import note, out, print_json, progress
+from fairlead.cli.written import distinct
 from fairlead.config import SchedulerConfig
 from fairlead.config.scheduler import parse_part
 from fairlead.core.errors import InputError
@@ -51,7 +52,7 @@ def resimulate(
       fairlead resimulate out/demo.jsonl --policies srtf,las,tiresias --report whatif.html
     """
     metrics = opt.metrics_of(None, makespan_from, jct_from, contention, unfair_above)
-    opt.distinct([Path(journal), *(config or ())], [report], [png])
+    distinct([Path(journal), *(config or ())], [report], [png])
     run = Recorded.read(journal)
     schedulers = [run.under(parse_part(name)) for name in opt.split(policies)]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]

@@ -10,6 +10,7 @@ import typer
 from fairlead.cli import options as opt
 from fairlead.cli.event_log import event_log
 from fairlead.cli.output import note, out, print_json, progress
+from fairlead.cli.written import distinct
 from fairlead.config.hosts import read_hosts
 from fairlead.config.request_rates import read_request_rates
 from fairlead.report.figures import write_figures
@@ -102,7 +103,7 @@ def simulate(
     scheduler = opt.override(
         scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination
     )
-    opt.distinct([trace, config, throughputs, costs, regimes, hosts, request_rates], [events, report], [png])
+    distinct([trace, config, throughputs, costs, regimes, hosts, request_rates], [events, report], [png])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
     machine = opt.cluster_of(cluster)
     spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)

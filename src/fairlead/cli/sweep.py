@@ -7,9 +7,9 @@ from pathlib import Path
 import typer
 from rich.table import Table
 
-from fairlead.cli import options as opt
 from fairlead.cli.fitting import fitted
 from fairlead.cli.output import kept_in, note, out, print_json, progress
+from fairlead.cli.written import distinct
 from fairlead.core.errors import InputError
 from fairlead.study.sweep import Swept, read_sweep, run_sweep
 from fairlead.study.sweep.page import headings, rows, write_page
@@ -25,7 +25,7 @@ def sweep_over(path: Path, folder: Path | None, context: typer.Context, *, proce
             raise InputError(f"--{(option.name or '').replace('_', '-')}", f"this in {path}, where the rest of the sweep is")
     given = read_sweep(path)
     place = folder or Path("out") / path.stem
-    opt.distinct([path], [], [place])
+    distinct([path], [], [place])
     with kept_in(place / "cases"), progress(len(given.points()) * len(given.seeds), "simulating", quiet=json) as bar:
         swept = run_sweep(given, place, processes=processes, on_done=lambda _: bar.advance())
     report = write_page(swept, place)

@@ -10,6 +10,7 @@ from fairlead.cli import options as opt
 from fairlead.cli import synthesizing as syn
 from fairlead.cli.event_log import event_log
 from fairlead.cli.output import note, out, print_json, progress
+from fairlead.cli.written import distinct
 from fairlead.config import SchedulerConfig
 from fairlead.report.html import write_report
 from fairlead.report.metrics import summarize
@@ -70,7 +71,7 @@ def synthesize(
       fairlead synthesize --policies las,tiresias,max-min-fairness-perf --admissions accept-all --forecast recent
     """
     asked = syn.Asked(policies, admissions, placements, metric, forecast, window, margin, processes)
-    opt.distinct([trace, throughputs, costs], [events, report])
+    distinct([trace, throughputs, costs], [events, report])
     metrics = opt.metrics_of(measure, "first-submission", "submission", "average", 1.05)
     machine = opt.cluster_of(cluster)
     spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
