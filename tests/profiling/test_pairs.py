@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 from collections import Counter
@@ -16,11 +15,12 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.profiling.host import MOST, Host, parts
-from fairlead.profiling.pairs import AHEAD, Bench, Look, Seen, pace
+from fairlead.profiling.pairs import TOO_FEW, Bench, work
 from fairlead.profiling.results import measured
 from fairlead.profiling.sharing import Sharing, shared
-from fairlead.profiling.spanning import MANY, Span, meetings, noisiest, programme, shares, spanning
+from fairlead.profiling.spanning import MANY, meetings, noisiest, programme, shares, spanning
+from fairlead.profiling.spanning import Span as What
+from fairlead.profiling.spells import Look, Seen, Span, Spell, rate, seen, turns
 
 
 def test_those_who_meet_span_the_range_of_utilization_and_the_families():
@@ -38,7 +38,7 @@ def test_those_who_meet_span_the_range_of_utilization_and_the_families():
 def test_those_who_meet_can_span_what_of_the_device_they_fill():
     _, found = measured()
     by_name, filled = {one["name"]: one for one in found}, shares(found)
-    names = spanning(found, span=Span.SHARE)
+    names = spanning(found, span=What.SHARE)
     assert len(set(names)) == MANY
     assert len({by_name[name]["family"] for name in names}) == 22
     parts = sorted(filled[name] for name in names)
@@ -61,8 +61,12 @@ def test_a_programme_has_everybody_alone_among_the_pairs_and_some_pairs_again():
     assert len({one.name for one in asked}) == len(asked) == 6 * 3 + 21 + 5
     assert [one.of for one in asked[:6]] == [(name,) for name in names]
     alone = [place for place, one in enumerate(asked) if len(one.of) == 1]
-    assert max(after - before for before, after in pairwise(alone[6:])) <= 3
-    assert [one.name.endswith(" (2)") for one in asked[-5:]] == [True] * 5
+    assert max(after - before for before, after in pairwise(alone[6:])) <= 4
+    again = [place for place, one in enumerate(asked) if len(one.of) == 2 and one.name.endswith(" (2)")]
+    first = [next(place for place, one in enumerate(asked) if one.of == asked[later].of) for later in again]
+    assert len(again) == 5
+    assert [later - before >= 5 for before, later in zip(first, again)][:4] == [True] * 4, "some time later, but for the last"
+    assert again[0] < 20 < again[-1], "whatever has been measured when time is up has some repeats"
     assert len({one.of for one in asked if len(one.of) == 2}) == 21
     assert programme(names) == programme(names, solos=1, again=0)
     assert len(programme(names, again=99)) == 6 + 21 + 21
@@ -138,119 +142,88 @@ class Clockwork:
 
         return wait
 
-
-@pytest.mark.parametrize("seconds", [0.0005, 0.013, 0.11, 0.31])
-def test_a_pace_is_told_though_windows_hold_no_whole_number_of_steps(seconds: float):
-    training = Clockwork(lambda now: seconds)
-    rate, spread, quiet = pace(training, 0.05, Look(0.2, 0.8, 0.05), clock=training.clock)
-    assert rate == pytest.approx(1 / seconds, rel=0.02)
-    assert spread < 0.03
-    assert quiet == pytest.approx(1.0, abs=0.001)
-    assert training.now > 0.05 + 0.2 + 0.8 + 0.05
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
 
 
-def test_a_pace_that_changes_is_told_by_its_spread():
-    training = Clockwork(lambda now: 0.01 if now < 0.65 else 0.02)
-    rate, spread, _ = pace(training, 0.05, Look(0.2, 0.8, 0.05), clock=training.clock)
-    assert rate == pytest.approx(75, rel=0.03)
-    assert spread == pytest.approx(50 / 75, rel=0.1)
-    assert AHEAD < 10
+def looked_at(
+    seconds: tuple[float, float], slower: tuple[float, float], look: Look, host: Callable[[float], float]
+) -> list[Seen]:
+    """Two of them, each as much slower as told while the other has work, and both as slow as the host is at a time."""
+    planned = turns(look, seconds, 0.05)
+
+    def step_s(alone: float, times: float, company: list[Span]) -> Callable[[float], float]:
+        return lambda now: alone * host(now) * (times if any(start <= now < end for start, end in company) else 1.0)
+
+    spells = []
+    for each, times, company, mine in zip(seconds, slower, reversed(planned), planned):
+        training = Clockwork(step_s(each, times, company))
+        spells.append(work(training, each, mine, training.clock, training.pause))
+    return seen(planned, *spells)
 
 
-class Neighbours:
-    """A host whose core is slow from one moment to another, for the training on it too. There may be a better one to go to."""
-
-    def __init__(self, slow: tuple[float, float], other: bool = False) -> None:
-        self.slow, self.other, self.moves = slow, other, 0
-        self.training = Clockwork(lambda now: 0.01 if self.fast(now) else 0.02)
-
-    def fast(self, now: float) -> bool:
-        return (self.other and self.moves > 0) or not self.slow[0] < now < self.slow[1]
-
-    def quiet(self) -> bool:
-        return self.fast(self.training.now)
-
-    def settle(self) -> bool:
-        self.moves += 1
-        return self.quiet()
-
-    def seen(self) -> Seen:
-        return pace(self.training, 0.05, Look(0.2, 0.8, 0.05), self, self.training.clock)  # type: ignore[arg-type]
+@pytest.mark.parametrize("seconds", [(0.0005, 0.003), (0.013, 0.002), (0.11, 0.004), (0.31, 0.31)])
+def test_slowdowns_are_told_by_what_each_does_alone_and_in_company_within_a_moment(seconds: tuple[float, float]):
+    found = looked_at(seconds, (1.8, 1.2), Look(), lambda now: 1.0)
+    assert len(found) == 2
+    for together, alone in found:
+        assert alone == pytest.approx([1 / each for each in seconds], rel=0.02)
+        assert [quick / slow for quick, slow in zip(alone, together)] == pytest.approx([1.8, 1.2], rel=0.03)
 
 
-def test_moments_of_a_slow_host_do_not_count_unless_there_is_little_else():
-    rate, spread, quiet = Neighbours((0.4, 0.8)).seen()
-    assert rate == pytest.approx(100, rel=0.03)
-    assert spread < 0.05
-    assert 0.4 < quiet < 0.5
-    rate, _, quiet = Neighbours((0.4, 1.1)).seen()
-    assert rate == pytest.approx((0.15 * 100 + 0.65 * 50) / 0.8, rel=0.05)
-    assert quiet < 0.2
+def test_a_host_that_gets_slower_from_one_look_to_the_next_slows_alone_and_company_alike():
+    look = Look(looks=3)
+    found = looked_at((0.006, 0.012), (1.5, 1.1), look, lambda now: 1.0 if now < 1.1 else 1.7)
+    first, _, last = ([quick / slow for quick, slow in zip(one.alone, one.together)] for one in found)
+    assert found[0].alone[0] == pytest.approx(1.7 * found[2].alone[0], rel=0.03)
+    assert first == pytest.approx([1.5, 1.1], rel=0.03)
+    assert last == pytest.approx([1.5, 1.1], rel=0.03)
 
 
-def test_a_core_that_got_slow_is_left_for_another():
-    neighbours = Neighbours((0.4, 1.1), other=True)
-    rate, _, quiet = neighbours.seen()
-    assert rate == pytest.approx(100, rel=0.05), "the steps that were under way when it moved are late"
-    assert quiet > 0.85
-    assert neighbours.moves == 1
+def test_both_work_at_the_same_time_and_each_alone_for_as_long_as_asked():
+    one, other = turns(Look(0.1, 0.2, 0.3, looks=2), (0.001, 0.002), 5.0)
+    assert [moment for span in one for moment in span] == pytest.approx([5.0, 5.608, 5.812, 6.32])
+    assert [moment for span in other for moment in span] == pytest.approx([5.0, 5.1, 5.308, 5.812, 6.02, 6.524])
+    slow = turns(Look(0.1, 0.2, 0.3, looks=1, steps=5), (0.1, 0.2), 0.0)
+    assert [moment for span in slow.other for moment in span] == pytest.approx([0.0, 0.1, 1.4, 4.3])
 
 
-def test_a_host_is_quiet_where_it_is_as_fast_as_it_was_ever_seen():
-    took = iter([2.0, 1.0, 1.3, 1.4, 1.0])
-    host = Host(looped=lambda: next(took))
-    assert [host.quiet() for _ in range(5)] == [True, True, True, False, True]
-    assert Host(looped=lambda: 1.0).settle(), "without cores to choose from, it stays where it is"
+def test_who_does_too_few_steps_in_a_look_is_not_told_by_it():
+    assert rate(Spell([1.0, 2.0, 3.0, 4.0], 1, 5.0), (0.5, 4.5)) == pytest.approx(1.0)
+    assert rate(Spell([1.0, 2.0, 3.0, 4.0], 3, 5.0), (0.5, 4.5)) == 0.0
+    assert rate(Spell([], 1, 5.0), (0.5, 4.5)) == 0.0
+    assert looked_at((0.013, 0.002), (40.0, 1.0), Look(), lambda now: 1.0) == []
 
 
-def test_a_process_goes_to_the_cores_that_are_fastest_now(monkeypatch):
-    bound: dict[int, list[int]] = {}
-    monkeypatch.setattr(os, "sched_setaffinity", lambda thread, cores: bound.__setitem__(thread, sorted(cores)))
-    took = {4: 1.1, 5: 1.9, 6: 1.0, 7: 1.2}
-    host = Host([*took], lambda: took[bound[0][0]])
-    assert host.settle()
-    assert len(bound) == 1 + len(os.listdir("/proc/self/task"))
-    assert all(cores == [4, 6] for thread, cores in bound.items() if thread)
-    took |= {4: 1.8, 6: 1.7}
-    assert not host.settle(), "the second best is slow too"
-    assert all(cores == [6, 7] for thread, cores in bound.items() if thread)
+class Line:
+    """A worker that tells what it was given to tell."""
+
+    def __init__(self, *told: object) -> None:
+        self.told = iter(told)
+
+    def send(self, asked: object) -> None:
+        pass
+
+    def recv(self) -> object:
+        return next(self.told)
 
 
-@pytest.mark.parametrize(("left", "goes_to"), [({4, 6, 7}, [4, 6]), ({7}, [7]), (set(), None)])
-def test_cores_that_a_container_has_lost_meanwhile_are_left_out(monkeypatch, left: set[int], goes_to: list[int] | None):
-    bound: dict[int, list[int]] = {}
-
-    def bind(thread: int, cores: set[int]) -> None:
-        if not left.issuperset(cores):
-            raise OSError
-        bound[thread] = sorted(cores)
-
-    monkeypatch.setattr(os, "sched_setaffinity", bind)
-    took = {4: 1.1, 5: 0.9, 6: 1.0, 7: 1.2}
-    assert Host([*took], lambda: took[bound[0][0]] if bound else 1.0).settle()
-    assert bound.get(os.getpid()) == goes_to
+def bench(*lines: Line) -> Bench:
+    made = object.__new__(Bench)
+    made.look, made._step_s, made._lines = Look(), {}, [*lines]  # type: ignore[list-item]
+    return made
 
 
-def test_who_measures_alone_is_as_quiet_as_the_less_quiet_of_both_processes(monkeypatch):
-    told = iter([([90.0], 0.1), ([110.0], 0.9)])
-
-    def asked(_: Bench, wanted: dict[int, str]) -> dict[str, object]:
-        rates, quiet = next(told)
-        return {"steps_per_s": rates, "windows": [rates], "quiet": quiet}
-
-    monkeypatch.setattr(Bench, "_ask", asked)
-    seen = object.__new__(Bench).alone("mlp")
-    assert (seen["steps_per_s"], seen["windows"], seen["quiet"]) == (100.0, [90.0, 110.0], 0.1)
-
-
-def test_cores_are_dealt_out_and_nobody_has_to_make_do_with_too_few(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 4, 5, 6, 7, 8})
-    assert parts(2) == [(2, 3, 4), (5, 6, 7)]
-    assert parts(3) == [(), (), ()]
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(192)))
-    assert [len(cores) for cores in parts(2)] == [MOST, MOST], "to look at a hundred takes as long as a step or two"
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert parts(2) == [(), ()]
+def test_a_problem_of_either_is_the_pairs_problem():
+    assert bench(Line([]), Line("OutOfMemoryError: x")).together("a", "b") == {
+        "name": "a + b",
+        "pair": ["a", "b"],
+        "problem": "OutOfMemoryError: x",
+    }
+    idle = [Spell([], 1, 0.0)] * 3
+    assert bench(Line(idle[:2]), Line(idle)).together("a", "b")["problem"] == TOO_FEW
+    assert bench(Line("RuntimeError: x")).alone("a") == {"name": "a", "problem": "RuntimeError: x"}
+    assert bench(Line(idle), Line(idle)).alone("a")["problem"] == TOO_FEW
 
 
 def test_time_slicing_needs_nothing_and_mps_says_what_it_lacks(monkeypatch):
@@ -264,8 +237,8 @@ def test_time_slicing_needs_nothing_and_mps_says_what_it_lacks(monkeypatch):
 def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp_path):
     pytest.importorskip("torch", reason="the extra `torch` is not installed")
     path = tmp_path / "pairs.jsonl"
-    asked = ["profile", "pairs", "--out", str(path), "--of", "mlp-512@784:64,encoder-256x4@128:8", "--device", "cpu", "--json"]
-    short = [*asked, "--window", "0.05", "--warm", "0"]
+    asked = ["profile", "pairs", "--out", str(path), "--of", "mlp-512@784:64,mlp-2048@784:64", "--device", "cpu", "--json"]
+    short = [*asked, "--window", "0.05", "--alone", "0.03", "--warm", "0", "--solos", "2"]
     told = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
     assert told == {"measured": 7, "left": 0, "kept": 7, "with_a_problem": 0}
     about, *rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -273,7 +246,7 @@ def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp
     assert [len(row["pair"]) for row in rows if "pair" in row] == [2, 2, 2]
     assert all(rate > 0 for row in rows if "pair" in row for rate in row["steps_per_s"])
     assert {row["session"] for row in rows} == {1}
-    assert all(1 <= len(row["windows"]) <= 2 for row in rows if "pair" in row)
+    assert all(1 <= len(row["windows"]) == len(row["undisturbed_windows"]) <= 2 for row in rows if "pair" in row)
     again = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
     assert again == {"measured": 0, "left": 0, "kept": 7, "with_a_problem": 0}
 
@@ -303,7 +276,7 @@ def test_what_cannot_be_set_up_is_left_out_and_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
     monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
     path, names = tmp_path / "pairs.jsonl", ("mlp-512@784:64", "encoder-256x4@128:8")
-    asked = ["profile", "pairs", "--out", str(path), "--of", ",".join(names), "--json"]
+    asked = ["profile", "pairs", "--out", str(path), "--of", ",".join(names), "--json", "--solos", "2"]
     monkeypatch.setattr(Stub, "unfit", frozenset(names))
     refused = CliRunner().invoke(app, asked)
     assert isinstance(refused.exception, FairleadError)
@@ -347,13 +320,3 @@ def test_pairs_measured_again_are_what_they_were():
     assert statistics.median(each for each, _ in off) < 0.05
     assert statistics.median(each for each, percent in off if percent >= 60) < 0.015
     assert statistics.median(row["spread"] for pair in twice for row in pair) < 0.045
-
-
-def test_while_the_host_is_quiet_two_windows_of_a_pair_hardly_differ():
-    pairs = [row for row in measured("h200_quiet_pairs")[1] if "pair" in row]
-    assert len(pairs) == 366
-    assert all(row["quiet"] >= Look().quiet for row in pairs)
-    twice = [row["windows"] for row in pairs if len(row["windows"]) == 2]
-    off = [abs(one - other) / ((one + other) / 2) for first, second in twice for one, other in zip(first, second)]
-    assert len(off) > 100
-    assert statistics.median(off) < 0.025

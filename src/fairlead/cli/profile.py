@@ -25,6 +25,7 @@ from fairlead.profiling.configurations import Configuration, configuration, conf
 from fairlead.profiling.results import Results, measured
 from fairlead.profiling.sharing import Sharing, shared
 from fairlead.profiling.spanning import Span, noisiest, programme, spanning
+from fairlead.profiling.spells import Look
 
 LONGEST_S = 3600.0  # that a pair is looked at
 
@@ -84,9 +85,11 @@ def pairs(
     span: Annotated[Span, typer.Option("--span", help="What they span: utilization, or the share filled.")] = Span.UTILIZATION,
     sharing: Annotated[Sharing, typer.Option("--sharing", help="How the two share the accelerator.")] = Sharing.TIME_SLICING,
     budget_s: Annotated[float, typer.Option("--budget", help="Seconds after which nothing new is begun.", min=1.0)] = 3600.0,
-    window_s: Annotated[float, typer.Option("--window", help="Seconds that a pair is looked at.", min=0.01)] = 0.8,
-    warm_s: Annotated[float, typer.Option("--warm", help="Seconds before that.", min=0.0)] = 0.2,
-    solos: Annotated[int, typer.Option("--solos", help="How often each is measured alone, in between.", min=1, max=100)] = 2,
+    window_s: Annotated[float, typer.Option("--window", help="Seconds of both at once, in each look.", min=0.01)] = 0.3,
+    alone_s: Annotated[float, typer.Option("--alone", help="Seconds of each alone, in each look.", min=0.01)] = 0.2,
+    looks: Annotated[int, typer.Option("--looks", help="How often a pair is looked at, in a row.", min=1, max=100)] = 2,
+    warm_s: Annotated[float, typer.Option("--warm", help="Seconds before the first.", min=0.0)] = 0.1,
+    solos: Annotated[int, typer.Option("--solos", help="How often each is measured by itself too.", min=1, max=100)] = 1,
     again: Annotated[int, typer.Option("--again", help="How many pairs are measured again, to tell noise.", min=0)] = 0,
     times: Annotated[int, typer.Option("--times", help="How often these are, in all.", min=2, max=100)] = 2,
     noisy: Annotated[
@@ -97,11 +100,14 @@ def pairs(
 ) -> None:
     """Every two of some configurations at once. Each with its like too: steps per second of both, and of each alone.
 
+    A look is the one alone, both, and the other alone, within a second, so that a host that gets slower does so for all.
+
     It can be stopped and run again: fairlead profile pairs --out pairs.jsonl --budget 600. Two processes hold all models at
     once. Everybody takes turns, so that a part of the pairs is a fair part.
     """
-    _seconds(window=window_s, warm=warm_s)
-    about = {**_about(device), "sharing": sharing.value, "window_s": window_s, "warm_s": warm_s}
+    _seconds(window=window_s, alone=alone_s, warm=warm_s)
+    look = Look(warm_s, alone_s, window_s, looks)
+    about = {**_about(device), "sharing": sharing.value, **asdict(look)}
     names = tuple(configuration(name.strip()).name for name in of.split(",")) if of else spanning(measured()[1], span=span)
     results = Results(to, about)
     vary = noisiest([row for row in results.known.values() if {*row.get("pair", ())} <= {*names}], noisy)
@@ -110,7 +116,6 @@ def pairs(
         return _tell(results, 0, 0, json)
     began, done = time.monotonic(), 0
     measuring: Any = import_module("fairlead.profiling.pairs")
-    look = measuring.Look(warm_s=warm_s, window_s=window_s)
     with shared(sharing), measuring.Bench(names, device, look) as bench:
         unfit = bench.problems
         if unfit.keys() >= {*names}:

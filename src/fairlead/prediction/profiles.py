@@ -132,7 +132,7 @@ def slowdowns(rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]) -> 
 def each_slowdown(
     rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]
 ) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Of every pair, as often as it was measured."""
+    """Of every pair, as often as it was measured; by what each did alone in the same second, where it was seen then."""
     rows = [row for row in rows if "problem" not in row]
     paired = [row for row in rows if "pair" in row]
     speeds = _Undisturbed([row for row in rows if "pair" not in row], paired, alone)
@@ -140,7 +140,8 @@ def each_slowdown(
     for row in paired:
         (one, other), (first, second) = row["pair"], row["steps_per_s"]
         session = row.get("session", 1)
-        slower = speeds.of(one, session) / first, speeds.of(other, session) / second
+        mine, theirs = row.get("undisturbed_steps_per_s") or (speeds.of(one, session), speeds.of(other, session))
+        slower = mine / first, theirs / second
         found.setdefault((one, other), []).append(slower)
     return found
 

@@ -26,6 +26,10 @@ def wrong_field(row: Mapping[str, Any]) -> tuple[str, str] | None:
         return "session", "a whole number"
     if "steps_per_s" in row and not _speed(row["steps_per_s"], paired):
         return "steps_per_s", f"{'two numbers' if paired else 'a number'} from 0 on"
+    if "undisturbed_steps_per_s" in row and not (
+        _two(row["undisturbed_steps_per_s"], _number) and min(row["undisturbed_steps_per_s"]) > 0
+    ):
+        return "undisturbed_steps_per_s", "two numbers above 0"
     windows = row.get("windows", 1)  # how many, or what was seen in each
     if not isinstance(windows, int) and not (isinstance(windows, list) and windows and all(_speed(w, paired) for w in windows)):
         return "windows", f"steps per second of each, {'two numbers' if paired else 'a number'} from 0 on"

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -101,20 +100,24 @@ def programme(
     noisy: Sequence[tuple[str, str]] = (),
     known: Container[str] = (),
 ) -> list[Asked]:
-    """Each by itself, then all pairs; among those each by itself again, `solos` times in all, evenly, so that a host that gets
-    slower does so for both. Last some of the pairs once more, evenly chosen, or `times` in all, and those that are `noisy`:
-    what differs then is noise. Without what is `known` by name."""
+    """Each by itself, then all pairs; among those each by itself again, `solos` times in all, evenly. Some of the pairs, evenly
+    chosen, come once more a quarter of the list later, or `times` in all, and those that are `noisy` last: what differs then is
+    noise. Without what is `known` by name."""
     first = [Asked(name, (name,)) for name in names]
     later = [Asked(_numbered(name, turn), (name,)) for turn in range(2, solos + 1) for name in names]
     pairs = [Asked(" + ".join(pair), pair) for pair in meetings(names)]
     even = np.linspace(0, len(pairs) - 1, min(again, len(pairs))).round().astype(int)
-    chosen = [pairs[place] for place in even]
-    repeats = [Asked(_numbered(one.name, turn), one.of) for turn in range(2, times + 1) for one in chosen]
+    repeats = [
+        (place + (turn - 1) * len(pairs) // 4, Asked(_numbered(pairs[place].name, turn), pairs[place].of))
+        for turn in range(2, times + 1)
+        for place in even
+    ]
+    meet = [one for _, one in sorted([*enumerate(pairs), *repeats], key=lambda placed: placed[0])]
     vary = [Asked(_numbered(" + ".join(pair), 2), pair) for pair in noisy]
-    vary = [one for one in vary if one not in repeats]
-    first, later, *meet = ([one for one in part if one.name not in known] for part in (first, later, pairs, repeats, vary))
-    among, *rest = [part for part in meet if part] or [[]]
-    return [*first, *_among(among, later), *chain.from_iterable(rest)]
+    vary = [one for one in vary if one not in meet]
+    first, later, meet, vary = ([one for one in part if one.name not in known] for part in (first, later, meet, vary))
+    among, last = (meet, vary) if meet else (vary, meet)
+    return [*first, *_among(among, later), *last]
 
 
 def noisiest(rows: Iterable[Mapping[str, Any]], many: int) -> list[tuple[str, str]]:
