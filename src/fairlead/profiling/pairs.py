@@ -24,7 +24,8 @@ SHORT_S = 0.01
 SOON_S = 0.03  # until both have heard when to begin
 WORKERS = 2
 TRIED = 3  # steps, before anything is timed, and then to tell about how long one takes
-TOO_FEW = "too few steps were done to tell how fast it is; a longer --window would"
+LONGER = (1, 2, 4)  # times as long a pair is looked at, one after the other, until there were steps enough to tell
+TOO_FEW = "too few steps were done to tell how fast it is; --window and --alone can be longer, with another --out"
 
 
 class Stepped(Protocol):
@@ -44,7 +45,7 @@ def work(
     for start, end in spans:
         while (now := clock()) < start:
             sleep(start - now)
-        done, pending = list[float](), deque[Callable[[], None]]()
+        began, done, pending = clock(), list[float](), deque[Callable[[], None]]()
         while clock() < end:
             training.step()
             pending.append(training.mark())
@@ -53,7 +54,7 @@ def work(
                 done.append(clock())
         for each in pending:
             each()
-        spells.append(Spell(done, ahead, clock()))
+        spells.append(Spell(began, done, ahead, clock()))
     return spells
 
 
@@ -117,14 +118,20 @@ class Bench:
         }
 
     def together(self, one: str, other: str) -> dict[str, Any]:
-        """By turns alone and in company. What is slower in company is told within each look, and its spread between looks."""
+        """By turns alone and in company. What is slower in company is told within each look, and its spread between looks.
+        Nobody knows before how slow they get; so who did too few steps is looked at for longer."""
         about, began = {"name": f"{one} + {other}", "pair": [one, other]}, time.perf_counter()
-        planned = turns(self.look, (self._step_s.get(one, 0.0), self._step_s.get(other, 0.0)), _soon())
-        with Meter() as meter:
-            told = self._asked({0: (one, planned.one), 1: (other, planned.other)})
-        problem = next((each for each in told if isinstance(each, str)), TOO_FEW)
-        spells = [each for each in told if not isinstance(each, str)]
-        looks = seen(planned, *spells) if len(spells) == WORKERS else []
+        looks, problem = list[Seen](), TOO_FEW
+        for longer in LONGER:
+            step_s = longer * self._step_s.get(one, 0.0), longer * self._step_s.get(other, 0.0)
+            planned = turns(self.look, step_s, _soon())
+            with Meter() as meter:
+                told = self._asked({0: (one, planned.one), 1: (other, planned.other)})
+            problem = next((each for each in told if isinstance(each, str)), TOO_FEW)
+            spells = [each for each in told if not isinstance(each, str)]
+            looks = seen(planned, *spells) if len(spells) == WORKERS else []
+            if looks or problem != TOO_FEW:
+                break
         if not looks:
             return {**about, "problem": problem}
         return {**about, **_told(looks), "took_s": time.perf_counter() - began, **meter.told()}
@@ -151,10 +158,11 @@ def _soon() -> float:
 def _told(looks: Sequence[Seen]) -> dict[str, Any]:
     together, alone = (np.array(column) for column in zip(*looks))
     slower = alone / together
+    spread = float(((slower.max(axis=0) - slower.min(axis=0)) / slower.mean(axis=0)).max())
     return {
         "steps_per_s": together.mean(axis=0).tolist(),
         "undisturbed_steps_per_s": alone.mean(axis=0).tolist(),
-        "spread": float(((slower.max(axis=0) - slower.min(axis=0)) / slower.mean(axis=0)).max()),
+        **({"spread": spread} if len(looks) > 1 else {}),
         "windows": together.tolist(),
         "undisturbed_windows": alone.tolist(),
     }
