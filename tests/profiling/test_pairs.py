@@ -18,9 +18,8 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.profiling.pairs import TOO_FEW, Bench
 from fairlead.profiling.results import measured
 from fairlead.profiling.sharing import Sharing, shared
-from fairlead.profiling.spanning import MANY, meetings, noisiest, programme, shares, spanning
-from fairlead.profiling.spanning import Span as What
-from fairlead.profiling.spells import Look, Span, Spell
+from fairlead.profiling.spanning import MANY, Span, meetings, noisiest, programme, shares, spanning
+from fairlead.profiling.spells import Look, Spell, Stretch
 
 
 def test_those_who_meet_span_the_range_of_utilization_and_the_families():
@@ -38,7 +37,7 @@ def test_those_who_meet_span_the_range_of_utilization_and_the_families():
 def test_those_who_meet_can_span_what_of_the_device_they_fill():
     _, found = measured()
     by_name, filled = {one["name"]: one for one in found}, shares(found)
-    names = spanning(found, span=What.SHARE)
+    names = spanning(found, span=Span.SHARE)
     assert len(set(names)) == MANY
     assert len({by_name[name]["family"] for name in names}) == 22
     parts = sorted(filled[name] for name in names)
@@ -151,13 +150,28 @@ def test_a_problem_of_either_is_the_pairs_problem():
     assert bench(Line(idle), Line(idle)).alone("a")["problem"] == TOO_FEW
 
 
+@pytest.mark.parametrize("gone", [EOFError(), ConnectionResetError()])
+def test_a_process_that_has_ended_is_told_however_that_shows(gone: Exception):
+    class Ended(Line):
+        def recv(self) -> object:
+            raise gone
+
+    class Closed(Ended):
+        def send(self, asked: object) -> None:
+            raise BrokenPipeError
+
+    for line in (Ended(), Closed()):
+        with pytest.raises(FairleadError, match="has ended before its time"):
+            bench(line).alone("a")
+
+
 class Slow(Line):
     """A worker whose steps take a while, whatever it was taken for."""
 
     def __init__(self, step_s: float) -> None:
-        self.step_s, self.spans = step_s, list[list[Span]]()
+        self.step_s, self.spans = step_s, list[list[Stretch]]()
 
-    def send(self, asked: tuple[str, list[Span]]) -> None:
+    def send(self, asked: tuple[str, list[Stretch]]) -> None:
         self.spans.append(asked[1])
 
     def recv(self) -> list[Spell]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairlead.profiling.pairs import work
-from fairlead.profiling.spells import Look, Seen, Span, Spell, rate, seen, turns
+from fairlead.profiling.spells import Look, Seen, Spell, Stretch, rate, seen, turns
 
 
 class Clockwork:
@@ -43,7 +43,7 @@ def looked_at(
     """Two of them, each as much slower as told while the other has work, and both as slow as the host is at a time."""
     planned = turns(look, seconds, 0.05)
 
-    def step_s(alone: float, times: float, company: list[Span]) -> Callable[[float], float]:
+    def step_s(alone: float, times: float, company: list[Stretch]) -> Callable[[float], float]:
         return lambda now: alone * host(now) * (times if any(start <= now < end for start, end in company) else 1.0)
 
     spells = []

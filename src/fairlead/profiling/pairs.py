@@ -8,6 +8,7 @@ import multiprocessing
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ import numpy as np
 from fairlead.core.errors import FairleadError
 from fairlead.profiling.configurations import configuration
 from fairlead.profiling.meter import Meter
-from fairlead.profiling.spells import Look, Seen, Span, Spell, rate, seen, turns
+from fairlead.profiling.spells import Look, Seen, Spell, Stretch, rate, seen, turns
 
 AHEAD = 3  # steps that the host may be ahead of the device, if they are short; else one, which is soon done when it pauses
 SHORT_S = 0.01
@@ -36,7 +37,7 @@ class Stepped(Protocol):
 def work(
     training: Stepped,
     step_s: float,
-    spans: Sequence[Span],
+    spans: Sequence[Stretch],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Spell]:
@@ -136,16 +137,17 @@ class Bench:
             return {**about, "problem": problem}
         return {**about, **_told(looks), "took_s": time.perf_counter() - began, **meter.told()}
 
-    def _asked(self, wanted: Mapping[int, tuple[str, Sequence[Span]]]) -> list[list[Spell] | str]:
+    def _asked(self, wanted: Mapping[int, tuple[str, Sequence[Stretch]]]) -> list[list[Spell] | str]:
         """The spells of each, or what went wrong."""
         for number, asked in wanted.items():
-            self._lines[number].send(asked)
+            with suppress(BrokenPipeError):  # nobody answers there either
+                self._lines[number].send(asked)
         return [self._heard(self._lines[number]) for number in wanted]
 
     def _heard(self, line: Connection) -> Any:
         try:
             return line.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             raise FairleadError(
                 "a process that trains has ended before its time; what was measured is kept, run it again"
             ) from None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-Span: TypeAlias = tuple[float, float]
+Stretch: TypeAlias = tuple[float, float]
 """From one moment to another."""
 IN_COMPANY = 2  # times what a step takes alone it takes beside another, by turns of equal length, whatever the other's take
 LAST = 2 * IN_COMPANY  # times what a step takes alone: two may be left when it pauses
@@ -46,8 +46,8 @@ class Seen(NamedTuple):
 class Turns(NamedTuple):
     """When each of two is at work; the other has a spell more, at first."""
 
-    one: list[Span]
-    other: list[Span]
+    one: list[Stretch]
+    other: list[Stretch]
 
 
 def turns(look: Look, step_s: tuple[float, float], moment: float) -> Turns:
@@ -55,7 +55,7 @@ def turns(look: Look, step_s: tuple[float, float], moment: float) -> Turns:
     first, second = (max(look.alone_s, look.steps * mine) + LAST * theirs for mine, theirs in (step_s, reversed(step_s)))
     both = max(look.window_s, look.steps * IN_COMPANY * max(step_s))
     began, now = moment, moment + look.warm_s
-    one, other = list[Span](), [(began, now)]
+    one, other = list[Stretch](), [(began, now)]
     for _ in range(look.looks):
         met, parted = now + first, now + first + both
         one.append((began, parted))
@@ -81,7 +81,7 @@ def seen(planned: Turns, one: Sequence[Spell], other: Sequence[Spell]) -> list[S
     return [look for look in found if min(look.together + look.alone) > 0]
 
 
-def rate(spell: Spell, within: Span) -> float:
+def rate(spell: Spell, within: Stretch) -> float:
     """Steps per second, without those that were begun before; 0 where there were too few to tell."""
     start, end = within
     whole = [moment for moment in spell.done if start <= moment <= end][spell.ahead :]
