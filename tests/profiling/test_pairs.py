@@ -134,7 +134,7 @@ class Line:
 
 def bench(*lines: Line) -> Bench:
     made = object.__new__(Bench)
-    made.look, made._step_s, made._lines = Look(), {}, [*lines]  # type: ignore[list-item]
+    made.look, made._step_s, made._lines = Look(), dict.fromkeys("ab", 0.0), [*lines]  # type: ignore[list-item]
     return made
 
 
@@ -171,23 +171,24 @@ class Slow(Line):
     def __init__(self, step_s: float) -> None:
         self.step_s, self.spans = step_s, list[list[Stretch]]()
 
-    def send(self, asked: tuple[str, list[Stretch]]) -> None:
-        self.spans.append(asked[1])
+    def send(self, asked: tuple[str, float, list[Stretch]]) -> None:
+        self.spans.append(asked[2])
 
     def recv(self) -> list[Spell]:
         return [Spell(start, np.arange(start, end, self.step_s).tolist(), 1, end) for start, end in self.spans[-1]]
 
 
-def test_who_turns_out_to_be_much_slower_in_company_is_looked_at_for_longer():
-    one, other = Slow(0.01), Slow(0.4)
+@pytest.mark.parametrize("thought_s", [0.05, 0.001])
+def test_who_turns_out_to_be_much_slower_in_company_is_looked_at_for_longer(thought_s: float):
+    one, other = Slow(0.01), Slow(0.3)
     made = bench(one, other)  # type: ignore[arg-type]
-    made._step_s = {"a": 0.01, "b": 0.05}
+    made._step_s = {"a": 0.01, "b": thought_s}
     told = made.together("a", "b")
     assert "problem" not in told
-    assert told["steps_per_s"] == pytest.approx([100.0, 2.5])
-    assert [len(spans) for spans in other.spans] == [3, 3, 3]
-    lengths = [spans[1][1] - spans[1][0] for spans in one.spans]
-    assert lengths[1] > 1.5 * lengths[0], "longer each time"
+    assert told["steps_per_s"] == pytest.approx([100.0, 1 / 0.3])
+    lengths = [spans[0][1] - spans[0][0] - Look().warm_s for spans in one.spans]
+    assert [length / lengths[0] for length in lengths] == pytest.approx([1, 2, 4][: len(lengths)])
+    assert len(lengths) > 1
 
 
 def test_one_look_tells_no_spread_and_such_pairs_are_the_first_to_be_measured_again():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fairlead.profiling.pairs import work
+from fairlead.profiling.pairs import tried, work
 from fairlead.profiling.spells import Look, Seen, Spell, Stretch, rate, seen, turns
 
 
@@ -81,6 +81,13 @@ def test_who_comes_late_was_no_company_until_then():
     (look,) = seen(planned, [mine], [Spell(0.0, [], 3, 0.1), theirs])
     assert look.together == pytest.approx((500, 500))
     assert look.alone == pytest.approx((1000, 1000))
+
+
+def test_how_long_a_step_takes_is_tried_with_nothing_left_to_do():
+    training = Clockwork(lambda now: 0.05 if now < 1.0 else 0.02)
+    for _ in range(20):
+        training.step()
+    assert tried(training, training.clock) == pytest.approx(0.02, rel=0.01)
 
 
 def test_a_host_that_gets_slower_from_one_look_to_the_next_slows_alone_and_company_alike():

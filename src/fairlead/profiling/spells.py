@@ -50,10 +50,13 @@ class Turns(NamedTuple):
     other: list[Stretch]
 
 
-def turns(look: Look, step_s: tuple[float, float], moment: float) -> Turns:
-    """From a moment on, by how long a step of each takes alone. Before one is alone, the other has to have done its last."""
-    first, second = (max(look.alone_s, look.steps * mine) + LAST * theirs for mine, theirs in (step_s, reversed(step_s)))
-    both = max(look.window_s, look.steps * IN_COMPANY * max(step_s))
+def turns(look: Look, step_s: tuple[float, float], moment: float, longer: int = 1) -> Turns:
+    """From a moment on, by how long a step of each takes alone. Before one is alone, the other has to have done its last. All
+    of it some times `longer`, where they get slower than one would think."""
+    first, second = (
+        longer * (max(look.alone_s, look.steps * mine) + LAST * theirs) for mine, theirs in (step_s, reversed(step_s))
+    )
+    both = longer * max(look.window_s, look.steps * IN_COMPANY * max(step_s))
     began, now = moment, moment + look.warm_s
     one, other = list[Stretch](), [(began, now)]
     for _ in range(look.looks):
