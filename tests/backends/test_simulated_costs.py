@@ -45,12 +45,15 @@ def test_every_later_start_costs_a_restart():
     assert made.ended_s("long") == 300.0 + 20.0 + 312.0
 
 
+@pytest.mark.parametrize(
+    "costs", [Costs(launch_s=7.4, restart_s=5.1), Costs(launch_s=8.0, restart_s=6.0)], ids=["odd", "rounds"]
+)
 @pytest.mark.parametrize("policy", ["las", "max-min-fairness"])
-def test_where_starts_take_longer_than_rounds_who_loads_is_left_alone_as_on_a_real_cluster(policy: str):
+def test_where_starts_take_longer_than_rounds_who_loads_is_left_alone_as_on_a_real_cluster(policy: str, costs: Costs):
     """A run on a busy machine, simulated anew: without that nobody would ever make a step."""
     scheduler = SchedulerConfig(Part(policy), round_s=2.0, first_step_s=120.0)
     jobs = [Job(f"job-{n}", submitted_s=0.7 * n, steps=20.0, workers=1 + n % 2) for n in range(5)]
-    given = Simulation(Trace.of(jobs), Cluster.parse("3xv100:3"), scheduler, costs=Costs(launch_s=7.4, restart_s=5.1))
+    given = Simulation(Trace.of(jobs), Cluster.parse("3xv100:3"), scheduler, costs=costs)
     logs = list[list[bytes]]()
     for skip in (True, False):
         journal = MemoryJournal()

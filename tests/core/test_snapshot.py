@@ -235,10 +235,11 @@ def test_who_has_not_made_a_step_since_its_start_is_left_alone_for_a_while():
 def test_who_loads_has_not_made_a_step_though_its_rate_is_known():
     state = some_state()
     began = state.store.arrays["run_started_s"][1].item()
-    state.apply(ev.ProgressReported(100.0, np.array([1]), np.zeros(1), np.ones(1), np.array([170.0])))
+    state.apply(ev.ProgressReported(100.0, np.array([1]), np.zeros(1), np.array([2.0]), np.array([170.0])))
     view = state.snapshot(165.0, first_step_s=500.0)
-    assert (view.protected[1], view.protection_ends) == (True, pytest.approx(170.0))
-    assert state.snapshot(170.0, first_step_s=500.0).protected is None
+    assert (view.protected[1], view.protection_ends) == (True, pytest.approx(170.5))
+    assert state.snapshot(170.0, first_step_s=500.0).protected[1], "it has loaded, and not made a step"
+    assert state.snapshot(170.5, first_step_s=500.0).protected is None
     assert state.snapshot(165.0, first_step_s=165.0 - began).protected is None, "nor for longer than that"
 
 

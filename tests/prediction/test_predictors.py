@@ -141,6 +141,21 @@ def test_undisturbed_speeds_are_those_of_the_same_session():
         {"name": "b + b", "pair": ["b", "b"], "problem": "no memory"},
     ]
     assert each_slowdown(rows, alone) == {("a", "b"): [(2.0, 1.0), (1.0, 2.0)]}
+
+
+def test_who_was_seen_alone_in_the_same_second_is_compared_with_that():
+    alone = {name: Alone(name, "f", 1.0, 10.0, 0.0, 0.0) for name in "ab"}
+    row = {"name": "a + b", "pair": ["a", "b"], "steps_per_s": [5.0, 10.0], "windows": [[5.0, 10.0]]}
+    rows = [
+        *({"name": name, "alone": name, "spread": 0.0, "steps_per_s": 10.0, "windows": 3} for name in "ab"),
+        row,
+        {**row, "name": "a + b (2)", "undisturbed_steps_per_s": [6.0, 30.0]},
+        {**row, "name": "a + b (3)", "windows": 2},
+    ]
+    first, second, third = each_slowdown(rows, alone)["a", "b"]
+    assert second == pytest.approx((1.2, 3.0))
+    assert first == third, "how many windows there were says nothing of what was seen in them"
+    assert each_slowdown(rows[3:4], alone) == {("a", "b"): [second]}, "nobody was by himself, and nobody had to be"
     assert slowdowns(rows, alone) == {("a", "b"): (1.5, 1.5), ("b", "a"): (1.5, 1.5)}
 
 

@@ -36,6 +36,7 @@ def test_a_whole_file_of_pairs_is_read(tmp_path):
     [
         *(("pair", value) for value in (["a"], ["a", "b", "a"], "ab", 5, None, [[], {}])),
         *(("steps_per_s", value) for value in ([0, 0], ["a", "b"], [1], None, [-1, 2], [1e308, 1])),
+        *(("undisturbed_steps_per_s", value) for value in ([0, 1], ["a", "b"], [1, 2, 3], None, [1e308, 1], 5)),
         *(("session", value) for value in ("a", [1], 1.5)),
         *(("windows", value) for value in ([[1]], "x", [])),
         *(("spread", "x"), ("sm_active", -5), ("utilization", True)),
@@ -64,6 +65,11 @@ def test_each_of_a_pair_has_to_be_there_by_itself(tmp_path):
         read_pairs(pairs(tmp_path, {**PAIR, "pair": ["a", "c"]}))
     with pytest.raises(InputError, match="steps_per_s"):
         read_pairs(pairs(tmp_path, {"name": "x", "pair": ["a", "b"]}))
+
+
+def test_who_was_seen_alone_beside_the_pair_needs_nothing_else(tmp_path):
+    seen = {**PAIR, "pair": ["a", "c"], "undisturbed_steps_per_s": [8.0, 9.0]}
+    assert len(read_pairs(pairs(tmp_path, {"name": "c", "problem": "too few steps"}, seen))[1]) == 4
 
 
 @pytest.mark.parametrize("field", ["steps_per_s", "memory_utilization", "device_memory_mb", "family", "utilization"])

@@ -6,21 +6,20 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.profiling.pairs import TOO_FEW, Bench, work
+from fairlead.profiling.pairs import TOO_FEW, Bench
 from fairlead.profiling.results import measured
 from fairlead.profiling.sharing import Sharing, shared
-from fairlead.profiling.spanning import MANY, meetings, noisiest, programme, shares, spanning
-from fairlead.profiling.spanning import Span as What
-from fairlead.profiling.spells import Look, Seen, Span, Spell, rate, seen, turns
+from fairlead.profiling.spanning import MANY, Span, meetings, noisiest, programme, shares, spanning
+from fairlead.profiling.spells import Look, Spell, Stretch
 
 
 def test_those_who_meet_span_the_range_of_utilization_and_the_families():
@@ -38,7 +37,7 @@ def test_those_who_meet_span_the_range_of_utilization_and_the_families():
 def test_those_who_meet_can_span_what_of_the_device_they_fill():
     _, found = measured()
     by_name, filled = {one["name"]: one for one in found}, shares(found)
-    names = spanning(found, span=What.SHARE)
+    names = spanning(found, span=Span.SHARE)
     assert len(set(names)) == MANY
     assert len({by_name[name]["family"] for name in names}) == 22
     parts = sorted(filled[name] for name in names)
@@ -120,81 +119,6 @@ def test_everybody_meets_everybody_once_and_a_part_is_a_fair_part(many: int):
         assert max(met.values(), default=0) - min(met[name] for name in names) <= 2
 
 
-class Clockwork:
-    """A training whose steps take a given time on a clock of its own; the device is behind the host, as a real one is."""
-
-    def __init__(self, seconds: Callable[[float], float]) -> None:
-        self.now, self.free, self.seconds = 0.0, 0.0, seconds
-
-    def clock(self) -> float:
-        self.now += 1e-6
-        return self.now
-
-    def step(self) -> None:
-        self.now += 1e-4
-        self.free = max(self.free, self.now) + self.seconds(max(self.free, self.now))
-
-    def mark(self) -> Callable[[], None]:
-        done = self.free
-
-        def wait() -> None:
-            self.now = max(self.now, done)
-
-        return wait
-
-    def pause(self, seconds: float) -> None:
-        self.now += seconds
-
-
-def looked_at(
-    seconds: tuple[float, float], slower: tuple[float, float], look: Look, host: Callable[[float], float]
-) -> list[Seen]:
-    """Two of them, each as much slower as told while the other has work, and both as slow as the host is at a time."""
-    planned = turns(look, seconds, 0.05)
-
-    def step_s(alone: float, times: float, company: list[Span]) -> Callable[[float], float]:
-        return lambda now: alone * host(now) * (times if any(start <= now < end for start, end in company) else 1.0)
-
-    spells = []
-    for each, times, company, mine in zip(seconds, slower, reversed(planned), planned):
-        training = Clockwork(step_s(each, times, company))
-        spells.append(work(training, each, mine, training.clock, training.pause))
-    return seen(planned, *spells)
-
-
-@pytest.mark.parametrize("seconds", [(0.0005, 0.003), (0.013, 0.002), (0.11, 0.004), (0.31, 0.31)])
-def test_slowdowns_are_told_by_what_each_does_alone_and_in_company_within_a_moment(seconds: tuple[float, float]):
-    found = looked_at(seconds, (1.8, 1.2), Look(), lambda now: 1.0)
-    assert len(found) == 2
-    for together, alone in found:
-        assert alone == pytest.approx([1 / each for each in seconds], rel=0.02)
-        assert [quick / slow for quick, slow in zip(alone, together)] == pytest.approx([1.8, 1.2], rel=0.03)
-
-
-def test_a_host_that_gets_slower_from_one_look_to_the_next_slows_alone_and_company_alike():
-    look = Look(looks=3)
-    found = looked_at((0.006, 0.012), (1.5, 1.1), look, lambda now: 1.0 if now < 1.1 else 1.7)
-    first, _, last = ([quick / slow for quick, slow in zip(one.alone, one.together)] for one in found)
-    assert found[0].alone[0] == pytest.approx(1.7 * found[2].alone[0], rel=0.03)
-    assert first == pytest.approx([1.5, 1.1], rel=0.03)
-    assert last == pytest.approx([1.5, 1.1], rel=0.03)
-
-
-def test_both_work_at_the_same_time_and_each_alone_for_as_long_as_asked():
-    one, other = turns(Look(0.1, 0.2, 0.3, looks=2), (0.001, 0.002), 5.0)
-    assert [moment for span in one for moment in span] == pytest.approx([5.0, 5.608, 5.812, 6.32])
-    assert [moment for span in other for moment in span] == pytest.approx([5.0, 5.1, 5.308, 5.812, 6.02, 6.524])
-    slow = turns(Look(0.1, 0.2, 0.3, looks=1, steps=5), (0.1, 0.2), 0.0)
-    assert [moment for span in slow.other for moment in span] == pytest.approx([0.0, 0.1, 1.4, 4.3])
-
-
-def test_who_does_too_few_steps_in_a_look_is_not_told_by_it():
-    assert rate(Spell([1.0, 2.0, 3.0, 4.0], 1, 5.0), (0.5, 4.5)) == pytest.approx(1.0)
-    assert rate(Spell([1.0, 2.0, 3.0, 4.0], 3, 5.0), (0.5, 4.5)) == 0.0
-    assert rate(Spell([], 1, 5.0), (0.5, 4.5)) == 0.0
-    assert looked_at((0.013, 0.002), (40.0, 1.0), Look(), lambda now: 1.0) == []
-
-
 class Line:
     """A worker that tells what it was given to tell."""
 
@@ -210,7 +134,7 @@ class Line:
 
 def bench(*lines: Line) -> Bench:
     made = object.__new__(Bench)
-    made.look, made._step_s, made._lines = Look(), {}, [*lines]  # type: ignore[list-item]
+    made.look, made._step_s, made._lines = Look(), dict.fromkeys("ab", 0.0), [*lines]  # type: ignore[list-item]
     return made
 
 
@@ -220,10 +144,66 @@ def test_a_problem_of_either_is_the_pairs_problem():
         "pair": ["a", "b"],
         "problem": "OutOfMemoryError: x",
     }
-    idle = [Spell([], 1, 0.0)] * 3
-    assert bench(Line(idle[:2]), Line(idle)).together("a", "b")["problem"] == TOO_FEW
+    idle = [Spell(0.0, [], 1, 0.0)] * 3
+    assert bench(Line(*[idle[:2]] * 3), Line(*[idle] * 3)).together("a", "b")["problem"] == TOO_FEW
     assert bench(Line("RuntimeError: x")).alone("a") == {"name": "a", "problem": "RuntimeError: x"}
     assert bench(Line(idle), Line(idle)).alone("a")["problem"] == TOO_FEW
+
+
+@pytest.mark.parametrize("gone", [EOFError(), ConnectionResetError()])
+def test_a_process_that_has_ended_is_told_however_that_shows(gone: Exception):
+    class Ended(Line):
+        def recv(self) -> object:
+            raise gone
+
+    class Closed(Ended):
+        def send(self, asked: object) -> None:
+            raise BrokenPipeError
+
+    for line in (Ended(), Closed()):
+        with pytest.raises(FairleadError, match="has ended before its time"):
+            bench(line).alone("a")
+
+
+class Slow(Line):
+    """A worker whose steps take a while, whatever it was taken for."""
+
+    def __init__(self, step_s: float) -> None:
+        self.step_s, self.spans = step_s, list[list[Stretch]]()
+
+    def send(self, asked: tuple[str, float, list[Stretch]]) -> None:
+        self.spans.append(asked[2])
+
+    def recv(self) -> list[Spell]:
+        return [Spell(start, np.arange(start, end, self.step_s).tolist(), 1, end) for start, end in self.spans[-1]]
+
+
+@pytest.mark.parametrize("thought_s", [0.05, 0.001])
+def test_who_turns_out_to_be_much_slower_in_company_is_looked_at_for_longer(thought_s: float):
+    one, other = Slow(0.01), Slow(0.3)
+    made = bench(one, other)  # type: ignore[arg-type]
+    made._step_s = {"a": 0.01, "b": thought_s}
+    told = made.together("a", "b")
+    assert "problem" not in told
+    assert told["steps_per_s"] == pytest.approx([100.0, 1 / 0.3])
+    lengths = [spans[0][1] - spans[0][0] - Look().warm_s for spans in one.spans]
+    assert [length / lengths[0] for length in lengths] == pytest.approx([1, 2, 4][: len(lengths)])
+    assert len(lengths) > 1
+
+
+def test_one_look_tells_no_spread_and_such_pairs_are_the_first_to_be_measured_again():
+    rows = [
+        {"name": "x + y", "pair": ["x", "y"], "spread": 0.4, "steps_per_s": [1.0, 1.0]},
+        {"name": "x + z", "pair": ["x", "z"], "steps_per_s": [1.0, 1.0]},
+        {"name": "y + z", "pair": ["y", "z"], "problem": "none"},
+    ]
+    assert noisiest(rows, 3) == [("x", "z"), ("x", "y")]
+    once = Slow(0.01), Slow(0.02)
+    made = bench(*once)  # type: ignore[arg-type]
+    made.look = Look(looks=1)
+    assert "spread" not in made.together("a", "b")
+    made.look = Look(looks=2)
+    assert made.together("a", "b")["spread"] == pytest.approx(0, abs=0.01)
 
 
 def test_time_slicing_needs_nothing_and_mps_says_what_it_lacks(monkeypatch):

@@ -17,6 +17,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.registry import Registry
 from fairlead.study.synthesizer.outlook import Moment
 from fairlead.study.when import Expected, Turn, expected, turns
 from fairlead.testing import cluster, random_jobs, random_table
@@ -34,9 +35,10 @@ def begun(
     return loop
 
 
-@pytest.mark.parametrize("policy", ["fifo", "srtf", "las", "max-min-fairness", "tiresias"])
-@pytest.mark.parametrize("costs", [Costs(), Costs(20.0, 90.0, 60.0, 1500.0)], ids=["free", "costly"])
-@pytest.mark.parametrize("second", [899.7, 1000.0])
+@pytest.mark.parametrize("policy", [entry.name for entry in Registry.installed().of("policy")])
+@pytest.mark.parametrize(
+    ("costs", "second"), [(Costs(), 1000.0), (Costs(20.0, 90.0, 60.0, 1500.0), 899.7)], ids=["free", "costly"]
+)
 def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy: str, costs: Costs, second: float):
     table = random_table(1, ("v100", "k80"))
     jobs = [replace(job, submitted_s=min(job.submitted_s, second)) for job in random_jobs(1, 14, table=table, largest=4)]
@@ -104,6 +106,36 @@ def test_on_a_cluster_that_everybody_left_nobody_begins():
     state.apply(NodeDrained(state.time, 0))
     found = expected(state, TIMED, looks=1)
     assert {one.by_itself.starts_s for one in found if not one.runs} == {math.inf}
+
+
+def test_who_will_be_refused_never_begins_and_that_has_an_end():
+    jobs = [Job("long", steps=1000.0, workers=4), Job("wide", 90.0, 10.0, workers=8), Job("behind", 91.0, 10.0, after=(1,))]
+    loop = begun(jobs, SchedulerConfig(Part("fifo"), round_s=60.0), TIMED, "v100:4")
+    loop.run(until=100.0)
+    loop.state.time = 100.0
+    long, wide, behind = expected(loop.state, TIMED, looks=1)
+    assert (wide.by_itself, behind.by_itself) == (Turn(math.inf, 20.0), Turn(math.inf, 20.0)), "at the next round"
+    assert wide.by_itself.never
+    assert not long.by_itself.never
+    assert not Turn(math.inf, math.inf).never, "not within the look is not never"
+
+
+def test_a_look_in_which_nobody_gets_any_further_is_over(monkeypatch):
+    monkeypatch.setattr("fairlead.engine.loop.STALLED_AFTER", 2000)
+    state = waiting()
+    state.scheduler = SchedulerConfig(Part("las"), round_s=300.0).to_data()
+    found = expected(state, TIMED, looks=0, costs=Costs(launch_s=1000.0, restart_s=1000.0))
+    assert any(one.by_itself.ends_s == math.inf for one in found), "starts cost more than a round"
+
+
+def test_who_came_lately_and_cannot_be_simulated_does_not_come_again():
+    table = random_table(1, ("v100",))
+    loop = begun([Job("old", steps=1.0), Job("waits", 20.0, 1e6)], SchedulerConfig(Part("fifo")), table, "v100:1")
+    loop.run(until=100.0)
+    state = loop.state
+    state.job_of[0] = replace(state.job_of[0], kind="strange")
+    (one,) = expected(state, table, looks=3)
+    assert {turn.starts_s for turn in one.with_others} == {one.by_itself.starts_s}
 
 
 def test_the_middle_of_an_even_number_of_looks_is_one_that_was_seen():

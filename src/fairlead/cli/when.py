@@ -17,10 +17,10 @@ from fairlead.cli.job_table import legible
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.cli.people import control_plane
 from fairlead.core.errors import FairleadError
+from fairlead.core.job import Phase
 from fairlead.report.columns import duration
-from fairlead.runtime.tasks import UNKNOWN_STEPS
 from fairlead.study.inputs import read_table
-from fairlead.study.synthesizer.live import rates_of, state_of, unmeasured, with_ends
+from fairlead.study.synthesizer.live import open_ended, rates_of, state_of, unmeasured, with_ends
 from fairlead.study.when import WITHIN_S, Expected, Turn, expected
 
 MOST_SHOWN = 50
@@ -56,7 +56,7 @@ def when(
     is how sure it is. The cluster is not touched. It needs an admin's token, as it sees everybody's jobs.
 
     Rates are what the cluster has measured, or --throughputs. A kind that nobody has measured yet is taken to run for an hour,
-    and a job that did not say how many steps it will do (submit --steps) to go on for another.
+    and a job that did not say how many steps it will do (submit --steps), or has done more, to go on for another.
 
     Examples:
 
@@ -74,7 +74,7 @@ def when(
     else:
         measured = plane.rates()
         table, guessed = rates_of(measured, state), unmeasured(measured, state)
-    endless = sum(state.job_of[n].steps == UNKNOWN_STEPS for n in [*state.live.tolist(), *state.queue.tolist()])
+    endless = len(open_ended(state))
     made, began = 0, time.monotonic()
     with progress(1 + looks, "looking ahead", quiet=json) as bar:
         state = with_ends(state, table)
@@ -101,7 +101,8 @@ def when(
         )
         return
     if wanted is not None and not found:
-        out.print(f"{legible(wanted['name'])} is {wanted['phase']}", highlight=False, markup=False)
+        phase = Phase(state.store.arrays["phase"][wanted["number"]])  # it may have ended since it was asked for
+        out.print(f"{legible(wanted['name'])} is {phase.name.lower()}", highlight=False, markup=False)
         return
     if not found:
         out.print("no jobs")
@@ -119,11 +120,13 @@ def when(
         kinds = [legible(kind) for kind in guessed[:MOST_KINDS]] + ["…"] * (len(guessed) > MOST_KINDS)
         note(f"never measured with so many workers, so taken to run for an hour: {', '.join(kinds)}")
     if endless:
-        note(f"did not say how many steps they will do, so taken to go on for an hour: {endless} of the jobs")
+        note(f"did not say how many steps they will do, or did more, so taken to go on for an hour: {endless} of the jobs")
 
 
 def _sentence(one: Expected, lately_s: float, again: bool) -> str:
     begins = "go on" if again else "start"
+    if one.by_itself.never:
+        return f"{legible(one.job.name)} should never {begins}: it is refused or cancelled in {_span(one, _end)}"
     told = f"{legible(one.job.name)} " + ("runs" if one.runs else f"should {begins} in {_span(one, _start)}")
     told += f" and should have ended in {_span(one, _end)}"
     if not one.with_others:
@@ -146,7 +149,9 @@ def _table(found: Iterable[Expected]) -> Table:
         for of in (_start, _end):
             least, middle, most = map(_long, one.range(of))
             between = ["", ""] if least == most else [least, most]
-            cells += ["runs", "", ""] if of is _start and one.runs else [middle, *between]
+            if of is _start and (one.runs or one.by_itself.never):
+                middle, between = "runs" if one.runs else "never", ["", ""]
+            cells += [middle, *between]
         table.add_row(Text(legible(one.job.name)), *cells)
     return table
 

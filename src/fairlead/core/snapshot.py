@@ -101,12 +101,12 @@ class Snapshot:
     @property
     def _left_alone_s(self) -> Floats:
         """How long after its start each job is left alone, where it runs. In a simulation its rate is known while it loads, and
-        told as one from then on: before, it has not made a step."""
+        told as one from then on: it has not made a step before that, nor at that very second."""
         jobs = self.jobs
         if not self.first_step_s:
             return jobs.min_run_s
-        loads_s = np.where(jobs.rate > 0, jobs.since_s - jobs.run_started_s, np.inf)
-        return np.maximum(jobs.min_run_s, np.minimum(loads_s, self.first_step_s))
+        step_s = 1.0 / np.maximum(jobs.rate, 1e-9)  # who is so slow is left alone for as long as anybody
+        return np.maximum(jobs.min_run_s, np.minimum(jobs.since_s - jobs.run_started_s + step_s, self.first_step_s))
 
     @property
     def protection_ends(self) -> float:

@@ -157,17 +157,23 @@ class _Undisturbed:
         self._windows: dict[tuple[str, int], list[float]] = {}
         for row in by_itself:
             mean, half = row["steps_per_s"], row["spread"] / 2
-            seen = row.get("windows", [mean * (1 - half), mean * (1 + half)])
+            seen = _windows(row, [mean * (1 - half), mean * (1 + half)])
             self._windows.setdefault((_who(row), row.get("session", 1)), []).extend(seen)
         for pair in paired:
             if sum(alone[each].utilization for each in pair["pair"]) <= TO_SPARE:
                 for place, each in enumerate(pair["pair"]):
-                    seen = [window[place] for window in pair.get("windows", [pair["steps_per_s"]])]
+                    seen = [window[place] for window in _windows(pair, [pair["steps_per_s"]])]
                     self._windows.setdefault((each, pair.get("session", 1)), []).extend(seen)
 
     def of(self, name: str, session: int) -> float:
         here = self._windows.get((name, session))
         return statistics.median(here or [each for (who, _), seen in self._windows.items() if who == name for each in seen])
+
+
+def _windows(row: Mapping[str, Any], otherwise: list[Any]) -> list[Any]:
+    """What was seen in each; some rows say only how many there were."""
+    seen = row.get("windows")
+    return seen if isinstance(seen, list) else otherwise
 
 
 def _who(row: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ import multiprocessing
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Protocol
@@ -17,14 +18,16 @@ import numpy as np
 from fairlead.core.errors import FairleadError
 from fairlead.profiling.configurations import configuration
 from fairlead.profiling.meter import Meter
-from fairlead.profiling.spells import Look, Seen, Span, Spell, rate, seen, turns
+from fairlead.profiling.spells import Look, Seen, Spell, Stretch, rate, seen, turns
 
 AHEAD = 3  # steps that the host may be ahead of the device, if they are short; else one, which is soon done when it pauses
 SHORT_S = 0.01
 SOON_S = 0.03  # until both have heard when to begin
 WORKERS = 2
 TRIED = 3  # steps, before anything is timed, and then to tell about how long one takes
-TOO_FEW = "too few steps were done to tell how fast it is; a longer --window would"
+TO_TRY: Sequence[Stretch] = ()  # sent in place of when to work
+LONGER = (1, 2, 4)  # times as long a pair is looked at, one after the other, until there were steps enough to tell
+TOO_FEW = "too few steps were done to tell how fast it is; --window and --alone can be longer, with another --out"
 
 
 class Stepped(Protocol):
@@ -35,16 +38,16 @@ class Stepped(Protocol):
 def work(
     training: Stepped,
     step_s: float,
-    spans: Sequence[Span],
+    stretches: Sequence[Stretch],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Spell]:
-    """Work in each of some spans of time, and pause in between; `step_s` is about what a step takes."""
+    """Work in each of some stretches of time, and pause in between; `step_s` is about what a step takes."""
     ahead, spells = AHEAD if step_s < SHORT_S else 1, []
-    for start, end in spans:
+    for start, end in stretches:
         while (now := clock()) < start:
             sleep(start - now)
-        done, pending = list[float](), deque[Callable[[], None]]()
+        began, done, pending = clock(), list[float](), deque[Callable[[], None]]()
         while clock() < end:
             training.step()
             pending.append(training.mark())
@@ -53,7 +56,7 @@ def work(
                 done.append(clock())
         for each in pending:
             each()
-        spells.append(Spell(done, ahead, clock()))
+        spells.append(Spell(began, done, ahead, clock()))
     return spells
 
 
@@ -74,11 +77,15 @@ class Bench:
             self._processes.append(process)
         self.problems: dict[str, str] = {}
         """Which models cannot be held here, and why."""
-        self._step_s: dict[str, float] = {}
         for line in self._lines:
-            problems, step_s = self._heard(line)
-            self.problems |= problems
-            self._step_s |= step_s
+            self.problems |= self._heard(line)
+        self._step_s: dict[str, float] = {}
+        for name in (name for name in names if name not in self.problems):  # when both have made theirs: by itself
+            (told,) = self._asked({0: (name, TO_TRY)})
+            if isinstance(told, str):
+                self.problems[name] = told
+            else:
+                self._step_s[name] = told
 
     def __enter__(self) -> Bench:
         return self
@@ -93,7 +100,7 @@ class Bench:
     def alone(self, name: str) -> dict[str, Any]:
         """In the one process and then in the other; the mean of both, and by how much they differ."""
         look, began, windows = self.look, time.perf_counter(), list[float]()
-        window_s = 2 * max(look.window_s, look.steps * self._step_s.get(name, 0.0))
+        window_s = 2 * max(look.window_s, look.steps * self._step_s[name])
         with Meter() as meter:
             for number in range(WORKERS):
                 moment = _soon()
@@ -117,28 +124,34 @@ class Bench:
         }
 
     def together(self, one: str, other: str) -> dict[str, Any]:
-        """By turns alone and in company. What is slower in company is told within each look, and its spread between looks."""
+        """By turns alone and in company. What is slower in company is told within each look, and its spread between looks.
+        Nobody knows before how slow they get; so who did too few steps is looked at for longer."""
         about, began = {"name": f"{one} + {other}", "pair": [one, other]}, time.perf_counter()
-        planned = turns(self.look, (self._step_s.get(one, 0.0), self._step_s.get(other, 0.0)), _soon())
-        with Meter() as meter:
-            told = self._asked({0: (one, planned.one), 1: (other, planned.other)})
-        problem = next((each for each in told if isinstance(each, str)), TOO_FEW)
-        spells = [each for each in told if not isinstance(each, str)]
-        looks = seen(planned, *spells) if len(spells) == WORKERS else []
+        looks, problem = list[Seen](), TOO_FEW
+        for longer in LONGER:
+            planned = turns(self.look, (self._step_s[one], self._step_s[other]), _soon(), longer)
+            with Meter() as meter:
+                told = self._asked({0: (one, planned.one), 1: (other, planned.other)})
+            problem = next((each for each in told if isinstance(each, str)), TOO_FEW)
+            spells = [each for each in told if not isinstance(each, str)]
+            looks = seen(planned, *spells) if len(spells) == WORKERS else []
+            if looks or problem != TOO_FEW:
+                break
         if not looks:
             return {**about, "problem": problem}
         return {**about, **_told(looks), "took_s": time.perf_counter() - began, **meter.told()}
 
-    def _asked(self, wanted: Mapping[int, tuple[str, Sequence[Span]]]) -> list[list[Spell] | str]:
-        """The spells of each, or what went wrong."""
-        for number, asked in wanted.items():
-            self._lines[number].send(asked)
+    def _asked(self, wanted: Mapping[int, tuple[str, Sequence[Stretch]]]) -> list[Any]:
+        """The spells of each, how long a step takes where it was to try, or what went wrong, as text."""
+        for number, (name, stretches) in wanted.items():
+            with suppress(BrokenPipeError):  # nobody answers there either
+                self._lines[number].send((name, self._step_s.get(name, 0.0), stretches))
         return [self._heard(self._lines[number]) for number in wanted]
 
     def _heard(self, line: Connection) -> Any:
         try:
             return line.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             raise FairleadError(
                 "a process that trains has ended before its time; what was measured is kept, run it again"
             ) from None
@@ -151,45 +164,49 @@ def _soon() -> float:
 def _told(looks: Sequence[Seen]) -> dict[str, Any]:
     together, alone = (np.array(column) for column in zip(*looks))
     slower = alone / together
+    spread = float(((slower.max(axis=0) - slower.min(axis=0)) / slower.mean(axis=0)).max())
     return {
         "steps_per_s": together.mean(axis=0).tolist(),
         "undisturbed_steps_per_s": alone.mean(axis=0).tolist(),
-        "spread": float(((slower.max(axis=0) - slower.min(axis=0)) / slower.mean(axis=0)).max()),
+        **({"spread": spread} if len(looks) > 1 else {}),
         "windows": together.tolist(),
         "undisturbed_windows": alone.tolist(),
     }
 
 
+def tried(training: Stepped, clock: Callable[[], float] = time.monotonic) -> float:
+    """Seconds that a step takes, about."""
+    training.mark()()
+    began = clock()
+    for _ in range(TRIED):
+        training.step()
+    training.mark()()
+    return (clock() - began) / TRIED
+
+
 def _work(line: Connection, names: tuple[str, ...], device: str) -> None:
-    """A worker's life: make the models, tell which cannot be made and how long a step of the others takes, then measure what is
-    asked until nobody asks any more."""
+    """A worker's life: make the models, tell which cannot be made, then measure what is asked until nobody asks any more."""
     from fairlead.profiling.training import Training
 
-    held: dict[str, Training] = {}
-    problems, step_s = dict[str, str](), dict[str, float]()
+    held, problems = dict[str, Training](), dict[str, str]()
     for name in names:
         try:
             held[name] = Training.of(configuration(name), device)
             for _ in range(TRIED):
                 held[name].step()
             held[name].finish()
-            began = time.perf_counter()
-            for _ in range(TRIED):
-                held[name].step()
-            held[name].finish()
-            step_s[name] = (time.perf_counter() - began) / TRIED
         except (RuntimeError, ValueError, TypeError, AttributeError, ImportError) as problem:
             held.pop(name, None)
             problems[name] = f"{type(problem).__name__}: {problem}"[:300]
     gc.collect()
     gc.freeze()  # nobody looks through all these models for garbage in the middle of a window
-    line.send((problems, step_s))
+    line.send(problems)
     while True:
         try:
-            name, spans = line.recv()
+            name, step_s, stretches = line.recv()
         except EOFError:
             return
         try:
-            line.send(work(held[name], step_s[name], spans) if name in held else problems[name])
+            line.send(work(held[name], step_s, stretches) if stretches else tried(held[name]))
         except RuntimeError as problem:  # out of memory beside the other
             line.send(f"{type(problem).__name__}: {problem}"[:300])

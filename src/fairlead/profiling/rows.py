@@ -46,7 +46,7 @@ def wrong_among_pairs(rows: Mapping[int, Mapping[str, Any]]) -> tuple[int, str, 
             return line, "steps_per_s", "steps per second, above 0 of each of a pair"
         if "pair" not in row and "spread" not in row:
             return line, "spread", "by how much it varied, in a measurement of one by itself"
-        if not by_itself.issuperset(row.get("pair", ())):
+        if "undisturbed_steps_per_s" not in row and not by_itself.issuperset(row.get("pair", ())):
             return line, "pair", "each of a pair by itself in the same file: speeds are of one host"
     return None
 

@@ -3,6 +3,7 @@ can be, small and quick enough to be held all at once and seen in a second. And 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,10 +122,10 @@ def programme(
 
 
 def noisiest(rows: Iterable[Mapping[str, Any]], many: int) -> list[tuple[str, str]]:
-    """Of pairs that were measured, those whose first measurement varied most."""
-    pairs = {row["name"]: row for row in rows if "pair" in row and "spread" in row}
+    """Of pairs that were measured, those whose first measurement varied most; before them those that were seen but once."""
+    pairs = {row["name"]: row for row in rows if "pair" in row and "problem" not in row}
     first = [row for name, row in pairs.items() if name == " + ".join(row["pair"])]
-    ranked = sorted(first, key=lambda row: (-row["spread"], row["name"]))
+    ranked = sorted(first, key=lambda row: (-row.get("spread", math.inf), row["name"]))
     return [(row["pair"][0], row["pair"][1]) for row in ranked[:many]]
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,10 +16,10 @@ from fairlead.backends.simulated import Simulated
 from fairlead.config.wall_time import scheduler_of
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
-from fairlead.engine.loop import Loop
+from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
 from fairlead.registry import Registry
-from fairlead.study.synthesizer.forecast import Forecast
+from fairlead.study.synthesizer.forecast import Forecast, lately
 from fairlead.study.synthesizer.outlook import Moment
 from fairlead.workloads.profiles import ThroughputTable
 
@@ -33,6 +34,11 @@ class Turn:
 
     starts_s: float
     ends_s: float
+
+    @property
+    def never(self) -> bool:
+        """Whether it ends without having run: refused, or cancelled as one that it comes after was."""
+        return self.starts_s == math.inf > self.ends_s
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,8 @@ def expected(
     look it is asked whether there should be `another`. Every job must end at a rate that `table` knows."""
     view = state.snapshot().detached()
     alone = Moment(view, scheduler_of(state.scheduler), state.memo, costs=costs or Costs())
-    past = [state.job_of[number] for number in sorted(state.job_of, reverse=True)]
-    comings = [Forecast("recent", window_s, seed).coming(view.time, past) for seed in range(looks)] if past else []
+    past = list(lately(state, table))
+    comings = [Forecast("recent", window_s, seed).coming(view.time, past) for seed in range(looks)]
     numbers = sorted([*view.jobs.number.tolist(), *view.queued.number.tolist()])
     if of is not None:
         numbers = [number for number in numbers if number == of]
@@ -92,7 +98,8 @@ def turns(
     within_s: float = WITHIN_S,
     registry: Registry | None = None,
 ) -> list[Turn]:
-    """Of jobs that are there, by number, in one look from the moment on. It ends when they have."""
+    """Of jobs that are there, by number, in one look from the moment on. It ends when they have, or when nobody gets any
+    further."""
     view = moment.view
     state = State.from_snapshot(view, moment.memo)
     backend = Simulated.from_snapshot(view, table, moment.arrivals, costs=moment.costs)
@@ -108,7 +115,8 @@ def turns(
         return bool((now.store.arrays["phase"][asked] > int(Phase.RUNNING)).all())
 
     loop = Loop(state, backend, moment.running.build(table, registry or Registry.installed()), on_decision=note)
-    loop.run(until=view.time + within_s, stop=over)
+    with suppress(Stalled):
+        loop.run(until=view.time + within_s, stop=over)
     ended = state.store.arrays["ended_s"][asked] - view.time
     return [
         Turn(began.get(number, math.inf) - view.time, math.inf if math.isnan(end) else end)

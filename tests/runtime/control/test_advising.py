@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli import advise
 from fairlead.cli.main import app
-from fairlead.cli.when import _sentence
+from fairlead.cli.when import _sentence, _table
 from fairlead.core.events import SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.runtime.people import ControlPlane, RefusedRequest
@@ -180,6 +181,22 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
     number = plane.cancel("short-2")["number"]
     gone = CliRunner().invoke(app, ["when", str(number)])
     assert "short-2 is cancelled" in gone.stdout
+
+
+def test_who_ended_between_two_questions_is_told_as_ended(busy, monkeypatch):
+    def later(plane: ControlPlane):
+        plane.cancel("short-2")
+        return state_of(plane)
+
+    monkeypatch.setattr("fairlead.cli.when.state_of", later)
+    assert "short-2 is cancelled" in CliRunner().invoke(app, ["when", "short-2"]).stdout
+
+
+def test_who_is_to_be_refused_is_not_said_to_start_ever():
+    refused = Expected(0, Job("wide"), False, Turn(math.inf, 20.0), (Turn(math.inf, 20.0),))
+    assert _sentence(refused, 90.0, again=False) == "wide should never start: it is refused or cancelled in 20.0 s"
+    (cells,) = ([*column.cells] for column in _table([refused]).columns[1:2])
+    assert cells == ["never"]
 
 
 def test_a_sentence_tells_no_span_of_one_length_and_no_past_that_was_not():

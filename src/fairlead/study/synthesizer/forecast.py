@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from fairlead.core.errors import InputError
-from fairlead.core.job import Job
+from fairlead.core.job import TIMED, Job
 from fairlead.core.rng import stream
+from fairlead.engine.state import State
+from fairlead.workloads.profiles import ThroughputTable
 
 
 @dataclass(frozen=True)
@@ -50,3 +52,11 @@ class Forecast:
                 break
             found.append(job)
         return found[::-1]
+
+
+def lately(state: State, table: ThroughputTable) -> Iterator[Job]:
+    """Who came to a cluster, the latest first, of kinds that `table` has: nobody else can be simulated to come again."""
+    for number in sorted(state.job_of, reverse=True):
+        job = state.job_of[number]
+        if job.kind == TIMED or (job.kind, job.workers) in table.row_of:
+            yield job

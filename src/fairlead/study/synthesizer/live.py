@@ -15,6 +15,7 @@ from fairlead.engine.state import State
 from fairlead.runtime.people import ControlPlane
 from fairlead.runtime.tasks import UNKNOWN_STEPS
 from fairlead.study.synthesizer.advisor import Advice, Advisor
+from fairlead.study.synthesizer.forecast import lately
 from fairlead.workloads.measured_table import MeasuredRate, drafted
 from fairlead.workloads.profiles import ThroughputTable
 
@@ -54,20 +55,25 @@ def unmeasured(told: Mapping[str, Any], state: State) -> list[str]:
     return sorted({job.kind for job in live_jobs(state) if job.kind != TIMED and (job.kind, job.workers) not in known})
 
 
+def open_ended(state: State) -> list[int]:
+    """Of those who are there, who did not say how many steps it will do, or has done more than it said."""
+    done = state.store.arrays["base_steps"]
+    alive = [*state.live.tolist(), *state.queue.tolist()]
+    return [n for n in alive if (steps := state.job_of[n].steps) == UNKNOWN_STEPS or done[n] > steps]
+
+
 def with_ends(state: State, table: ThroughputTable) -> State:
-    """The same, where each job that did not say how many steps it will do ends after another hour's of them: nobody could look
-    ahead to an end that is not known. Of those that have ended, which may be forecast to come again, an hour's is all."""
+    """The same, where each job of which nobody knows how many steps it will do ends after another hour's of them: nobody could
+    look ahead to an end that is not known. Of those that have ended, which may be forecast to come again, an hour's is all."""
     a = state.store.arrays
-    alive = {*state.live.tolist(), *state.queue.tolist()}
-    for number, job in state.job_of.items():
-        if job.steps != UNKNOWN_STEPS:
-            continue
-        if number in alive:
-            done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, state.time - a["since_s"][number]))
-            a["steps"][number] = steps = done + _an_hour(job, table)
-            state.job_of[number] = replace(job, steps=steps)
-        elif job.kind == TIMED or (job.kind, job.workers) in table.row_of:  # others cannot come again in this table
-            state.job_of[number] = replace(job, steps=_an_hour(job, table))
+    for number in open_ended(state):
+        job = state.job_of[number]
+        done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, state.time - a["since_s"][number]))
+        a["steps"][number] = steps = done + _an_hour(job, table)
+        state.job_of[number] = replace(job, steps=steps)
+    for job_number, job in state.job_of.items():
+        if job.steps == UNKNOWN_STEPS and (job.kind == TIMED or (job.kind, job.workers) in table.row_of):
+            state.job_of[job_number] = replace(job, steps=_an_hour(job, table))
     return state
 
 
@@ -84,5 +90,4 @@ def live_jobs(state: State) -> Iterator[Job]:
 def advise(state: State, advisor: Advisor) -> Advice:
     """What should decide from now on, as the advisor sees it."""
     running, state = scheduler_of(state.scheduler), with_ends(state, advisor.table)
-    latest = (state.job_of[number] for number in sorted(state.job_of, reverse=True))
-    return advisor.advise(state.snapshot(), running, memo=state.memo, past=latest)
+    return advisor.advise(state.snapshot(), running, memo=state.memo, past=lately(state, advisor.table))
