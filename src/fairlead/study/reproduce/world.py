@@ -22,6 +22,17 @@ class NotHere(InputError):
     """What was published, and is not at hand."""
 
 
+def public_file(data: Path | None, pattern: str) -> Path:
+    """A file in the folder of public traces, or the first that looks so. Who named no folder is told to name one, and who did
+    is told what it lacks."""
+    if data is None:
+        raise NotHere(pattern, "it in the folder of public traces: pass --data FOLDER")
+    found = [path for path in sorted(data.glob(pattern)) if path.is_file()]
+    if not found:
+        raise NotHere(f"--data {data}", f"a folder with {pattern} in it")
+    return found[0]
+
+
 @dataclass(frozen=True)
 class World:
     """`throughputs` is a file, or None for the bundled catalogue. Traces are looked for beside it."""
@@ -50,9 +61,11 @@ class World:
         return f"rates: {self.throughputs.name}"
 
     def trace(self, name: str) -> Trace:
-        path = None if self.throughputs is None else self.throughputs.parent / name
-        if path is None or not path.is_file():
+        if self.throughputs is None:
             raise NotHere(f"trace {name}", f"it beside the throughput table: pass --throughputs FILE (Gavel's {TABLE})")
+        path = self.throughputs.parent / name
+        if not path.is_file():
+            raise NotHere(f"--throughputs {self.throughputs}", f"{name} beside it")
         return TraceFile(path, "gavel").read(self.table)
 
 
