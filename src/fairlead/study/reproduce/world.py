@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from fairlead.core.errors import InputError
+from fairlead.endless import endless
 from fairlead.study.inputs import TraceFile
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.profiles import ThroughputTable
@@ -86,7 +87,7 @@ def _traces_in(folder: Path) -> str:
 
 
 def _content(path: Path, what: str) -> str:
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe is waited for, a device has no end
+    if endless(path):
         raise InputError(path, f"a {what} in a regular file")
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
