@@ -43,7 +43,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path, monkeypatch):
             assert done.exit_code == 0, (command, done.output, done.exception)
             assert words(done.stdout) == words(printed), command
     assert ran == {"yaml": 2, "console": 4, "python": 3}
-    assert (tmp_path / "out" / "doors" / "report.html").is_file()
+    assert (tmp_path / "out" / "limits" / "report.html").is_file()
     (contract,) = (made for made in python.values() if isinstance(made, type) and PolicyContract in made.__bases__)
     for name in dir(contract):
         if name.startswith("test_"):

@@ -225,5 +225,12 @@ def test_who_still_waits_when_nothing_can_happen_any_more_is_told_for_what(tmp_p
         {"name": "narrow", "reason": "policy: behind the head of the line, job wide, which waits for 8 accelerators"},
     ]
     assert answer(*how)["waiting_jobs"] == waits
-    assert "still waiting: narrow: policy: behind the head" in fairlead(*how).stderr
+    assert "still waiting: narrow: behind the head" in fairlead(*how).stderr
     assert "waiting_jobs" not in answer(*how[:-2])
+
+
+def test_who_is_refused_is_told_why_in_a_sentence_and_in_json_also_by_which_stage(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s,workers\nhuge,0,60,9\n")
+    how = ("simulate", "--policy", "fifo", "--trace", tmp_path / "jobs.csv", "--cluster", "8xv100:4")
+    assert "refused: huge: needs 9 accelerators, of at most 8\n" in fairlead(*how).stderr
+    assert answer(*how)["refused_jobs"] == [{"name": "huge", "reason": "door: needs 9 accelerators, of at most 8"}]

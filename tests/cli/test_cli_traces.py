@@ -107,6 +107,39 @@ def test_a_good_trace_is_found_good_and_a_bad_one_is_told_line_by_line(sample, t
     assert "bad.csv:22: field 'num_gpu' is 'one'" in for_people.stdout
 
 
+ONE_TYPE = "kind,workers,type,placement,steps_per_s\nnet,1,h200,consolidated,2.0\nnet,1,h200,spread,2.0\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["generate"], ["transform", "sample.csv", "--random-kinds"]], ids=["generate", "transform"]
+)
+def test_a_table_without_the_usual_type_says_which_option_names_another(sample, tmp_path, command):
+    (tmp_path / "h200.csv").write_text(ONE_TYPE)
+    asked = ("trace", *command, "--throughputs", "h200.csv", "-o", "made.csv")
+    done = fairlead(*asked, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        "--reference-type: field 'reference-type' is 'v100': expected a type of the throughput table (h200)\n"
+    )
+    gangs = () if command == ["generate"] else ("--keep-workers", "1")
+    assert fairlead(*asked, *gangs, "--reference-type", "h200", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["trace", "generate", "-o", "made.csv", "--load", "0"], "--load: field 'load' is 0.0"),
+        (["trace", "generate", "-o", "made.csv", "--kinds", "LN"], "--kinds: field 'kinds' is 'LN'"),
+        (["trace", "generate", "-o", "made.csv", "--load", "1e-300"], "--load: field 'load' is 1e-300"),
+        (["simulate", "--policy", "fifo", "--load", "0"], "--load: field 'load' is 0.0"),
+        (["simulate", "--policy", "fifo", "--workers", "many"], "--workers: field 'workers' is 'many'"),
+    ],
+)
+def test_what_a_generator_refuses_is_told_by_the_option_that_says_it(tmp_path, arguments, told):
+    done = fairlead(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr.startswith(f"fairlead: error: {told}: expected ")) == (2, True), done.stderr
+
+
 # The public traces, where they are.
 
 

@@ -98,6 +98,16 @@ def test_studies_of_no_name_are_told(tmp_path: Path, paper: str, only: str):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("paper", "lacks"),
+    [("blox", "philly/philly.csv"), ("shockwave", "shockwave/tacc_throughputs.json")],
+    ids=["blox", "shockwave"],
+)
+def test_a_folder_of_traces_that_has_none_is_told_what_it_lacks(paper: str, lacks: str, tmp_path: Path):
+    told = refused("reproduce", paper, "--data", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert told == f"--data {tmp_path}: expected a folder with {lacks} in it"
+
+
 def test_an_array_without_end_is_told():
     told = refused("submit", "--array", "100000000", "--", "true")
     assert told == "--array: field 'array' is 100000000: expected a number from 1 to 10,000"

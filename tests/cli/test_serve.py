@@ -79,6 +79,12 @@ def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
         assert "rounds: 2.0" in shown, "what is not named stays"
         assert "unknown policy 'nonsense'" in str(scheduler("set", "--policy", "nonsense").exception)
         assert "scheduler file" in str(scheduler("set").exception)
+        assert scheduler("set", "--preset", "pollux", "--round", "3", "--why", "a preset").exit_code == 0
+        told = json.loads(scheduler("show", "--json").stdout)["scheduler"]
+        assert (told["policy"]["name"], told["estimation"], told["rounds"]) == ("pollux", "measured", 3.0)
+        assert "unknown preset 'polux'; near: 'pollux'" in str(scheduler("set", "--preset", "polux").exception)
+        both = scheduler("set", str(file), "--preset", "pollux").exception
+        assert "either a scheduler file or --preset" in str(both)
     log = (tmp_path / LOG).read_text()
     assert not any((tmp_path / "root" / f"{role}.token").read_text() in log for role in ("admin", "agent"))
     with (
@@ -89,4 +95,5 @@ def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
     assert process.returncode == 0
     journal = read_journal(str(tmp_path / "root" / "journal.sqlite"))
     switches = [(event.scheduler["policy"], event.why) for event in journal if isinstance(event, ev.SchedulerSwitched)]
-    assert switches == [("fifo", "SIGHUP"), ("srtf", "a test"), ("fifo", "--config")]
+    pollux = {"name": "pollux", "power": -1, "restart_s": 30}
+    assert switches == [("fifo", "SIGHUP"), ("srtf", "a test"), (pollux, "a preset"), ("fifo", "--config")]

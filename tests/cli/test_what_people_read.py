@@ -132,5 +132,5 @@ def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.
     monkeypatch.setattr(people, "control_plane", lambda: SimpleNamespace(nodes=lambda: [well, ill]))
     said = CliRunner().invoke(app, ["nodes"]).stdout
     assert "resting" in said
-    assert "n1 could not begin a job: /full: No space left on device; it is tried again in 30.0 s\n" in said
+    assert "n1 could not begin a job: /full: No space left on device; it is tried again in 30 s\n" in said
     assert "n0 could not" not in said

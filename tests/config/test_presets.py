@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.config.presets import Preset, preset_named, presets
-from fairlead.config.wall_time import FIRST_STEP_S, MEASURED, read_scheduler, scheduler_of
+from fairlead.config.wall_time import FIRST_STEP_S, MEASURED, compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import Phase
@@ -71,6 +71,30 @@ def test_a_scheduler_file_may_begin_with_a_preset(tmp_path):
 def test_on_a_real_cluster_a_preset_measures():
     live = scheduler_of({"preset": "gavel"})
     assert (live.policy, live.estimation, live.round_s) == (Part("max-min-fairness-perf"), MEASURED, 360.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "estimation", "instead"),
+    [("pollux", "fitted", "measured"), ("optimus", "fitted", "measured")]
+    + [(name, "predicted", "watched") for name in ("horus", "horus-f", "horus-makespan")]
+    + [(name, "predicted", "watched") for name in ("opportunistic-packing", "performance-aware-packing")],
+)
+def test_a_presets_file_that_no_real_cluster_takes_says_what_to_write_there(name, estimation, instead, tmp_path):
+    """`presets show pollux > mine.yaml`, and then `scheduler set mine.yaml`: the file says it, and so does who refuses it."""
+    mine, text = tmp_path / "mine.yaml", preset_named(name).text
+    assert f"on a real cluster: {instead}\n" in text
+    mine.write_text(text)
+    with pytest.raises(InputError, match=f"field 'estimation' is '{estimation}': .*: {instead}$"):
+        compose(read_scheduler(mine).to_data())
+    mine.write_text(text.replace(estimation, instead))
+    assert type(compose(read_scheduler(mine).to_data()).estimation).__name__.lower() == instead
+
+
+@pytest.mark.parametrize("preset", presets().values(), ids=list(presets()))
+def test_a_real_cluster_takes_the_files_of_all_presets_that_do_not_say_otherwise(preset, tmp_path):
+    (tmp_path / "mine.yaml").write_text(preset.text)
+    if "on a real cluster:" not in preset.text:
+        compose(read_scheduler(tmp_path / "mine.yaml").to_data())
 
 
 def test_near_names_are_suggested(tmp_path):

@@ -211,6 +211,12 @@ def test_a_trace_that_is_absent_says_what_to_pass():
         World().trace("max_min_fairness.trace")
 
 
+def test_a_trace_that_does_not_lie_beside_the_table_says_where_it_was_looked_for(tmp_path):
+    table = tmp_path / "rates.csv"
+    with pytest.raises(InputError, match=f"^--throughputs {table}: expected max_min_fairness.trace beside it$"):
+        World(table).trace("max_min_fairness.trace")
+
+
 def test_the_published_traces_come_out_as_the_paper_says(public_data, tmp_path):
     world = World((public_data / "gavel" / "simulation_throughputs.json").resolve())
     outcome = reproduce(Reproduction(GAVEL, TINY, world, tmp_path, GAVEL.chosen(["table3"])), processes=1)

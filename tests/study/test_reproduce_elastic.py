@@ -59,6 +59,11 @@ def test_without_pollux_tables_the_mend_is_told():
         Trained("policy: fifo", 6, 8).run(PublicTraces())
 
 
+def test_a_folder_without_pollux_tables_is_told_what_it_lacks(tmp_path):
+    with pytest.raises(InputError, match=f"^--data {tmp_path}: expected a folder with pollux/workloads/workload-6.csv in it$"):
+        Trained("policy: fifo", 6, 8).run(PublicTraces(data=tmp_path))
+
+
 def test_other_tables_of_pollux_are_another_world(public_data, tmp_path):
     (tmp_path / "expected").symlink_to(public_data / ".." / "expected")
     here = tmp_path / "data"

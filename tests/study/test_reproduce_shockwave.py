@@ -140,9 +140,17 @@ def test_a_wrong_forecast_is_the_preset_but_for_its_noise():
     assert noisy(0.4).label == "40 %"
 
 
-def test_traces_that_are_not_there_are_told(tmp_path):
-    with pytest.raises(InputError, match="pass --data FOLDER"):
-        _ = AdaptiveJobs(data=tmp_path).mark
+def test_a_folder_without_the_traces_is_told_what_it_lacks(tmp_path):
+    """To pass --data is no mend for who has passed it."""
+    given = AdaptiveJobs(data=tmp_path)
+    with pytest.raises(InputError, match=f"^--data {tmp_path}: expected a folder with shockwave/tacc_throughputs.json in it$"):
+        _ = given.mark
+    with pytest.raises(InputError, match=r"a folder with pollux/workloads/workload-6\.csv in it$"):
+        given.pollux_jobs(6)
+    (tmp_path / "shockwave").mkdir()
+    (tmp_path / "shockwave" / "tacc_throughputs.json").write_text('{"v100": {"(\'net\', 1)": {"null": 1.0}}}')
+    with pytest.raises(InputError, match=r"a folder with shockwave/120_\*\.trace in it$"):
+        given.jobs(Jobs(120, public=True), 0)
 
 
 def test_answers_are_kept_for_these_jobs_and_regimes_and_not_for_others(tmp_path):

@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairlead.config.source import read_yaml
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import InputError
+from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
+from fairlead.endless import endless
+from fairlead.engine.journal import read_events
 from fairlead.policies.shockwave.window import window
 from fairlead.prediction.predictor import load
 from fairlead.profiling.results import Results
-from fairlead.study.inputs import table_for
+from fairlead.study.inputs import TraceFile, table_for
 from fairlead.study.reproduce import World
 from fairlead.workloads.formats import read_trace
 from fairlead.workloads.formats.regime_files import with_regimes
@@ -71,13 +74,25 @@ def test_a_job_is_in_a_file_of_regimes_once(tmp_path: Path):
         load,
         lambda path: Results(path, {}),
         lambda path: World(path).mark,
+        lambda path: TraceFile(path).read(),
+        read_yaml,
+        lambda path: list(read_events(path)),
     ],
 )
 def test_a_pipe_is_not_waited_for_nor_a_device_read_to_its_end(tmp_path: Path, read: Callable[[Path], object]):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(InputError, match="regular file"):
+        with pytest.raises(FairleadError, match="regular file"):
             read(path)
+
+
+def test_what_ends_is_a_file_or_a_folder_or_is_not_there(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "nothing")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    assert not any(endless(tmp_path / name) for name in ("", "file", "nowhere", "nothing", "file/below", "\0"))
+    assert endless(tmp_path / "link")
+    assert endless("/dev/null")
 
 
 def test_a_rate_of_which_no_event_log_can_tell_is_told(tmp_path: Path):

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.core.job import ELASTIC
-from fairlead.report.columns import duration
+from fairlead.report.columns import duration, until
 
 WIDE = 110
 """Columns of a terminal in which everything about a job has room."""
@@ -112,7 +112,7 @@ def _shown(key: str, value: Any) -> str:
     if key == "reason":
         return legible(str(value["text"]))
     if key == "next_decision_s":
-        return f"in {duration(value)}"
+        return until(value)
     if key == "earlier":
         return f"number {', '.join(map(str, value))}"
     if key == "regimes":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -23,7 +24,7 @@ from fairlead.report.metrics import MetricOptions, measure_from
 from fairlead.study.inputs import TraceFile
 from fairlead.study.simulate import Faults
 from fairlead.workloads.catalogue import accelerator_types
-from fairlead.workloads.generate import Generator
+from fairlead.workloads.generate import GENERATOR, Generator
 from fairlead.workloads.trace import LONGEST_S, Trace
 
 DEFAULT_CLUSTER = "8xv100:4,16xp100:4,24xk80:4"
@@ -265,7 +266,20 @@ def override(
 
 
 def generator_of(jobs: int, load: float | None, workers: str) -> Generator:
-    return Generator(jobs=jobs, jobs_per_hour=load, workers=workers, users=12)
+    with told_by_option():
+        return Generator(jobs=jobs, jobs_per_hour=load, workers=workers, users=12)
+
+
+@contextmanager
+def told_by_option() -> Iterator[None]:
+    """Who types options has never heard of a generator's fields: what it refuses is told by the option that says it."""
+    try:
+        yield
+    except InputError as problem:
+        if problem.source != GENERATOR or problem.field is None:
+            raise
+        option = {"jobs_per_hour": "load"}.get(problem.field, problem.field.replace("_", "-"))
+        raise InputError(f"--{option}", problem.expected, field=option, value=problem.value) from None
 
 
 def trace_file(

@@ -15,7 +15,7 @@ from fairlead.cli.job_table import job_table, legible, told
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.config.source import read_yaml
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.report.columns import duration
+from fairlead.report.columns import duration, until
 from fairlead.runtime.packing import digest_of, pack
 from fairlead.runtime.tasks import TaskSpec, checked
 
@@ -183,7 +183,7 @@ def why(name: NameArgument, json: JsonOption = False) -> None:
         return
     told = f"{job['name']} is {job['phase']}" + (f": {legible(reason['text'])}" if reason else "")
     if reason and "in_s" not in reason["facts"] and (wait_s := job.get("next_decision_s")) is not None:
-        told += f"; the next decision is in {duration(wait_s)}"
+        told += f"; the next decision comes {until(wait_s)}"
     out.print(told, highlight=False, markup=False, soft_wrap=True)
     for line in job.get("last_lines", ()):
         out.print(f"  {legible(line)}", highlight=False, markup=False, soft_wrap=True)
@@ -232,7 +232,7 @@ def nodes(json: JsonOption = False) -> None:
     out.print(table)
     for node in found:
         if why := node.get("trouble"):
-            again = f"; it is tried again in {duration(node['rests_s'])}" if node["rests_s"] else ""
+            again = f"; it is tried again {until(node['rests_s'])}" if node["rests_s"] else ""
             told = f"{node['name']} could not begin a job: {legible(why)}{again}"
             out.print(told, highlight=False, markup=False, soft_wrap=True)
 

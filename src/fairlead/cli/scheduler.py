@@ -28,6 +28,9 @@ def show(json: JsonOption = False) -> None:
 @scheduler_app.command(name="set")
 def set_(
     file: Annotated[Path | None, typer.Argument(help="A scheduler as YAML.")] = None,
+    preset: Annotated[
+        str, typer.Option("--preset", help="A scheduler that ships with Fairlead, in place of a file; see `fairlead presets`.")
+    ] = "",
     policy: Annotated[str, typer.Option("--policy", help="Only another policy; see `fairlead policies`.")] = "",
     round_s: Annotated[
         float | None, typer.Option("--round", help="Only another length of rounds, in seconds.", min=0.1)
@@ -38,13 +41,16 @@ def set_(
     """Let another scheduler decide from the next round on. As in: fairlead scheduler set scheduler.yaml, or --policy srtf.
 
     Jobs go on; what the old scheduler remembered of them is forgotten. A scheduler that cannot be made is refused with the
-    reason, and the old one stays. With --policy or --round, everything else stays as it is.
+    reason, and the old one stays. With --policy or --round alone, everything else stays as it is.
     """
-    if file is None and not policy and round_s is None:
-        raise InputError("scheduler set", "a scheduler file, --policy or --round")
+    if file is None and not preset and not policy and round_s is None:
+        raise InputError("scheduler set", "a scheduler file, --preset, --policy or --round")
+    if file is not None and preset:
+        raise InputError("scheduler set", "either a scheduler file or --preset", field="preset", value=preset)
     plane = control_plane()
-    present = plane.scheduler() if file is None else None  # of which the rest stays; a file says all of it
-    config = read_scheduler(file) if file is not None else scheduler_of(present or {})
+    present = None if file is not None or preset else plane.scheduler()  # of which the rest stays
+    asked = {"preset": preset} if preset else present or {}
+    config = read_scheduler(file) if file is not None else scheduler_of(asked, "--preset" if preset else "scheduler")
     if policy:
         config = replace(config, policy=parse_part(policy), name="")
     if round_s is not None:

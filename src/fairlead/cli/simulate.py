@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -132,16 +133,14 @@ def simulate(
         run = run_simulation(given, journal=log, gantt=pictures, on_progress=bar.show)
         serving = requests_of(run, seed=seed)
     summary = summarize(run.record, metrics)
-    refused = [{"name": run.state.job_of[n].name, "reason": str(why)} for n, why in sorted(run.state.refusals.items())]
+    refused = {run.state.job_of[n].name: why for n, why in sorted(run.state.refusals.items())}
     waiting = {} if metrics.measure is not None else left_waiting(run)
-    unfinished = [{"name": name, "reason": str(why)} for name, why in waiting.items()]
     flagged = [{"name": run.state.job_of[n].name, "flags": list(flags)} for n, flags in run.state.flags().items()]
     if json:
         skipped: dict[str, object] = {"skipped_lines": len(source.skipped)} if source.skipped else {}
-        if refused:
-            skipped["refused_jobs"] = refused[:100]
-        if unfinished:
-            skipped["waiting_jobs"] = unfinished[:100]
+        for what, these in (("refused_jobs", refused), ("waiting_jobs", waiting)):
+            if these:
+                skipped[what] = [{"name": name, "reason": str(why)} for name, why in islice(these.items(), 100)]
         if flagged:
             skipped["flagged_jobs"] = flagged[:100]
         if serving is not None:
@@ -155,9 +154,9 @@ def simulate(
         if serving is not None:
             each_of = ", ".join(f"{one.session} {one.attainment:.2%}" for one in serving.sessions)
             out.print(f"requests in time: {serving.attainment:.2%} ({each_of})", highlight=False)
-        for what, these in (("refused", refused), ("still waiting", unfinished)):
-            for each in these[:5]:
-                note(f"{what}: {each['name']}: {each['reason']}")
+        for what, these in (("refused", refused), ("still waiting", waiting)):
+            for name, why in islice(these.items(), 5):
+                note(f"{what}: {name}: {why.text}")
             if len(these) > 5:
                 note(f"{what}: … and {len(these) - 5} more (--json lists them)")
         if flagged:

@@ -20,6 +20,7 @@ from fairlead.workloads import transform as change
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.formats import write_trace
 from fairlead.workloads.generate import Generator
+from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.stats import trace_stats
 from fairlead.workloads.trace import Trace
 
@@ -28,6 +29,9 @@ trace_app = typer.Typer(help="Make, convert, change, describe and check traces."
 SourceArgument = Annotated[Path, typer.Argument(help="The trace file.")]
 OutputOption = Annotated[
     Path, typer.Option("--out", "--output", "-o", help="The file to write: .csv or .parquet, native format.")
+]
+ReferenceTypeOption = Annotated[
+    str, typer.Option("--reference-type", help="Durations are run times on this type of the throughput table.")
 ]
 
 
@@ -39,7 +43,7 @@ def generate(
     static: Annotated[bool, typer.Option("--static", help="All jobs are there at second 0.")] = False,
     throughputs: opt.ThroughputsOption = None,
     kinds: Annotated[str, typer.Option("--kinds", help="Kinds or models, separated by commas; all by default.")] = "",
-    reference_type: Annotated[str, typer.Option("--reference-type", help="Durations are run times on this type.")] = "v100",
+    reference_type: ReferenceTypeOption = "v100",
     durations: Annotated[
         str, typer.Option("--durations", help="'gavel' (10^x minutes), 'shockwave' (size classes), or seconds by commas.")
     ] = "gavel",
@@ -66,23 +70,26 @@ def generate(
       fairlead trace generate --jobs 500 --load 6 --workers multiple -o jobs.csv
     """
     lengths = durations if durations in ("gavel", "shockwave") else tuple(_numbers("--durations", durations))
-    generator = Generator(
-        jobs=jobs,
-        jobs_per_hour=None if static else load,
-        table=read_table(throughputs) or catalogue(),
-        kinds=tuple(part.strip() for part in kinds.split(",") if part.strip()),
-        reference_type=reference_type,
-        durations=lengths,
-        workers=workers,
-        priorities=priorities,
-        entities=_shares("--entities", entities),
-        users=users,
-        slos=tuple(_numbers("--slos", slos)),
-        modes=_shares("--modes", modes) or {"static": 1.0},
-        schedule=_schedule(schedule),
-        memory=memory,
-    )
-    _write(generator.trace(seed), output, json)
+    table = read_table(throughputs) or catalogue()
+    with opt.told_by_option():
+        generator = Generator(
+            jobs=jobs,
+            jobs_per_hour=None if static else load,
+            table=table,
+            kinds=tuple(part.strip() for part in kinds.split(",") if part.strip()),
+            reference_type=_among(table, reference_type),
+            durations=lengths,
+            workers=workers,
+            priorities=priorities,
+            entities=_shares("--entities", entities),
+            users=users,
+            slos=tuple(_numbers("--slos", slos)),
+            modes=_shares("--modes", modes) or {"static": 1.0},
+            schedule=_schedule(schedule),
+            memory=memory,
+        )
+        made = generator.trace(seed)
+    _write(made, output, json)
 
 
 @trace_app.command()
@@ -128,7 +135,7 @@ def transform(
         bool, typer.Option("--random-kinds", help="Give each job a kind of the throughput table; its duration stays.")
     ] = False,
     throughputs: opt.ThroughputsOption = None,
-    reference_type: Annotated[str, typer.Option("--reference-type", help="Durations are run times on this type.")] = "v100",
+    reference_type: ReferenceTypeOption = "v100",
     loss_curves: Annotated[
         str | None,
         typer.Option("--loss-curves", help="Jobs report losses; a share converges at a share of its steps, as in '0.75@0.4'."),
@@ -165,7 +172,8 @@ def transform(
     if bursts is not None:
         trace = change.short_bursts(trace, bursts, seed)
     if random_kinds:
-        trace = change.with_random_kinds(trace, table or catalogue(), None, seed, reference_type)
+        rates = table or catalogue()
+        trace = change.with_random_kinds(trace, rates, None, seed, _among(rates, reference_type))
     if loss_curves is not None:
         trace = change.with_loss_curves(trace, seed, *_converging(loss_curves))
     _write(trace, output, json)
@@ -242,6 +250,14 @@ def _write(trace: Trace, output: Path, json: bool) -> None:
         print_json({"file": str(output), "jobs": len(trace), "span_s": trace.span_s, "skipped_lines": len(trace.skipped)})
     else:
         note(f"{output}: {len(trace):,} jobs over {duration(trace.span_s)}")
+
+
+def _among(table: ThroughputTable, reference_type: str) -> str:
+    """The option has a default, so who measured a type of their own may never have heard of it: it is what is named."""
+    if reference_type not in table.types:
+        known = f"a type of the throughput table ({', '.join(table.types)})"
+        raise InputError("--reference-type", known, field="reference-type", value=reference_type)
+    return reference_type
 
 
 def _numbers(option: str, text: str) -> list[float]:

@@ -18,7 +18,9 @@ from fairlead.cli.output import note, out, print_json, progress
 from fairlead.cli.people import control_plane
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import Phase
-from fairlead.report.columns import duration
+from fairlead.engine.state import State
+from fairlead.report.columns import duration, to_the_second, until
+from fairlead.runtime.people import FORBIDDEN, ControlPlane, RefusedRequest
 from fairlead.study.inputs import read_table
 from fairlead.study.synthesizer.live import open_ended, rates_of, state_of, unmeasured, with_ends
 from fairlead.study.when import WITHIN_S, Expected, Turn, expected
@@ -53,7 +55,8 @@ def when(
     """When a job will run, and when it will have ended. The cluster's state is simulated on under the scheduler that decides.
 
     It is looked ahead once as if nobody else came, and a few times with jobs that come as they did lately; how far those differ
-    is how sure it is. The cluster is not touched. It needs an admin's token, as it sees everybody's jobs.
+    is how sure it is. The cluster is not touched. It needs an admin's token, as it sees everybody's jobs; what a job
+    of yours waits for, `fairlead why` says to you too.
 
     Rates are what the cluster has measured, or --throughputs. A kind that nobody has measured yet is taken to run for an hour,
     and a job that did not say how many steps it will do (submit --steps), or has done more, to go on for another.
@@ -68,7 +71,7 @@ def when(
     known = read_table(throughputs)
     plane = control_plane()
     wanted = None if name is None else plane.job(name)
-    state = state_of(plane)
+    state = _state(plane, name)
     if known is not None:
         table, guessed = known.for_types(state.cluster.type_names), []
     else:
@@ -123,20 +126,35 @@ def when(
         note(f"did not say how many steps they will do, or did more, so taken to go on for an hour: {endless} of the jobs")
 
 
+def _state(plane: ControlPlane, name: str | None) -> State:
+    """Everybody's jobs are in it, with their commands, so that it is for admins alone; a user is told what else there is."""
+    try:
+        return state_of(plane)
+    except RefusedRequest as answer:
+        if answer.status != FORBIDDEN:
+            raise
+        job = "JOB" if name is None else name
+        raise RefusedRequest(
+            FORBIDDEN,
+            "to look ahead takes an admin's token, as it is everybody's jobs that are simulated on, and this token sees its"
+            f" user's: ask an admin for `fairlead when {job}`; `fairlead why {job}` says what it waits for",
+        ) from None
+
+
 def _sentence(one: Expected, lately_s: float, again: bool) -> str:
     begins = "go on" if again else "start"
     if one.by_itself.never:
-        return f"{legible(one.job.name)} should never {begins}: it is refused or cancelled in {_span(one, _end)}"
-    told = f"{legible(one.job.name)} " + ("runs" if one.runs else f"should {begins} in {_span(one, _start)}")
-    told += f" and should have ended in {_span(one, _end)}"
+        return f"{legible(one.job.name)} should never {begins}: it is refused or cancelled {_span(one, _end)}"
+    told = f"{legible(one.job.name)} " + ("runs" if one.runs else f"should {begins} {_span(one, _start)}")
+    told += f" and should have ended {_span(one, _end)}"
     if not one.with_others:
         return told
     told_of = [_end] if one.runs else [_start, _end]
     if all({_long(of(turn)) for turn in one.with_others} == {_long(of(one.by_itself))} for of in told_of):
         return f"{told}, whoever comes"
     verbs = {_start: "goes on" if again else "starts", _end: "ends"}
-    alone = " and ".join(f"{verbs[of]} in {_long(of(one.by_itself))}" for of in told_of)
-    return f"{told}, if others come as in the last {duration(lately_s)}; if nobody does, it {alone}"
+    alone = " and ".join(f"{verbs[of]} {_in(of(one.by_itself))}" for of in told_of)
+    return f"{told}, if others come as in the last {to_the_second(lately_s)}; if nobody does, it {alone}"
 
 
 def _table(found: Iterable[Expected]) -> Table:
@@ -157,8 +175,8 @@ def _table(found: Iterable[Expected]) -> Table:
 
 
 def _span(one: Expected, of: Any) -> str:
-    least, middle, most = map(_long, one.range(of))
-    return middle if least == most else f"{middle} ({least} to {most})"
+    least, middle, most = one.range(of)
+    return _in(middle) if _long(least) == _long(most) else f"{_in(middle)} ({_long(least)} to {_long(most)})"
 
 
 def _start(turn: Turn) -> float:
@@ -170,7 +188,11 @@ def _end(turn: Turn) -> float:
 
 
 def _long(seconds: float) -> str:
-    return f"over {duration(WITHIN_S)}" if seconds == math.inf else duration(seconds)
+    return f"over {duration(WITHIN_S)}" if seconds == math.inf else to_the_second(seconds)
+
+
+def _in(seconds: float) -> str:
+    return f"in {_long(seconds)}" if seconds == math.inf else until(seconds)
 
 
 def _data(one: Expected) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from fairlead.core.errors import InputError, near_or_all
+from fairlead.endless import endless
 
 LARGEST = 1 << 20  # bytes; what people write by hand is far smaller
 DEEPEST = 50  # lists and mappings in each other
@@ -98,7 +99,7 @@ def read_yaml(path: Path | str) -> Value:
     """The value in a YAML file, or the InputError that says what keeps it from being one."""
     path = Path(path)
     try:
-        if path.exists() and not path.is_file():
+        if endless(path) or path.is_dir():
             raise InputError(path, "a regular file")
         with open(path, "rb") as file:
             raw = file.read(LARGEST + 1)

@@ -16,8 +16,9 @@ from fairlead.registry import Registry
 
 MEASURED = Part("measured")
 
-_NOT_MEASURED = ("predicted",)
-"""Estimations that say what no measurement here does: without what company costs, who shares by it would never share."""
+_WATCHED = {"predicted": "watched"}
+"""Estimations that say what `measured` does not, and those for real clusters that do: without what company costs, who shares by
+it would never share."""
 
 FIRST_STEP_S = 120.0
 """For which a job that has not told of a step since its start is left alone, unless the scheduler says otherwise."""
@@ -38,7 +39,8 @@ def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages
     stages = config.build(None, registry)
     if getattr(stages.estimation, "table", stages) is None:
         place = config.estimation.where or "scheduler"
-        wanted = "an estimation that needs no table of throughputs, such as measured"
+        instead = _WATCHED.get(config.estimation.name, MEASURED.name)
+        wanted = f"one that needs no table of throughputs, which no real cluster has: {instead}"
         raise InputError(place, wanted, field="estimation", value=config.estimation.name)
     if getattr(stages.policy, "everybody", False):
         wanted = "false: a real job has another size only where it says that it is elastic"
@@ -48,6 +50,6 @@ def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages
 
 def _config(value: Value) -> SchedulerConfig:
     config = SchedulerConfig.from_value(value)
-    if "estimation" not in value.mapping() and config.estimation.name not in _NOT_MEASURED:  # a preset's is for simulations
+    if "estimation" not in value.mapping() and config.estimation.name not in _WATCHED:  # a preset's is for simulations
         config = replace(config, estimation=MEASURED)
     return config if config.first_step_s is not None else replace(config, first_step_s=FIRST_STEP_S)

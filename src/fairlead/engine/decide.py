@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fairlead.core.cluster import Bools, Cluster, Ints
+from fairlead.core.cluster import Bools, Ints
 from fairlead.core.columns import JobColumns, without
 from fairlead.core.events import Memo
 from fairlead.core.holdings import NONE
@@ -19,6 +19,7 @@ from fairlead.core.plan import NO_FACTS, Lesson, Placed, RoundPlan, Selection, f
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages
+from fairlead.engine.fits import why_never
 
 
 def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]:
@@ -170,30 +171,6 @@ def _name(view: Snapshot, number: int) -> str:
     """Of who ended long ago, a snapshot of a snapshot knows the number only."""
     job = view.job_of.get(number)
     return str(number) if job is None else job.name
-
-
-def why_never(job: Job, cluster: Cluster) -> Reason:
-    """Why a job that fits on no type does not."""
-    suits = [t for t in cluster.types if not job.allowed_types or t.name in job.allowed_types]
-    if not suits:
-        return Unplaced.unsuitable(f"it asks for {', '.join(job.allowed_types)}; there are {', '.join(cluster.type_names)}")
-    largest = max(int(cluster.size_of_type[cluster.type_code[t.name]]) for t in suits)
-    if job.workers > largest and len(cluster.types) == 1:
-        return Unplaced.needs(job.workers, "accelerators", of_at_most=largest)
-    if job.workers > largest:  # all of them together may be enough, and yet a gang stands on one type
-        there = ", ".join(f"{cluster.size_of_type[cluster.type_code[t.name]]} {t.name}" for t in suits)
-        where = "there are" if len(suits) == len(cluster.types) else "it may use"
-        return Unplaced.needs(job.workers, "accelerators of one type", of_at_most=largest, there=f"{where} {there}")
-    memory = max(t.memory_gb for t in suits)
-    if job.memory_gb > memory:
-        return Unplaced.needs(job.memory_gb, "GB of accelerator memory", of_at_most=memory)
-    hosted = max(cluster.workers_hosted(t.name, job.cpus, job.host_memory_gb) for t in suits)
-    wanted = f"{job.cpus:g} CPUs and {job.host_memory_gb:g} GB for a worker"
-    if not hosted:
-        return Unplaced.unsuitable(f"no node has {wanted}")
-    if hosted < job.workers:
-        return Unplaced.unsuitable(f"its nodes have {wanted} {hosted} times at most, and it has {job.workers}")
-    return Unplaced.unsuitable(f"no throughput above 0 for {job.kind!r} with {job.workers} workers")
 
 
 def _new_routes(selection: Selection, placed: Placed, view: Snapshot) -> Routes:

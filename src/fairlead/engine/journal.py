@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
@@ -16,6 +15,7 @@ import orjson
 
 from fairlead.core.errors import JournalError
 from fairlead.core.events import Event, Opened
+from fairlead.endless import endless
 from fairlead.engine.codec import VERSION, decode, encode_line
 
 _BEGINNING = b'{"e":"opened"'  # of every journal's first line, as the codec spells it
@@ -164,8 +164,7 @@ class JsonlJournal:
 def read_events(path: Path | str) -> Iterator[Event]:
     """The events of a journal file, one after the other, without holding them all."""
     try:
-        kind = os.stat(path).st_mode
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a pipe would keep its reader waiting for ever
+        if endless(path):
             raise JournalError(f"{path}: not a journal: not a regular file")
         file = open(path, "rb")  # noqa: SIM115 - closed below, when the iteration ends
     except OSError as error:

@@ -17,13 +17,14 @@ from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.facts import about_whom, without_jobs
 from fairlead.core.failure import NOT_BEGUN, Failure
 from fairlead.core.inference import Routes
-from fairlead.core.job import ELASTIC, LEGAL, Job, Phase, check_transition
+from fairlead.core.job import ELASTIC, LEGAL, Phase, check_transition
 from fairlead.core.losses import LOSS, note_losses
 from fairlead.core.operands import NO, ONE, ZERO, moment
 from fairlead.core.plan import NO_FACTS, Facts, Launches
 from fairlead.core.reasons import Code
 from fairlead.core.snapshot import Names
 from fairlead.core.usage import SEEN
+from fairlead.engine.fits import types_that_fit
 from fairlead.engine.known import CODED, Known
 
 # Looked up often, and an enum's members are slow to reach.
@@ -85,7 +86,8 @@ class State(Known):
         look = _LOOK(job)
         known = self._looks.get(look)
         if known is None:
-            known = self._looks[look] = (*(self._code(name, getattr(job, name)) for name in CODED), self.types_that_fit(job))
+            codes = [self._code(name, getattr(job, name)) for name in CODED]
+            known = self._looks[look] = (*codes, types_that_fit(job, self.cluster))
         a["kind"][number], a["user"][number], a["entity"][number], a["group"][number], a["fits"][number] = known
         a["group_order"][number] = job.group_order
         if job.group:
@@ -131,9 +133,8 @@ class State(Known):
             steps, kind = self._steps_at(event.jobs, moment(event.time)), self.store.arrays["kind"][event.jobs]
             for number, size, done, code in zip(*(c.tolist() for c in (event.jobs, event.values, steps, kind))):
                 job = self.job_of.get(number)  # None: it ended before this state began
-                if (
-                    job is not None and job.mode != ELASTIC
-                ):  # whose batch size follows from where it stands, and not from how far it is
+                # an elastic job's batch size follows from where it stands, and not from how far it is
+                if job is not None and job.mode != ELASTIC:
                     self.adaptations.note(number, size, done, job.kind, code, job.workers)
 
     def _forget_metrics(self) -> None:
@@ -366,16 +367,6 @@ class State(Known):
             self._names = Names(*(tuple(known) for known in self._codes.values()))
             self._blank = None
         return code
-
-    def types_that_fit(self, job: Job) -> int:
-        """With bit t set where a job could run on type t, were the cluster empty."""
-        mask = 0
-        for code, kind in enumerate(self.cluster.types):
-            allowed = not job.allowed_types or kind.name in job.allowed_types
-            large = job.memory_gb <= kind.memory_gb and job.workers <= self.cluster.size_of_type[code]
-            if allowed and large and self.cluster.workers_hosted(kind.name, job.cpus, job.host_memory_gb) >= job.workers:
-                mask |= 1 << code
-        return mask
 
 
 def _merged(live: Ints, entering: Ints) -> Ints:

@@ -15,6 +15,7 @@ import orjson
 
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, near_or_all
+from fairlead.endless import endless
 from fairlead.prediction.features import NAMES, Features
 from fairlead.prediction.interference import Slowdown
 from fairlead.prediction.memory import Memory
@@ -99,7 +100,7 @@ class Predictor:
 
 
 def load(path: Path) -> Predictor:
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe is waited for, a device has no end
+    if endless(path):
         raise InputError(path, "a regular file", field="predictor")
     try:
         data = orjson.loads(path.read_bytes())

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from fairlead.core.errors import InputError, near_or_all
+from fairlead.endless import endless
 from fairlead.profiling.rows import wrong_among_pairs, wrong_field
 from fairlead.profiling.sharing import Sharing
 
@@ -39,7 +40,7 @@ class Results:
 
 def _whole_lines(path: Path) -> dict[int, dict[str, Any]]:
     """By their numbers."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe is waited for, a device has no end
+    if endless(path):
         raise InputError(path, "a regular file")
     found: dict[int, dict[str, Any]] = {}
     texts = path.read_bytes().split(b"\n")

@@ -162,6 +162,16 @@ def duration(seconds: float) -> str:
     return f"{_digits(seconds / unit)} {name}"
 
 
+def to_the_second(seconds: float) -> str:
+    """The same of what people wait for: no parts of a second."""
+    return f"{max(0.0, seconds):.0f} s" if seconds < 59.5 else duration(max(60.0, seconds))
+
+
+def until(seconds: float) -> str:
+    """`"in 3.2 h"`, or `"at once"` where that is what it is for people."""
+    return "at once" if seconds < 0.5 else f"in {to_the_second(seconds)}"
+
+
 def _unit(seconds: float) -> tuple[float, str]:
     return next(((unit, name) for limit, unit, name in _UNITS if seconds < limit), (86400.0, "d"))
 

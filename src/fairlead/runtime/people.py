@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
 AWAY = 409  # what a log is whose node does not answer
+FORBIDDEN = 403  # what only an admin may do
 LATER = 503  # what cannot be answered now
 PATIENCE_S = 60.0
 OVERTAKEN = 409  # what a switch is where somebody else has switched since

@@ -9,6 +9,7 @@ from pathlib import Path
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import TIMED, Job, kind_of, model_of
+from fairlead.endless import endless
 from fairlead.registry import Registry
 from fairlead.workloads.applications import read_applications
 from fairlead.workloads.catalogue import catalogue
@@ -40,7 +41,7 @@ class TraceFile:
     applications: Path | None = None  # what its jobs train, as it was measured
 
     def read(self, table: ThroughputTable | None = None, registry: Registry | None = None) -> Trace:
-        if self.path.exists() and not (self.path.is_file() or self.path.is_dir()):
+        if endless(self.path):
             raise InputError(self.path, "a regular file")
         formats = known_formats(registry, table)
         if self.skip_bad:

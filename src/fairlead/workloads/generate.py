@@ -37,6 +37,9 @@ SHORTEST_H, LONGEST_H = 0.2, 5.0
 
 MOST_JOBS = 10_000_000
 
+GENERATOR = "generator"
+"""Where errors say that a wrong parameter stands."""
+
 
 @dataclass(frozen=True)
 class Generator:
@@ -164,7 +167,7 @@ class Generator:
             found = [kind for kind in known if name in (kind, model_of(kind))]
             if not found:
                 hint = near_or_all(name, dict.fromkeys((*map(model_of, known), *known)))
-                raise InputError("generator", f"a kind or model of the table ({hint})", field="kinds", value=name)
+                raise InputError(GENERATOR, f"a kind or model of the table ({hint})", field="kinds", value=name)
             chosen.update(dict.fromkeys(found))
         return tuple(chosen)
 
@@ -245,12 +248,12 @@ def _memory_of(kind: str) -> float:
     try:
         return memory_gb_of(kind)
     except UnknownName:
-        raise InputError("generator", "a kind of the catalogue, whose memory is known", field="memory", value=kind) from None
+        raise InputError(GENERATOR, "a kind of the catalogue, whose memory is known", field="memory", value=kind) from None
 
 
 def _check(good: bool, name: str, value: object, expected: str) -> None:
     if not good:
-        raise InputError("generator", expected, field=name, value=value)
+        raise InputError(GENERATOR, expected, field=name, value=value)
 
 
 def _check_shares(name: str, shares: Mapping[str, float] | Mapping[int, float]) -> None:

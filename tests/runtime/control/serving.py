@@ -27,6 +27,7 @@ PATIENCE_S = 120.0
 class Served:
     url: str
     token: str
+    user: str  # the token of somebody who sees their own jobs alone
     agent: str  # the token of agents
     agents: str  # where they connect
     plane: Plane
@@ -41,7 +42,8 @@ def served(machines: str = "v100:4", state: State | None = None) -> Iterator[Ser
 
     async def run() -> None:
         journal, tokens = MemoryJournal(), Tokens()
-        admin, agent = tokens.issue(Role.ADMIN, "root"), tokens.issue(Role.AGENT, "agent")
+        admin, user = tokens.issue(Role.ADMIN, "root"), tokens.issue(Role.USER, "ann")
+        agent = tokens.issue(Role.AGENT, "agent")
         plane = Plane(
             cluster(machines),
             {"policy": "las", "estimation": "measured", "rounds": 0.2},
@@ -56,7 +58,7 @@ def served(machines: str = "v100:4", state: State | None = None) -> Iterator[Ser
         while not server.started:
             await asyncio.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        found.append(Served(f"http://127.0.0.1:{port}", admin, agent, f"127.0.0.1:{agents}", plane, journal))
+        found.append(Served(f"http://127.0.0.1:{port}", admin, user, agent, f"127.0.0.1:{agents}", plane, journal))
         up.set()
         await asyncio.to_thread(over.wait)
         server.should_exit = True

@@ -75,6 +75,18 @@ def test_only_an_admin_gets_it(busy):
     cluster, _ = busy
     assert httpx.get(f"{cluster.url}/v1/state").status_code == 401
     assert httpx.get(f"{cluster.url}/v1/state", headers={"Authorization": "Bearer nobody"}).status_code == 401
+    assert httpx.get(f"{cluster.url}/v1/state", headers={"Authorization": f"Bearer {cluster.user}"}).status_code == 403
+
+
+def test_a_user_is_told_who_can_look_ahead_and_what_they_can_ask_themselves(busy, monkeypatch):
+    cluster, _ = busy
+    monkeypatch.setenv("FAIRLEAD_TOKEN", cluster.user)
+    ControlPlane(cluster.url, cluster.user).submit([{"name": "mine", "run": "sleep 1", "kind": "slow"}])
+    problem = CliRunner().invoke(app, ["when", "mine"]).exception
+    assert isinstance(problem, RefusedRequest)
+    assert "takes an admin's token" in str(problem)
+    assert "ask an admin for `fairlead when mine`; `fairlead why mine` says" in str(problem)
+    assert CliRunner().invoke(app, ["why", "mine"]).exit_code == 0
 
 
 def test_a_token_that_nobody_knows_is_answered_with_where_it_comes_from(busy):
@@ -203,8 +215,22 @@ def test_a_sentence_tells_no_span_of_one_length_and_no_past_that_was_not():
     def told(*ends: float, again: bool = False) -> str:
         return _sentence(Expected(0, Job("j"), False, Turn(5.0, 10.0), tuple(Turn(5.0, end) for end in ends)), 90.0, again)
 
-    assert told(10.0, 10.0001) == "j should start in 5.0 s and should have ended in 10.0 s, whoever comes"
+    assert told(10.0, 10.0001) == "j should start in 5 s and should have ended in 10 s, whoever comes"
     assert told(10.0, 70.0, again=True) == (
-        "j should go on in 5.0 s and should have ended in 1.2 min (10.0 s to 1.2 min), if others come as in the last 1.5 min; "
-        "if nobody does, it goes on in 5.0 s and ends in 10.0 s"
+        "j should go on in 5 s and should have ended in 1.2 min (10 s to 1.2 min), if others come as in the last 1.5 min; "
+        "if nobody does, it goes on in 5 s and ends in 10 s"
     )
+
+
+def test_what_is_due_in_less_than_a_second_is_due_at_once():
+    def told(alone: float, *starts: float) -> str:
+        looks = tuple(Turn(start, 3600.0) for start in starts)
+        return _sentence(Expected(0, Job("j"), False, Turn(alone, 3600.0), looks), 13.3, again=False)
+
+    assert told(0.066) == "j should start at once and should have ended in 1.0 h"
+    assert told(0.066, 0.066, 0.4) == "j should start at once and should have ended in 1.0 h, whoever comes"
+    assert told(0.066, 0.066, 59.7) == (
+        "j should start in 1.0 min (0 s to 1.0 min) and should have ended in 1.0 h, if others come as in the last 13 s; "
+        "if nobody does, it starts at once and ends in 1.0 h"
+    )
+    assert told(math.inf) == "j should start in over 30.0 d and should have ended in 1.0 h"

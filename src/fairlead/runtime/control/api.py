@@ -17,7 +17,7 @@ from fairlead import __version__
 from fairlead.core import events as ev
 from fairlead.core.errors import near_or_all
 from fairlead.core.job import ENDED, Job, Phase
-from fairlead.engine.decide import why_never
+from fairlead.engine.fits import types_that_fit, why_never
 from fairlead.runtime.agent.faults import ArchiveRefused
 from fairlead.runtime.control import views
 from fairlead.runtime.control.logs import LogAway, LogMissing, Logs
@@ -325,9 +325,9 @@ def _checked(plane: Plane, jobs: Sequence[Job], names: Names, pending: set[str],
         code = task_of(job).code
         if code and (plane.code is None or not plane.code.has(code)):
             raise HTTPException(422, f"the code of {job.name or 'it'} was not sent: PUT /v1/code/{code} first")
-        mask = state.types_that_fit(job)
+        mask = types_that_fit(job, state.cluster)
         if not mask:
-            raise HTTPException(422, f"{job.name or 'it'} can never run here: {why_never(job, state.cluster)}")
+            raise HTTPException(422, f"{job.name or 'it'} can never run here: {why_never(job, state.cluster).text}")
         if job.name and (job.name in seen or job.name in pending or names.taken(state, job.name)):
             raise HTTPException(409, f"the name {job.name!r} is taken by a job that has not ended")
         seen.add(job.name)

@@ -69,7 +69,7 @@ class Chronicle:
         plan, cluster = event.plan, self._state().cluster
         for number, reason in plan.refused:
             what = "job cancelled" if reason.code is Code.AFTER_NOBODY else "job refused"
-            log.warning(what, extra=self._job(number) | {"why": str(reason)})
+            log.warning(what, extra=self._job(number) | {"why": reason.text})
         for number in plan.ended.tolist():
             log.info("job finished", extra=self._job(number) | {"early": True})
         starting = set(plan.launches.jobs.tolist())

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from fairlead.core.errors import InputError
+from fairlead.endless import endless
 from fairlead.study.inputs import TraceFile
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.profiles import ThroughputTable
@@ -20,6 +21,17 @@ TABLE, TRACE = "simulation_throughputs.json", ".trace"
 
 class NotHere(InputError):
     """What was published, and is not at hand."""
+
+
+def public_file(data: Path | None, pattern: str) -> Path:
+    """A file in the folder of public traces, or the first that looks so. Who named no folder is told to name one, and who did
+    is told what it lacks."""
+    if data is None:
+        raise NotHere(pattern, "it in the folder of public traces: pass --data FOLDER")
+    found = [path for path in sorted(data.glob(pattern)) if path.is_file()]
+    if not found:
+        raise NotHere(f"--data {data}", f"a folder with {pattern} in it")
+    return found[0]
 
 
 @dataclass(frozen=True)
@@ -50,9 +62,11 @@ class World:
         return f"rates: {self.throughputs.name}"
 
     def trace(self, name: str) -> Trace:
-        path = None if self.throughputs is None else self.throughputs.parent / name
-        if path is None or not path.is_file():
+        if self.throughputs is None:
             raise NotHere(f"trace {name}", f"it beside the throughput table: pass --throughputs FILE (Gavel's {TABLE})")
+        path = self.throughputs.parent / name
+        if not path.is_file():
+            raise NotHere(f"--throughputs {self.throughputs}", f"{name} beside it")
         return TraceFile(path, "gavel").read(self.table)
 
 
@@ -73,7 +87,7 @@ def _traces_in(folder: Path) -> str:
 
 
 def _content(path: Path, what: str) -> str:
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe is waited for, a device has no end
+    if endless(path):
         raise InputError(path, f"a {what} in a regular file")
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

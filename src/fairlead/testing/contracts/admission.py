@@ -64,7 +64,7 @@ class AdmissionContract:
                 admitted = self.admission.admit(view)
                 numbers = admitted.jobs.tolist()
                 assert len(set(numbers)) == len(numbers), "a job is let in twice"
-                assert set(numbers) <= set(view.queued.number.tolist()), "somebody is let in who is not at the door"
+                assert set(numbers) <= set(view.queued.number.tolist()), "somebody is let in who does not wait for admission"
                 fresh = type(contract).make().admit(view).jobs.tolist()
                 assert fresh == numbers, "a fresh one lets others in: state outside of the snapshot"
                 front = view.queued.only(np.arange(len(view.queued) // 2))

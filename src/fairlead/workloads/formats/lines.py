@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fairlead.core.errors import InputError
+from fairlead.endless import endless
 from fairlead.workloads.formats.fields import BadField
 from fairlead.workloads.trace import OnBad
 
@@ -29,8 +30,8 @@ def unreadable(path: Path, why: OSError) -> InputError:
 
 
 def whole_file(path: Path) -> bytes:
-    """All of a file that is read at once. A pipe may never end, and a device has no end."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    """All of a file that is read at once."""
+    if endless(path):
         raise InputError(path, "a regular file")
     try:
         return path.read_bytes()

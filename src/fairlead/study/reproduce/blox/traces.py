@@ -17,7 +17,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.study.inputs import TraceFile
-from fairlead.study.reproduce.world import NotHere, World
+from fairlead.study.reproduce.world import World, public_file
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.nature import Nature
@@ -37,6 +37,7 @@ GANGS = (1, 2, 4, 8)
 SPIKE_HOUR = 9
 POLLUX_WORKLOADS = (1, 2, 3, 4, 5, 6, 7, 8)
 
+PHILLY = "philly/philly.csv"
 SIXTY, THEIRS = "tiresias/60_job.csv", "../expected/tiresias/60_job.json"
 
 KINDS = tuple(
@@ -81,7 +82,7 @@ class PublicTraces(World):
         if self.data is None:
             return "10 Gb/s"
         sixty = [_digest(path) for path in (self.data / SIXTY, self.data / THEIRS) if path.is_file()]
-        philly, pollux = _digest(self.data / "philly" / "philly.csv"), _digest_of_folder(self.data / "pollux")
+        philly, pollux = _digest(public_file(self.data, PHILLY)), _digest_of_folder(self.data / "pollux")
         return " ".join(filter(None, ["10 Gb/s", philly, pollux, *sixty]))
 
     @property
@@ -112,11 +113,11 @@ class PublicTraces(World):
         return with_loss_curves(trace, seed) if asked.losses else trace
 
     def sixty_jobs(self) -> Trace:
-        return TraceFile(self._path(SIXTY), "tiresias").read()
+        return TraceFile(public_file(self.data, SIXTY), "tiresias").read()
 
     def pollux_jobs(self, workload: int) -> Trace:
         """One of Pollux' eight workloads of 160 jobs, which train the applications that its authors measured."""
-        return _pollux(self._path(f"pollux/workloads/workload-{workload}.csv"))
+        return _pollux(public_file(self.data, f"pollux/workloads/workload-{workload}.csv"))
 
     def all_pollux_jobs(self) -> Trace:
         """The eight one after the other, all submitted at second 0."""
@@ -130,23 +131,17 @@ class PublicTraces(World):
     def published(self, schedule: str) -> Mapping[str, Any]:
         """What Tiresias' own simulator made of them on two nodes of four."""
         try:
-            told = orjson.loads(self._path(THEIRS).read_bytes())
+            told = orjson.loads(public_file(self.data, THEIRS).read_bytes())
             return next(one for one in told if (one["config"], one["schedule"]) == ("60_job_n2g4_count", schedule))
         except (orjson.JSONDecodeError, StopIteration, TypeError, KeyError):
             raise InputError("60_job.json", f"what Tiresias' simulator says of {schedule}") from None
 
     def _drawn(self, count: int, seed: int) -> Trace:
         """Durations and gangs together, with replacement: at any load and seed the same mix, in no order of the calendar."""
-        known = _philly(self._path("philly/philly.csv"))
+        known = _philly(public_file(self.data, PHILLY))
         chosen = stream(seed, "philly").integers(len(known), size=count).tolist()
         jobs = [replace(known.jobs[one], name=f"job-{place}", submitted_s=0.0) for place, one in enumerate(chosen)]
         return Trace.of(jobs, "philly")
-
-    def _path(self, name: str) -> Path:
-        path = None if self.data is None else self.data / name
-        if path is None or not path.is_file():
-            raise NotHere(f"{name}", "it in the folder of public traces: pass --data FOLDER")
-        return path
 
 
 @lru_cache(maxsize=2)

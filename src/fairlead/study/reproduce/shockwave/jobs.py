@@ -12,7 +12,7 @@ import numpy as np
 
 from fairlead.study.inputs import TraceFile
 from fairlead.study.reproduce.shockwave.scale import TRACES
-from fairlead.study.reproduce.world import NotHere, World
+from fairlead.study.reproduce.world import World, public_file
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import LONGEST_H, SHORTEST_H, Generator
 from fairlead.workloads.profiles import ThroughputTable
@@ -80,24 +80,16 @@ class AdaptiveJobs(World):
 
     def pollux_jobs(self, workload: int) -> Trace:
         """One of Pollux' eight workloads of 160 jobs, which train the applications that its authors measured."""
-        name = f"{POLLUX}/workloads/workload-{workload}.csv"
-        path = (self.data or Path()) / name
-        if self.data is None or not path.is_file():
-            raise NotHere(name, "it in the folder of public traces: pass --data FOLDER")
+        path = public_file(self.data, f"{POLLUX}/workloads/workload-{workload}.csv")
         return TraceFile(path, "pollux", applications=path.parents[1]).read()
 
     def _public(self, count: int) -> tuple[Trace, ThroughputTable]:
         table = _table(self._path("tacc_throughputs.json" if count == 120 else "wisr_throughputs.json"))
-        found = sorted((self.data or Path()).joinpath(FOLDER).glob(f"{count}_*.trace"))
-        if not found:
-            raise NotHere(f"{count}_….trace", "it in the folder of public traces: pass --data FOLDER")
-        return TraceFile(found[0], "shockwave", regimes=self._path(f"trace{count}_regimes.json")).read(table), table
+        found = self._path(f"{count}_*.trace")
+        return TraceFile(found, "shockwave", regimes=self._path(f"trace{count}_regimes.json")).read(table), table
 
     def _path(self, name: str) -> Path:
-        path = (self.data or Path()) / FOLDER / name
-        if not path.is_file():
-            raise NotHere(f"{FOLDER}/{name}", "it in the folder of public traces: pass --data FOLDER")
-        return path
+        return public_file(self.data, f"{FOLDER}/{name}")
 
 
 @lru_cache(maxsize=4)
