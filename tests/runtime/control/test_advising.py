@@ -206,7 +206,7 @@ def test_who_ended_between_two_questions_is_told_as_ended(busy, monkeypatch):
 
 def test_who_is_to_be_refused_is_not_said_to_start_ever():
     refused = Expected(0, Job("wide"), False, Turn(math.inf, 20.0), (Turn(math.inf, 20.0),))
-    assert _sentence(refused, 90.0, again=False) == "wide should never start: it is refused or cancelled in 20.0 s"
+    assert _sentence(refused, 90.0, again=False) == "wide should never start: it is refused or cancelled in 20 s"
     (cells,) = ([*column.cells] for column in _table([refused]).columns[1:2])
     assert cells == ["never"]
 
