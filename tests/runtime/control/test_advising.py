@@ -233,4 +233,5 @@ def test_what_is_due_in_less_than_a_second_is_due_at_once():
         "j should start in 1.0 min (0 s to 1.0 min) and should have ended in 1.0 h, if others come as in the last 13 s; "
         "if nobody does, it starts at once and ends in 1.0 h"
     )
-    assert told(math.inf) == "j should start in over 30.0 d and should have ended in 1.0 h"
+    late = _sentence(Expected(0, Job("j"), False, Turn(math.inf, math.inf), ()), 13.3, again=False)
+    assert late == "j should start in over 30.0 d and should have ended in over 30.0 d"
