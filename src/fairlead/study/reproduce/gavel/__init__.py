@@ -39,5 +39,5 @@ GAVEL = Paper(
     ),
     SCALES,
     introduction,
-    {"medium": "about an hour of one core, half of it for fig10"},
+    {"medium": "about an hour of one core, a quarter of it for fig10"},
 )
