@@ -106,8 +106,7 @@ class Snapshot:
         if not self.first_step_s:
             return jobs.min_run_s
         step_s = 1.0 / np.maximum(jobs.rate, 1e-9)  # who is so slow is left alone for as long as anybody
-        first_s = jobs.since_s - jobs.run_started_s + np.where(jobs.since_s >= self.time, step_s, 0.0)
-        return np.maximum(jobs.min_run_s, np.minimum(np.where(jobs.rate > 0, first_s, np.inf), self.first_step_s))
+        return np.maximum(jobs.min_run_s, np.minimum(jobs.since_s - jobs.run_started_s + step_s, self.first_step_s))
 
     @property
     def protection_ends(self) -> float:
