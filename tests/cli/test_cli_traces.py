@@ -114,15 +114,15 @@ ONE_TYPE = "kind,workers,type,placement,steps_per_s\nnet,1,h200,consolidated,2.0
     "command", [["generate"], ["transform", "sample.csv", "--random-kinds"]], ids=["generate", "transform"]
 )
 def test_a_table_without_the_usual_type_says_which_option_names_another(sample, tmp_path, command):
-    (tmp_path / "h200.csv").write_text(ONE_TYPE)
-    asked = ("trace", *command, "--throughputs", "h200.csv", "-o", "made.csv")
-    done = fairlead(*asked, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.endswith(
-        "--reference-type: field 'reference-type' is 'v100': expected a type of the throughput table (h200)\n"
-    )
+    (tmp_path / "one.csv").write_text(ONE_TYPE)
+    (tmp_path / "two.csv").write_text(ONE_TYPE + "net,1,b200,consolidated,3.0\nnet,1,b200,spread,3.0\n")
     gangs = () if command == ["generate"] else ("--keep-workers", "1")
-    assert fairlead(*asked, *gangs, "--reference-type", "h200", cwd=tmp_path).returncode == 0
+    asked = ("trace", *command, "-o", "made.csv", *gangs, "--throughputs")
+    done = fairlead(*asked, "two.csv", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--reference-type: field 'reference-type' is 'v100': expected a type of the throughput table (" in done.stderr
+    assert fairlead(*asked, "two.csv", "--reference-type", "h200", cwd=tmp_path).returncode == 0
+    assert fairlead(*asked, "one.csv", cwd=tmp_path).returncode == 0, "there is no other"
 
 
 @pytest.mark.parametrize(

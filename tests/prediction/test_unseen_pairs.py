@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
@@ -103,3 +104,28 @@ def test_the_command_puts_predicted_and_measured_side_by_side(tmp_path):
         refused = CliRunner().invoke(app, ["predict", "pairs", *words])
         assert isinstance(refused.exception, InputError)
         assert refused.exception.field == field
+
+
+def asked(*words: str) -> Result:
+    return CliRunner().invoke(app, ["predict", "pairs", *words, "--learner", "linear"])
+
+
+def test_no_pair_is_both_advised_and_advised_against_however_many_are_shown():
+    told = json.loads(asked(str(UNSEEN), "--show", "50", "--json").stdout)
+    ends = [{tuple(pair["pair"]) for pair in told[end]} for end in ("advised", "advised_against")]
+    assert all(ends)
+    assert not ends[0] & ends[1]
+
+
+def test_pairs_of_another_device_are_refused_and_those_of_the_fit_are_named(tmp_path):
+    first, *rest = UNSEEN.read_text().splitlines()
+    about = json.loads(first)
+    del about["about"]["device"]
+    elsewhere = tmp_path / "cpu.jsonl"
+    elsewhere.write_text("\n".join([json.dumps(about), *rest]) + "\n")
+    refused = asked(str(elsewhere)).exception
+    assert isinstance(refused, InputError)
+    assert (refused.field, refused.value) == ("device", "cpu")
+    assert json.loads(asked(str(UNSEEN), "--json").stdout)["of_the_set_that_ships"] == 0
+    fitted = asked(str(MEASURED / "h200_pairs.jsonl"))
+    assert "595 of these pairs are of the set that the predictor was fitted to" in fitted.output

@@ -72,3 +72,9 @@ def test_a_picture_is_drawn(script, name, tmp_path):
     assert shown.summary.finished == 10
     assert size_of(script.draw(shown, tmp_path)) == script.SIZE_PX
     assert f"| `{name}` |" in script.table([shown])
+
+
+def test_the_figures_of_the_page_are_those_of_today(script):
+    """All of them, as a change of ties moves some that nobody thought of."""
+    written = PAGE.partition(script.BEGIN)[2].partition(script.END)[0]
+    assert script.table([script.run(name) for name in BUILT_IN]) in written, "run `make pictures`"

@@ -12,12 +12,14 @@ import typer
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.predict_pair import WithOption, predictor_of
 from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.extras import install
 from fairlead.prediction import learners, unseen
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.holding import Interference, holds
 from fairlead.prediction.profiles import profiles, profiles_of
 from fairlead.prediction.unseen import Pair
 from fairlead.profiling.results import measured, read_pairs
+from fairlead.profiling.spanning import Span
 
 SHIPPED = "h200"
 DEVICE_MB = 141 * 1024.0
@@ -26,9 +28,7 @@ DEVICE_MB = 141 * 1024.0
 def side_by_side(
     path: Annotated[Path, typer.Argument(help="A file of `profile pairs`, of configurations of the set that ships.")],
     many: Annotated[int, typer.Option("--show", help="How many to show of either end.", min=1)] = 3,
-    learner: Annotated[
-        str, typer.Option("--learner", help="By which utilization is predicted. [default: lightgbm]")
-    ] = "lightgbm",
+    learner: Annotated[str, typer.Option("--learner", help="By which utilization is predicted.")] = "lightgbm",
     with_: WithOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -40,14 +40,24 @@ def side_by_side(
     """
     if learner not in learners.there():
         offered = near_or_all(learner, learners.there())
-        raise InputError("predict pairs", f"a learner whose library is installed; {offered}", field="learner", value=learner)
+        lacking = f"a learner whose library is installed ({install('predict')}); {offered}"
+        raise InputError("predict pairs", lacking, field="learner", value=learner)
     about, rows = read_pairs(path)
     predictor, known = predictor_of(with_), profiles(SHIPPED)
+    if about.get("device", "cpu") != known.device:
+        raise InputError(
+            path,
+            f"pairs measured on {known.device}, of which others tell",
+            line=1,
+            field="device",
+            value=about.get("device", "cpu"),
+        )
     sharing, together = next(iter(profiles_of(measured(SHIPPED), {path: (about, rows)}, SHIPPED).pairs.items()))
     if sharing not in predictor.slowdown:
         raise InputError(
             path, f"a way of sharing that was measured: {near_or_all(sharing, predictor.slowdown)}", field="sharing"
         )
+    of_the_fit = {pair for span in Span for pair in profiles(SHIPPED, span).pairs.get(sharing, ())}
     data = dataset(measured(SHIPPED)[1], measured(f"{SHIPPED}_features")[1])
     counted = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
     counted |= {row["alone"]: row["sm_active"] for row in rows if "alone" in row and "sm_active" in row}
@@ -57,11 +67,15 @@ def side_by_side(
     held = {name: replace(one, multiprocessors=counted.get(name, one.multiprocessors)) for name, one in holds(SHIPPED).items()}
     as_measured = unseen.in_order(together, unseen.seen(known.alone, held), fitted, DEVICE_MB)
     (off, score), (off_then, score_then) = unseen.errors(ranked), unseen.errors(as_measured)
-    ends = {"advised": unseen.foremost(ranked, many), "advised against": unseen.foremost(ranked[::-1], many)}
+    advised = unseen.foremost(ranked, many)
+    others = [pair for pair in reversed(ranked) if pair not in advised]
+    ends = {"advised": advised, "advised against": unseen.foremost(others, many)}
+    fit = sum(pair.names in of_the_fit for pair in ranked)
     if json:
         print_json(
             {
                 "sharing": sharing,
+                "of_the_set_that_ships": fit,
                 "pairs": [_told(pair) for pair in ranked],
                 **{name.replace(" ", "_"): [_told(pair) for pair in chosen] for name, chosen in ends.items()},
                 "mean_error": off,
@@ -73,6 +87,8 @@ def side_by_side(
     for name, chosen in ends.items():
         _print(name, chosen)
     then = f"with what each does alone as measured, by {off_then:.2f} and {score_then:.2f}"
+    if fit and with_ is None:
+        note(f"{fit} of these pairs are of the set that the predictor was fitted to: of them it says too much")
     note(f"over all {len(ranked)} pairs, {sharing}: off by {off:.2f} on average, R² {score:.2f}; {then}")
 
 

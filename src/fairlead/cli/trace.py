@@ -30,8 +30,13 @@ SourceArgument = Annotated[Path, typer.Argument(help="The trace file.")]
 OutputOption = Annotated[
     Path, typer.Option("--out", "--output", "-o", help="The file to write: .csv or .parquet, native format.")
 ]
+REFERENCE_TYPE = "v100"
 ReferenceTypeOption = Annotated[
-    str, typer.Option("--reference-type", help="Durations are run times on this type of the throughput table.")
+    str | None,
+    typer.Option(
+        "--reference-type",
+        help=f"Durations are run times on this type of the throughput table. [default: {REFERENCE_TYPE}, or the only one]",
+    ),
 ]
 
 
@@ -43,7 +48,7 @@ def generate(
     static: Annotated[bool, typer.Option("--static", help="All jobs are there at second 0.")] = False,
     throughputs: opt.ThroughputsOption = None,
     kinds: Annotated[str, typer.Option("--kinds", help="Kinds or models, separated by commas; all by default.")] = "",
-    reference_type: ReferenceTypeOption = "v100",
+    reference_type: ReferenceTypeOption = None,
     durations: Annotated[
         str, typer.Option("--durations", help="'gavel' (10^x minutes), 'shockwave' (size classes), or seconds by commas.")
     ] = "gavel",
@@ -135,7 +140,7 @@ def transform(
         bool, typer.Option("--random-kinds", help="Give each job a kind of the throughput table; its duration stays.")
     ] = False,
     throughputs: opt.ThroughputsOption = None,
-    reference_type: ReferenceTypeOption = "v100",
+    reference_type: ReferenceTypeOption = None,
     loss_curves: Annotated[
         str | None,
         typer.Option("--loss-curves", help="Jobs report losses; a share converges at a share of its steps, as in '0.75@0.4'."),
@@ -252,8 +257,10 @@ def _write(trace: Trace, output: Path, json: bool) -> None:
         note(f"{output}: {len(trace):,} jobs over {duration(trace.span_s)}")
 
 
-def _among(table: ThroughputTable, reference_type: str) -> str:
-    """The option has a default, so who measured a type of their own may never have heard of it: it is what is named."""
+def _among(table: ThroughputTable, asked: str | None) -> str:
+    """The option has a default, so who measured types of their own may never have heard of it: it is what is named."""
+    only = table.types[0] if len(table.types) == 1 else REFERENCE_TYPE
+    reference_type = only if asked is None else asked
     if reference_type not in table.types:
         known = f"a type of the throughput table ({', '.join(table.types)})"
         raise InputError("--reference-type", known, field="reference-type", value=reference_type)
