@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
+from fairlead.cli.profile_table import _all_met
 from fairlead.core.errors import InputError
 from fairlead.prediction.profiles import profiles
 from fairlead.profiling.configurations import configuration, configurations
@@ -173,3 +174,34 @@ def test_own_measurements_make_a_table_too(tmp_path):
     beside.add({"name": "a + z", "pair": ["a", "z"], "steps_per_s": [4.0, 9.0], "spread": 0.0})
     words = ["profile", "table", "--alone", str(alone), "--pairs", str(pairs), "--out", str(out)]
     assert "'z'" in str(CliRunner().invoke(app, words).exception)
+
+
+@pytest.mark.parametrize("sharing", ["time-slicing", "mps"])
+def test_a_table_of_those_who_met_lets_a_scheduler_put_any_two_together(tmp_path, sharing: str):
+    path, jobs = tmp_path / "beside.csv", tmp_path / "jobs.csv"
+    told = table_of("--out", str(path), "--together", "--sharing", sharing)
+    assert (told["kinds"], told["pairs"]) == (34, 595)
+    for words in (
+        ["trace", "generate", "--jobs", "20", "--load", "6", "--throughputs", str(path), "--out", str(jobs)],
+        [
+            "simulate",
+            "--preset",
+            "horus",
+            "--estimation",
+            "predicted:profiles=h200",
+            "--trace",
+            str(jobs),
+            "--throughputs",
+            str(path),
+            "--cluster",
+            "4xh200:4",
+        ],
+    ):
+        assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+
+
+def test_who_missed_others_is_left_out_of_such_a_table():
+    met = [("a", "b"), ("a", "a"), ("b", "b"), ("c", "c"), ("a", "c")]
+    both = {pair for one, other in met for pair in ((one, other), (other, one))}
+    assert _all_met(both) in ({"a", "b"}, {"a", "c"})
+    assert _all_met(set()) == set()

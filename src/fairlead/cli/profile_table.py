@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,12 @@ def table(
     ] = None,
     set_: Annotated[str, typer.Option("--set", help="The set that ships.")] = "h200",
     sharing: Annotated[Sharing, typer.Option("--sharing", help="Whose pairs are taken.")] = Sharing.TIME_SLICING,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together", help="Only those of whom every two were measured at once: for schedulers that put any two together."
+        ),
+    ] = False,
     type_name: Annotated[str, typer.Option("--type", help="What the accelerator is called. [default: by its device]")] = "",
     json: JsonOption = False,
 ) -> None:
@@ -35,7 +42,8 @@ def table(
     fairlead simulate --throughputs h200.csv --trace ….
 
     A kind of job is a configuration, model@input:batch; rates are of one worker, alone and beside every other that it was
-    measured with. Two that were not measured together do not share an accelerator in a simulation.
+    measured with. Schedulers that go by the table put no others together; those that predict what company costs, such as
+    Horus, put any two together, and want --together.
     """
     if type_name and not is_type_name(type_name):
         raise InputError("profile table", "a type's name, as a cluster has it: h200", field="type", value=type_name)
@@ -44,7 +52,14 @@ def table(
     for each in known:
         for pair, (slower, _) in each.pairs.get(sharing.value, {}).items():
             found[pair] = max(1.0, slower)  # faster beside another than alone is noise
-    rows = [Measured(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024) for one in known[0].alone.values()]
+    wanted = _all_met(found) if together else known[0].alone.keys()
+    if not wanted:
+        raise InputError("profile table", f"pairs that were measured, {sharing.value}", field="together")
+    rows = [
+        Measured(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024)
+        for one in known[0].alone.values()
+        if one.name in wanted
+    ]
     made = shared_table(
         type_name.lower() or type_of(known[0].device),
         rows,
@@ -52,11 +67,24 @@ def table(
         source="measured",
     )
     write_throughputs(made, to)
-    told = {"out": str(to), "type": made.types[0], "kinds": len(rows), "pairs": len({frozenset(pair) for pair in found})}
+    met = {frozenset(pair) for pair in found if wanted >= {*pair}}
+    told = {"out": str(to), "type": made.types[0], "kinds": len(rows), "pairs": len(met)}
     if json:
         print_json(told)
     else:
         note(f"{to}: {told['kinds']} kinds on {told['type']}, {told['pairs']} pairs of them, {sharing.value}")
+
+
+def _all_met(pairs: Collection[tuple[str, str]]) -> set[str]:
+    """Many of whom every two were measured together: who missed most others is left out, until nobody did."""
+    names = {one for one, _ in pairs}
+    while names:
+        missed = {one: sum((one, other) not in pairs for other in names) for one in names}
+        worst = max(names, key=lambda one: (missed[one], one))
+        if not missed[worst]:
+            break
+        names.remove(worst)
+    return names
 
 
 def _known(alone: Path | None, pairs: list[Path], shipped: str) -> list[Profiles]:
