@@ -300,3 +300,13 @@ def test_pairs_measured_again_are_what_they_were():
     assert statistics.median(each for each, _ in off) < 0.05
     assert statistics.median(each for each, percent in off if percent >= 60) < 0.015
     assert statistics.median(row["spread"] for pair in twice for row in pair) < 0.045
+
+
+def test_what_went_wrong_first_is_said_when_all_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
+    monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
+    monkeypatch.setattr(Stub, "together", lambda self, *pair: {"pair": [*pair], "problem": "OutOfMemoryError: too large"})
+    names = "mlp-512@784:64,encoder-256x4@128:8"
+    said = CliRunner().invoke(app, ["profile", "pairs", "--out", str(tmp_path / "pairs.jsonl"), "--of", names])
+    assert "3 of them with a problem" in said.output
+    assert "mlp-512@784:64 + mlp-512@784:64: OutOfMemoryError: too large …" in said.output.replace("\n", "")

@@ -194,11 +194,13 @@ def features(
 
 
 def _tell(results: Results, done: int, left: int, json: bool) -> None:
-    failed = sum("problem" in one for one in results.known.values())
+    failed = [one for one in results.known.values() if "problem" in one]
     if json:
-        print_json({"measured": done, "left": left, "kept": len(results.known), "with_a_problem": failed})
-    else:
-        note(f"{results.path}: {done} measured, {left} left, {len(results.known)} kept, {failed} of them with a problem")
+        print_json({"measured": done, "left": left, "kept": len(results.known), "with_a_problem": len(failed)})
+        return
+    note(f"{results.path}: {done} measured, {left} left, {len(results.known)} kept, {len(failed)} of them with a problem")
+    if failed:
+        note(f"{failed[0]['name']}: {failed[0]['problem']}" + (" …" if len(failed) > 1 else ""))
 
 
 def _about(device: str) -> dict[str, Any]:

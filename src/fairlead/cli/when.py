@@ -145,6 +145,10 @@ def _sentence(one: Expected, lately_s: float, again: bool) -> str:
     begins = "go on" if again else "start"
     if one.by_itself.never:
         return f"{legible(one.job.name)} should never {begins}: it is refused or cancelled {_span(one, _end)}"
+    if not one.runs and one.range(_start)[0] == math.inf:
+        name = legible(one.job.name)
+        within = f"within {duration(WITHIN_S)} as things are"
+        return f"{name} should not {begins} {within}; `fairlead why {name}` says what it waits for"
     told = f"{legible(one.job.name)} " + ("runs" if one.runs else f"should {begins} {_span(one, _start)}")
     told += f" and should have ended {_span(one, _end)}"
     if not one.with_others:
