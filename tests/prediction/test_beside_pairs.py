@@ -7,12 +7,13 @@ import statistics
 
 import pytest
 
-from fairlead.prediction.profiles import each_slowdown, profiles
+from fairlead.prediction.evaluation import of_slowdown
+from fairlead.prediction.profiles import each_slowdown, profiles, slowdowns
 from fairlead.profiling.results import measured
 from fairlead.profiling.spanning import spanning
 
 ALONE = profiles("h200").alone
-NAMES = ("h200_beside_pairs", "h200_beside_ten")
+NAMES = ("h200_beside_pairs", "h200_beside_ten", "h200_beside_ten_again", "h200_beside_ten_mps", "h200_beside_all")
 
 
 def rows_of(name: str) -> list[dict]:
@@ -44,26 +45,51 @@ def test_every_third_of_those_who_span_utilization_met_each_other():
     assert met == {frozenset((one, other)) for one in twelve for other in twelve}
 
 
-@pytest.mark.parametrize(("name", "many", "told"), [(NAMES[0], 76, 0.0496), (NAMES[1], 14, 0.0313)])
-def test_speeds_measured_again_minutes_later_differ_by_less_than_five_percent_in_the_median(name: str, many: int, told: float):
+def test_all_of_those_who_span_utilization_met_each_other():
+    met = {frozenset(row["pair"]) for row in rows_of("h200_beside_all")}
+    names = spanning(measured()[1])
+    assert len(met) == 595
+    assert met == {frozenset((one, other)) for one in names for other in names}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_went_wrong(name: str):
+    rows = measured(name)[1]
+    assert not [row for row in rows if "problem" in row]
+    assert all(min(window) > 0 for row in rows_of(name) for window in (*row["windows"], *row["undisturbed_windows"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "looks", "many", "told"),
+    list(zip(NAMES, (2, 2, 2, 2, 1), (76, 14, 25, 27, 255), (0.0496, 0.0313, 0.0158, 0.0348, 0.0639))),
+)
+def test_speeds_measured_again_minutes_later_differ_by_less_than_five_percent_in_the_median_with_two_looks(
+    name: str, looks: int, many: int, told: float
+):
     speeds: dict[tuple[str, str], list[list[float]]] = {}
     for row in rows_of(name):
+        assert len(row["windows"]) == looks
         speeds.setdefault(tuple(row["pair"]), []).append(row["steps_per_s"])
     twice = [both for both in speeds.values() if len(both) == 2]
     assert len(twice) == many
-    assert statistics.median(apart(*each) for both in twice for each in zip(*both)) == pytest.approx(told, abs=0.0001)
+    apart_by = statistics.median(apart(*each) for both in twice for each in zip(*both))
+    assert apart_by == pytest.approx(told, abs=0.0001)
+    assert (apart_by < 0.05) == (looks == 2)
 
 
-@pytest.mark.parametrize(("name", "many", "own", "session"), [(NAMES[0], 60, 0.059, 0.124), (NAMES[1], 20, 0.054, 0.077)])
+@pytest.mark.parametrize(
+    ("name", "many", "own", "session"),
+    list(zip(NAMES, (60, 20, 18, 20, 280), (0.059, 0.054, 0.062, 0.046, 0.116), (0.124, 0.077, 0.093, 0.098, 0.154))),
+)
 def test_who_is_hardly_in_the_way_is_seen_not_to_be_where_alone_was_seen_in_the_same_second(
     name: str, many: int, own: float, session: float
 ):
     rows = rows_of(name)
     deviations = []
-    for slowdowns in (each_slowdown(measured(name)[1], ALONE), by_the_session(rows)):
+    for table in (each_slowdown(measured(name)[1], ALONE), by_the_session(rows)):
         light = [
             each
-            for pair, found in slowdowns.items()
+            for pair, found in table.items()
             if sum(ALONE[one].utilization for one in pair) <= 70
             for both in found
             for each in both
@@ -73,11 +99,26 @@ def test_who_is_hardly_in_the_way_is_seen_not_to_be_where_alone_was_seen_in_the_
     assert deviations == pytest.approx([own, session], abs=0.0006)
 
 
-def test_those_advised_hardly_slow_each_other_and_those_advised_against_do():
-    found = each_slowdown(measured("h200_beside_ten")[1], ALONE)
+def test_slowdowns_of_the_same_ten_are_the_same_on_two_hosts():
+    one, other = (slowdowns(measured(name)[1], ALONE) for name in ("h200_beside_ten", "h200_beside_ten_again"))
+    both = [pair for pair in one if pair in other]
+    assert len({frozenset(pair) for pair in both}) == 44
+    assert statistics.median(apart(*each) for pair in both for each in zip(one[pair], other[pair])) == pytest.approx(
+        0.028, abs=0.001
+    )
+
+
+def test_slowdowns_of_all_of_them_follow_utilization():
+    busy = {name: one.utilization for name, one in ALONE.items()}
+    assert of_slowdown(slowdowns(measured("h200_beside_all")[1], ALONE), busy, busy).piecewise == pytest.approx(0.81, abs=0.006)
+
+
+@pytest.mark.parametrize("name", ["h200_beside_ten", "h200_beside_ten_again"])
+def test_those_advised_hardly_slow_each_other_and_those_advised_against_do(name: str):
+    found = each_slowdown(measured(name)[1], ALONE)
     light = ("mobilenet_v1@32:128", "squeezenet1_1@32:64", "resnext50_32x4d@224:8")
     heavy = ("lstm-256x1@128:256", "vit-tiny@224:128", "unet-64@128:16")
-    for names, least, most in ((light, 0.97, 1.09), (heavy, 2.19, 2.26)):
+    for names, least, most in ((light, 0.95, 1.09), (heavy, 2.19, 2.26)):
         met = [slower for pair, seen in found.items() if len({*pair} & {*names}) == 2 for both in seen for slower in both]
-        assert len(met) >= 6
+        assert len(met) >= 4
         assert least < min(met) <= max(met) < most
