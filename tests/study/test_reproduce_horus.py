@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.events import JobSubmitted, MetricsReported, Opened, ProgressReported, RoundPlanned
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.prediction.profiles import profiles
+from fairlead.prediction.profiles import profiles, slowdowns
+from fairlead.profiling.results import measured
 from fairlead.study.reproduce import Reproduction, reproduce
 from fairlead.study.reproduce.horus import HORUS, MeasuredPairs
 from fairlead.study.reproduce.horus.bound import Bound
@@ -35,11 +37,27 @@ def finished(tmp_path_factory):
 
 def test_every_study_is_told_and_none_fails(finished):
     given, outcome = finished
-    measured, ours = {"fig3", "fig4", "fig5", "fig7", "table4"}, {"limits", "slo"}
+    measured, ours = {"fig3", "fig4", "fig5", "fig7", "table4"}, {"limits", "again", "slo"}
     papers = {"table6", "fig8", "fig9", "table7", "fig10", "queues"}
     assert {study.name for study in given.studies} == measured | papers | ours
     failed = [(study.name, told.what, told.note) for study, told in outcome.rows if told.verdict == "failed"]
     assert not [one for one in failed if one[2] != "nobody had to wait"]
+
+
+def test_what_another_session_measured_can_be_true_instead_and_changes_nothing_that_is_believed():
+    again = replace(WORLD, again=True)
+    other = slowdowns(measured("h200_beside_all")[1], profiles("h200").alone)
+    kinds = [one.kind for one in again.trainings]
+    for world, slower in ((WORLD, profiles("h200").pairs["time-slicing"]), (again, other)):
+        table = world.table
+        for one, two in ((kinds[0], kinds[-1]), (kinds[-1], kinds[-2])):
+            row, beside = table.row(one, 1), table.row(two, 1)
+            assert table.alone[row, 0] / table.paired[row, beside, 0] == pytest.approx(max(1.0, slower[one, two][0]))
+    assert WORLD.table is not again.table
+    assert (again.believed(), again.mark) == (WORLD.believed(), WORLD.mark)
+    runs = [Run(HORUS_ARM.policy, "2xh200:2", "W-Large", 12, 0, again=each) for each in (False, True)]
+    answers = [run.run(WORLD)["makespan_s"] for run in runs]
+    assert answers[0] != answers[1]
 
 
 def test_pairs_through_mps_are_of_those_that_fill_the_card_and_told_by_what_the_other_holds(finished):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import yaml
@@ -55,9 +55,11 @@ class Run:
     seed: int
     told: bool = False  # true slowdowns, in place of predictions
     longest_first: bool = False  # in the order of submission
+    again: bool = False  # slowdowns measured in another session are true
 
     def run(self, world: World) -> Answer:
         assert isinstance(world, MeasuredPairs)
+        world = replace(world, again=self.again)
         estimation = TRUTH if self.told else world.believed()
         scheduler = {"policy": yaml.safe_load(self.policy), "estimation": estimation, "rounds": ROUND_S}
         jobs = trace(self.workload, self.jobs, world.trainings, self.seed)
