@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -13,7 +15,7 @@ import numpy as np
 from fairlead.prediction import evaluation, learners
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.predictor import trained
-from fairlead.prediction.profiles import profiles
+from fairlead.prediction.profiles import profiles, slowdowns
 from fairlead.profiling.results import measured
 from fairlead.profiling.spanning import Span
 
@@ -50,6 +52,47 @@ def pairs() -> None:
     figure.savefig(TO / "pairs.png", dpi=110, bbox_inches="tight")
 
 
+AGAIN = ("h200_beside_pairs", "h200_beside_ten", "h200_beside_ten_again", "h200_beside_ten_mps", "h200_beside_all")
+
+
+def repeated() -> None:
+    """By how much steps per second differ where a pair was measured again minutes later, and slowdowns on two hosts."""
+    figure, panels = plt.subplots(1, 3, figsize=(14, 3.6), layout="constrained")
+    for name in AGAIN:
+        apart = 100 * np.sort(_apart(measured(name)[1]))
+        panels[0].plot(apart, np.linspace(0, 100, len(apart)), label=f"{name} ({np.median(apart):.1f} %)", linewidth=1.2)
+    panels[0].axvline(5, color="grey", linewidth=0.5)
+    panels[0].axhline(50, color="grey", linewidth=0.5)
+    panels[0].set(
+        title="the same pair, minutes later",
+        xlabel="steps per second differ by, percent",
+        ylabel="percent of them",
+        xlim=(0, 40),
+    )
+    panels[0].legend(loc="lower right", frameon=False, fontsize=7)
+    alone = profiles().alone
+    for panel, names in zip(panels[1:], (("h200_beside_ten", "h200_beside_ten_again"), ("h200_pairs", "h200_beside_all"))):
+        first, later = (slowdowns(measured(name)[1], alone) for name in names)
+        both = [pair for pair in first if pair in later]
+        own = [alone[one].utilization for one, _ in both]
+        where = ([first[pair][0] for pair in both], [later[pair][0] for pair in both])
+        dots = panel.scatter(*where, c=own, s=6, cmap="viridis", vmin=0, vmax=100)
+        panel.plot([0.7, 2.6], [0.7, 2.6], color="grey", linewidth=0.5)
+        panel.set(title="slowdowns on two hosts", xlabel=names[0], ylabel=names[1])
+    figure.colorbar(dots, ax=panels, label="own utilization, percent")
+    figure.savefig(TO / "repeated.png", dpi=110, bbox_inches="tight")
+
+
+def _apart(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Of the first two measurements of each training in each pair that were taken in one session."""
+    seen: dict[tuple[Any, ...], list[list[float]]] = {}
+    for row in rows:
+        if "pair" in row and "problem" not in row:
+            seen.setdefault((row.get("session"), *row["pair"]), []).append(row["steps_per_s"])
+    twice = [found[:2] for found in seen.values() if len(found) > 1]
+    return [abs(one - other) / ((one + other) / 2) for both in twice for one, other in zip(*both)]
+
+
 def predicted() -> None:
     """Utilization and memory of configurations of families that were left out."""
     data = dataset(measured()[1], measured("h200_features")[1])
@@ -67,4 +110,5 @@ def predicted() -> None:
 
 if __name__ == "__main__":
     pairs()
+    repeated()
     predicted()
