@@ -189,7 +189,11 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
     ]
     assert CliRunner().invoke(app, ["when", "--window", "inf"]).exit_code == 2
     hurried = CliRunner().invoke(app, ["when", "short-1", "--budget", "0"])
-    assert "0 of 5 looks with others were made in 0" in " ".join(hurried.stderr.split())
+    assert "when short-1 should start cannot be told yet: not within 0 s, further was not looked" in hurried.stdout
+    assert "in 0 s it was looked 0 s ahead and no further; --budget gives it more time" in hurried.stderr
+    told = json.loads(CliRunner().invoke(app, ["when", "short-1", "--budget", "0", "--json"]).stdout)
+    assert (told["complete"], told["jobs"][0]["starts_s"]) == (False, [None] * 3)
+    assert told["looked_ahead_s"] < 1.0
     number = plane.cancel("short-2")["number"]
     gone = CliRunner().invoke(app, ["when", str(number)])
     assert "short-2 is cancelled" in gone.stdout
@@ -233,5 +237,7 @@ def test_what_is_due_in_less_than_a_second_is_due_at_once():
         "j should start in 1.0 min (0 s to 1.0 min) and should have ended in 1.0 h, if others come as in the last 13 s; "
         "if nobody does, it starts at once and ends in 1.0 h"
     )
+    cut = _sentence(Expected(0, Job("j"), False, Turn(5.0, math.inf), (), within_s=7200.0), 13.3, again=False)
+    assert cut == "j should start in 5 s and should have ended in over 2.0 h"
     late = _sentence(Expected(0, Job("j"), False, Turn(math.inf, math.inf), ()), 13.3, again=False)
     assert late == "j should not start within 30.0 d as things are; `fairlead why j` says what it waits for"
