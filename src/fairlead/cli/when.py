@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +22,7 @@ from fairlead.engine.state import State
 from fairlead.report.columns import duration, to_the_second, until
 from fairlead.runtime.people import FORBIDDEN, ControlPlane, RefusedRequest
 from fairlead.study.inputs import read_table
-from fairlead.study.synthesizer.live import open_ended, rates_of, state_of, unmeasured, with_ends
+from fairlead.study.synthesizer.live import Guessed, guessed, open_ended, rates_of, state_of, with_ends
 from fairlead.study.when import WITHIN_S, Expected, Turn, expected
 
 MOST_SHOWN = 50
@@ -67,8 +67,9 @@ def when(
     cluster is not touched. It needs an admin's token, as it sees everybody's jobs; what a job of yours waits for,
     `fairlead why` says to you too.
 
-    Rates are what the cluster has measured, or --throughputs. A kind that nobody has measured yet is taken to run for an hour,
-    and a job that did not say how many steps it will do (submit --steps), or has done more, to go on for another.
+    Rates are what the cluster has measured, or --throughputs. A kind that was measured with other numbers of workers, as
+    elastic jobs are, is taken to be faster or slower in proportion, and one that nobody has measured yet to run for an hour. A
+    job that did not say how many steps it will do (submit --steps), or has done more, is taken to go on for another.
 
     Examples:
 
@@ -82,10 +83,10 @@ def when(
     wanted = None if name is None else plane.job(name)
     state = _state(plane, name)
     if known is not None:
-        table, guessed = known.for_types(state.cluster.type_names), []
+        table, guesses = known.for_types(state.cluster.type_names), Guessed()
     else:
         measured = plane.rates()
-        table, guessed = rates_of(measured, state), unmeasured(measured, state)
+        table, guesses = rates_of(measured, state), guessed(measured, state)
     endless = len(open_ended(state))
     with progress(1 + looks, LOOKING, quiet=json) as bar:
         time_left = _TimeLeft(budget, bar)
@@ -110,7 +111,8 @@ def when(
             {
                 "jobs": [_data(one) for one in found],
                 "without_known_steps": endless,
-                "unmeasured_kinds": guessed,
+                "unmeasured_kinds": guesses.unmeasured,
+                "kinds_of_other_sizes": guesses.in_proportion,
                 "looks": max(made - 1, 0),
                 "complete": made > 0 or not found,
                 "looked_ahead_s": found[0].within_s if found else 0.0,
@@ -136,11 +138,17 @@ def when(
         note(f"in {duration(budget)} it was looked {ahead} ahead and no further; --budget gives it more time")
     elif made <= looks:
         note(f"{made - 1} of {looks} looks with others were made in {duration(budget)}; --budget gives them more time")
-    if guessed:
-        kinds = [legible(kind) for kind in guessed[:MOST_KINDS]] + ["…"] * (len(guessed) > MOST_KINDS)
-        note(f"never measured with so many workers, so taken to run for an hour: {', '.join(kinds)}")
+    if guesses.unmeasured:
+        note(f"never measured, so taken to run for an hour: {_kinds(guesses.unmeasured)}")
+    if guesses.in_proportion:
+        kinds = _kinds(guesses.in_proportion)
+        note(f"measured with other numbers of workers, so taken to be faster or slower in proportion: {kinds}")
     if endless:
         note(f"did not say how many steps they will do, or did more, so taken to go on for an hour: {endless} of the jobs")
+
+
+def _kinds(named: Sequence[str]) -> str:
+    return ", ".join([*map(legible, named[:MOST_KINDS]), *["…"] * (len(named) > MOST_KINDS)])
 
 
 class _TimeLeft:
