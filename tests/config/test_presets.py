@@ -97,6 +97,23 @@ def test_a_real_cluster_takes_the_files_of_all_presets_that_do_not_say_otherwise
         compose(read_scheduler(tmp_path / "mine.yaml").to_data())
 
 
+@pytest.mark.parametrize("name", presets())
+def test_a_scheduler_is_told_as_the_file_that_it_would_be(name, tmp_path):
+    config = SchedulerConfig.preset(name)
+    (tmp_path / "told.yaml").write_text(told := config.to_yaml())
+    assert SchedulerConfig.from_file(tmp_path / "told.yaml") == config
+    assert len(told.splitlines()) == len(config.to_data())
+    assert "'name'" not in told, "YAML, not Python"
+
+
+def test_whole_numbers_are_told_without_a_point_and_odd_words_as_what_they_are(tmp_path):
+    quotas = Part("user-job-quota", {"limits": {"on": 4, "a: b": 2, "ä" * 200: 1.5}, "default": 3.0})
+    config = SchedulerConfig(Part("fifo"), Part.chain([quotas, Part("accept-all")]), round_s=300.0, name="no")
+    (tmp_path / "told.yaml").write_text(told := config.to_yaml(), encoding="utf-8")
+    assert SchedulerConfig.from_file(tmp_path / "told.yaml") == config
+    assert told.splitlines()[-2:] == ["rounds: 300", "name: 'no'"]
+
+
 def test_near_names_are_suggested(tmp_path):
     with pytest.raises(UnknownName, match=r"^unknown preset 'tiresia'; near: 'tiresias'"):
         SchedulerConfig.preset("tiresia")
