@@ -6,11 +6,13 @@ import pytest
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.config.presets import Preset, preset_named, presets
+from fairlead.config.scheduler import make
 from fairlead.config.wall_time import FIRST_STEP_S, MEASURED, compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import Phase
 from fairlead.engine.journal import MemoryJournal
+from fairlead.registry import Registry
 from fairlead.study.simulate import Faults, Outage, Simulation, simulate
 from fairlead.testing import check_events
 from fairlead.workloads.catalogue import accelerator_types
@@ -120,6 +122,15 @@ def test_near_names_are_suggested(tmp_path):
     (tmp_path / "mine.yaml").write_text("rounds: 60\npreset: gavvel\n")
     with pytest.raises(UnknownName, match=r"mine\.yaml:2: unknown preset 'gavvel'; near: 'gavel'"):
         SchedulerConfig.from_file(tmp_path / "mine.yaml")
+
+
+def test_who_names_a_preset_as_a_policy_or_a_policy_as_a_preset_is_told_which_it_is():
+    with pytest.raises(UnknownName, match=r"^unknown policy 'gavel'; a preset is called so: --preset gavel$"):
+        make("policy", Part("gavel"), Registry.installed())
+    with pytest.raises(UnknownName, match=r"^unknown preset 'max-min-fairness'; a policy is called so: --policy max-min-"):
+        SchedulerConfig.preset("max-min-fairness")
+    with pytest.raises(UnknownName, match=r"^unknown placement 'gavel'; known: "):
+        make("placement", Part("gavel"), Registry.installed())
 
 
 def test_a_part_that_nobody_knows_is_told_with_the_presets_line(monkeypatch):
