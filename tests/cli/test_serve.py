@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
+from fairlead.config.wall_time import read_scheduler
 from fairlead.core import events as ev
 from fairlead.journals.opening import read_journal
 from foundry import PATIENCE_S, Running, free_port, running
@@ -76,11 +77,15 @@ def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
         another = scheduler("set", "--policy", "srtf", "--why", "a test", "--json")
         assert another.exit_code == 0, another.output
         assert "policy: srtf" in (shown := scheduler("show").stdout)
-        assert "rounds: 2.0" in shown, "what is not named stays"
+        assert "rounds: 2\n" in shown, "what is not named stays"
         assert "unknown policy 'nonsense'" in str(scheduler("set", "--policy", "nonsense").exception)
         assert "scheduler file" in str(scheduler("set").exception)
         assert scheduler("set", "--preset", "pollux", "--round", "3", "--why", "a preset").exit_code == 0
+        shown = scheduler("show").stdout
+        assert "policy: {name: pollux, power: -1, restart_s: 30}\n" in shown, "as people write it"
+        (tmp_path / "shown.yaml").write_text(shown)
         told = json.loads(scheduler("show", "--json").stdout)["scheduler"]
+        assert read_scheduler(tmp_path / "shown.yaml").to_data() == told, "and as a file that can be given again"
         assert (told["policy"]["name"], told["estimation"], told["rounds"]) == ("pollux", "measured", 3.0)
         assert "unknown preset 'polux'; near: 'pollux'" in str(scheduler("set", "--preset", "polux").exception)
         both = scheduler("set", str(file), "--preset", "pollux").exception

@@ -134,3 +134,22 @@ def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.
     assert "resting" in said
     assert "n1 could not begin a job: /full: No space left on device; it is tried again in 30 s\n" in said
     assert "n0 could not" not in said
+
+
+@pytest.mark.parametrize(
+    ("soonest_s", "latest_s", "said"),
+    [
+        (6.0, 6.0, "the next decision comes in 6 s"),
+        (6.0, 7176.0, "the next decision comes when something happens, in 6 s at the soonest and in 2.0 h at the latest"),
+        (6.0, None, "the next decision comes when something happens, in 6 s at the soonest"),
+        (None, 300.0, "the next decision comes when something happens, in 5.0 min at the latest"),
+    ],
+)
+def test_why_tells_when_a_job_may_be_decided_on_and_when_it_is_at_the_latest(monkeypatch, soonest_s, latest_s, said):
+    reason = {"by": "policy", "code": "outranked", "facts": {"needed": 1, "free": 0}, "text": "others go first"}
+    about = {"name": "a", "phase": "waiting", "reason": reason}
+    job = {**about, "next_decision_s": soonest_s, "latest_decision_s": latest_s}
+    monkeypatch.setattr(people, "control_plane", lambda: SimpleNamespace(job=lambda name: job))
+    assert CliRunner().invoke(app, ["why", "a"]).stdout == f"a is waiting: others go first; {said}\n"
+    job = {**job, "next_decision_s": None, "latest_decision_s": None}
+    assert CliRunner().invoke(app, ["why", "a"]).stdout == "a is waiting: others go first\n"

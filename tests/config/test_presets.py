@@ -6,11 +6,13 @@ import pytest
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.config.presets import Preset, preset_named, presets
+from fairlead.config.scheduler import make
 from fairlead.config.wall_time import FIRST_STEP_S, MEASURED, compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import Phase
 from fairlead.engine.journal import MemoryJournal
+from fairlead.registry import Registry
 from fairlead.study.simulate import Faults, Outage, Simulation, simulate
 from fairlead.testing import check_events
 from fairlead.workloads.catalogue import accelerator_types
@@ -97,12 +99,38 @@ def test_a_real_cluster_takes_the_files_of_all_presets_that_do_not_say_otherwise
         compose(read_scheduler(tmp_path / "mine.yaml").to_data())
 
 
+@pytest.mark.parametrize("name", presets())
+def test_a_scheduler_is_told_as_the_file_that_it_would_be(name, tmp_path):
+    config = SchedulerConfig.preset(name)
+    (tmp_path / "told.yaml").write_text(told := config.to_yaml())
+    assert SchedulerConfig.from_file(tmp_path / "told.yaml") == config
+    assert len(told.splitlines()) == len(config.to_data())
+    assert "'name'" not in told, "YAML, not Python"
+
+
+def test_whole_numbers_are_told_without_a_point_and_odd_words_as_what_they_are(tmp_path):
+    quotas = Part("user-job-quota", {"limits": {"on": 4, "a: b": 2, "ä" * 200: 1.5}, "default": 3.0})
+    config = SchedulerConfig(Part("fifo"), Part.chain([quotas, Part("accept-all")]), round_s=300.0, name="no")
+    (tmp_path / "told.yaml").write_text(told := config.to_yaml(), encoding="utf-8")
+    assert SchedulerConfig.from_file(tmp_path / "told.yaml") == config
+    assert told.splitlines()[-2:] == ["rounds: 300", "name: 'no'"]
+
+
 def test_near_names_are_suggested(tmp_path):
     with pytest.raises(UnknownName, match=r"^unknown preset 'tiresia'; near: 'tiresias'"):
         SchedulerConfig.preset("tiresia")
     (tmp_path / "mine.yaml").write_text("rounds: 60\npreset: gavvel\n")
     with pytest.raises(UnknownName, match=r"mine\.yaml:2: unknown preset 'gavvel'; near: 'gavel'"):
         SchedulerConfig.from_file(tmp_path / "mine.yaml")
+
+
+def test_who_names_a_preset_as_a_policy_or_a_policy_as_a_preset_is_told_which_it_is():
+    with pytest.raises(UnknownName, match=r"^unknown policy 'gavel'; a preset is called so: --preset gavel$"):
+        make("policy", Part("gavel"), Registry.installed())
+    with pytest.raises(UnknownName, match=r"^unknown preset 'max-min-fairness'; a policy is called so: --policy max-min-"):
+        SchedulerConfig.preset("max-min-fairness")
+    with pytest.raises(UnknownName, match=r"^unknown placement 'gavel'; known: "):
+        make("placement", Part("gavel"), Registry.installed())
 
 
 def test_a_part_that_nobody_knows_is_told_with_the_presets_line(monkeypatch):

@@ -58,6 +58,7 @@ def test_a_name_near_to_nothing_is_answered_with_all_there_is(name):
         InputError("jobs.csv", "a number", line=3, field="steps", value="x"),
         InputError("jobs.csv", "a number"),
         UnknownName("policy", "fifa", ["fifo", "las"]),
+        UnknownName("policy", "gavel", ["fifo", "las"], instead="a preset is called so"),
         DuplicateName("policy 'x' is claimed by a and by b"),
         IllegalTransition("job 'a' cannot go from finished to running"),
         InvalidPlan("an accelerator twice"),

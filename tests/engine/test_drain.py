@@ -9,11 +9,12 @@ import pytest
 
 from fairlead.core import events as ev
 from fairlead.core.plan import Launches, Placed, Selection
-from fairlead.core.reasons import Code
+from fairlead.core.reasons import Code, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine import saved
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
+from fairlead.engine.why import why_not_running
 from fairlead.testing.builders import job
 
 
@@ -35,6 +36,27 @@ def test_who_runs_there_moves_and_nobody_comes(harness, policy):
     drain(harness, 0, undo=True)
     assert harness.round().running == {"a", "b", "c", "late"}
     harness.run()
+
+
+@pytest.mark.parametrize("away", ["drained", "down"])
+def test_who_waits_behind_a_head_that_has_nothing_up_to_run_on_is_told_so(harness, away):
+    harness.cluster("v100:1,k80:2").policy("fifo").submit(job("busy").with_(allowed_types=("k80",)))
+    harness.round()
+    lost = ev.NodeLost(harness.state.time, 0) if away == "down" else ev.NodeDrained(harness.state.time, 0)
+    harness.loop.record(lost)
+    harness.submit(job("head").with_(allowed_types=("v100",)), job("behind").with_(allowed_types=("k80",)))
+    now = harness.round()
+    assert now.running == {"busy"}
+    assert now.reason("head") == Unplaced.nodes_down(1, up=0)
+    assert now.reason("behind") == Unplaced.behind("head", needed=1, up=0)
+    assert now.reason("behind").text == (
+        "behind the head of the line, job head, which waits for 1 accelerator; up where that may run: 0, so nobody"
+        " behind it starts until there are more"
+    )
+    number = harness.state.next_number - 2
+    harness.loop.record(ev.JobCancelled(harness.state.time, number))
+    last = why_not_running(harness.state, harness.loop.plan, number + 1, harness.state.time)
+    assert last == Unplaced.behind("head", needed=1), "who has gone since needs nothing any more"
 
 
 def test_a_job_inside_its_minimum_run_leaves_too(harness):

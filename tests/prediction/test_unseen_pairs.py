@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
+from fairlead.prediction import learners
 from fairlead.prediction.holding import Hold, Interference, holds
 from fairlead.prediction.predictor import trained
 from fairlead.prediction.profiles import paired_sets, profiles_of
@@ -104,6 +105,19 @@ def test_the_command_puts_predicted_and_measured_side_by_side(tmp_path):
         refused = CliRunner().invoke(app, ["predict", "pairs", *words])
         assert isinstance(refused.exception, InputError)
         assert refused.exception.field == field
+
+
+def test_the_best_learner_that_is_installed_predicts_and_is_named(monkeypatch):
+    assert learners.BEST_FIRST[0] == trained().utilization.learner, "the one that ships was kept as it errs least"
+    assert {*learners.BEST_FIRST} == {*learners.LEARNERS}
+    monkeypatch.setattr(learners, "there", lambda: {"linear": learners.line})
+    said = CliRunner().invoke(app, ["predict", "pairs", str(UNSEEN)])
+    assert "time-slicing, utilization by linear: off by" in said.stderr
+    assert "xgboost, by which docs/prediction.md has its figures, is not installed" in said.stderr
+    assert json.loads(CliRunner().invoke(app, ["predict", "pairs", str(UNSEEN), "--json"]).stdout)["learner"] == "linear"
+    assert "not installed" not in asked(str(UNSEEN)).stderr, "who asks for one is told of no other"
+    monkeypatch.setattr(learners, "there", lambda: dict.fromkeys(("linear", "random-forest", "lightgbm"), learners.line))
+    assert learners.best() == "lightgbm"
 
 
 def asked(*words: str) -> Result:

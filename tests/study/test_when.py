@@ -19,7 +19,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.registry import Registry
 from fairlead.study.synthesizer.outlook import Moment
-from fairlead.study.when import Expected, Turn, expected, turns
+from fairlead.study.when import Expected, Turn, expected, look
 from fairlead.testing import cluster, random_jobs, random_table
 from fairlead.workloads.profiles import ThroughputTable
 
@@ -46,7 +46,7 @@ def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy: str, costs:
     loop.run(until=second)
     view = loop.state.snapshot(loop.backend.now)
     numbers = [*view.jobs.number.tolist(), *view.queued.number.tolist()]
-    foreseen = turns(Moment(view.detached(), SchedulerConfig(Part(policy)), loop.state.memo, costs=costs), table, numbers)
+    foreseen = look(Moment(view.detached(), SchedulerConfig(Part(policy)), loop.state.memo, costs=costs), table, numbers)
     began = dict.fromkeys(view.jobs.number[view.jobs.running].tolist(), view.time)
 
     def note(plan: RoundPlan) -> None:
@@ -57,7 +57,7 @@ def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy: str, costs:
     loop.run()
     ended = loop.state.store.arrays["ended_s"]
     assert len(numbers) > len(view.jobs.number[view.jobs.running]) > 0, "somebody runs, and somebody waits"
-    for number, turn in zip(numbers, foreseen):
+    for number, turn in zip(numbers, foreseen.turns):
         assert turn.starts_s + view.time == pytest.approx(began[number])
         assert turn.ends_s + view.time == pytest.approx(ended[number])
 
@@ -147,3 +147,38 @@ def test_looks_end_when_no_other_is_wanted():
     left = iter([True, False])
     (one, *_) = expected(waiting(), TIMED, looks=4, another=lambda: next(left))
     assert len(one.with_others) == 1
+
+
+def test_a_look_that_is_broken_off_tells_what_it_saw_and_how_far_it_went():
+    whole = expected(waiting(), TIMED, looks=0)
+    ends = sorted(one.by_itself.ends_s for one in whole)
+    middle_s = ends[len(ends) // 2]
+    told: list[float] = []
+
+    def go_on(ahead_s: float) -> bool:
+        told.append(ahead_s)
+        return ahead_s <= middle_s
+
+    found = expected(waiting(), TIMED, looks=3, go_on=go_on)
+    (within_s,) = {one.within_s for one in found}
+    assert middle_s < within_s < ends[-1]
+    assert told == sorted(told)
+    assert not any(one.with_others for one in found), "nothing that others come to is looked at after it"
+    for cut, full in zip(found, whole):
+        assert full.within_s > within_s
+        for seen, true in ((cut.by_itself.starts_s, full.by_itself.starts_s), (cut.by_itself.ends_s, full.by_itself.ends_s)):
+            assert seen == (true if true <= within_s else math.inf)
+
+
+def test_a_look_with_others_that_is_broken_off_does_not_count():
+    made = 0
+
+    def another() -> bool:
+        nonlocal made
+        made += 1
+        return True
+
+    found = expected(waiting(), TIMED, looks=4, another=another, go_on=lambda ahead_s: made < 2 or ahead_s < 3600.0)
+    assert {len(one.with_others) for one in found} == {1}
+    assert made == 2
+    assert found == expected(waiting(), TIMED, looks=1), "what was seen in whole looks stays what it was"

@@ -111,7 +111,7 @@ def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _shown(key: str, value: Any) -> str:
     if key == "reason":
         return legible(str(value["text"]))
-    if key == "next_decision_s":
+    if key in ("next_decision_s", "latest_decision_s"):
         return until(value)
     if key == "earlier":
         return f"number {', '.join(map(str, value))}"

@@ -178,15 +178,26 @@ def why(name: NameArgument, json: JsonOption = False) -> None:
     job = _with_last_lines(plane, plane.job(name))
     reason = job.get("reason")
     if json:
-        keys = ("name", "phase", "reason", "next_decision_s", "last_lines")
+        keys = ("name", "phase", "reason", "next_decision_s", "latest_decision_s", "last_lines")
         print_json({key: job.get(key) for key in keys if key in job or key == "reason"})
         return
     told = f"{job['name']} is {job['phase']}" + (f": {legible(reason['text'])}" if reason else "")
-    if reason and "in_s" not in reason["facts"] and (wait_s := job.get("next_decision_s")) is not None:
-        told += f"; the next decision comes {until(wait_s)}"
+    if reason and "in_s" not in reason["facts"] and job["phase"] in ("queued", "waiting"):
+        told += decided_next(job)
     out.print(told, highlight=False, markup=False, soft_wrap=True)
     for line in job.get("last_lines", ()):
         out.print(f"  {legible(line)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def decided_next(job: Mapping[str, Any]) -> str:
+    """When a job that waits is decided on next: at a moment that is sure, or when something happens, within bounds. Nothing
+    where no bound is known, such as while a decision takes longer than a round."""
+    soonest_s, latest_s = job.get("next_decision_s"), job.get("latest_decision_s")
+    if soonest_s is not None and soonest_s == latest_s:
+        return f"; the next decision comes {until(soonest_s)}"
+    bounds = [(soonest_s, "soonest"), (latest_s, "latest")]
+    within = " and ".join(f"{until(bound_s)} at the {which}" for bound_s, which in bounds if bound_s is not None)
+    return f"; the next decision comes when something happens, {within}" if within else ""
 
 
 def _with_last_lines(plane: ControlPlane, job: dict[str, Any]) -> dict[str, Any]:

@@ -23,12 +23,16 @@ from fairlead.profiling.spanning import Span
 
 SHIPPED = "h200"
 DEVICE_MB = 141 * 1024.0
+BEST = ", ".join(learners.BEST_FIRST)
 
 
 def side_by_side(
     path: Annotated[Path, typer.Argument(help="A file of `profile pairs`, of configurations of the set that ships.")],
     many: Annotated[int, typer.Option("--show", help="How many to show of either end.", min=1)] = 3,
-    learner: Annotated[str, typer.Option("--learner", help="By which utilization is predicted.")] = "lightgbm",
+    learner: Annotated[
+        str | None,
+        typer.Option("--learner", help=f"By which utilization is predicted. [default: of {BEST}, the first that is installed]"),
+    ] = None,
     with_: WithOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -38,6 +42,7 @@ def side_by_side(
     Utilization, and through MPS multiprocessors, are predicted from graphs, each by what other families tell; slowdowns by the
     predictor, which must not have seen these pairs: fairlead predict pairs unseen.jsonl
     """
+    chosen_here, learner = learner is None, learner or learners.best()
     if learner not in learners.there():
         offered = near_or_all(learner, learners.there())
         lacking = f"a learner whose library is installed ({install('predict')}); {offered}"
@@ -75,6 +80,7 @@ def side_by_side(
         print_json(
             {
                 "sharing": sharing,
+                "learner": learner,
                 "of_the_set_that_ships": fit,
                 "pairs": [_told(pair) for pair in ranked],
                 **{name.replace(" ", "_"): [_told(pair) for pair in chosen] for name, chosen in ends.items()},
@@ -89,7 +95,10 @@ def side_by_side(
     then = f"with what each does alone as measured, by {off_then:.2f} and {score_then:.2f}"
     if fit and with_ is None:
         note(f"{fit} of these pairs are of the set that the predictor was fitted to: of them it says too much")
-    note(f"over all {len(ranked)} pairs, {sharing}: off by {off:.2f} on average, R² {score:.2f}; {then}")
+    told = f"over all {len(ranked)} pairs, {sharing}, utilization by {learner}"
+    note(f"{told}: off by {off:.2f} on average, R² {score:.2f}; {then}")
+    if chosen_here and learner != (best := learners.BEST_FIRST[0]):
+        note(f"{best}, by which docs/prediction.md has its figures, is not installed: {install('predict')}")
 
 
 def _told(pair: Pair) -> dict[str, Any]:

@@ -20,7 +20,14 @@ scheduler_app = typer.Typer(help="Show or change which scheduler decides on a cl
 
 @scheduler_app.command()
 def show(json: JsonOption = False) -> None:
-    """The scheduler that decides now. As a scheduler file would say it; and what keeps it from deciding, if anything does."""
+    """The scheduler that decides now. As the scheduler file that it is; and what keeps it from deciding, if anything does.
+
+    Examples:
+
+      fairlead scheduler show
+
+      fairlead scheduler show > mine.yaml
+    """
     plane = control_plane()
     _tell(scheduler_of(plane.scheduler()), json, plane.trouble())
 
@@ -63,7 +70,6 @@ def _tell(config: SchedulerConfig, json: bool, trouble: str = "") -> None:
     if json:
         print_json({"scheduler": config.to_data(), "trouble": trouble})
         return
-    for name, part in config.to_data().items():
-        out.print(f"{name}: {part}", highlight=False, markup=False)
+    out.print(config.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)
     if trouble:
         note(f"it does not decide at present, what was decided last stands: {trouble}")

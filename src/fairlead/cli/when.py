@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -22,11 +22,14 @@ from fairlead.engine.state import State
 from fairlead.report.columns import duration, to_the_second, until
 from fairlead.runtime.people import FORBIDDEN, ControlPlane, RefusedRequest
 from fairlead.study.inputs import read_table
-from fairlead.study.synthesizer.live import open_ended, rates_of, state_of, unmeasured, with_ends
+from fairlead.study.synthesizer.live import Guessed, guessed, open_ended, rates_of, state_of, with_ends
 from fairlead.study.when import WITHIN_S, Expected, Turn, expected
 
 MOST_SHOWN = 50
 """Jobs in a table; the rest is counted."""
+
+LOOKING, SHOWN_EVERY_S = "looking ahead", 0.2
+"""What the bar says, and how often it says how far."""
 
 MOST_KINDS = 5
 """Kinds that are named."""
@@ -42,7 +45,12 @@ def when(
     ] = 5,
     window: Annotated[float, typer.Option("--window", help="Hours that 'lately' is.", min=0.01, max=1e5)] = 6.0,
     budget: Annotated[
-        float, typer.Option("--budget", help="Seconds for all looks; one that would not be done by then is not begun.", min=0.0)
+        float,
+        typer.Option(
+            "--budget",
+            help="Seconds for all looks: one that would not be done by then is not begun, one that is not done is broken off.",
+            min=0.0,
+        ),
     ] = 60.0,
     throughputs: opt.ThroughputsOption = None,
     launch_cost: opt.LaunchCostOption = 0.0,
@@ -55,11 +63,13 @@ def when(
     """When a job will run, and when it will have ended. The cluster's state is simulated on under the scheduler that decides.
 
     It is looked ahead once as if nobody else came, and a few times with jobs that come as they did lately; how far those differ
-    is how sure it is. The cluster is not touched. It needs an admin's token, as it sees everybody's jobs; what a job
-    of yours waits for, `fairlead why` says to you too.
+    is how sure it is. Where --budget ends the first look, it is told what was seen by then, and how far ahead that is. The
+    cluster is not touched. It needs an admin's token, as it sees everybody's jobs; what a job of yours waits for,
+    `fairlead why` says to you too.
 
-    Rates are what the cluster has measured, or --throughputs. A kind that nobody has measured yet is taken to run for an hour,
-    and a job that did not say how many steps it will do (submit --steps), or has done more, to go on for another.
+    Rates are what the cluster has measured, or --throughputs. A kind that was measured with other numbers of workers, as
+    elastic jobs are, is taken to be faster or slower in proportion, and one that nobody has measured yet to run for an hour. A
+    job that did not say how many steps it will do (submit --steps), or has done more, is taken to go on for another.
 
     Examples:
 
@@ -73,33 +83,39 @@ def when(
     wanted = None if name is None else plane.job(name)
     state = _state(plane, name)
     if known is not None:
-        table, guessed = known.for_types(state.cluster.type_names), []
+        table, guesses = known.for_types(state.cluster.type_names), Guessed()
     else:
         measured = plane.rates()
-        table, guessed = rates_of(measured, state), unmeasured(measured, state)
+        table, guesses = rates_of(measured, state), guessed(measured, state)
     endless = len(open_ended(state))
-    made, began = 0, time.monotonic()
-    with progress(1 + looks, "looking ahead", quiet=json) as bar:
+    with progress(1 + looks, LOOKING, quiet=json) as bar:
+        time_left = _TimeLeft(budget, bar)
         state = with_ends(state, table)
-
-        def another() -> bool:
-            nonlocal made
-            made += 1
-            bar.advance()
-            return (time.monotonic() - began) * (made + 1) / made <= budget
-
         try:
             of = None if wanted is None else wanted["number"]
-            found = expected(state, table, looks=looks, window_s=3600 * window, costs=spent, of=of, another=another)
+            found = expected(
+                state,
+                table,
+                looks=looks,
+                window_s=3600 * window,
+                costs=spent,
+                of=of,
+                another=time_left.another,
+                go_on=time_left.go_on,
+            )
         except Exception as problem:  # whatever a part does wrong, or jobs that would never end
             raise FairleadError(f"nobody can look ahead from here: {type(problem).__name__}: {problem}") from problem
+    made = time_left.made
     if json:
         print_json(
             {
                 "jobs": [_data(one) for one in found],
                 "without_known_steps": endless,
-                "unmeasured_kinds": guessed,
+                "unmeasured_kinds": guesses.unmeasured,
+                "kinds_of_other_sizes": guesses.in_proportion,
                 "looks": max(made - 1, 0),
+                "complete": made > 0 or not found,
+                "looked_ahead_s": found[0].within_s if found else 0.0,
             }
         )
         return
@@ -117,13 +133,43 @@ def when(
         out.print(_table(found))
         if len(found) > MOST_SHOWN:
             note(f"{len(found) - MOST_SHOWN:,} more are not shown; --json has all, or name one")
-    if made <= looks:
+    if not made:
+        ahead = to_the_second(found[0].within_s)
+        note(f"in {duration(budget)} it was looked {ahead} ahead and no further; --budget gives it more time")
+    elif made <= looks:
         note(f"{made - 1} of {looks} looks with others were made in {duration(budget)}; --budget gives them more time")
-    if guessed:
-        kinds = [legible(kind) for kind in guessed[:MOST_KINDS]] + ["…"] * (len(guessed) > MOST_KINDS)
-        note(f"never measured with so many workers, so taken to run for an hour: {', '.join(kinds)}")
+    if guesses.unmeasured:
+        note(f"never measured, so taken to run for an hour: {_kinds(guesses.unmeasured)}")
+    if guesses.in_proportion:
+        kinds = _kinds(guesses.in_proportion)
+        note(f"measured with other numbers of workers, so taken to be faster or slower in proportion: {kinds}")
     if endless:
         note(f"did not say how many steps they will do, or did more, so taken to go on for an hour: {endless} of the jobs")
+
+
+def _kinds(named: Sequence[str]) -> str:
+    return ", ".join([*map(legible, named[:MOST_KINDS]), *["…"] * (len(named) > MOST_KINDS)])
+
+
+class _TimeLeft:
+    """What looks may take in all, and the bar that shows how far they are."""
+
+    def __init__(self, budget_s: float, bar: Any) -> None:
+        self.made = 0  # whole ones
+        self._budget_s, self._bar, self._began, self._shown = budget_s, bar, time.monotonic(), -math.inf
+
+    def another(self) -> bool:
+        """Whether one more like those before would be done in time."""
+        self.made += 1
+        self._bar.advance()
+        return (time.monotonic() - self._began) * (self.made + 1) / self.made <= self._budget_s
+
+    def go_on(self, ahead_s: float) -> bool:
+        now = time.monotonic()
+        if now - self._shown > SHOWN_EVERY_S:
+            self._bar.say(f"{LOOKING}: {to_the_second(ahead_s)}")
+            self._shown = now
+        return now - self._began < self._budget_s
 
 
 def _state(plane: ControlPlane, name: str | None) -> State:
@@ -147,6 +193,9 @@ def _sentence(one: Expected, lately_s: float, again: bool) -> str:
         return f"{legible(one.job.name)} should never {begins}: it is refused or cancelled {_span(one, _end)}"
     if not one.runs and one.range(_start)[0] == math.inf:
         name = legible(one.job.name)
+        if one.within_s < WITHIN_S:
+            seen = f"not within {to_the_second(one.within_s)}, further was not looked"
+            return f"when {name} should {begins} cannot be told yet: {seen}"
         within = f"within {duration(WITHIN_S)} as things are"
         return f"{name} should not {begins} {within}; `fairlead why {name}` says what it waits for"
     told = f"{legible(one.job.name)} " + ("runs" if one.runs else f"should {begins} {_span(one, _start)}")
@@ -169,7 +218,7 @@ def _table(found: Iterable[Expected]) -> Table:
     for one in sorted(found, key=lambda one: (one.range(_start)[1], one.number))[:MOST_SHOWN]:
         cells: list[str] = []
         for of in (_start, _end):
-            least, middle, most = map(_long, one.range(of))
+            least, middle, most = (_long(seconds, one.within_s) for seconds in one.range(of))
             between = ["", ""] if least == most else [least, most]
             if of is _start and (one.runs or one.by_itself.never):
                 middle, between = "runs" if one.runs else "never", ["", ""]
@@ -180,7 +229,9 @@ def _table(found: Iterable[Expected]) -> Table:
 
 def _span(one: Expected, of: Any) -> str:
     least, middle, most = one.range(of)
-    return _in(middle) if _long(least) == _long(most) else f"{_in(middle)} ({_long(least)} to {_long(most)})"
+    if _long(least) == _long(most):
+        return _in(middle, one.within_s)
+    return f"{_in(middle)} ({_long(least)} to {_long(most)})"
 
 
 def _start(turn: Turn) -> float:
@@ -191,12 +242,12 @@ def _end(turn: Turn) -> float:
     return turn.ends_s
 
 
-def _long(seconds: float) -> str:
-    return f"over {duration(WITHIN_S)}" if seconds == math.inf else to_the_second(seconds)
+def _long(seconds: float, within_s: float = WITHIN_S) -> str:
+    return f"over {to_the_second(within_s)}" if seconds == math.inf else to_the_second(seconds)
 
 
-def _in(seconds: float) -> str:
-    return f"in {_long(seconds)}" if seconds == math.inf else until(seconds)
+def _in(seconds: float, within_s: float = WITHIN_S) -> str:
+    return f"in {_long(seconds, within_s)}" if seconds == math.inf else until(seconds)
 
 
 def _data(one: Expected) -> dict[str, Any]:

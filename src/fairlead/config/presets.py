@@ -9,6 +9,7 @@ from importlib.resources import files
 
 from fairlead.config.source import Value, parse_yaml
 from fairlead.core.errors import UnknownName
+from fairlead.registry import Registry
 
 _SUFFIX = ".yaml"
 
@@ -44,5 +45,6 @@ def presets() -> dict[str, Preset]:
 def preset_named(name: str, place: str = "") -> Preset:
     known = presets()
     if name not in known:
-        raise UnknownName("preset", name, known, place)
+        policies = {entry.name for entry in Registry.installed().of("policy")}
+        raise UnknownName("preset", name, known, place, f"a policy is called so: --policy {name}" if name in policies else "")
     return known[name]

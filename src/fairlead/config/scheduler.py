@@ -20,8 +20,8 @@ from typing import Any, get_type_hints
 
 from fairlead.admission.chain import Chain
 from fairlead.config.parameters import checked
-from fairlead.config.presets import preset_named
-from fairlead.config.source import Value, parse_yaml, read_yaml
+from fairlead.config.presets import preset_named, presets
+from fairlead.config.source import Value, in_a_line, parse_yaml, read_yaml
 from fairlead.core.errors import InputError, UnknownName, near_or_all
 from fairlead.core.stages import Allocated, Allocator, Stages
 from fairlead.registry import Registry
@@ -140,6 +140,10 @@ class SchedulerConfig:
             data["name"] = self.name
         return data
 
+    def to_yaml(self) -> str:
+        """The same as the scheduler file that it would be, a line for each field, for people; `from_file` reads it."""
+        return "".join(f"{name}: {in_a_line(value)}\n" for name, value in self.to_data().items())
+
     def with_rounds(self, round_s: float) -> SchedulerConfig:
         return replace(self, round_s=round_s)
 
@@ -174,7 +178,8 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
     try:
         found = registry.load(what, part.name)
     except UnknownName as error:
-        raise UnknownName(what, part.name, error.known, place) from None
+        instead = f"a preset is called so: --preset {part.name}" if what == "policy" and part.name in presets() else ""
+        raise UnknownName(what, part.name, error.known, place, instead) from None
     if not dataclasses.is_dataclass(found):
         try:
             return found(**part.parameters)

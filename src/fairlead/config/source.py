@@ -137,6 +137,20 @@ def parse_yaml(text: str, source: str) -> Value:
     return Value(data, source, "", 1, lines)
 
 
+def in_a_line(data: Any) -> str:
+    """Plain data as one line of YAML; whole numbers without a point."""
+    text = yaml.safe_dump(_whole(data), default_flow_style=True, sort_keys=False, allow_unicode=True, width=sys.maxsize)
+    return text.removesuffix("...\n").strip()
+
+
+def _whole(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _whole(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_whole(value) for value in data]
+    return int(data) if isinstance(data, float) and data.is_integer() and abs(data) < 1e15 else data
+
+
 def _note_lines(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | int, ...], int], source: str) -> None:
     lines[path] = node.start_mark.line + 1
     _check_plain(node, source)

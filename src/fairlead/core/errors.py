@@ -30,14 +30,14 @@ class InputError(FairleadError):
 
 
 class UnknownName(FairleadError):
-    """A name that nothing answers to; the near ones are part of the message."""
+    """A name that nothing answers to; the near ones are part of the message, or what has this very name `instead`."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str], place: str = "") -> None:
-        self.what, self.name, self.known, self.place = what, name, tuple(sorted(known)), place
-        super().__init__(f"{place}unknown {what} '{name}'; {near_or_all(name, self.known)}")
+    def __init__(self, what: str, name: str, known: Iterable[str], place: str = "", instead: str = "") -> None:
+        self.what, self.name, self.known, self.place, self.instead = what, name, tuple(sorted(known)), place, instead
+        super().__init__(f"{place}unknown {what} '{name}'; {instead or near_or_all(name, self.known)}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (UnknownName, (self.what, self.name, self.known, self.place))
+        return (UnknownName, (self.what, self.name, self.known, self.place, self.instead))
 
 
 class DuplicateName(FairleadError):

@@ -34,7 +34,7 @@ _TEXT = {
     Code.NO_SUITABLE_TYPE: "no accelerator type of this cluster suits it: {what}",
     Code.NOT_ADMITTED: "not admitted: {what} ({demand:g} of at most {limit:g})",
     Code.OUTRANKED: "others go first: needs {needed:accelerators}, free where it may run: {free:g}",
-    Code.BEHIND_THE_HEAD: "behind the head of the line, job {head}, which waits for {needed:accelerators}",
+    Code.BEHIND_THE_HEAD: "behind the head of the line, job {head}, which waits for {needed:accelerators}{stuck}",
     Code.NODES_DOWN: "needs {needed:accelerators}, up where it may run: {at_most:g}",
     Code.NO_PLACE: "selected, but without a place: {what}",
     Code.NEXT_DECISION: "waits for the next decision{due}",
@@ -49,6 +49,9 @@ _TEXT = {
     Code.FAILED: "{how}, in try {at:g} of {tries:g}",
     Code.NOT_BEGUN: "its node could not begin it: {how}; tried again at the next decision{due}",
 }
+
+
+_STUCK = "; up where that may run: {up:g}, so nobody behind it starts until there are more"
 
 
 class _Number(float):
@@ -73,6 +76,7 @@ class Reason:
         """The sentence alone, for people who need not know of stages."""
         given = {name: fact if isinstance(fact, str) else _Number(fact) for name, fact in self.facts}
         facts = {"due": _due(given.get("in_s")), **given, "there": f" ({given['there']})" if "there" in given else ""}
+        facts["stuck"] = _STUCK.format(**given) if "up" in given else ""
         told = _TEXT[self.code].format(**facts)
         if "not_begun" in facts:
             return f"{told}; its node could not begin it: {facts['not_begun']}"
@@ -122,8 +126,10 @@ class Unplaced:
         return Reason("policy", Code.OUTRANKED, (("needed", needed), ("free", free)))
 
     @staticmethod
-    def behind(head: str, *, needed: float) -> Reason:
-        return Reason("policy", Code.BEHIND_THE_HEAD, (("head", head), ("needed", needed)))
+    def behind(head: str, *, needed: float, up: float | None = None) -> Reason:
+        """`up`: how many there are for the head, where those are fewer than it needs."""
+        facts = (("head", head), ("needed", needed))
+        return Reason("policy", Code.BEHIND_THE_HEAD, facts if up is None else (*facts, ("up", up)))
 
     @staticmethod
     def nodes_down(needed: float, *, up: float) -> Reason:

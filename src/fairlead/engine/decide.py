@@ -116,16 +116,23 @@ def why_waiting(plan: RoundPlan | None, number: int, job: Job, view: Snapshot) -
         return plan.not_admitted
     if number in view.queued.number:
         return Unplaced.next_decision()
-    fits = int(view.jobs.of(np.array([number])).fits[0])
-    suits = [t for t in range(len(plan.up)) if fits >> t & 1]
+    suits = _suits(plan, number, view)
     up = max((plan.up[t] for t in suits), default=0)
     if up < job.workers:
         return Unplaced.nodes_down(job.workers, up=up)
     if plan.head is not None and plan.head != number:
         head = view.job_of[plan.head]
-        return Unplaced.behind(head.name, needed=head.workers)
+        here = plan.head in view.jobs.number  # it may have gone since
+        for_it = max((plan.up[t] for t in _suits(plan, plan.head, view)), default=0) if here else head.workers
+        return Unplaced.behind(head.name, needed=head.workers, up=for_it if for_it < head.workers else None)
     free = max((plan.free[t] for t in suits), default=0)
     return Unplaced.not_chosen(job.workers, free=free) if free >= job.workers else Unplaced.outranked(job.workers, free=free)
+
+
+def _suits(plan: RoundPlan, number: int, view: Snapshot) -> list[int]:
+    """The types that a job may run on."""
+    fits = int(view.jobs.of(np.array([number])).fits[0])
+    return [t for t in range(len(plan.up)) if fits >> t & 1]
 
 
 def _not_yet_seen(plan: RoundPlan, number: int, view: Snapshot) -> bool:

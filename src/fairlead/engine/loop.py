@@ -129,13 +129,22 @@ class Loop:
                 return
 
     def decides_s(self, since_s: float, now: float) -> float:
-        """When somebody who has been there since a second, and was in no decision yet, will be in one; infinity where that is
-        not known, such as before it runs, or where the decision takes longer than it should."""
+        """When somebody who has been there since a second will be in a decision at the latest, whatever happens or not; who was
+        in none yet is in that one, as its coming asked for it. Infinity where that is not known, such as before it runs, or
+        where the decision takes longer than it should, and where only what happens asks for one."""
         due = self._wake_s
         if self._making is not None:
             seen_s, moment = self._making
             due = moment if since_s <= seen_s else self._round_after(moment)
         return due if due > now else math.inf
+
+    def may_decide_s(self, since_s: float, now: float) -> float:
+        """The soonest that can be: whatever happens is decided on at the next round. Infinity where nobody knows, such as
+        without rounds."""
+        sure, length = self.decides_s(since_s, now), self.stages.round_s
+        if self._making is not None:
+            return sure
+        return min(sure, boundary_after(now, length)) if length else math.inf
 
     def _watch_progress(self) -> None:
         """Turns shorter than what a start costs, or faults faster than work, would go on for ever without progress."""

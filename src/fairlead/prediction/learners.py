@@ -92,6 +92,17 @@ def lightgbm(rows: Floats, wanted: Floats) -> Learned:
 LEARNERS: Mapping[str, Learner] = {"linear": line, "lightgbm": lightgbm, "xgboost": xgboost, "random-forest": random_forest}
 
 
+BEST_FIRST = ("xgboost", "lightgbm", "random-forest", "linear")
+"""By how far they err on the set that ships, of utilization and of multiprocessors, on families and rows that they have not
+seen (docs/prediction.md)."""
+
+
+def best() -> str:
+    """The first of them whose library is installed; a line needs none."""
+    installed = there()
+    return next(name for name in BEST_FIRST if name in installed)
+
+
 def there() -> dict[str, Learner]:
     """Those whose libraries are installed."""
     needs = {"lightgbm": "lightgbm", "xgboost": "xgboost", "random-forest": "sklearn.ensemble"}

@@ -42,14 +42,25 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Look:
+    """One look ahead: the turns of those who were asked for, and how far it went. `whole`, unless it was broken off."""
+
+    turns: list[Turn]
+    ahead_s: float
+    whole: bool = True
+
+
+@dataclass(frozen=True)
 class Expected:
-    """A job that has not ended: its turn if nobody else comes, and its turns in looks in which others do."""
+    """A job that has not ended: its turn if nobody else comes, and its turns in looks in which others do. Infinity there is
+    beyond `within_s`: less than all where the look without others was broken off."""
 
     number: int
     job: Job
     runs: bool
     by_itself: Turn
     with_others: tuple[Turn, ...]
+    within_s: float = WITHIN_S
 
     def range(self, of: Callable[[Turn], float]) -> tuple[float, float, float]:
         """The least, the middle and the most of all looks with others; of the one without where there is no such look."""
@@ -67,9 +78,12 @@ def expected(
     within_s: float = WITHIN_S,
     of: int | None = None,
     another: Callable[[], bool] = lambda: True,
+    go_on: Callable[[float], bool] = lambda ahead_s: True,
 ) -> tuple[Expected, ...]:
     """Of everybody who is there, in order of their numbers, or `of` one alone: then a look ends when that one has. After each
-    look it is asked whether there should be `another`. Every job must end at a rate that `table` knows."""
+    look it is asked whether there should be `another`, and all the while whether to `go_on`, so many seconds ahead. Of a look
+    that is broken off, what was seen until then counts where it is the first, and nothing where others come in it. Every job
+    must end at a rate that `table` knows."""
     view = state.snapshot().detached()
     alone = Moment(view, scheduler_of(state.scheduler), state.memo, costs=costs or Costs())
     past = list(lately(state, table))
@@ -79,27 +93,38 @@ def expected(
         numbers = [number for number in numbers if number == of]
     if not numbers:
         return ()
-    seen = []
+    seen: list[Look] = []
     for arrivals in [(), *comings]:
-        seen.append(turns(replace(alone, arrivals=arrivals), table, numbers, within_s))
-        if not another():
+        made = look(replace(alone, arrivals=arrivals), table, numbers, within_s, go_on=go_on)
+        if made.whole or not seen:
+            seen.append(made)
+        if not made.whole or not another():
             break
+    first, *others = seen
     running = {*view.jobs.number[view.jobs.running].tolist()}
     return tuple(
-        Expected(number, view.job_of[number], number in running, seen[0][place], tuple(look[place] for look in seen[1:]))
+        Expected(
+            number,
+            view.job_of[number],
+            number in running,
+            first.turns[place],
+            tuple(one.turns[place] for one in others),
+            within_s if first.whole else first.ahead_s,
+        )
         for place, number in enumerate(numbers)
     )
 
 
-def turns(
+def look(
     moment: Moment,
     table: ThroughputTable,
     numbers: Sequence[int],
     within_s: float = WITHIN_S,
     registry: Registry | None = None,
-) -> list[Turn]:
-    """Of jobs that are there, by number, in one look from the moment on. It ends when they have, or when nobody gets any
-    further."""
+    go_on: Callable[[float], bool] = lambda ahead_s: True,
+) -> Look:
+    """Of jobs that are there, by number, in one look from the moment on. It ends when they have, when nobody gets any further,
+    or when it should not `go_on`."""
     view = moment.view
     state = State.from_snapshot(view, moment.memo)
     backend = Simulated.from_snapshot(view, table, moment.arrivals, costs=moment.costs)
@@ -111,14 +136,21 @@ def turns(
 
     asked = np.array(numbers, dtype=np.int64)
 
+    whole = True
+
     def over(now: State) -> bool:
-        return bool((now.store.arrays["phase"][asked] > int(Phase.RUNNING)).all())
+        nonlocal whole
+        if (now.store.arrays["phase"][asked] > int(Phase.RUNNING)).all():
+            return True
+        whole = go_on(backend.now - view.time)
+        return not whole
 
     loop = Loop(state, backend, moment.running.build(table, registry or Registry.installed()), on_decision=note)
     with suppress(Stalled):
         loop.run(until=view.time + within_s, stop=over)
     ended = state.store.arrays["ended_s"][asked] - view.time
-    return [
+    turns = [
         Turn(began.get(number, math.inf) - view.time, math.inf if math.isnan(end) else end)
         for number, end in zip(numbers, ended.tolist())
     ]
+    return Look(turns, backend.now - view.time, whole)

@@ -15,11 +15,14 @@ from typer.testing import CliRunner
 from fairlead.cli import advise
 from fairlead.cli.main import app
 from fairlead.cli.when import _sentence, _table
-from fairlead.core.events import SchedulerSwitched
+from fairlead.core.events import JobSubmitted, SchedulerSwitched
 from fairlead.core.job import Job
+from fairlead.engine.state import State
 from fairlead.runtime.people import ControlPlane, RefusedRequest
-from fairlead.study.synthesizer.live import live_jobs, rates_of, state_of, with_ends
+from fairlead.runtime.tasks import UNKNOWN_STEPS
+from fairlead.study.synthesizer.live import Guessed, guessed, live_jobs, rates_of, state_of, with_ends
 from fairlead.study.when import Expected, Turn
+from fairlead.testing import cluster
 
 
 @pytest.fixture
@@ -69,6 +72,33 @@ def test_a_kind_that_nobody_measured_runs_for_an_hour_also_where_its_first_job_d
     )
     table = rates_of(plane.rates(), state_of(plane))
     assert table.alone[table.row("new", 1), 0] == pytest.approx(72 / 3600)
+
+
+def there(*jobs: Job) -> State:
+    state = State(cluster("v100:4"))
+    for number, job in enumerate(jobs):
+        state.apply(JobSubmitted(0.0, number, job))
+    return state
+
+
+def seen(*rates: tuple[str, int, float]) -> dict:
+    keys = ("kind", "workers", "steps_per_s")
+    return {"rates": [{**dict(zip(keys, one)), "type": "v100", "placement": "consolidated"} for one in rates]}
+
+
+def test_an_elastic_job_is_as_fast_as_it_was_measured_at_other_sizes_and_not_taken_to_run_for_an_hour():
+    state = there(Job("grows", steps=90.0, kind="net", workers=1, mode="elastic"))
+    told = seen(("net", 4, 8.0), ("net", 2, 5.0))
+    table = rates_of(told, state)
+    assert table.alone[[table.row("net", size) for size in (1, 2, 4)], 0].tolist() == [2.5, 5.0, 8.0], "of the nearest size"
+    assert guessed(told, state) == Guessed(in_proportion=("net",))
+
+
+def test_of_a_job_without_an_end_one_guess_is_told_and_of_a_kind_that_was_measured_none():
+    endless = Job("open", steps=UNKNOWN_STEPS, kind="new")
+    assert guessed(seen(), there(endless)) == Guessed(), "it goes on for an hour, which is said of it already"
+    assert guessed(seen(), there(endless, Job("ends", steps=9.0, kind="new"))) == Guessed(unmeasured=("new",))
+    assert guessed(seen(("new", 1, 1.0)), there(Job("ends", steps=9.0, kind="new"))) == Guessed()
 
 
 def test_only_an_admin_gets_it(busy):
@@ -179,7 +209,7 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
     assert done.exit_code == 0, (done.output, done.exception)
     said = " ".join(done.stdout.split())
     assert said.startswith("short-1 should start in")
-    assert "never measured with so many workers, so taken to run for an hour: slow" in " ".join(done.stderr.split())
+    assert "never measured, so taken to run for an hour: slow" in " ".join(done.stderr.split())
     assert said.endswith("whoever comes"), "who came first goes first"
     table = CliRunner().invoke(app, ["when", "--looks", "0"]).stdout
     assert [line.split()[0] for line in table.splitlines() if "long" in line or "short" in line][1:] == [
@@ -189,7 +219,11 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
     ]
     assert CliRunner().invoke(app, ["when", "--window", "inf"]).exit_code == 2
     hurried = CliRunner().invoke(app, ["when", "short-1", "--budget", "0"])
-    assert "0 of 5 looks with others were made in 0" in " ".join(hurried.stderr.split())
+    assert "when short-1 should start cannot be told yet: not within 0 s, further was not looked" in hurried.stdout
+    assert "in 0 s it was looked 0 s ahead and no further; --budget gives it more time" in hurried.stderr
+    told = json.loads(CliRunner().invoke(app, ["when", "short-1", "--budget", "0", "--json"]).stdout)
+    assert (told["complete"], told["jobs"][0]["starts_s"]) == (False, [None] * 3)
+    assert told["looked_ahead_s"] < 1.0
     number = plane.cancel("short-2")["number"]
     gone = CliRunner().invoke(app, ["when", str(number)])
     assert "short-2 is cancelled" in gone.stdout
@@ -233,5 +267,7 @@ def test_what_is_due_in_less_than_a_second_is_due_at_once():
         "j should start in 1.0 min (0 s to 1.0 min) and should have ended in 1.0 h, if others come as in the last 13 s; "
         "if nobody does, it starts at once and ends in 1.0 h"
     )
+    cut = _sentence(Expected(0, Job("j"), False, Turn(5.0, math.inf), (), within_s=7200.0), 13.3, again=False)
+    assert cut == "j should start in 5 s and should have ended in over 2.0 h"
     late = _sentence(Expected(0, Job("j"), False, Turn(math.inf, math.inf), ()), 13.3, again=False)
     assert late == "j should not start within 30.0 d as things are; `fairlead why j` says what it waits for"

@@ -77,7 +77,9 @@ def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf) -
     if reason is not None:
         record["reason"] = reason
     if phase in (Phase.QUEUED, Phase.WAITING):
-        record["next_decision_s"] = finite(loop.decides_s(float(a["waiting_since_s"][number]), now) - now)
+        since_s = float(a["waiting_since_s"][number])
+        record["next_decision_s"] = finite(loop.may_decide_s(since_s, now) - now)  # if something happens until then
+        record["latest_decision_s"] = finite(loop.decides_s(since_s, now) - now)  # whatever happens
     return record
 
 

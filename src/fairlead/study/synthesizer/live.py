@@ -3,8 +3,8 @@ switch goes back as anybody's would."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,27 +32,58 @@ def state_of(plane: ControlPlane) -> State:
 
 
 def rates_of(told: Mapping[str, Any], state: State) -> ThroughputTable:
-    """What the cluster has measured; what it has not is guessed, from the same kind elsewhere or from an hour's run."""
+    """What the cluster has measured; what it has not is guessed: from the same kind elsewhere, from the same kind with another
+    number of workers, in proportion, or from an hour's run."""
     types = state.cluster.type_names
     rates = [
         MeasuredRate(one["kind"], one["workers"], one["type"], one["placement"] == "spread", one["steps_per_s"])
         for one in told["rates"]
     ]
     known = {(rate.kind, rate.workers) for rate in rates}
+    measured = _by_kind(rates)
     # those that ended may be forecast to come again; who did not say its steps is asked last, as they are no hour's run
     for job in sorted(state.job_of.values(), key=lambda job: job.steps == UNKNOWN_STEPS):
         if job.kind != TIMED and (job.kind, job.workers) not in known:
             known.add((job.kind, job.workers))
+            if job.kind in measured:
+                rates += _in_proportion(measured[job.kind], job.workers)
+                continue
             rates += [MeasuredRate(job.kind, job.workers, name, False, job.steps / GUESS_S) for name in types]
     if not rates:
         return ThroughputTable.timed(types)
     return drafted(rates, types, Path("rates")).finish().for_types(types)
 
 
-def unmeasured(told: Mapping[str, Any], state: State) -> list[str]:
-    """Kinds of those who are there that the cluster has not measured with so many workers: what is said of them is a guess."""
+def _by_kind(rates: Sequence[MeasuredRate]) -> dict[str, list[MeasuredRate]]:
+    found: dict[str, list[MeasuredRate]] = {}
+    for rate in rates:
+        found.setdefault(rate.kind, []).append(rate)
+    return found
+
+
+def _in_proportion(measured: Sequence[MeasuredRate], workers: int) -> list[MeasuredRate]:
+    """The rates of the size that is nearest, as the simulator takes those of a size that no table has."""
+    nearest = min({rate.workers for rate in measured}, key=lambda size: (abs(size - workers), size))
+    times = workers / nearest
+    alike = (rate for rate in measured if rate.workers == nearest)
+    return [rate._replace(workers=workers, steps_per_s=times * rate.steps_per_s) for rate in alike]
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """Kinds of those who are there whose rates are a guess: measured with other numbers of workers only, or not at all."""
+
+    in_proportion: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
+
+
+def guessed(told: Mapping[str, Any], state: State) -> Guessed:
+    """Of whoever has an end; the others are taken to go on for an hour, whatever their rate is."""
     known = {(one["kind"], one["workers"]) for one in told["rates"]}
-    return sorted({job.kind for job in live_jobs(state) if job.kind != TIMED and (job.kind, job.workers) not in known})
+    kinds, endless = {kind for kind, _ in known}, set(open_ended(state))
+    jobs = [state.job_of[n] for n in (*state.live.tolist(), *state.queue.tolist()) if n not in endless]
+    lacking = {job.kind for job in jobs if job.kind != TIMED and (job.kind, job.workers) not in known}
+    return Guessed(tuple(sorted(lacking & kinds)), tuple(sorted(lacking - kinds)))
 
 
 def open_ended(state: State) -> list[int]:
