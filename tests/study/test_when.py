@@ -139,7 +139,7 @@ def test_who_came_lately_and_cannot_be_simulated_does_not_come_again():
 
 
 def test_the_middle_of_an_even_number_of_looks_is_one_that_was_seen():
-    one = Expected(0, Job("j"), False, Turn(1.0, 2.0), (Turn(3.0, 9.0), Turn(math.inf, math.inf)))
+    one = Expected(0, "j", False, Turn(1.0, 2.0), (Turn(3.0, 9.0), Turn(math.inf, math.inf)))
     assert one.range(lambda turn: turn.starts_s) == (3.0, math.inf, math.inf)
 
 

@@ -137,13 +137,14 @@ async def _serve(
     import uvicorn  # with what it brings, a second; only these commands need it
 
     from fairlead.runtime.control.api import create_app
+    from fairlead.study.foresee import foresee
 
     tokens = tokens_of(places.root)
     plane = _plane(machines, scheduler, places, keeping, journal, state, tokens)
     certificate = keeping.certificate
     port = await plane.start(places.agents, certificate.for_agents() if certificate else None)
     follow(plane, keeping.config)
-    app = create_app(plane, tokens, metrics_open=keeping.metrics_open)
+    app = create_app(plane, tokens, metrics_open=keeping.metrics_open, foresee=foresee)
     settings = uvicorn.Config(app, log_config=None, log_level="warning", lifespan="off")
     if certificate is not None:
         settings.ssl_certfile, settings.ssl_keyfile = str(certificate.certificate), str(certificate.key)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -16,14 +17,14 @@ from fairlead.cli import options as opt
 from fairlead.cli.job_table import legible
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.cli.people import control_plane
-from fairlead.core.errors import FairleadError
-from fairlead.core.job import Phase
-from fairlead.engine.state import State
+from fairlead.core.job import ENDED, Phase
 from fairlead.report.columns import duration, to_the_second, until
-from fairlead.runtime.people import FORBIDDEN, ControlPlane, RefusedRequest
+from fairlead.runtime.people import FORBIDDEN, MISSING, ControlPlane, RefusedRequest
+from fairlead.study.ahead import Ahead, Asked, look_ahead, read
 from fairlead.study.inputs import read_table
-from fairlead.study.synthesizer.live import Guessed, guessed, open_ended, rates_of, state_of, with_ends
-from fairlead.study.when import WITHIN_S, Expected, Turn, expected
+from fairlead.study.synthesizer.live import state_of
+from fairlead.study.when import WITHIN_S, Expected, Turn
+from fairlead.workloads.profiles import ThroughputTable
 
 MOST_SHOWN = 50
 """Jobs in a table; the rest is counted."""
@@ -64,8 +65,8 @@ def when(
 
     It is looked ahead once as if nobody else came, and a few times with jobs that come as they did lately; how far those differ
     is how sure it is. Where --budget ends the first look, it is told what was seen by then, and how far ahead that is. The
-    cluster is not touched. It needs an admin's token, as it sees everybody's jobs; what a job of yours waits for,
-    `fairlead why` says to you too.
+    cluster is not touched. With an admin's token it is looked ahead here, from everybody's jobs; for others the cluster does,
+    with its own settings, and tells them of theirs. What a job waits for, `fairlead why` says.
 
     Rates are what the cluster has measured, or --throughputs. A kind that was measured with other numbers of workers, as
     elastic jobs are, is taken to be faster or slower in proportion, and one that nobody has measured yet to run for an hour. A
@@ -77,128 +78,111 @@ def when(
 
       fairlead when --looks 20 --window 24
     """
-    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
-    known = read_table(throughputs)
+    asked = Asked(
+        looks, 3600 * window, budget, opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
+    )
+    table = read_table(throughputs)
     plane = control_plane()
     wanted = None if name is None else plane.job(name)
-    state = _state(plane, name)
-    if known is not None:
-        table, guesses = known.for_types(state.cluster.type_names), Guessed()
-    else:
-        measured = plane.rates()
-        table, guesses = rates_of(measured, state), guessed(measured, state)
-    endless = len(open_ended(state))
-    with progress(1 + looks, LOOKING, quiet=json) as bar:
-        time_left = _TimeLeft(budget, bar)
-        state = with_ends(state, table)
-        try:
-            of = None if wanted is None else wanted["number"]
-            found = expected(
-                state,
-                table,
-                looks=looks,
-                window_s=3600 * window,
-                costs=spent,
-                of=of,
-                another=time_left.another,
-                go_on=time_left.go_on,
-            )
-        except Exception as problem:  # whatever a part does wrong, or jobs that would never end
-            raise FairleadError(f"nobody can look ahead from here: {type(problem).__name__}: {problem}") from problem
-    made = time_left.made
+    if wanted is not None and Phase[wanted["phase"].upper()] in ENDED and not json:
+        out.print(f"{legible(wanted['name'])} is {wanted['phase']}", highlight=False, markup=False)
+        return
+    ahead, here = _looked(plane, table, replace(asked, of=None if wanted is None else wanted["number"]), quiet=json)
     if json:
-        print_json(
-            {
-                "jobs": [_data(one) for one in found],
-                "without_known_steps": endless,
-                "unmeasured_kinds": guesses.unmeasured,
-                "kinds_of_other_sizes": guesses.in_proportion,
-                "looks": max(made - 1, 0),
-                "complete": made > 0 or not found,
-                "looked_ahead_s": found[0].within_s if found else 0.0,
-            }
-        )
-        return
-    if wanted is not None and not found:
-        phase = Phase(state.store.arrays["phase"][wanted["number"]])  # it may have ended since it was asked for
-        out.print(f"{legible(wanted['name'])} is {phase.name.lower()}", highlight=False, markup=False)
-        return
-    if not found:
+        print_json(_data(ahead))
+    elif ahead.jobs:
+        _tell(ahead, wanted, here)
+    elif wanted is not None:
+        phase = plane.job(str(wanted["number"]))["phase"]  # it may have ended since it was asked for
+        out.print(f"{legible(wanted['name'])} is {phase}", highlight=False, markup=False)
+    else:
         out.print("no jobs")
-        return
+
+
+def _looked(plane: ControlPlane, table: ThroughputTable | None, asked: Asked, quiet: bool) -> tuple[Ahead, bool]:
+    """Here, from the state that an admin gets. In it are everybody's jobs with their commands, so for others the control plane
+    looks ahead, as it sees fit, and tells them of theirs. And whether it was here."""
+    with progress(1 + asked.looks, LOOKING, quiet=quiet) as bar:
+        try:
+            state = state_of(plane)
+        except RefusedRequest as answer:
+            if answer.status != FORBIDDEN:
+                raise
+        else:
+            return look_ahead(state, plane.rates() if table is None else table, asked, _Shown(bar).at), True
+        ahead = read(_told(plane))
+    if table is not None or replace(asked, of=None) != Asked():
+        note("the cluster looked ahead by itself, as for everybody: --looks and the other options count with an admin's token")
+    jobs = tuple(one for one in ahead.jobs if asked.of in (None, one.number))
+    return replace(ahead, jobs=jobs), False
+
+
+def _told(plane: ControlPlane) -> dict[str, Any]:
+    try:
+        return plane.when()
+    except RefusedRequest as answer:
+        if answer.status != MISSING:
+            raise
+        raise RefusedRequest(
+            FORBIDDEN,
+            "this control plane is an older one and looks ahead for admins alone; `fairlead why` says what a job waits for",
+        ) from None
+
+
+class _Shown:
+    """How far a look is, on the bar."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar, self._made, self._last = bar, 0, -math.inf
+
+    def at(self, made: int, ahead_s: float) -> None:
+        for _ in range(made - self._made):
+            self._bar.advance()
+        self._made, now = made, time.monotonic()
+        if now - self._last > SHOWN_EVERY_S:
+            self._bar.say(f"{LOOKING}: {to_the_second(ahead_s)}")
+            self._last = now
+
+
+def _tell(ahead: Ahead, wanted: Mapping[str, Any] | None, here: bool) -> None:
+    found, made, looks, budget = ahead.jobs, ahead.made, ahead.asked.looks, duration(ahead.asked.budget_s)
     if wanted is not None:
-        told = _sentence(found[0], min(3600 * window, state.time), again=wanted["starts"] > 0)
+        told = _sentence(found[0], ahead.lately_s, again=wanted["starts"] > 0)
         out.print(told, highlight=False, markup=False, soft_wrap=True)
     else:
         out.print(_table(found))
         if len(found) > MOST_SHOWN:
             note(f"{len(found) - MOST_SHOWN:,} more are not shown; --json has all, or name one")
     if not made:
-        ahead = to_the_second(found[0].within_s)
-        note(f"in {duration(budget)} it was looked {ahead} ahead and no further; --budget gives it more time")
+        far = to_the_second(found[0].within_s)
+        note(f"in {budget} it was looked {far} ahead and no further" + "; --budget gives it more time" * here)
     elif made <= looks:
-        note(f"{made - 1} of {looks} looks with others were made in {duration(budget)}; --budget gives them more time")
-    if guesses.unmeasured:
-        note(f"never measured, so taken to run for an hour: {_kinds(guesses.unmeasured)}")
-    if guesses.in_proportion:
-        kinds = _kinds(guesses.in_proportion)
+        note(f"{made - 1} of {looks} looks with others were made in {budget}" + "; --budget gives them more time" * here)
+    if ahead.guesses.unmeasured:
+        note(f"never measured, so taken to run for an hour: {_kinds(ahead.guesses.unmeasured)}")
+    if ahead.guesses.in_proportion:
+        kinds = _kinds(ahead.guesses.in_proportion)
         note(f"measured with other numbers of workers, so taken to be faster or slower in proportion: {kinds}")
-    if endless:
-        note(f"did not say how many steps they will do, or did more, so taken to go on for an hour: {endless} of the jobs")
+    if many := len(ahead.endless):
+        note(f"did not say how many steps they will do, or did more, so taken to go on for an hour: {many} of the jobs")
 
 
 def _kinds(named: Sequence[str]) -> str:
     return ", ".join([*map(legible, named[:MOST_KINDS]), *["…"] * (len(named) > MOST_KINDS)])
 
 
-class _TimeLeft:
-    """What looks may take in all, and the bar that shows how far they are."""
-
-    def __init__(self, budget_s: float, bar: Any) -> None:
-        self.made = 0  # whole ones
-        self._budget_s, self._bar, self._began, self._shown = budget_s, bar, time.monotonic(), -math.inf
-
-    def another(self) -> bool:
-        """Whether one more like those before would be done in time."""
-        self.made += 1
-        self._bar.advance()
-        return (time.monotonic() - self._began) * (self.made + 1) / self.made <= self._budget_s
-
-    def go_on(self, ahead_s: float) -> bool:
-        now = time.monotonic()
-        if now - self._shown > SHOWN_EVERY_S:
-            self._bar.say(f"{LOOKING}: {to_the_second(ahead_s)}")
-            self._shown = now
-        return now - self._began < self._budget_s
-
-
-def _state(plane: ControlPlane, name: str | None) -> State:
-    """Everybody's jobs are in it, with their commands, so that it is for admins alone; a user is told what else there is."""
-    try:
-        return state_of(plane)
-    except RefusedRequest as answer:
-        if answer.status != FORBIDDEN:
-            raise
-        job = "JOB" if name is None else name
-        raise RefusedRequest(
-            FORBIDDEN,
-            "to look ahead takes an admin's token, as it is everybody's jobs that are simulated on, and this token sees its"
-            f" user's: ask an admin for `fairlead when {job}`; `fairlead why {job}` says what it waits for",
-        ) from None
-
-
 def _sentence(one: Expected, lately_s: float, again: bool) -> str:
     begins = "go on" if again else "start"
     if one.by_itself.never:
-        return f"{legible(one.job.name)} should never {begins}: it is refused or cancelled {_span(one, _end)}"
+        return f"{legible(one.name)} should never {begins}: it is refused or cancelled {_span(one, _end)}"
     if not one.runs and one.range(_start)[0] == math.inf:
-        name = legible(one.job.name)
+        name = legible(one.name)
         if one.within_s < WITHIN_S:
             seen = f"not within {to_the_second(one.within_s)}, further was not looked"
             return f"when {name} should {begins} cannot be told yet: {seen}"
         within = f"within {duration(WITHIN_S)} as things are"
         return f"{name} should not {begins} {within}; `fairlead why {name}` says what it waits for"
-    told = f"{legible(one.job.name)} " + ("runs" if one.runs else f"should {begins} {_span(one, _start)}")
+    told = f"{legible(one.name)} " + ("runs" if one.runs else f"should {begins} {_span(one, _start)}")
     told += f" and should have ended {_span(one, _end)}"
     if not one.with_others:
         return told
@@ -223,7 +207,7 @@ def _table(found: Iterable[Expected]) -> Table:
             if of is _start and (one.runs or one.by_itself.never):
                 middle, between = "runs" if one.runs else "never", ["", ""]
             cells += [middle, *between]
-        table.add_row(Text(legible(one.job.name)), *cells)
+        table.add_row(Text(legible(one.name)), *cells)
     return table
 
 
@@ -250,13 +234,22 @@ def _in(seconds: float, within_s: float = WITHIN_S) -> str:
     return f"in {_long(seconds, within_s)}" if seconds == math.inf else until(seconds)
 
 
-def _data(one: Expected) -> dict[str, Any]:
-    def seconds(turn: Turn) -> dict[str, float | None]:
-        return {"starts_s": _finite(turn.starts_s), "ends_s": _finite(turn.ends_s)}
+def _data(ahead: Ahead) -> dict[str, Any]:
+    return {
+        "jobs": [_job(one) for one in ahead.jobs],
+        "without_known_steps": len(ahead.endless),
+        "unmeasured_kinds": ahead.guesses.unmeasured,
+        "kinds_of_other_sizes": ahead.guesses.in_proportion,
+        "looks": max(ahead.made - 1, 0),
+        "complete": ahead.made > 0 or not ahead.jobs,
+        "looked_ahead_s": ahead.jobs[0].within_s if ahead.jobs else 0.0,
+    }
 
+
+def _job(one: Expected) -> dict[str, Any]:
     spans = {what: [_finite(each) for each in one.range(of)] for what, of in (("starts_s", _start), ("ends_s", _end))}
-    by_itself = seconds(one.by_itself)
-    return {"number": one.number, "name": one.job.name, "runs": one.runs, **spans, "if_nobody_comes": by_itself}
+    alone = {"starts_s": _finite(one.by_itself.starts_s), "ends_s": _finite(one.by_itself.ends_s)}
+    return {"number": one.number, "name": one.name, "runs": one.runs, **spans, "if_nobody_comes": alone}
 
 
 def _finite(seconds: float) -> float | None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
 AWAY = 409  # what a log is whose node does not answer
 FORBIDDEN = 403  # what only an admin may do
+MISSING = 404
 LATER = 503  # what cannot be answered now
 PATIENCE_S = 60.0
 OVERTAKEN = 409  # what a switch is where somebody else has switched since
@@ -100,7 +101,7 @@ class ControlPlane:
         try:
             self._ask("GET", f"/v1/code/{digest}")
         except RefusedRequest as answer:
-            if answer.status != 404:
+            if answer.status != MISSING:
                 raise
             self._ask("PUT", f"/v1/code/{digest}", content=archive)
         return digest
@@ -177,6 +178,10 @@ class ControlPlane:
             body["instead_of"] = dict(instead_of)
         return dict(self._ask("POST", "/v1/scheduler", body)["scheduler"])
 
+    def when(self) -> dict[str, Any]:
+        """When one's jobs should run, as the control plane sees it, looking ahead itself."""
+        return self._ask("GET", "/v1/when")
+
     def state(self) -> tuple[float, bytes]:
         """The second of this moment, and the whole state as a journal's snapshots spell it; needs an admin's token."""
         answer = self._answer("GET", "/v1/state")
@@ -238,7 +243,7 @@ def _nothing(launch: int, offset: int) -> dict[str, Any]:
 def _part(name: str) -> str:
     """A name as one part of a path, which must not lead anywhere else: `cancel ../nodes/n1/drain` would end a drain."""
     if name in ("", ".", "..") or "/" in name:
-        raise RefusedRequest(404, f"there is nothing called {name[:80]!r}")
+        raise RefusedRequest(MISSING, f"there is nothing called {name[:80]!r}")
     return quote(name, safe="")
 
 

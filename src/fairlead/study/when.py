@@ -14,7 +14,7 @@ import numpy as np
 from fairlead.backends.costs import Costs
 from fairlead.backends.simulated import Simulated
 from fairlead.config.wall_time import scheduler_of
-from fairlead.core.job import Job, Phase
+from fairlead.core.job import Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
@@ -56,7 +56,7 @@ class Expected:
     beyond `within_s`: less than all where the look without others was broken off."""
 
     number: int
-    job: Job
+    name: str
     runs: bool
     by_itself: Turn
     with_others: tuple[Turn, ...]
@@ -105,7 +105,7 @@ def expected(
     return tuple(
         Expected(
             number,
-            view.job_of[number],
+            view.job_of[number].name,
             number in running,
             first.turns[place],
             tuple(one.turns[place] for one in others),

@@ -16,8 +16,10 @@ from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.registry import Registry
 from fairlead.runtime.control.api import create_app
+from fairlead.runtime.control.foresight import Foresee
 from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.study.foresee import foresee
 from fairlead.testing.builders import cluster
 
 PATIENCE_S = 120.0
@@ -35,7 +37,7 @@ class Served:
 
 
 @contextmanager
-def served(machines: str = "v100:4", state: State | None = None) -> Iterator[Served]:
+def served(machines: str = "v100:4", state: State | None = None, foresee: Foresee = foresee) -> Iterator[Served]:
     """In a thread of its own, with an event loop of its own; with a state, one that is started again."""
     up, over = threading.Event(), threading.Event()
     found: list[Any] = []
@@ -53,7 +55,8 @@ def served(machines: str = "v100:4", state: State | None = None) -> Iterator[Ser
             may_join=lambda token: token == agent,
         )
         agents = await plane.start()
-        server = uvicorn.Server(uvicorn.Config(create_app(plane, tokens), "127.0.0.1", 0, log_level="critical", lifespan="off"))
+        told = create_app(plane, tokens, foresee=foresee)
+        server = uvicorn.Server(uvicorn.Config(told, "127.0.0.1", 0, log_level="critical", lifespan="off"))
         serving = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)

@@ -20,6 +20,7 @@ from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.fits import types_that_fit, why_never
 from fairlead.runtime.agent.faults import ArchiveRefused
 from fairlead.runtime.control import views
+from fairlead.runtime.control.foresight import Foresee, when_routes
 from fairlead.runtime.control.logs import LogAway, LogMissing, Logs
 from fairlead.runtime.control.metrics import CONTENT, CountedRequests
 from fairlead.runtime.control.names import Names
@@ -44,7 +45,7 @@ class Submission(BaseModel):
     dry_run: bool = False
 
 
-def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> FastAPI:
+def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False, foresee: Foresee | None = None) -> FastAPI:
     about = "A scheduler for deep-learning clusters."
     app = FastAPI(title="Fairlead", version=__version__, description=about, responses=DOCUMENTED)
     speak_plainly(app)
@@ -312,6 +313,8 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False) -> F
 
     app.add_middleware(CountedRequests, metrics=plane.metrics)
     app.include_router(scheduler_routes(plane, bearer, admin, in_the_journal))
+    if foresee is not None:
+        app.include_router(when_routes(plane, bearer, foresee))
     return app
 
 

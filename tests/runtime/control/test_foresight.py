@@ -1,0 +1,169 @@
+"""Whoever may not see everybody's jobs is told when theirs will run: the control plane looks ahead, in a process beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from serving import served
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.core.errors import FairleadError
+from fairlead.engine.saved import freeze
+from fairlead.engine.state import State
+from fairlead.runtime.control.foresight import KEPT_S, Foresight
+from fairlead.runtime.people import ControlPlane, RefusedRequest
+from fairlead.study.ahead import Ahead, Asked, read, spelled
+from fairlead.study.foresee import foresee
+from fairlead.study.synthesizer.live import Guessed
+from fairlead.study.when import Expected, Turn
+from fairlead.testing import cluster
+
+NOTHING: dict[str, Any] = spelled(Ahead((), 1, Asked(), 0.0))
+
+
+def filled(plane: ControlPlane, user: ControlPlane, joined: Any) -> None:
+    """Four accelerators, held by an admin's gang; behind it another of theirs, and a user's."""
+    joined(0, ())
+    plane.switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
+    plane.submit([{"name": "secret", "run": "sleep 99", "workers": 4, "kind": "hidden", "steps": 36_000}])
+    plane.submit([{"name": "next", "run": "sleep 9", "workers": 4, "kind": "unknown", "steps": 10}])
+    user.submit([{"name": "mine", "run": "sleep 1", "kind": "slow", "steps": 10}, {"name": "open", "run": "sleep 1"}])
+
+
+def test_a_user_is_told_of_their_jobs_and_of_nobody_elses(monkeypatch):
+    with served() as up:
+        plane, user = ControlPlane(up.url, up.token), ControlPlane(up.url, up.user)
+        filled(plane, user, up.plane.live.joined)
+        monkeypatch.setenv("FAIRLEAD_URL", up.url)
+        monkeypatch.setenv("FAIRLEAD_TOKEN", up.user)
+        answer = httpx.get(f"{up.url}/v1/when", headers={"Authorization": f"Bearer {up.user}"}, timeout=60)
+        assert [one["name"] for one in answer.json()["jobs"]] == ["mine", "open"]
+        for word in ("secret", "hidden", "next", "unknown"):
+            assert word not in answer.text
+        assert len(answer.json()["endless"]) == 1
+        done = CliRunner().invoke(app, ["when", "mine"])
+        assert done.exit_code == 0, (done.output, done.exception)
+        assert " ".join(done.stdout.split()).startswith("mine should start in 2.0 h"), "an hour for each of the two before it"
+        assert "never measured, so taken to run for an hour: slow" in " ".join(done.stderr.split())
+        every = CliRunner().invoke(app, ["when", "--looks", "9"])
+        assert "mine" in every.stdout
+        assert "secret" not in every.stdout
+        assert "count with an admin's token" in " ".join(every.stderr.split())
+        told = json.loads(CliRunner().invoke(app, ["when", "--json"]).stdout)
+        assert {one["name"] for one in told["jobs"]} == {"mine", "open"}
+        assert told["complete"]
+        user.cancel("open")
+        gone = CliRunner().invoke(app, ["when", "open"])
+        assert "open is cancelled" in gone.stdout
+        assert [one["name"] for one in user.when()["jobs"]] == ["mine"], "though what was seen is some seconds old"
+        everybody = httpx.get(f"{up.url}/v1/when", headers={"Authorization": f"Bearer {up.token}"}, timeout=60).json()
+        assert {one["name"] for one in everybody["jobs"]} >= {"secret", "next", "mine"}
+        for token in ("nobody", up.agent):
+            assert httpx.get(f"{up.url}/v1/when", headers={"Authorization": f"Bearer {token}"}).status_code == 401
+
+
+def test_a_look_serves_all_who_ask_meanwhile_and_for_some_seconds():
+    made: list[float] = []
+    going = threading.Event()
+
+    async def slowly(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        made.append(now)
+        assert saved
+        assert rates["rates"] == []
+        await asyncio.to_thread(going.wait, 20)
+        return NOTHING
+
+    with served(foresee=slowly) as up, ThreadPoolExecutor(4) as many:
+        asked = [many.submit(ControlPlane(up.url, token).when) for token in (up.token, up.user, up.user)]
+        while not made:
+            time.sleep(0.01)
+        assert not any(one.done() for one in asked)
+        going.set()
+        assert all(one.result()["jobs"] == [] for one in asked)
+        assert ControlPlane(up.url, up.user).when()["made"] == 1
+        assert len(made) == 1
+
+
+def test_what_goes_wrong_is_told_to_admins_and_asked_for_again():
+    answers = [FairleadError("nobody can look ahead from here: secret is odd"), None]
+
+    async def fails(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        if problem := answers.pop():
+            raise problem
+        return NOTHING
+
+    with served(foresee=fails) as up:
+        answers.append(answers[0])
+        with pytest.raises(RefusedRequest, match="an admin is told why") as refused:
+            ControlPlane(up.url, up.user).when()
+        assert "secret" not in str(refused.value)
+        answers[:] = [answers[0]]
+        with pytest.raises(RefusedRequest, match="secret is odd"):
+            ControlPlane(up.url, up.token).when()
+        answers[:] = [None]
+        assert ControlPlane(up.url, up.user).when() == NOTHING
+
+
+def test_a_look_that_is_some_seconds_old_is_told_from_now_on_and_an_old_one_is_made_again():
+    now = 100.0
+
+    async def looks(at: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        return {"at": at}
+
+    async def story() -> None:
+        nonlocal now
+        foresight = Foresight(looks, lambda: (now, b"", {}), lambda: now)
+        assert await foresight.seen() == (0.0, {"at": 100.0})
+        now = 100.0 + KEPT_S
+        assert await foresight.seen() == (KEPT_S, {"at": 100.0})
+        now += 1.0
+        assert await foresight.seen() == (0.0, {"at": now})
+
+    asyncio.run(story())
+
+
+def test_who_all_leave_break_a_look_off():
+    stopped = asyncio.Event()
+
+    async def forever(at: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            stopped.set()
+        return {}
+
+    async def story() -> None:
+        foresight = Foresight(forever, lambda: (0.0, b"", {}), lambda: 0.0)
+        both = [asyncio.create_task(foresight.seen()) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        both[0].cancel()
+        await asyncio.sleep(0.05)
+        assert not stopped.is_set()
+        both[1].cancel()
+        await asyncio.wait_for(stopped.wait(), 5)
+
+    asyncio.run(story())
+
+
+def test_what_was_seen_is_read_as_it_was_spelled():
+    turns = (Turn(1.0, 2.5), Turn(math.inf, math.inf))
+    ahead = Ahead(
+        (Expected(3, "j", False, turns[0], turns, 77.0),), 3, Asked(looks=4, budget_s=9.0), 60.0, Guessed(("a",), ("b",)), (3,)
+    )
+    assert read(json.loads(json.dumps(spelled(ahead)))) == ahead
+
+
+def test_a_process_that_cannot_look_ahead_says_why():
+    with pytest.raises(FairleadError, match="^not a saved state$"):
+        asyncio.run(foresee(0.0, b"no state", {"rates": []}))
+    with pytest.raises(FairleadError, match="KeyError"):
+        asyncio.run(foresee(0.0, freeze(State(cluster("v100:4")))(), {}))
