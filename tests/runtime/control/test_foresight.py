@@ -163,7 +163,7 @@ def test_what_was_seen_is_read_as_it_was_spelled():
 
 
 def test_a_process_that_cannot_look_ahead_says_why():
-    with pytest.raises(FairleadError, match="^not a saved state$"):
+    with pytest.raises(FairleadError, match=r"^not a saved state$"):
         asyncio.run(foresee(0.0, b"no state", {"rates": []}))
     with pytest.raises(FairleadError, match="KeyError"):
         asyncio.run(foresee(0.0, freeze(State(cluster("v100:4")))(), {}))
