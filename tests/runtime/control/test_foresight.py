@@ -93,6 +93,26 @@ def test_a_look_serves_all_who_ask_meanwhile_and_for_some_seconds():
         assert len(made) == 1
 
 
+def test_a_control_plane_that_leaves_waits_for_no_look():
+    begun, stopped = threading.Event(), threading.Event()
+
+    async def forever(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        begun.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            stopped.set()
+        return NOTHING
+
+    with served(foresee=forever) as up, ThreadPoolExecutor(1) as one:
+        asked = one.submit(ControlPlane(up.url, up.user).when)
+        assert begun.wait(20)
+        up.plane.leaving = True
+        with pytest.raises(RefusedRequest, match="leaving"):
+            asked.result(20)
+        assert stopped.wait(20)
+
+
 def test_what_goes_wrong_is_told_to_admins_and_asked_for_again():
     answers = [FairleadError("nobody can look ahead from here: secret is odd"), None]
 

@@ -16,6 +16,7 @@ from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.tokens import Bearer, Role
 
 KEPT_S = 15.0
+GLANCE_S = 0.2
 
 Foresee: TypeAlias = Callable[[float, bytes, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """From the second it is, a state as a journal's snapshots spell it, and rates: what is seen of whom."""
@@ -72,18 +73,18 @@ def when_routes(plane: Plane, bearer: Callable[..., Any], foresee: Foresee) -> A
     async def when(who: Annotated[Bearer, Depends(bearer)]) -> dict[str, Any]:
         """When each job of yours should run and should have ended, in seconds from now: as if nobody else came, and with others
         who come as they did lately. null: not in the time that was looked at."""
-        seen, over = asyncio.ensure_future(foresight.seen()), asyncio.create_task(plane.over())
+        seen = asyncio.create_task(foresight.seen())
         try:
-            await asyncio.wait((seen, over), return_when=asyncio.FIRST_COMPLETED)
-            if not seen.done():
-                raise HTTPException(503, "the control plane is leaving")
+            while not seen.done():
+                await asyncio.wait((seen,), timeout=GLANCE_S)
+                if plane.leaving and not seen.done():  # which waits for who asks
+                    raise HTTPException(503, "the control plane is leaving")
             age_s, told = seen.result()
         except FairleadError as problem:
             about = f": {problem}" if who.role is Role.ADMIN else "; an admin is told why"
             raise HTTPException(503, f"it could not be looked ahead{about}") from None
         finally:
             seen.cancel()
-            over.cancel()
         return _of(told, age_s, await asyncio.to_thread(kinds, None if who.role is Role.ADMIN else who.user))
 
     return router
