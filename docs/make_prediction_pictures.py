@@ -52,7 +52,7 @@ def pairs() -> None:
     figure.savefig(TO / "pairs.png", dpi=110, bbox_inches="tight")
 
 
-AGAIN = ("h200_beside_pairs", "h200_beside_ten", "h200_beside_ten_again", "h200_beside_ten_mps", "h200_beside_all")
+AGAIN = ("h200_beside_pairs", "h200_beside_ten", "h200_beside_ten_again", "h200_beside_ten_mps", "h200_pairs_beside")
 
 
 def repeated() -> None:
@@ -71,7 +71,7 @@ def repeated() -> None:
     )
     panels[0].legend(loc="lower right", frameon=False, fontsize=7)
     alone = profiles().alone
-    for panel, names in zip(panels[1:], (("h200_beside_ten", "h200_beside_ten_again"), ("h200_pairs", "h200_beside_all"))):
+    for panel, names in zip(panels[1:], (("h200_beside_ten", "h200_beside_ten_again"), ("h200_pairs", "h200_pairs_beside"))):
         first, later = (slowdowns(measured(name)[1], alone) for name in names)
         both = [pair for pair in first if pair in later]
         own = [alone[one].utilization for one, _ in both]

@@ -13,7 +13,7 @@ from fairlead.profiling.results import measured
 from fairlead.profiling.spanning import spanning
 
 ALONE = profiles("h200").alone
-NAMES = ("h200_beside_pairs", "h200_beside_ten", "h200_beside_ten_again", "h200_beside_ten_mps", "h200_beside_all")
+NAMES = ("h200_beside_pairs", "h200_beside_ten", "h200_beside_ten_again", "h200_beside_ten_mps", "h200_pairs_beside")
 
 
 def rows_of(name: str) -> list[dict]:
@@ -46,7 +46,7 @@ def test_every_third_of_those_who_span_utilization_met_each_other():
 
 
 def test_all_of_those_who_span_utilization_met_each_other():
-    met = {frozenset(row["pair"]) for row in rows_of("h200_beside_all")}
+    met = {frozenset(row["pair"]) for row in rows_of("h200_pairs_beside")}
     names = spanning(measured()[1])
     assert len(met) == 595
     assert met == {frozenset((one, other)) for one in names for other in names}
@@ -110,7 +110,7 @@ def test_slowdowns_of_the_same_ten_are_the_same_on_two_hosts():
 
 def test_slowdowns_of_all_of_them_follow_utilization():
     busy = {name: one.utilization for name, one in ALONE.items()}
-    first, later = (slowdowns(measured(name)[1], ALONE) for name in ("h200_pairs", "h200_beside_all"))
+    first, later = (slowdowns(measured(name)[1], ALONE) for name in ("h200_pairs", "h200_pairs_beside"))
     mean = {pair: ((first[pair][0] + later[pair][0]) / 2, (first[pair][1] + later[pair][1]) / 2) for pair in first}
     told = [of_slowdown(pairs, busy, busy).piecewise for pairs in (first, later, mean)]
     assert told == pytest.approx([0.78, 0.81, 0.86], abs=0.006)

@@ -264,7 +264,15 @@ def test_a_set_without_features_is_refused():
 
 def test_the_shipped_predictor_is_of_the_shipped_measurements():
     predictor = trained()
-    names = ("h200", "h200_features", "h200_pairs", "h200_pairs_mps", "h200_share_pairs_mps", "h200_activity")
+    names = (
+        "h200",
+        "h200_features",
+        "h200_pairs",
+        "h200_pairs_beside",
+        "h200_pairs_mps",
+        "h200_share_pairs_mps",
+        "h200_activity",
+    )
     assert predictor.about["fingerprint"] == fingerprint(*(measured(name)[1] for name in names))
     assert predictor.device == "NVIDIA H200"
     assert set(predictor.slowdown) == {"time-slicing", "mps"}

@@ -73,9 +73,9 @@ def profiles(device: str = "h200", span: Span = Span.UTILIZATION) -> Profiles:
 def profiles_of(
     alone: Measurements, pairs: Mapping[Any, Measurements], source: object, active: Mapping[str, float] | None = None
 ) -> Profiles:
-    """Of configurations by themselves, which `source` has, and of pairs by the files that have them; `active` is how many
-    multiprocessors each keeps busy, where that was asked. Of what was measured without NVML, as on a CPU, nothing
-    is known that a scheduler could use."""
+    """Of configurations by themselves, which `source` has, and of pairs by the files that have them, the mean where several do;
+    `active` is how many multiprocessors each keeps busy, where that was asked. Of what was measured without NVML, as on a CPU,
+    nothing is known that a scheduler could use."""
     about, found = alone
     rows = [one for one in found if "problem" not in one]
     lacking = next((name for name in TOLD_ALONE for one in rows if name not in one), None if rows else TOLD_ALONE[0])
@@ -93,13 +93,15 @@ def profiles_of(
         )
         for one in rows
     }
-    together: dict[str, dict[tuple[str, str], tuple[float, float]]] = {}
+    together: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
     for where, (of, both) in pairs.items():
         strange = next((name for row in both for name in row.get("pair", ()) if name not in known), None)
         if strange is not None:
             raise InputError(where, f"each of a pair measured alone too, in {source}", field="pair", value=strange)
-        together.setdefault(of["sharing"], {}).update(slowdowns(both, known))
-    return Profiles(about.get("device", "cpu"), known, together)
+        for pair, slower in slowdowns(both, known).items():
+            together.setdefault(of["sharing"], {}).setdefault(pair, []).append(slower)
+    mean = {sharing: {pair: _mean(seen) for pair, seen in found.items()} for sharing, found in together.items()}
+    return Profiles(about.get("device", "cpu"), known, mean)
 
 
 def paired_sets(device: str, span: Span | None = None) -> tuple[str, ...]:
@@ -124,9 +126,14 @@ def slowdowns(rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]) -> 
     """Of every pair of a file of pairs, in both orders; of those measured more than once the mean."""
     table: dict[tuple[str, str], tuple[float, float]] = {}
     for (one, other), seen in each_slowdown(rows, alone).items():
-        first, second = (statistics.fmean(column) for column in zip(*seen))
+        first, second = _mean(seen)
         table[one, other], table[other, one] = (first, second), (second, first)
     return table
+
+
+def _mean(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    first, second = (statistics.fmean(column) for column in zip(*seen))
+    return first, second
 
 
 def each_slowdown(

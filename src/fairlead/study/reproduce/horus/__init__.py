@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.study.reproduce.horus import again, fairness, limits, makespan, measurements, slo
+from fairlead.study.reproduce.horus import fairness, limits, makespan, measurements, sessions, slo
 from fairlead.study.reproduce.horus.scale import SCALES, Scale
 from fairlead.study.reproduce.horus.truth import MeasuredPairs
 from fairlead.study.reproduce.paper import Paper
@@ -26,5 +26,5 @@ def introduction(scale: Scale, world: World) -> list[str]:
     ]
 
 
-STUDIES = (*measurements.STUDIES, *makespan.STUDIES, *limits.STUDIES, *again.STUDIES, *fairness.STUDIES, *slo.STUDIES)
+STUDIES = (*measurements.STUDIES, *makespan.STUDIES, *limits.STUDIES, *sessions.STUDIES, *fairness.STUDIES, *slo.STUDIES)
 HORUS = Paper("Horus", STUDIES, SCALES, introduction)

@@ -55,11 +55,11 @@ class Run:
     seed: int
     told: bool = False  # true slowdowns, in place of predictions
     longest_first: bool = False  # in the order of submission
-    again: bool = False  # slowdowns measured in another session are true
+    session: str = ""  # whose slowdowns are true, in place of the mean of all
 
     def run(self, world: World) -> Answer:
         assert isinstance(world, MeasuredPairs)
-        world = replace(world, again=self.again)
+        world = replace(world, session=self.session)
         estimation = TRUTH if self.told else world.believed()
         scheduler = {"policy": yaml.safe_load(self.policy), "estimation": estimation, "rounds": ROUND_S}
         jobs = trace(self.workload, self.jobs, world.trainings, self.seed)

@@ -12,8 +12,9 @@ from fairlead.core.cluster import AcceleratorType
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.interference import Slowdown
 from fairlead.prediction.predictor import Predictor, trained
-from fairlead.prediction.profiles import Profiles, profiles, slowdowns
+from fairlead.prediction.profiles import Profiles, paired_sets, profiles, slowdowns
 from fairlead.profiling.results import measured
+from fairlead.profiling.spanning import Span
 from fairlead.study.reproduce.world import World
 from fairlead.workloads.profiles import ThroughputTable
 from fairlead.workloads.shared_table import Measured, shared_table
@@ -21,27 +22,31 @@ from fairlead.workloads.shared_table import Measured, shared_table
 H200 = AcceleratorType("h200", 141.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 SHARING = "time-slicing"
-AGAIN = "{}_beside_all"
-"""The set of the same pairs from another session."""
 HALF = "{}_half"
 """The predictor that was trained without half of a device's families: those that it names as `without`."""
 
 
 @dataclass(frozen=True)
 class MeasuredPairs(World):
-    """`device` is a measured set that ships; `again` takes its pairs from another session, on another host, to be true."""
+    """`device` is a measured set that ships. What is true of its pairs is the mean of the sessions in which they were measured,
+    or what one `session` says, by the name of its set."""
 
     device: str = "h200"
-    again: bool = False
+    session: str = ""
 
     @property
     def table(self) -> ThroughputTable:
-        return _table(self.device, self.again)
+        return _table(self.device, self.session)
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The sets of all of these pairs."""
+        return tuple(name for name in paired_sets(self.device, Span.UTILIZATION) if measured(name)[0]["sharing"] == SHARING)
 
     @cached_property
     def mark(self) -> str:
         """Of what is true and of what is believed."""
-        true = b"".join(_table(self.device, again).paired.tobytes() for again in (False, True))
+        true = b"".join(_table(self.device, session).paired.tobytes() for session in ("", *self.sessions))
         return hashlib.sha256(repr((self.trainings, self.uses, self.model)).encode() + true).hexdigest()[:16]
 
     @property
@@ -107,8 +112,8 @@ def _trainings(device: str) -> tuple[Measured, ...]:
 
 
 @lru_cache(maxsize=4)
-def _table(device: str, again: bool) -> ThroughputTable:
+def _table(device: str, session: str) -> ThroughputTable:
     """What was faster beside another than alone was noise: nobody gains by company."""
     known = _profiles(device)
-    slower = slowdowns(measured(AGAIN.format(device))[1], known.alone) if again else known.pairs[SHARING]
+    slower = slowdowns(measured(session)[1], known.alone) if session else known.pairs[SHARING]
     return shared_table(H200.name, _trainings(device), lambda a, b: max(1.0, slower[a, b][0]), SIZES, f"{device}, {SHARING}")
