@@ -220,9 +220,10 @@ def test_who_still_waits_when_nothing_can_happen_any_more_is_told_for_what(tmp_p
     trace = tmp_path / "jobs.csv"
     trace.write_text("name,submitted_s,duration_s,workers\nwide,0,60,8\nnarrow,10,60,1\n")
     how = ("simulate", "--policy", "fifo", "--trace", trace, "--cluster", "8xv100:4", "--outage", "0:0:")
+    behind = "policy: behind the head of the line, job wide, which waits for 8 accelerators"
     waits = [
         {"name": "wide", "reason": "placement: needs 8 accelerators, up where it may run: 4"},
-        {"name": "narrow", "reason": "policy: behind the head of the line, job wide, which waits for 8 accelerators"},
+        {"name": "narrow", "reason": f"{behind}; up where that may run: 4, so nobody behind it starts until there are more"},
     ]
     assert answer(*how)["waiting_jobs"] == waits
     assert "still waiting: narrow: behind the head" in fairlead(*how).stderr

@@ -367,5 +367,22 @@ def test_only_sets_of_single_measurements_are_learned_from(command: list[str], n
     assert "h200_" not in refused.exception.expected
 
 
+def test_a_configuration_that_ships_is_predicted_without_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(app, ["predict", "model", "resnet50@224:64"])
+    assert said.stdout.startswith("on NVIDIA H200: 97 % utilization, 10,2")
+    assert "it was measured on NVIDIA H200: 99 % utilization, 8,102 MB, and learned from" in said.stderr
+    told = json.loads(CliRunner().invoke(app, ["predict", "model", "resnet50@224:64", "--json"]).stdout)
+    assert told["measured"]["utilization"] == pytest.approx(99.08, abs=0.01)
+    assert told["utilization"] == pytest.approx(97.43, abs=0.01)
+    for words, field in ((["resnet50@224:63"], "model"), (["resnet50@224:64", "--batch", "8"], "batch")):
+        refused = CliRunner().invoke(app, ["predict", "model", *words]).exception
+        assert isinstance(refused, InputError)
+        assert refused.field == field
+    (tmp_path / "resnet50@224:64").write_bytes(b"no graph")
+    refused = CliRunner().invoke(app, ["predict", "model", "resnet50@224:64"]).exception
+    assert isinstance(refused, InputError), "where there is such a file, that is meant"
+
+
 def test_a_batch_beyond_all_is_refused():
     assert CliRunner().invoke(app, ["predict", "model", "x.onnx", "--batch", "9" * 400]).exit_code == 2

@@ -40,6 +40,7 @@ def test_a_module_that_exports_is_predicted_and_not_run():
     assert 0 < found.utilization < 100
     assert found.memory_mb > 100
     assert (found.steps_per_s, found.why) == (None, "")
+    assert found.device == "NVIDIA H200", "what was learned from, wherever this runs"
 
 
 def test_a_module_that_does_not_export_is_tried():
@@ -48,10 +49,15 @@ def test_a_module_that_does_not_export_is_tried():
     found = trial.of_module(model, inputs, targets, "cpu", plan=QUICK)
     assert found.steps_per_s > 0
     assert "not for export" in found.why
-    assert found.utilization is None, "a CPU does not say how busy it is"
+    assert (found.device, found.utilization) == ("cpu", None), "a CPU does not say how busy it is"
     assert torch.equal(model.line.weight, before), "a copy is trained"
     with pytest.raises(FairleadError, match="cannot be tried"):
         trial.of_module(model, inputs, torch.zeros(3, dtype=torch.long), "cpu", plan=QUICK)
+
+
+def test_an_accelerator_is_named_as_it_calls_itself(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"NVIDIA A100 at {device}")
+    assert [trial.device_name(one) for one in ("cuda:1", "cpu")] == ["NVIDIA A100 at cuda:1", "cpu"]
 
 
 def test_the_command_takes_a_function_of_a_file(tmp_path: Path):
@@ -65,6 +71,10 @@ def test_the_command_takes_a_function_of_a_file(tmp_path: Path):
     )
     told = json.loads(CliRunner().invoke(app, ["profile", "module", f"{path}:training", "--json"]).stdout)
     assert told["utilization"] > 0
+    assert told["device"] == "NVIDIA H200"
+    assert (
+        CliRunner().invoke(app, ["profile", "module", f"{path}:training"]).stdout.startswith("by its graph, on NVIDIA H200: ")
+    )
     for strange in (f"{path}:nothing", f"{path}:wrong", "nowhere.py:training", str(path), ""):
         refused = CliRunner().invoke(app, ["profile", "module", strange])
         assert isinstance(refused.exception, InputError)

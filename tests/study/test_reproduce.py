@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cli.command import fairlead
 from fairlead.core.errors import InputError, UnknownName
-from fairlead.study.reproduce import Reproduction, World, reproduce
+from fairlead.study.reproduce import Paper, Reproduction, World, reproduce
+from fairlead.study.reproduce.blox import BLOX
 from fairlead.study.reproduce.case import Answers, key_of
-from fairlead.study.reproduce.findings import Findings, Row, Wants
+from fairlead.study.reproduce.findings import Findings, Line, Lines, Row, Wants
 from fairlead.study.reproduce.gavel import GAVEL
 from fairlead.study.reproduce.gavel.runs import Jobs, Run
 from fairlead.study.reproduce.gavel.scale import SCALES
-from fairlead.study.reproduce.page import shown_value
+from fairlead.study.reproduce.page import Report, Told, page, shown_value, write_pages
 from fairlead.study.reproduce.store import Store
 from fairlead.study.reproduce.study import Study
 from fairlead.study.reproduce.working import answer_all
@@ -44,17 +46,17 @@ def test_every_study_is_told_and_only_the_absent_traces_fail(finished):
 def test_the_reports_tell_the_same_rows_and_carry_their_pictures(finished):
     given, outcome = finished
     text = (given.folder / "report.md").read_text()
-    page = (given.folder / "report.html").read_text()
+    whole = (given.folder / "report.html").read_text()
     for one in outcome.told:
         assert one.study.title in text
         for picture in one.findings.pictures:
             assert (given.folder / f"{picture.name}.png").read_bytes().startswith(b"\x89PNG")
             assert f"({picture.name}.png)" in text
-    assert page.count("data:image/png;base64,") == sum(len(one.findings.pictures) for one in outcome.told)
-    assert "http://" not in page
-    assert "https://" not in page
+    assert whole.count("data:image/png;base64,") == sum(len(one.findings.pictures) for one in outcome.told)
+    assert "http://" not in whole
+    assert "https://" not in whole
     assert "bundled catalogue" in text
-    assert "bundled catalogue" in page
+    assert "bundled catalogue" in whole
     assert "8 of each type" in text
 
 
@@ -231,6 +233,8 @@ def test_the_command_tells_its_sizes_and_its_studies(tmp_path):
         "12 of each type",
         "3 seeds",
         "takes about an hour",
+        "takes about ten minutes",
+        "tiny: so small that it only shows that all of it runs",
         "fig15b",
         "--throughputs",
         "--processes",
@@ -242,6 +246,39 @@ def test_the_command_tells_its_sizes_and_its_studies(tmp_path):
     absent = fairlead("reproduce", "gavel", "--throughputs", tmp_path / "no.json", "--out", tmp_path)
     assert absent.returncode == 2
     assert "no.json" in absent.stderr
+
+
+def test_pictures_of_the_report_before_go_with_it_and_others_stay(tmp_path):
+    def wrote(*names: str) -> set[str]:
+        pictures = [Lines(name, name.title(), "x", "y", [Line("a", [0, 1], [0, 1])]) for name in names]
+        told = [Told(GAVEL.studies[0], Findings([Row("claim", 1.0, 1.0)], pictures))]
+        write_pages(Report("Gavel", TINY, [], told), tmp_path)
+        return {path.stem for path in tmp_path.glob("*.png")}
+
+    (tmp_path / "mine.png").write_bytes(b"")
+    assert wrote("one", "two") == {"one", "two", "mine"}
+    assert wrote("two", "three") == {"two", "three", "mine"}, "what this report never wrote is nobody's to remove"
+
+
+def test_a_report_of_another_scale_or_paper_is_not_written_over(tmp_path):
+    def given(paper: Paper, scale: Any) -> Reproduction:
+        return Reproduction(paper, scale, World(), tmp_path, paper.studies[:1])
+
+    write_pages(Report("Gavel", TINY, [], []), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    other = f"without the report of Gavel at scale tiny: another --out keeps both, as in {tmp_path}-small"
+    for one in (given(GAVEL, SCALES["small"]), given(BLOX, BLOX.scale("small"))):
+        with pytest.raises(InputError, match=other):
+            reproduce(one, processes=1)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing was run"
+    assert "report of" not in page(Report("Gavel", TINY, [], []), {})
+
+
+def test_without_a_folder_each_scale_has_its_own(tmp_path):
+    asked = ("reproduce", "gavel", "--only", "fig13", "--processes", 1)
+    done = fairlead(*asked, "--scale", "tiny", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["gavel-tiny"]
 
 
 def test_the_command_writes_the_report(tmp_path):

@@ -144,7 +144,8 @@ def module(
     device: Annotated[str, typer.Option("--device", help="Where it is tried, if it has to be.")] = "cuda",
     json: JsonOption = False,
 ) -> None:
-    """What a training of your own takes. From its graph, or from a short trial where it has none that can be read.
+    """What a training of your own takes. From its graph, or from a short trial where it has none that can be read: then on the
+    accelerator at hand, else on the one whose measurements were learned from; which, is said.
 
     The function returns a PyTorch model, inputs, targets, and a loss unless it is cross entropy, all on the CPU.
     """
@@ -154,9 +155,10 @@ def module(
     if json:
         print_json(asdict(found))
         return
-    busy = "-" if found.utilization is None else f"{found.utilization:.0f} % utilization"
-    memory = "-" if found.memory_mb is None else f"{found.memory_mb:,.0f} MB"
-    out.print(f"{'by a trial' if found.why else 'by its graph'}: {busy}, {memory}", highlight=False)
+    told = [f"{found.utilization:.0f} % utilization"] if found.utilization is not None else []
+    told += [f"{found.memory_mb:,.0f} MB"] if found.memory_mb is not None else []
+    by = f"by a trial on {found.device}" if found.why else f"by its graph, on {found.device}"
+    out.print(f"{by}: {', '.join(told) or 'it tells neither utilization nor memory'}", highlight=False, markup=False)
     if found.why:
         note(f"it was tried, at {found.steps_per_s:.1f} steps per second, since {found.why}")
 

@@ -17,7 +17,7 @@ from fairlead.cli import options as opt
 from fairlead.cli.output import kept_in, note, out, print_json, progress
 from fairlead.cli.written import distinct
 from fairlead.core.errors import InputError
-from fairlead.study.reproduce import PUBLIC, TABLE, Paper, Reproduction, World
+from fairlead.study.reproduce import PUBLIC, TABLE, TRIAL, Paper, Reproduction, World
 from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
 from fairlead.study.reproduce.blox.own_clusters import own_clusters
@@ -48,9 +48,16 @@ PADDING = 3 * 5 + 1
 
 reproduce_app = typer.Typer(help="Run a paper's evaluation again, beside what it says.", no_args_is_help=True)
 
-ScaleOption = Annotated[str, typer.Option("--scale", help=f"How large: {', '.join(PUBLIC)}.")]
+ScaleOption = Annotated[str, typer.Option("--scale", help=f"How large: {', '.join(PUBLIC)}; or {TRIAL}, to see it run.")]
 OnlyOption = Annotated[str | None, typer.Option("--only", help="Studies, separated by commas. [default: all]")]
-FolderOption = Annotated[Path, typer.Option("--out", help="The folder for the report and the finished cases.")]
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        help="The folder for the report and the finished cases, of one scale. [default: out/ and the paper's name, with another"
+        " scale than small its name behind it]",
+    ),
+]
 
 
 class Loads(enum.StrEnum):
@@ -65,6 +72,7 @@ def _help(paper: Paper[S], what: str, *examples: str, scales_too: Sequence[str] 
             "Finished cases are kept in the output folder, and a second run reuses them.",
             "Scales:",
             *(_told(paper, name) for name in PUBLIC),
+            f"{TRIAL}: so small that it only shows that all of it runs; takes {paper.takes[TRIAL]}.",
             *scales_too,
             f"Studies: {', '.join(study.name for study in paper.studies)}.",
             "Examples:",
@@ -137,7 +145,7 @@ def gavel(
             help=f"Gavel's {TABLE}; its traces are looked for beside it. [default: none, the bundled catalogue's rates]",
         ),
     ] = None,
-    folder: FolderOption = Path("out/gavel"),
+    folder: FolderOption = None,
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
@@ -157,7 +165,7 @@ def blox(
             help="A folder with philly/philly.csv, tiresias/60_job.csv and pollux/. [default: none, generated durations alone]",
         ),
     ] = None,
-    folder: FolderOption = Path("out/blox"),
+    folder: FolderOption = None,
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
@@ -174,7 +182,7 @@ def shockwave(
             "--data", help="A folder with shockwave/*.trace and what lies beside. [default: none, generated jobs alone]"
         ),
     ] = None,
-    folder: FolderOption = Path("out/shockwave"),
+    folder: FolderOption = None,
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
@@ -185,20 +193,21 @@ def shockwave(
 def horus(
     scale: ScaleOption = "small",
     only: OnlyOption = None,
-    folder: FolderOption = Path("out/horus"),
+    folder: FolderOption = None,
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
     _run(_asked(HORUS, scale, only, folder, MeasuredPairs), processes, json)
 
 
-def _asked(paper: Paper[S], scale: str, only: str | None, folder: Path, world: Callable[[], World]) -> Reproduction[S]:
+def _asked(paper: Paper[S], scale: str, only: str | None, folder: Path | None, world: Callable[[], World]) -> Reproduction[S]:
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
     if only is not None and not names:
         raise InputError("--only", "names of studies, separated by commas", field="only", value=only)
     studies, size, rates = paper.chosen(names), paper.scale(scale), world()
     _ = rates.mark, rates.table  # what cannot be read is told before anything runs
-    return Reproduction(paper, size, rates, folder, studies)
+    apart = paper.title.lower() if scale == PUBLIC[0] else f"{paper.title.lower()}-{scale}"
+    return Reproduction(paper, size, rates, folder or Path("out") / apart, studies)
 
 
 def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:

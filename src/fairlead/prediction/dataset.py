@@ -58,7 +58,7 @@ def dataset(
     return Dataset(
         tuple(row["name"] for row in rows),
         tuple(row["family"] for row in rows),
-        tuple(_column(known[row["name"]], source) for row in rows),
+        tuple(kept_features(known[row["name"]], source).column() for row in rows),
         np.array([row["utilization"] for row in rows]),
         np.array([row["allocated_mb"] for row in rows]),
         np.array([row["reserved_mb"] for row in rows]),
@@ -66,8 +66,11 @@ def dataset(
     )
 
 
-def _column(row: Mapping[str, Any], source: object) -> Column:
+def kept_features(row: Mapping[str, Any], source: object = "features") -> Features:
+    """As `fairlead profile features` wrote them."""
     try:
-        return Features(**{one.name: row[one.name] for one in fields(Features)}).column()
+        found = Features(**{one.name: row[one.name] for one in fields(Features)})
+        found.column()
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise InputError(source, f"features as `fairlead profile features` writes them: {problem}", field=row["name"]) from None
+    return found

@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.features import features_of
 from fairlead.prediction.predictor import Predictor, trained
@@ -23,11 +25,12 @@ SHORT = Plan(warm_steps=3, warm_s=0.5, window_s=0.5, windows=2, most=4)
 
 @dataclass(frozen=True)
 class Found:
-    """Utilization in percent and memory in MB; None where the device says nothing of it. `why` is what was wrong with the
+    """Utilization in percent and memory in MB on `device`; None where that says nothing of it. `why` is what was wrong with the
     graph, where there was a trial; `steps_per_s` is of that."""
 
     utilization: float | None
     memory_mb: float | None
+    device: str  # that it was predicted for, or that it was tried on
     steps_per_s: float | None = None
     why: str = ""
 
@@ -46,10 +49,11 @@ def of_module(
         path = Path(folder) / "model.onnx"
         try:
             export_module(model, inputs, path)
-            predicted = (predictor or trained()).predict(features_of(path))
+            predictor = predictor or trained()
+            predicted = predictor.predict(features_of(path))
         except FairleadError as problem:
             return _tried(model, inputs, targets, device, loss, plan, str(problem))
-    return Found(predicted.utilization, predicted.memory_mb)
+    return Found(predicted.utilization, predicted.memory_mb, predictor.device)
 
 
 def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: Plan, why: str) -> Found:
@@ -58,7 +62,12 @@ def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: 
         told = steady(Training(tried, _on(inputs, device), _on(targets, device), device, loss), plan)
     except Exception as problem:  # no such device, out of memory, shapes that do not go together: it is somebody else's code
         raise FairleadError(f"{why}; and it cannot be tried: {type(problem).__name__}: {problem}"[:600]) from None
-    return Found(told.get("utilization"), told.get("device_memory_mb"), told["steps_per_s"], why)
+    return Found(told.get("utilization"), told.get("device_memory_mb"), device_name(device), told["steps_per_s"], why)
+
+
+def device_name(device: str) -> str:
+    """Of an accelerator what it calls itself."""
+    return str(torch.cuda.get_device_name(device)) if torch.device(device).type == "cuda" else device
 
 
 def _on(value: Any, device: str) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fairlead.study.reproduce.paper import PUBLIC, Paper
+from fairlead.study.reproduce.paper import PUBLIC, TRIAL, Paper
 from fairlead.study.reproduce.reproduce import Reproduction, reproduce
 from fairlead.study.reproduce.world import TABLE, World
 
-__all__ = ["PUBLIC", "TABLE", "Paper", "Reproduction", "World", "reproduce"]
+__all__ = ["PUBLIC", "TABLE", "TRIAL", "Paper", "Reproduction", "World", "reproduce"]

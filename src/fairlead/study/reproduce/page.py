@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead.study.reproduce.earlier import MARKDOWN, drop_pictures, mark
 from fairlead.study.reproduce.findings import Findings, Row, Wants
 from fairlead.study.reproduce.pictures import png
 from fairlead.study.reproduce.study import Sizes, Study
@@ -59,11 +60,12 @@ def write_pages(report: Report, folder: Path) -> list[Path]:
     """Write report.html, report.md and the pictures; say which."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {picture.name: png(picture) for one in report.told for picture in one.findings.pictures}
+    drop_pictures(folder, pictures)
     written = []
     for name, image in pictures.items():
         written.append(folder / f"{name}.png")
         written[-1].write_bytes(image)
-    for name, text in (("report.md", markdown(report)), ("report.html", page(report, pictures))):
+    for name, text in ((MARKDOWN, markdown(report)), ("report.html", page(report, pictures))):
         (folder / name).write_text(text, encoding="utf-8")
         written.insert(0, folder / name)
     return written
@@ -98,7 +100,7 @@ def shown_value(value: float | None, unit: str) -> str:
 
 
 def markdown(report: Report) -> str:
-    lines = [f"# {report.title}'s evaluation, reproduced", ""]
+    lines = [f"# {report.title}'s evaluation, reproduced", "", mark(report.title, report.scale.name), ""]
     lines += [part + "\n" for part in report.paragraphs]
     for one in report.told:
         lines += [f"## {one.study.title}", "", _markdown_row(HEADINGS), _markdown_row(["---"] * len(HEADINGS))]

@@ -10,8 +10,8 @@ from fairlead.core.errors import UnknownName
 from fairlead.study.reproduce.study import S, Study
 from fairlead.study.reproduce.world import World
 
-PUBLIC = ("small", "medium", "full")
-"""The scales that people are offered; `tiny` is for tests."""
+PUBLIC, TRIAL = ("small", "medium", "full"), "tiny"
+"""The scales that people are offered, and the one that only shows that all of it runs: figures of it say nothing."""
 
 
 @dataclass(frozen=True)
@@ -32,5 +32,5 @@ class Paper(Generic[S]):
 
     def scale(self, name: str) -> S:
         if name not in self.scales:
-            raise UnknownName("scale", name, PUBLIC)
+            raise UnknownName("scale", name, (*PUBLIC, TRIAL))
         return self.scales[name]

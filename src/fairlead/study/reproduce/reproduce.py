@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from fairlead.study.reproduce.case import Answers, Case, Tell, silent
+from fairlead.study.reproduce.earlier import check_folder
 from fairlead.study.reproduce.findings import Findings, Row
 from fairlead.study.reproduce.page import Report, Told, write_pages
 from fairlead.study.reproduce.paper import Paper
@@ -65,6 +66,7 @@ def reproduce(
         if on_done:
             on_done(new)
 
+    check_folder(given.folder, given.paper.title, given.scale.name)
     store = Store(given.folder / "cases", given.world)
     answers = answer_all(given.cases(), store, processes=processes, on_done=note, tell=tell)
     told = [Told(study, _read(study, given.scale, answers)) for study in given.studies]

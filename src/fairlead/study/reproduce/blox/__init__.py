@@ -44,4 +44,5 @@ BLOX = Paper(
     ),
     SCALES,
     introduction,
+    {"tiny": "ten seconds of one core without the public traces"},
 )

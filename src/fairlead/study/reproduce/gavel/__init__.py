@@ -39,5 +39,9 @@ GAVEL = Paper(
     ),
     SCALES,
     introduction,
-    {"medium": "about an hour of one core, a quarter of it for fig10"},
+    {
+        "small": "about ten minutes of one core",
+        "medium": "about an hour of one core, a quarter of it for fig10",
+        "tiny": "a quarter of a minute of one core",
+    },
 )

@@ -40,5 +40,8 @@ SHOCKWAVE = Paper(
     ),
     SCALES,
     introduction,
-    {"small": "about a quarter of an hour, most of it real time for table3"},
+    {
+        "small": "about a quarter of an hour, most of it real time for table3",
+        "tiny": "about a minute, most of it real time for table3",
+    },
 )
