@@ -134,7 +134,7 @@ class Line:
 
 def bench(*lines: Line) -> Bench:
     made = object.__new__(Bench)
-    made.look, made._step_s, made._lines = Look(), dict.fromkeys("ab", 0.0), [*lines]  # type: ignore[list-item]
+    made.look, made.device, made._step_s, made._lines = Look(), "cpu", dict.fromkeys("ab", 0.0), [*lines]  # type: ignore[list-item]
     return made
 
 
@@ -229,6 +229,17 @@ def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp
     assert all(1 <= len(row["windows"]) == len(row["undisturbed_windows"]) <= 2 for row in rows if "pair" in row)
     again = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
     assert again == {"measured": 0, "left": 0, "kept": 7, "with_a_problem": 0}
+
+
+@pytest.mark.parametrize(("device", "chosen"), [("cuda:1", ["cuda:1"]), ("cuda", []), ("cpu", [])])
+def test_the_device_that_a_training_is_on_is_the_one_that_is_waited_for(monkeypatch, device: str, chosen: list[str]):
+    torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    from fairlead.profiling.training import Training
+
+    asked = list[str]()
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    Training(torch.nn.Linear(1, 1), None, None, device)
+    assert asked == chosen
 
 
 class Stub:

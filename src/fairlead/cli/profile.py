@@ -206,7 +206,7 @@ def _tell(results: Results, done: int, left: int, json: bool) -> None:
 def _about(device: str) -> dict[str, Any]:
     """What is measured on."""
     torch = _torch(device)
-    meter = import_module("fairlead.profiling.meter").Meter()
+    meter = import_module("fairlead.profiling.meter").Meter(device)
     return {
         **meter.device(),
         "machine": platform.machine(),

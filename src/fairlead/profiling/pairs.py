@@ -64,7 +64,7 @@ class Bench:
     """Two processes with all the models in each. `alone(name)` and `together(one, other)` measure."""
 
     def __init__(self, names: Sequence[str], device: str, look: Look | None = None) -> None:
-        self.look = look or Look()
+        self.look, self.device = look or Look(), device
         spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self._lines: list[Connection] = []
         self._processes = []
@@ -101,7 +101,7 @@ class Bench:
         """In the one process and then in the other; the mean of both, and by how much they differ."""
         look, began, windows = self.look, time.perf_counter(), list[float]()
         window_s = 2 * max(look.window_s, look.steps * self._step_s[name])
-        with Meter() as meter:
+        with Meter(self.device) as meter:
             for number in range(WORKERS):
                 moment = _soon()
                 opens, closes = moment + look.warm_s, moment + look.warm_s + window_s
@@ -130,7 +130,7 @@ class Bench:
         looks, problem = list[Seen](), TOO_FEW
         for longer in LONGER:
             planned = turns(self.look, (self._step_s[one], self._step_s[other]), _soon(), longer)
-            with Meter() as meter:
+            with Meter(self.device) as meter:
                 told = self._asked({0: (one, planned.one), 1: (other, planned.other)})
             problem = next((each for each in told if isinstance(each, str)), TOO_FEW)
             spells = [each for each in told if not isinstance(each, str)]
