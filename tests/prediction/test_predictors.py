@@ -160,6 +160,17 @@ def test_who_was_seen_alone_in_the_same_second_is_compared_with_that():
     assert slowdowns(rows, alone)["b", "a"] == pytest.approx((theirs, mine))
 
 
+def test_a_pair_measured_in_both_orders_is_one_pair_measured_twice():
+    """As where it was asked for with its names in another order."""
+    alone = {name: Alone(name, "f", 1.0, 90.0, 0.0, 0.0) for name in "ab"}
+    rows = [
+        {"name": "a + b", "pair": ["a", "b"], "steps_per_s": [5.0, 10.0], "undisturbed_steps_per_s": [10.0, 10.0]},
+        {"name": "b + a", "pair": ["b", "a"], "steps_per_s": [10.0, 2.5], "undisturbed_steps_per_s": [30.0, 10.0]},
+    ]
+    assert each_slowdown(rows, alone) == {("a", "b"): [(2.0, 1.0), (4.0, 3.0)]}
+    assert slowdowns(rows, alone) == {("a", "b"): (3.0, 2.0), ("b", "a"): (2.0, 3.0)}
+
+
 def test_longer_kernels_of_others_are_waited_for():
     own, others = np.random.default_rng(0).uniform(5, 100, (2, 400))
     grain = np.random.default_rng(1).uniform(-1, 1, 400)

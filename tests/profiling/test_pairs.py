@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
@@ -321,3 +324,67 @@ def test_what_went_wrong_first_is_said_when_all_is_measured(tmp_path, monkeypatc
     said = CliRunner().invoke(app, ["profile", "pairs", "--out", str(tmp_path / "pairs.jsonl"), "--of", names])
     assert "3 of them with a problem" in said.output
     assert "mlp-512@784:64 + mlp-512@784:64: OutOfMemoryError: too large …" in said.output.replace("\n", "")
+
+
+def ask(path: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["profile", "pairs", "--out", str(path), "--of", "mlp-512@784:64", *words])
+
+
+@pytest.mark.parametrize(("device", "words", "field"), [("H200", ["--sharing", "mps"], "sharing"), (None, [], "device")])
+def test_a_file_holds_what_was_measured_on_one_device_and_in_one_way(tmp_path, monkeypatch, device, words, field):
+    monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
+    path = tmp_path / "pairs.jsonl"
+    monkeypatch.setattr("fairlead.cli.profile._about", lambda _: {"device": "H200"})
+    assert ask(path).exit_code == 0
+    before = path.read_bytes()
+    monkeypatch.setattr("fairlead.cli.profile._about", lambda _: {} if device is None else {"device": device})
+    refused = ask(path, *words).exception
+    assert isinstance(refused, InputError)
+    assert refused.field == field
+    assert path.read_bytes() == before
+
+
+def test_who_is_named_twice_is_measured_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairlead.cli.profile._about", lambda _: {})
+    monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
+    said = ask(tmp_path / "pairs.jsonl", "--of", "mlp-512@784:64,mlp-512@784:64", "--json")
+    assert json.loads(said.stdout) == {"measured": 2, "left": 0, "kept": 2, "with_a_problem": 0}
+
+
+def test_a_service_that_does_not_start_is_told_in_words_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    (tmp_path / "nvidia-cuda-mps-control").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "nvidia-cuda-mps-control").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "mine")
+    with pytest.raises(InputError, match="exit status 3"), shared(Sharing.MPS):
+        pytest.fail("it does not run")
+    assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == "mine"
+
+
+def test_where_one_process_ends_before_its_time_the_other_is_not_left_behind(monkeypatch):
+    left = list[str]()
+
+    class Gone(Line):
+        def recv(self) -> object:
+            raise EOFError
+
+        def close(self) -> None:
+            left.append("closed")
+
+    class Process:
+        def __init__(self, **_: object) -> None: ...
+        def start(self) -> None: ...
+        def join(self, timeout: float) -> None:
+            left.append("waited for")
+
+        def is_alive(self) -> bool:
+            return True
+
+        def kill(self) -> None:
+            left.append("killed")
+
+    context = SimpleNamespace(Pipe=lambda: (Gone(), Gone()), Process=Process)
+    monkeypatch.setattr("multiprocessing.get_context", lambda _: context)
+    with pytest.raises(FairleadError, match="before its time"):
+        Bench(["a"], "cpu")
+    assert left[2:] == ["closed", "waited for", "killed"] * 2, "after the ends of both that are not ours"

@@ -18,7 +18,7 @@ from fairlead.prediction.dataset import dataset
 from fairlead.prediction.holding import Interference, holds
 from fairlead.prediction.profiles import profiles, profiles_of
 from fairlead.prediction.unseen import Pair
-from fairlead.profiling.results import measured, read_pairs
+from fairlead.profiling.results import device_of, measured, read_pairs
 from fairlead.profiling.spanning import Span
 
 SHIPPED = "h200"
@@ -44,13 +44,13 @@ def side_by_side(
         raise InputError("predict pairs", lacking, field="learner", value=learner)
     about, rows = read_pairs(path)
     predictor, known = predictor_of(with_), profiles(SHIPPED)
-    if about.get("device", "cpu") != known.device:
+    if (device := device_of(about)) != known.device:
         raise InputError(
             path,
             f"pairs measured on {known.device}, of which others tell",
             line=1,
             field="device",
-            value=about.get("device", "cpu"),
+            value=device,
         )
     sharing, together = next(iter(profiles_of(measured(SHIPPED), {path: (about, rows)}, SHIPPED).pairs.items()))
     if sharing not in predictor.slowdown:

@@ -60,7 +60,7 @@ def alone(
     """
     about = _about(device)
     measuring: Any = import_module("fairlead.profiling.alone")
-    results = Results(to, about)
+    results = Results(to, about, same=("device",))
     left = [one for one in _chosen(only) if one.name not in results.known]
     began, done, lacking = time.monotonic(), 0, set[str]()
     with progress(len(left), "measuring", quiet=json) as bar:
@@ -108,8 +108,9 @@ def pairs(
     _seconds(window=window_s, alone=alone_s, warm=warm_s)
     look = Look(warm_s, alone_s, window_s, looks)
     about = {**_about(device), "sharing": sharing.value, **asdict(look)}
-    names = tuple(configuration(name.strip()).name for name in of.split(",")) if of else spanning(measured()[1], span=span)
-    results = Results(to, about)
+    named = dict.fromkeys(configuration(name.strip()).name for name in of.split(",")) if of else ()
+    names = tuple(named) or spanning(measured()[1], span=span)
+    results = Results(to, about, same=("device", "sharing"))
     vary = noisiest([row for row in results.known.values() if {*row.get("pair", ())} <= {*names}], noisy)
     asked = programme(names, solos, again, times, vary, results.known)
     if not asked:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.profiling.results import measured, sets
+from fairlead.profiling.results import device_of, measured, sets
 from fairlead.profiling.spanning import Span
 
 Measurements: TypeAlias = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
@@ -99,7 +99,7 @@ def profiles_of(
         if strange is not None:
             raise InputError(where, f"each of a pair measured alone too, in {source}", field="pair", value=strange)
         together.setdefault(of["sharing"], {}).update(slowdowns(both, known))
-    return Profiles(about.get("device", "cpu"), known, together)
+    return Profiles(device_of(about), known, together)
 
 
 def paired_sets(device: str, span: Span | None = None) -> tuple[str, ...]:
@@ -132,7 +132,8 @@ def slowdowns(rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]) -> 
 def each_slowdown(
     rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]
 ) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Of every pair, as often as it was measured; by what each did alone in the same second, where it was seen then."""
+    """Of every pair, as often as it was measured, in whichever order; by what each did alone in the same second, where it was
+    seen then."""
     rows = [row for row in rows if "problem" not in row]
     paired = [row for row in rows if "pair" in row]
     speeds = _Undisturbed([row for row in rows if "pair" not in row], paired, alone)
@@ -142,7 +143,10 @@ def each_slowdown(
         session = row.get("session", 1)
         mine, theirs = row.get("undisturbed_steps_per_s") or (speeds.of(one, session), speeds.of(other, session))
         slower = mine / first, theirs / second
-        found.setdefault((one, other), []).append(slower)
+        if (other, one) in found and one != other:
+            found[other, one].append(slower[::-1])
+        else:
+            found.setdefault((one, other), []).append(slower)
     return found
 
 

@@ -77,20 +77,27 @@ class Bench:
             self._processes.append(process)
         self.problems: dict[str, str] = {}
         """Which models cannot be held here, and why."""
-        for line in self._lines:
-            self.problems |= self._heard(line)
         self._step_s: dict[str, float] = {}
-        for name in (name for name in names if name not in self.problems):  # when both have made theirs: by itself
-            (told,) = self._asked({0: (name, TO_TRY)})
-            if isinstance(told, str):
-                self.problems[name] = told
-            else:
-                self._step_s[name] = told
+        try:
+            for line in self._lines:
+                self.problems |= self._heard(line)
+            for name in (name for name in names if name not in self.problems):  # when both have made theirs: by itself
+                (told,) = self._asked({0: (name, TO_TRY)})
+                if isinstance(told, str):
+                    self.problems[name] = told
+                else:
+                    self._step_s[name] = told
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
         for line, process in zip(self._lines, self._processes):
             line.close()  # a worker whose line ends leaves
             process.join(timeout=10)
@@ -144,7 +151,7 @@ class Bench:
     def _asked(self, wanted: Mapping[int, tuple[str, Sequence[Stretch]]]) -> list[Any]:
         """The spells of each, how long a step takes where it was to try, or what went wrong, as text."""
         for number, (name, stretches) in wanted.items():
-            with suppress(BrokenPipeError):  # nobody answers there either
+            with suppress(ConnectionError):  # nobody answers there either
                 self._lines[number].send((name, self._step_s.get(name, 0.0), stretches))
         return [self._heard(self._lines[number]) for number in wanted]
 
