@@ -318,6 +318,11 @@ def test_predictors_are_kept_and_files_of_something_else_are_refused(tmp_path):
         load(tmp_path / "nothing")
 
 
+def test_where_nothing_varies_nobody_can_say_how_much_of_it_is_told():
+    assert np.isnan(evaluation.r_squared(np.array([1.0]), np.array([1.2])))
+    assert evaluation.r_squared(np.array([1.0, 2.0]), np.array([1.0, 2.0])) == 1.0
+
+
 def test_errors_are_logarithmic():
     assert utilization.rmsle(np.array([9.0, 99.0]), np.array([9.0, 99.0])) == 0.0
     assert utilization.rmsle(np.array([9.0]), np.array([99.0])) == pytest.approx(np.log(10))
@@ -343,6 +348,10 @@ DAMAGED = {
     "a spread below zero": (("slowdown", "time-slicing", "spread"), [-5, -5]),
     "slowdowns beyond all": (("slowdown", "mps", "below"), [1e308] * 3),
     "memory beyond all": (("memory", "loss"), 1e308),
+    "memory below zero": (("memory", "overhead_mb"), -500.0),
+    "what a terminal acts on": (("about", "driver"), "\x1b[2J"),
+    "a learner that a terminal acts on": (("utilization", "learner"), "\x1b[2J"),
+    "a way of sharing that a terminal acts on": (("at_once",), {"\x1b[2J": interference.PLAIN.kept()}),
 }
 
 

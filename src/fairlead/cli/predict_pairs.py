@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,10 +87,14 @@ def side_by_side(
         return
     for name, chosen in ends.items():
         _print(name, chosen)
-    then = f"with what each does alone as measured, by {off_then:.2f} and {score_then:.2f}"
+    then = f"with what each does alone as measured, by {off_then:.2f} and {_score(score_then)}"
     if fit and with_ is None:
         note(f"{fit} of these pairs are of the set that the predictor was fitted to: of them it says too much")
-    note(f"over all {len(ranked)} pairs, {sharing}: off by {off:.2f} on average, R² {score:.2f}; {then}")
+    note(f"over all {len(ranked)} pairs, {sharing}: off by {off:.2f} on average, R² {_score(score)}; {then}")
+
+
+def _score(found: float) -> str:
+    return "–" if math.isnan(found) else f"{found:.2f}"
 
 
 def _told(pair: Pair) -> dict[str, Any]:
