@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import statistics
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.cli.profile_table import _all_met
-from fairlead.core.errors import InputError
+from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.profiles import profiles
 from fairlead.profiling.configurations import configuration, configurations
 from fairlead.profiling.results import Results, measured, read_results
@@ -225,3 +226,14 @@ def test_who_missed_others_is_left_out_of_such_a_table():
     both = {pair for one, other in met for pair in ((one, other), (other, one))}
     assert _all_met(both) in ({"a", "b"}, {"a", "c"})
     assert _all_met(set()) == set()
+
+
+def test_features_without_onnx_say_what_to_install(tmp_path, monkeypatch):
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
+    monkeypatch.setattr("fairlead.cli.profile.version", missing)
+    refused = CliRunner().invoke(app, ["profile", "features", "--out", str(tmp_path / "features.jsonl")]).exception
+    assert isinstance(refused, FairleadError)
+    assert "[predict]" in str(refused)

@@ -7,7 +7,7 @@ import platform
 import time
 from dataclasses import asdict
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -172,7 +172,7 @@ def features(
 
     This is what predictions of utilization and memory learn from: fairlead profile features --out features.jsonl
     """
-    about = {**_about("cpu"), "onnx": version("onnx")}
+    about = {**_about("cpu"), "onnx": _onnx()}
     exporting: Any = import_module("fairlead.profiling.exported")
     results = Results(to, about)
     left = [one for one in _chosen(only) if one.name not in results.known]
@@ -225,6 +225,13 @@ def _chosen(only: str) -> list[Configuration]:
             "--only", "a pattern that some configuration has; `fairlead profile list` shows them", field="only", value=only
         )
     return found
+
+
+def _onnx() -> str:
+    try:
+        return version("onnx")
+    except PackageNotFoundError:
+        raise FairleadError(f"reading a model's graph needs onnx: {install('predict')}") from None
 
 
 def _needs_torch(name: str) -> Any:
