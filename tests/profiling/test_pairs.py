@@ -319,11 +319,14 @@ def test_pairs_measured_again_are_what_they_were():
 def test_what_went_wrong_first_is_said_when_all_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
     monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
-    monkeypatch.setattr(Stub, "together", lambda self, *pair: {"pair": [*pair], "problem": "OutOfMemoryError: too large"})
+    problem = "OutOfMemoryError: too large\x1b[2J"
+    monkeypatch.setattr(Stub, "together", lambda self, *pair: {"pair": [*pair], "problem": problem})
     names = "mlp-512@784:64,encoder-256x4@128:8"
     said = CliRunner().invoke(app, ["profile", "pairs", "--out", str(tmp_path / "pairs.jsonl"), "--of", names])
     assert "3 of them with a problem" in said.output
-    assert "mlp-512@784:64 + mlp-512@784:64: OutOfMemoryError: too large …" in said.output.replace("\n", "")
+    assert "mlp-512@784:64 + mlp-512@784:64: OutOfMemoryError: too large" in said.output.replace("\n", "")
+    assert "\x1b" not in said.output, "files go from hand to hand"
+    assert said.output.rstrip().endswith(" …")
 
 
 def ask(path: Path, *words: str) -> Result:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fairlead.cli.job_table import legible
 from fairlead.cli.output import JsonOption, note, out, print_json, progress
 from fairlead.cli.profile_table import table
 from fairlead.core.errors import FairleadError, InputError
@@ -201,7 +202,7 @@ def _tell(results: Results, done: int, left: int, json: bool) -> None:
         return
     note(f"{results.path}: {done} measured, {left} left, {len(results.known)} kept, {len(failed)} of them with a problem")
     if failed:
-        note(f"{failed[0]['name']}: {failed[0]['problem']}" + (" …" if len(failed) > 1 else ""))
+        note(legible(f"{failed[0]['name']}: {failed[0]['problem']}") + (" …" if len(failed) > 1 else ""))
 
 
 def _about(device: str) -> dict[str, Any]:
