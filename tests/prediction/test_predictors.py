@@ -13,6 +13,7 @@ from fairlead.core.errors import InputError
 from fairlead.prediction import evaluation, interference, learners, memory, utilization
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.features import Features
+from fairlead.prediction.holding import Interference
 from fairlead.prediction.learned import Forest, Line, Tree, restored
 from fairlead.prediction.predictor import Predictor, fingerprint, load, trained
 from fairlead.prediction.profiles import Alone, devices, each_slowdown, profiles, slowdowns
@@ -158,6 +159,21 @@ def test_who_was_seen_alone_in_the_same_second_is_compared_with_that():
     assert each_slowdown(rows[3:4], alone) == {("a", "b"): [second]}, "nobody was by himself, and nobody had to be"
     mine, theirs = ((one + 2 * other) / 3 for one, other in zip(second, first))
     assert slowdowns(rows, alone)["b", "a"] == pytest.approx((theirs, mine))
+
+
+def test_how_far_off_it_may_be_is_of_the_way_by_which_it_was_told():
+    plain = interference.Slowdown((1.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.5, 0.5)
+    finer = interference.Slowdown((2.0, 0.0, 0.0, 0.0), (2.0, *[0.0] * 7), 0.1, 0.1)
+    busy, held, kernel_s = np.full((3, 1), 50.0), np.array([20.0, 30.0, np.nan]), np.full(3, 1e-4)
+    slower, off, by_holding = Interference(plain, finer).slower(busy, held, kernel_s)
+    assert (slower[0, 1, 0], off[0, 1, 0], by_holding[0, 1, 0]) == (2.0, 0.1, True)
+    assert (slower[0, 2, 0], off[0, 2, 0], by_holding[0, 2, 0]) == (1.0, 0.5, False), "of the third nobody knows what it holds"
+
+
+def test_beside_more_than_one_full_neighbour_time_is_divided_in_proportion():
+    beside_one = interference.PLAIN.of(np.array(50.0), np.array(100.0))
+    assert beside_one > 1
+    assert interference.PLAIN.of(np.array(50.0), np.array(200.0)) == pytest.approx(beside_one * 250 / 150)
 
 
 def test_a_pair_measured_in_both_orders_is_one_pair_measured_twice():

@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.profiling.pairs import TOO_FEW, Bench
+from fairlead.profiling.pairs import TOO_FEW, Bench, _told
 from fairlead.profiling.results import measured
 from fairlead.profiling.sharing import Sharing, shared
 from fairlead.profiling.spanning import MANY, Span, meetings, noisiest, programme, shares, spanning
-from fairlead.profiling.spells import Look, Spell, Stretch
+from fairlead.profiling.spells import Look, Seen, Spell, Stretch
 
 
 def test_those_who_meet_span_the_range_of_utilization_and_the_families():
@@ -207,6 +207,13 @@ def test_one_look_tells_no_spread_and_such_pairs_are_the_first_to_be_measured_ag
     assert "spread" not in made.together("a", "b")
     made.look = Look(looks=2)
     assert made.together("a", "b")["spread"] == pytest.approx(0, abs=0.01)
+
+
+def test_the_spread_of_a_pair_is_of_its_slowdowns_and_relative():
+    looks = [Seen((10.0, 5.0), (20.0, 5.0)), Seen((5.0, 5.0), (20.0, 5.0))]
+    told = _told(looks)
+    assert told["spread"] == pytest.approx((4 - 2) / 3), "of the first; the second is not disturbed at all"
+    assert (told["steps_per_s"], told["undisturbed_steps_per_s"]) == ([7.5, 5.0], [20.0, 5.0])
 
 
 def test_time_slicing_needs_nothing_and_mps_says_what_it_lacks(monkeypatch):
