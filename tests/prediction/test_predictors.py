@@ -170,10 +170,13 @@ def test_how_far_off_it_may_be_is_of_the_way_by_which_it_was_told():
     assert (slower[0, 2, 0], off[0, 2, 0], by_holding[0, 2, 0]) == (1.0, 0.5, False), "of the third nobody knows what it holds"
 
 
+PLAIN = interference.Slowdown(below=(1.0, 0.0, 0.1), above=(0.2, 0.45, 0.45, 0.1, 0.6, 0.1))
+
+
 def test_beside_more_than_one_full_neighbour_time_is_divided_in_proportion():
-    beside_one = interference.PLAIN.of(np.array(50.0), np.array(100.0))
+    beside_one = PLAIN.of(np.array(50.0), np.array(100.0))
     assert beside_one > 1
-    assert interference.PLAIN.of(np.array(50.0), np.array(200.0)) == pytest.approx(beside_one * 250 / 150)
+    assert PLAIN.of(np.array(50.0), np.array(200.0)) == pytest.approx(beside_one * 250 / 150)
 
 
 def test_a_pair_measured_in_both_orders_is_one_pair_measured_twice():
@@ -367,7 +370,7 @@ DAMAGED = {
     "memory below zero": (("memory", "overhead_mb"), -500.0),
     "what a terminal acts on": (("about", "driver"), "\x1b[2J"),
     "a learner that a terminal acts on": (("utilization", "learner"), "\x1b[2J"),
-    "a way of sharing that a terminal acts on": (("at_once",), {"\x1b[2J": interference.PLAIN.kept()}),
+    "a way of sharing that a terminal acts on": (("at_once",), {"\x1b[2J": PLAIN.kept()}),
 }
 
 
