@@ -15,8 +15,10 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.events import JobsInterrupted, NodeDrained, RoundPlanned
 from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
+from fairlead.estimation.oracle import Oracle
 from fairlead.estimation.predicted import Predicted
 from fairlead.policies.horus.company import Judge, Limits, looks_of
+from fairlead.policies.horus.critical import critical
 from fairlead.policies.horus.floor import Floor
 from fairlead.policies.horus.placing import floor_of, running_groups
 from fairlead.policies.horus.policy import _features
@@ -94,6 +96,18 @@ def test_who_is_on_a_node_that_is_to_be_left_goes_to_company_elsewhere_in_the_sa
     assert (now.suspended, now.launched) == ({"leaves"}, {"leaves"})
     assert together(harness) == {frozenset({"stays", "leaves"})}
     harness.run()
+
+
+def test_who_suffers_from_company_is_critical_sooner():
+    """Alone it lasts 100 s of the 145 that everybody has left; in company, which slows it most, 205 of 202."""
+    slowly = np.zeros((3, 3, 1))
+    slowly[1:, 1:, 0] = [[1 / 3, 1 / 3], [1.0, 1.0]]
+    rates = table_of(("gpu",), {("touchy", 1): (1.0,), ("easy", 1): (1.0,)}, paired=slowly)
+    jobs = [Job("long", 0.0, 100.0, "touchy"), *(Job(str(at), 0.0, 10.0, "easy") for at in range(19))]
+    view = at_work(jobs, {}, Node("n", "gpu", 1)).but(estimate=Oracle(rates).rates)
+    assert critical(view, judged(view), looks_of(view, {})) == [0]
+    alone = Judge(view, Limits(slo=1.0), 0.5, 0.5, {})
+    assert critical(view, alone, looks_of(view, {})) == [], "where nobody has company, everybody is one after the other"
 
 
 # Memory.
