@@ -165,3 +165,12 @@ def test_of_gangs_that_look_alike_the_one_on_fewer_nodes_is_joined():
     spot = floor.best(looks[2])
     assert spot is not None
     assert (spot.places, spot.far) == ((4, 5), 0)
+
+
+def test_nobody_takes_more_than_all_of_an_accelerator_whatever_an_agent_says():
+    harness = scene(on=machine(size=1)).submit(of("light", "l"))
+    harness.round()
+    seen(harness, "l", 1.4, 2.0)
+    harness.round()
+    assert harness.state.learned["use of light on gpu"] == [100.0, 2.0]
+    harness.run()
