@@ -19,7 +19,7 @@ COLUMNS = (
     *("number", "phase", "workers", "held", "type", "kind", "user", "entity", "group", "group_order", "priority", "fits"),
     *("starts", "preemptions", "failures", "batch_size", "submitted_s", "weight", "steps", "deadline_s", "min_run_s"),
     *("memory_gb", "cpus", "host_memory_gb", "time_limit_s", "base_steps", "rate", "since_s", "settled_run_s"),
-    *("settled_accelerator_s", "run_started_s", "first_started_s", "waiting_since_s", "ended_s"),
+    *("settled_accelerator_s", "run_started_s", "run_started_steps", "first_started_s", "waiting_since_s", "ended_s"),
 )
 DERIVED = ("running", "steps_done", "steps_left", "run_s", "accelerator_s", "waited_s")
 
@@ -241,6 +241,29 @@ def test_who_loads_has_not_made_a_step_though_its_rate_is_known():
     assert state.snapshot(170.0, first_step_s=500.0).protected[1], "it has loaded, and not made a step"
     assert state.snapshot(170.5, first_step_s=500.0).protected is None
     assert state.snapshot(165.0, first_step_s=165.0 - began).protected is None, "nor for longer than that"
+
+
+def told(state: State, second: float, steps: float, rate: float) -> None:
+    """What a real job tells, at the very second at which it does."""
+    state.apply(ev.ProgressReported(second, np.array([1]), np.array([steps]), np.array([rate]), np.array([second])))
+
+
+def test_who_tells_of_steps_that_it_made_is_left_alone_no_longer_however_long_one_takes():
+    state = some_state()
+    moved = Launches(np.array([1]), np.array([0]), np.array([0, 1]), np.array([3]), np.array([0]))
+    state.apply(ev.RoundPlanned(RoundPlan(200.0, suspended=np.array([1]), launches=moved)))
+    told(state, 205.0, 193.0, 0.0)  # where it left; it had been thought to be at 190
+    assert state.snapshot(230.0, first_step_s=120.0).protected[1], "those were steps of before"
+    told(state, 270.0, 195.0, 0.01)
+    assert state.snapshot(270.0, first_step_s=120.0).protected is None, "a step takes 100 s, and it has made two"
+
+
+def test_who_falls_back_makes_its_first_step_from_there():
+    state = some_state()
+    moved = Launches(np.array([1]), np.array([0]), np.array([0, 1]), np.array([3]), np.array([0]))
+    state.apply(ev.RoundPlanned(RoundPlan(200.0, suspended=np.array([1]), launches=moved)))
+    state.apply(ev.ProgressReported(200.0, np.array([1]), np.array([150.0]), np.array([0.5]), np.array([210.0])))
+    assert state.snapshot(205.0, first_step_s=120.0).protection_ends == pytest.approx(212.0), "and not when it is where it was"
 
 
 def test_positions_of_jobs_are_found_by_number():

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_horus import believed, machine, of, scene, together
+from test_horus import believed, machine, of, scene, table, together
 
+from fairlead.backends.costs import Costs
+from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.events import FactsLearned, MetricsReported
 from fairlead.core.job import Job
@@ -17,7 +19,7 @@ from fairlead.core.usage import BUSY, TAKEN_GB
 from fairlead.estimation.measured import Measured as MeasuredRates
 from fairlead.estimation.predicted import Predicted
 from fairlead.policies.horus.company import SURE, Judge, Limits, looks_of
-from fairlead.policies.horus.placing import running_groups
+from fairlead.policies.horus.placing import floor_of, running_groups
 from fairlead.policies.horus.watch import slowdowns_seen
 from fairlead.testing import Harness
 from scenes import state_of
@@ -138,3 +140,37 @@ def test_cost_is_the_share_of_memory_and_the_mean_slowdown_in_equal_parts():
     assert judge.cost((light, heavy), 0) == pytest.approx(0.5 * 10 / 16 + 0.5 * (sum(slower) / 2 - 1))
     told = Judge(view, Limits(), 0.5, 0.5, {("light", "heavy", 0): 3.0})
     assert told.cost((light, heavy), 0) == pytest.approx(0.5 * 10 / 16 + 0.5 * ((3.0 + slower[1]) / 2 - 1)), "as it was seen"
+
+
+def test_nobody_makes_room_for_a_newcomer_that_has_not_made_its_first_step():
+    """It is the last to come and to leave; until it may, whom it slows down is better off where it is than in the queue."""
+    config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimation=believed(), round_s=60.0, first_step_s=200.0)
+    costs = Costs(launch_s=150.0, restart_s=150.0)
+    harness = Harness(config, table=table(), costs=costs, residents=2).cluster(machine(size=1)).submit(of("light", "l"))
+    for _ in range(4):
+        harness.round()
+    harness.submit(of("worse", "w"))
+    assert [harness.round().suspended for _ in range(4)] == [set(), set(), set(), {"w"}]
+    assert harness.state.everybody().starts.tolist()[0] == 1
+    harness.run()
+
+
+def test_of_gangs_that_look_alike_the_one_on_fewer_nodes_is_joined():
+    nodes = tuple(Node(f"n{i}", "gpu", 2) for i in range(3))
+    jobs = [Job(name, 0.0, 1e6, "light", 2) for name in ("spread", "near", "new")]
+    state = state_of(Cluster(nodes, (AcceleratorType("gpu", 16.0),)), jobs, {0: [0, 2], 1: [4, 5]})
+    view = state.snapshot(10.0).but(estimate=Predicted(table(), {"light": (20.0, 2.0)}).rates)
+    looks = looks_of(view, {})
+    floor = floor_of(view, Judge(view, Limits(), 0.5, 0.5, {}), running_groups(view, looks), local_from=2)
+    spot = floor.best(looks[2])
+    assert spot is not None
+    assert (spot.places, spot.far) == ((4, 5), 0)
+
+
+def test_nobody_takes_more_than_all_of_an_accelerator_whatever_an_agent_says():
+    harness = scene(on=machine(size=1)).submit(of("light", "l"))
+    harness.round()
+    seen(harness, "l", 1.4, 2.0)
+    harness.round()
+    assert harness.state.learned["use of light on gpu"] == [100.0, 2.0]
+    harness.run()

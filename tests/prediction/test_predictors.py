@@ -13,6 +13,7 @@ from fairlead.core.errors import InputError
 from fairlead.prediction import evaluation, interference, learners, memory, utilization
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.features import Features
+from fairlead.prediction.holding import Interference
 from fairlead.prediction.learned import Forest, Line, Tree, restored
 from fairlead.prediction.predictor import Predictor, fingerprint, load, trained
 from fairlead.prediction.profiles import Alone, devices, each_slowdown, profiles, slowdowns
@@ -158,6 +159,35 @@ def test_who_was_seen_alone_in_the_same_second_is_compared_with_that():
     assert each_slowdown(rows[3:4], alone) == {("a", "b"): [second]}, "nobody was by himself, and nobody had to be"
     mine, theirs = ((one + 2 * other) / 3 for one, other in zip(second, first))
     assert slowdowns(rows, alone)["b", "a"] == pytest.approx((theirs, mine))
+
+
+def test_how_far_off_it_may_be_is_of_the_way_by_which_it_was_told():
+    plain = interference.Slowdown((1.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.5, 0.5)
+    finer = interference.Slowdown((2.0, 0.0, 0.0, 0.0), (2.0, *[0.0] * 7), 0.1, 0.1)
+    busy, held, kernel_s = np.full((3, 1), 50.0), np.array([20.0, 30.0, np.nan]), np.full(3, 1e-4)
+    slower, off, by_holding = Interference(plain, finer).slower(busy, held, kernel_s)
+    assert (slower[0, 1, 0], off[0, 1, 0], by_holding[0, 1, 0]) == (2.0, 0.1, True)
+    assert (slower[0, 2, 0], off[0, 2, 0], by_holding[0, 2, 0]) == (1.0, 0.5, False), "of the third nobody knows what it holds"
+
+
+PLAIN = interference.Slowdown(below=(1.0, 0.0, 0.1), above=(0.2, 0.45, 0.45, 0.1, 0.6, 0.1))
+
+
+def test_beside_more_than_one_full_neighbour_time_is_divided_in_proportion():
+    beside_one = PLAIN.of(np.array(50.0), np.array(100.0))
+    assert beside_one > 1
+    assert PLAIN.of(np.array(50.0), np.array(200.0)) == pytest.approx(beside_one * 250 / 150)
+
+
+def test_a_pair_measured_in_both_orders_is_one_pair_measured_twice():
+    """As where it was asked for with its names in another order."""
+    alone = {name: Alone(name, "f", 1.0, 90.0, 0.0, 0.0) for name in "ab"}
+    rows = [
+        {"name": "a + b", "pair": ["a", "b"], "steps_per_s": [5.0, 10.0], "undisturbed_steps_per_s": [10.0, 10.0]},
+        {"name": "b + a", "pair": ["b", "a"], "steps_per_s": [10.0, 2.5], "undisturbed_steps_per_s": [30.0, 10.0]},
+    ]
+    assert each_slowdown(rows, alone) == {("a", "b"): [(2.0, 1.0), (4.0, 3.0)]}
+    assert slowdowns(rows, alone) == {("a", "b"): (3.0, 2.0), ("b", "a"): (2.0, 3.0)}
 
 
 def test_longer_kernels_of_others_are_waited_for():
@@ -315,6 +345,11 @@ def test_predictors_are_kept_and_files_of_something_else_are_refused(tmp_path):
         load(tmp_path / "nothing")
 
 
+def test_where_nothing_varies_nobody_can_say_how_much_of_it_is_told():
+    assert np.isnan(evaluation.r_squared(np.array([1.0]), np.array([1.2])))
+    assert evaluation.r_squared(np.array([1.0, 2.0]), np.array([1.0, 2.0])) == 1.0
+
+
 def test_errors_are_logarithmic():
     assert utilization.rmsle(np.array([9.0, 99.0]), np.array([9.0, 99.0])) == 0.0
     assert utilization.rmsle(np.array([9.0]), np.array([99.0])) == pytest.approx(np.log(10))
@@ -340,6 +375,10 @@ DAMAGED = {
     "a spread below zero": (("slowdown", "time-slicing", "spread"), [-5, -5]),
     "slowdowns beyond all": (("slowdown", "mps", "below"), [1e308] * 3),
     "memory beyond all": (("memory", "loss"), 1e308),
+    "memory below zero": (("memory", "overhead_mb"), -500.0),
+    "what a terminal acts on": (("about", "driver"), "\x1b[2J"),
+    "a learner that a terminal acts on": (("utilization", "learner"), "\x1b[2J"),
+    "a way of sharing that a terminal acts on": (("at_once",), {"\x1b[2J": PLAIN.kept()}),
 }
 
 

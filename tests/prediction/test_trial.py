@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,18 @@ def test_the_command_takes_a_function_of_a_file(tmp_path: Path):
         refused = CliRunner().invoke(app, ["profile", "module", strange])
         assert isinstance(refused.exception, InputError)
         assert refused.exception.field == "module"
+
+
+class Stubborn(torch.nn.Linear):
+    def __deepcopy__(self, memo):
+        raise TypeError("cannot be copied")
+
+
+def test_without_onnx_it_is_tried_and_what_cannot_be_copied_is_told_in_words(monkeypatch):
+    given = torch.zeros(2, 8), torch.zeros(2, dtype=torch.long), "cpu"
+    with pytest.raises(FairleadError, match="cannot be copied"):
+        trial.of_module(Stubborn(8, 4), *given, plan=QUICK)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    found = trial.of_module(torch.nn.Linear(8, 4), *given, plan=QUICK)
+    assert "[predict]" in found.why
+    assert found.steps_per_s > 0

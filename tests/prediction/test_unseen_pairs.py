@@ -143,3 +143,15 @@ def test_pairs_of_another_device_are_refused_and_those_of_the_fit_are_named(tmp_
     assert json.loads(asked(str(UNSEEN), "--json").stdout)["of_the_set_that_ships"] == 0
     fitted = asked(str(MEASURED / "h200_pairs.jsonl"))
     assert "595 of these pairs are of the set that the predictor was fitted to" in fitted.output
+
+
+def test_of_one_pair_no_share_of_what_varies_is_told(tmp_path):
+    first, *rest = UNSEEN.read_text().splitlines()
+    equals = next(row for row in map(json.loads, rest) if "pair" in row)
+    equals["pair"], equals["undisturbed_steps_per_s"] = equals["pair"][:1] * 2, equals["steps_per_s"]
+    one = tmp_path / "one.jsonl"
+    one.write_text(f"{first}\n{json.dumps(equals)}\n")
+    said = asked(str(one))
+    assert "over all 1 pairs" in said.output
+    assert "R² –" in said.output
+    assert json.loads(asked(str(one), "--json").stdout)["r_squared"] is None

@@ -60,6 +60,12 @@ def test_a_file_without_a_pair_that_was_measured_is_none_of_pairs(tmp_path):
             read_pairs(pairs(tmp_path, *row))
 
 
+def test_who_made_no_steps_by_itself_tells_of_no_slowdown(tmp_path):
+    with pytest.raises(InputError) as refused:
+        read_pairs(pairs(tmp_path, {"name": "a (2)", "alone": "a", **ALONE, "steps_per_s": 0}, PAIR))
+    assert (refused.value.line, refused.value.field) == (4, "steps_per_s")
+
+
 def test_each_of_a_pair_has_to_be_there_by_itself(tmp_path):
     with pytest.raises(InputError, match="by itself"):
         read_pairs(pairs(tmp_path, {**PAIR, "pair": ["a", "c"]}))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import statistics
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.cli.profile_table import _all_met
-from fairlead.core.errors import InputError
+from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.profiles import profiles
 from fairlead.profiling.configurations import configuration, configurations
 from fairlead.profiling.results import Results, measured, read_results
@@ -46,6 +49,24 @@ def test_what_is_there_is_kept_and_half_a_line_is_not(tmp_path):
     assert json.loads(path.read_text().splitlines()[0]) == {"about": {"device": "none"}}
     again.add({"name": "c", "steps_per_s": 3.0})
     assert sorted(Results(path, {}).known) == ["a", "b", "c"]
+
+
+def test_no_measurement_is_lost_where_a_disk_is_full_when_a_file_is_opened_again(tmp_path, monkeypatch):
+    path = tmp_path / "device.jsonl"
+    Results(path, {}).add({"name": "a", "steps_per_s": 1.0})
+    whole = path.read_bytes()
+
+    def full(self: Path, data: bytes) -> int:
+        self.open("wb").close()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert sorted(Results(path, {}).known) == ["a"], "there is nothing to write"
+    with path.open("ab") as file:
+        file.write(b'{"name": "b", "ste')
+    with pytest.raises(InputError, match="No space left"):
+        Results(path, {})
+    assert path.read_bytes().startswith(whole)
 
 
 def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
@@ -205,3 +226,14 @@ def test_who_missed_others_is_left_out_of_such_a_table():
     both = {pair for one, other in met for pair in ((one, other), (other, one))}
     assert _all_met(both) in ({"a", "b"}, {"a", "c"})
     assert _all_met(set()) == set()
+
+
+def test_features_without_onnx_say_what_to_install(tmp_path, monkeypatch):
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
+    monkeypatch.setattr("fairlead.cli.profile.version", missing)
+    refused = CliRunner().invoke(app, ["profile", "features", "--out", str(tmp_path / "features.jsonl")]).exception
+    assert isinstance(refused, FairleadError)
+    assert "[predict]" in str(refused)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.profiling.pairs import TOO_FEW, Bench
+from fairlead.profiling.pairs import TOO_FEW, Bench, _told
 from fairlead.profiling.results import measured
 from fairlead.profiling.sharing import Sharing, shared
 from fairlead.profiling.spanning import MANY, Span, meetings, noisiest, programme, shares, spanning
-from fairlead.profiling.spells import Look, Spell, Stretch
+from fairlead.profiling.spells import Look, Seen, Spell, Stretch
 
 
 def test_those_who_meet_span_the_range_of_utilization_and_the_families():
@@ -134,7 +137,7 @@ class Line:
 
 def bench(*lines: Line) -> Bench:
     made = object.__new__(Bench)
-    made.look, made._step_s, made._lines = Look(), dict.fromkeys("ab", 0.0), [*lines]  # type: ignore[list-item]
+    made.look, made.device, made._step_s, made._lines = Look(), "cpu", dict.fromkeys("ab", 0.0), [*lines]  # type: ignore[list-item]
     return made
 
 
@@ -206,6 +209,13 @@ def test_one_look_tells_no_spread_and_such_pairs_are_the_first_to_be_measured_ag
     assert made.together("a", "b")["spread"] == pytest.approx(0, abs=0.01)
 
 
+def test_the_spread_of_a_pair_is_of_its_slowdowns_and_relative():
+    looks = [Seen((10.0, 5.0), (20.0, 5.0)), Seen((5.0, 5.0), (20.0, 5.0))]
+    told = _told(looks)
+    assert told["spread"] == pytest.approx((4 - 2) / 3), "of the first; the second is not disturbed at all"
+    assert (told["steps_per_s"], told["undisturbed_steps_per_s"]) == ([7.5, 5.0], [20.0, 5.0])
+
+
 def test_time_slicing_needs_nothing_and_mps_says_what_it_lacks(monkeypatch):
     with shared(Sharing.TIME_SLICING):
         pass
@@ -229,6 +239,17 @@ def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp
     assert all(1 <= len(row["windows"]) == len(row["undisturbed_windows"]) <= 2 for row in rows if "pair" in row)
     again = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
     assert again == {"measured": 0, "left": 0, "kept": 7, "with_a_problem": 0}
+
+
+@pytest.mark.parametrize(("device", "chosen"), [("cuda:1", ["cuda:1"]), ("cuda", []), ("cpu", [])])
+def test_the_device_that_a_training_is_on_is_the_one_that_is_waited_for(monkeypatch, device: str, chosen: list[str]):
+    torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    from fairlead.profiling.training import Training
+
+    asked = list[str]()
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    Training(torch.nn.Linear(1, 1), None, None, device)
+    assert asked == chosen
 
 
 class Stub:
@@ -305,8 +326,75 @@ def test_pairs_measured_again_are_what_they_were():
 def test_what_went_wrong_first_is_said_when_all_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
     monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
-    monkeypatch.setattr(Stub, "together", lambda self, *pair: {"pair": [*pair], "problem": "OutOfMemoryError: too large"})
+    problem = "OutOfMemoryError: too large\x1b[2J"
+    monkeypatch.setattr(Stub, "together", lambda self, *pair: {"pair": [*pair], "problem": problem})
     names = "mlp-512@784:64,encoder-256x4@128:8"
     said = CliRunner().invoke(app, ["profile", "pairs", "--out", str(tmp_path / "pairs.jsonl"), "--of", names])
     assert "3 of them with a problem" in said.output
-    assert "mlp-512@784:64 + mlp-512@784:64: OutOfMemoryError: too large …" in said.output.replace("\n", "")
+    assert "mlp-512@784:64 + mlp-512@784:64: OutOfMemoryError: too large" in said.output.replace("\n", "")
+    assert "\x1b" not in said.output, "files go from hand to hand"
+    assert said.output.rstrip().endswith(" …")
+
+
+def ask(path: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["profile", "pairs", "--out", str(path), "--of", "mlp-512@784:64", *words])
+
+
+@pytest.mark.parametrize(("device", "words", "field"), [("H200", ["--sharing", "mps"], "sharing"), (None, [], "device")])
+def test_a_file_holds_what_was_measured_on_one_device_and_in_one_way(tmp_path, monkeypatch, device, words, field):
+    monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
+    path = tmp_path / "pairs.jsonl"
+    monkeypatch.setattr("fairlead.cli.profile._about", lambda _: {"device": "H200"})
+    assert ask(path).exit_code == 0
+    before = path.read_bytes()
+    monkeypatch.setattr("fairlead.cli.profile._about", lambda _: {} if device is None else {"device": device})
+    refused = ask(path, *words).exception
+    assert isinstance(refused, InputError)
+    assert refused.field == field
+    assert path.read_bytes() == before
+
+
+def test_who_is_named_twice_is_measured_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairlead.cli.profile._about", lambda _: {})
+    monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
+    said = ask(tmp_path / "pairs.jsonl", "--of", "mlp-512@784:64,mlp-512@784:64", "--json")
+    assert json.loads(said.stdout) == {"measured": 2, "left": 0, "kept": 2, "with_a_problem": 0}
+
+
+def test_a_service_that_does_not_start_is_told_in_words_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    (tmp_path / "nvidia-cuda-mps-control").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "nvidia-cuda-mps-control").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "mine")
+    with pytest.raises(InputError, match="exit status 3"), shared(Sharing.MPS):
+        pytest.fail("it does not run")
+    assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == "mine"
+
+
+def test_where_one_process_ends_before_its_time_the_other_is_not_left_behind(monkeypatch):
+    left = list[str]()
+
+    class Gone(Line):
+        def recv(self) -> object:
+            raise EOFError
+
+        def close(self) -> None:
+            left.append("closed")
+
+    class Process:
+        def __init__(self, **_: object) -> None: ...
+        def start(self) -> None: ...
+        def join(self, timeout: float) -> None:
+            left.append("waited for")
+
+        def is_alive(self) -> bool:
+            return True
+
+        def kill(self) -> None:
+            left.append("killed")
+
+    context = SimpleNamespace(Pipe=lambda: (Gone(), Gone()), Process=Process)
+    monkeypatch.setattr("multiprocessing.get_context", lambda _: context)
+    with pytest.raises(FairleadError, match="before its time"):
+        Bench(["a"], "cpu")
+    assert left[2:] == ["closed", "waited for", "killed"] * 2, "after the ends of both that are not ours"

@@ -83,6 +83,16 @@ def test_who_comes_late_was_no_company_until_then():
     assert look.alone == pytest.approx((1000, 1000))
 
 
+def test_who_pauses_is_company_until_it_has_done_what_it_was_asked():
+    planned = turns(Look(0.1, 0.2, 0.3, looks=1), (0.001, 0.001), 0.0)
+    (_, parted), (met, ended) = planned.one[0], planned.other[1]
+    over = parted + 0.1
+    both, alone = np.arange(met, over, 0.002).tolist(), np.arange(over, ended, 0.001).tolist()
+    mine = Spell(0.0, [*np.arange(0.0, met, 0.001).tolist(), *both], 1, over)
+    (look,) = seen(planned, [mine], [Spell(0.0, [], 1, 0.1), Spell(met, [*both, *alone], 1, ended)])
+    assert look.alone == pytest.approx((1000, 1000), rel=0.01)
+
+
 def test_how_long_a_step_takes_is_tried_with_nothing_left_to_do():
     training = Clockwork(lambda now: 0.05 if now < 1.0 else 0.02)
     for _ in range(20):

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from fairlead.cli.job_table import legible
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.predict_pair import WithOption, pair, predictor_of
 from fairlead.cli.predict_pairs import SHIPPED, side_by_side
@@ -68,7 +69,7 @@ def model(
         return
     out.print(f"on {predictor.device}: {found.utilization:.0f} % utilization, {found.memory_mb:,.0f} MB", highlight=False)
     if found.unknown:
-        note(f"operators nobody knows, so take it with care: {', '.join(map(_shown, sorted(found.unknown)))}")
+        note(f"operators nobody knows, so take it with care: {legible(', '.join(sorted(found.unknown)))}")
     if seen is not None:
         was = f"{seen.utilization:.0f} % utilization, {seen.memory_mb:,.0f} MB"
         learned = "" if with_ is not None else ", and learned from"
@@ -247,11 +248,6 @@ def _at_once(name: str) -> dict[str, Pairs]:
             if mode in AT_ONCE:
                 found.setdefault(mode, {}).update(pairs)
     return {**found}
-
-
-def _shown(name: str) -> str:
-    """Of somebody else's file, and so without anything that a terminal would act on."""
-    return "".join(each if each.isprintable() else "?" for each in name[:60])
 
 
 def _data(name: str) -> tuple[Dataset, Profiles, dict[str, str]]:

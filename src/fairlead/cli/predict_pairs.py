@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from fairlead.prediction.dataset import dataset
 from fairlead.prediction.holding import Interference, holds
 from fairlead.prediction.profiles import profiles, profiles_of
 from fairlead.prediction.unseen import Pair
-from fairlead.profiling.results import measured, read_pairs
+from fairlead.profiling.results import device_of, measured, read_pairs
 from fairlead.profiling.spanning import Span
 
 SHIPPED = "h200"
@@ -49,13 +50,13 @@ def side_by_side(
         raise InputError("predict pairs", lacking, field="learner", value=learner)
     about, rows = read_pairs(path)
     predictor, known = predictor_of(with_), profiles(SHIPPED)
-    if about.get("device", "cpu") != known.device:
+    if (device := device_of(about)) != known.device:
         raise InputError(
             path,
             f"pairs measured on {known.device}, of which others tell",
             line=1,
             field="device",
-            value=about.get("device", "cpu"),
+            value=device,
         )
     sharing, together = next(iter(profiles_of(measured(SHIPPED), {path: (about, rows)}, SHIPPED).pairs.items()))
     if sharing not in predictor.slowdown:
@@ -92,13 +93,17 @@ def side_by_side(
         return
     for name, chosen in ends.items():
         _print(name, chosen)
-    then = f"with what each does alone as measured, by {off_then:.2f} and {score_then:.2f}"
+    then = f"with what each does alone as measured, by {off_then:.2f} and {_score(score_then)}"
     if fit and with_ is None:
         note(f"{fit} of these pairs are of the set that the predictor was fitted to: of them it says too much")
     told = f"over all {len(ranked)} pairs, {sharing}, utilization by {learner}"
-    note(f"{told}: off by {off:.2f} on average, R² {score:.2f}; {then}")
+    note(f"{told}: off by {off:.2f} on average, R² {_score(score)}; {then}")
     if chosen_here and learner != (best := learners.BEST_FIRST[0]):
         note(f"{best}, by which docs/prediction.md has its figures, is not installed: {install('predict')}")
+
+
+def _score(found: float) -> str:
+    return "–" if math.isnan(found) else f"{found:.2f}"
 
 
 def _told(pair: Pair) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import platform
 import time
 from dataclasses import asdict
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fairlead.cli.job_table import legible
 from fairlead.cli.output import JsonOption, note, out, print_json, progress
 from fairlead.cli.profile_table import table
 from fairlead.core.errors import FairleadError, InputError
@@ -60,7 +61,7 @@ def alone(
     """
     about = _about(device)
     measuring: Any = import_module("fairlead.profiling.alone")
-    results = Results(to, about)
+    results = Results(to, about, same=("device",))
     left = [one for one in _chosen(only) if one.name not in results.known]
     began, done, lacking = time.monotonic(), 0, set[str]()
     with progress(len(left), "measuring", quiet=json) as bar:
@@ -108,8 +109,9 @@ def pairs(
     _seconds(window=window_s, alone=alone_s, warm=warm_s)
     look = Look(warm_s, alone_s, window_s, looks)
     about = {**_about(device), "sharing": sharing.value, **asdict(look)}
-    names = tuple(configuration(name.strip()).name for name in of.split(",")) if of else spanning(measured()[1], span=span)
-    results = Results(to, about)
+    named = dict.fromkeys(configuration(name.strip()).name for name in of.split(",")) if of else ()
+    names = tuple(named) or spanning(measured()[1], span=span)
+    results = Results(to, about, same=("device", "sharing"))
     vary = noisiest([row for row in results.known.values() if {*row.get("pair", ())} <= {*names}], noisy)
     asked = programme(names, solos, again, times, vary, results.known)
     if not asked:
@@ -173,7 +175,7 @@ def features(
 
     This is what predictions of utilization and memory learn from: fairlead profile features --out features.jsonl
     """
-    about = {**_about("cpu"), "onnx": version("onnx")}
+    about = {**_about("cpu"), "onnx": _onnx()}
     exporting: Any = import_module("fairlead.profiling.exported")
     results = Results(to, about)
     left = [one for one in _chosen(only) if one.name not in results.known]
@@ -202,13 +204,13 @@ def _tell(results: Results, done: int, left: int, json: bool) -> None:
         return
     note(f"{results.path}: {done} measured, {left} left, {len(results.known)} kept, {len(failed)} of them with a problem")
     if failed:
-        note(f"{failed[0]['name']}: {failed[0]['problem']}" + (" …" if len(failed) > 1 else ""))
+        note(legible(f"{failed[0]['name']}: {failed[0]['problem']}") + (" …" if len(failed) > 1 else ""))
 
 
 def _about(device: str) -> dict[str, Any]:
     """What is measured on."""
     torch = _torch(device)
-    meter = import_module("fairlead.profiling.meter").Meter()
+    meter = import_module("fairlead.profiling.meter").Meter(device)
     return {
         **meter.device(),
         "machine": platform.machine(),
@@ -226,6 +228,13 @@ def _chosen(only: str) -> list[Configuration]:
             "--only", "a pattern that some configuration has; `fairlead profile list` shows them", field="only", value=only
         )
     return found
+
+
+def _onnx() -> str:
+    try:
+        return version("onnx")
+    except PackageNotFoundError:
+        raise FairleadError(f"reading a model's graph needs onnx: {install('predict')}") from None
 
 
 def _needs_torch(name: str) -> Any:

@@ -51,6 +51,7 @@ FLOAT_COLUMNS: dict[str, float] = {
     "settled_run_s": 0.0,  # run time before the present stretch
     "settled_accelerator_s": 0.0,
     "run_started_s": 0.0,  # start of the present stretch, where one is
+    "run_started_steps": 0.0,  # that were done by then
     "first_started_s": np.nan,
     "waiting_since_s": 0.0,
     "ended_s": np.nan,
@@ -213,6 +214,7 @@ class JobColumns:
     settled_run_s = _Column[np.float64]()
     settled_accelerator_s = _Column[np.float64]()
     run_started_s = _Column[np.float64]()
+    run_started_steps = _Column[np.float64]()
     first_started_s = _Column[np.float64]()
     waiting_since_s = _Column[np.float64]()
     ended_s = _Column[np.float64]()

@@ -100,13 +100,15 @@ class Snapshot:
 
     @property
     def _left_alone_s(self) -> Floats:
-        """How long after its start each job is left alone, where it runs. In a simulation its rate is known while it loads, and
-        told as one from then on: it has not made a step before that, nor at that very second."""
+        """How long after its start each job is left alone, where it runs: until its first step is done. In a simulation its
+        rate is known while it loads, and told as one from then on; a real job has made steps when it tells its own."""
         jobs = self.jobs
         if not self.first_step_s:
             return jobs.min_run_s
-        step_s = 1.0 / np.maximum(jobs.rate, 1e-9)  # who is so slow is left alone for as long as anybody
-        return np.maximum(jobs.min_run_s, np.minimum(jobs.since_s - jobs.run_started_s + step_s, self.first_step_s))
+        missing = np.clip(jobs.run_started_steps + 1.0 - jobs.base_steps, 0.0, 1.0)  # of that step, when it was last heard of
+        known = jobs.rate > 0
+        first_s = jobs.since_s - jobs.run_started_s + missing / np.where(known, jobs.rate, 1.0)
+        return np.maximum(jobs.min_run_s, np.minimum(np.where(known, first_s, np.inf), self.first_step_s))
 
     @property
     def protection_ends(self) -> float:

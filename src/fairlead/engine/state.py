@@ -217,6 +217,7 @@ class State(Known):
             a["cpus_given"][jobs] = 0.0 if launches.cpus is None else launches.cpus
             a["memory_given_gb"][jobs] = 0.0 if launches.host_memory_gb is None else launches.host_memory_gb
         a["run_started_s"][jobs] = time
+        a["run_started_steps"][jobs] = a["base_steps"][jobs]
         a["since_s"][jobs] = time
         first = a["first_started_s"]
         first[jobs] = np.fmin(first[jobs], time)

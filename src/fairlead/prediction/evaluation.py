@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -179,4 +180,6 @@ def _of_sum(own: Floats, others: Floats, wanted: Floats, asked_own: Floats, aske
 
 
 def r_squared(predicted: Floats, measured: Floats) -> float:
-    return float(1 - ((predicted - measured) ** 2).sum() / ((measured - measured.mean()) ** 2).sum())
+    """NaN where nothing varies."""
+    varies = float(((measured - measured.mean()) ** 2).sum())
+    return 1 - float(((predicted - measured) ** 2).sum()) / varies if varies else math.nan

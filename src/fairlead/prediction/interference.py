@@ -122,7 +122,3 @@ def grains(held: Floats, kernel_s: Floats) -> Floats:
 
 
 SHORTEST_S = 1e-6  # that a kernel takes
-
-
-PLAIN = Slowdown(below=(1.0, 0.0, 0.1), above=(0.2, 0.45, 0.45, 0.1, 0.6, 0.1))
-"""Nothing fitted: two light jobs hardly disturb each other, two full ones have about half the speed."""

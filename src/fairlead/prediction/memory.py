@@ -51,8 +51,8 @@ class Memory:
             found = cls(**{name: float(value) for name, value in data.items()})
         except (TypeError, ValueError, AttributeError):
             raise InputError(source, "activations, loss, margin and overhead_mb, as numbers", field="memory") from None
-        if not sane(list(asdict(found).values())):
-            raise InputError(source, "finite numbers", field="memory")
+        if not sane(numbers := list(asdict(found).values())) or min(numbers) < 0:
+            raise InputError(source, "finite numbers from 0 on", field="memory")
         return found
 
 

@@ -122,9 +122,12 @@ def load(path: Path) -> Predictor:
         raise InputError(
             path, "about (with device and fingerprint), utilization, memory and slowdown", field="predictor"
         ) from None
-    if not about["device"].strip() or not about["device"].isprintable():
+    if not about["device"].strip():
         raise InputError(path, "the name of the device that was measured", field="device", value=about["device"])
     busy, held = _of_graph(utilization, path), data.get("multiprocessors")
+    texts = (*about, *about.values(), *slowdown, *at_once, busy.learner)
+    if strange := next((text for text in texts if not text.isprintable()), None):
+        raise InputError(path, "words, with nothing in them that a terminal would act on", field="predictor", value=strange)
     return Predictor(
         about,
         busy,

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.profiling.results import measured, sets
+from fairlead.profiling.results import device_of, measured, sets
 from fairlead.profiling.spanning import Span
 
 Measurements: TypeAlias = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
@@ -101,7 +101,7 @@ def profiles_of(
         for pair, slower in slowdowns(both, known).items():
             together.setdefault(of["sharing"], {}).setdefault(pair, []).append(slower)
     mean = {sharing: {pair: _mean(seen) for pair, seen in found.items()} for sharing, found in together.items()}
-    return Profiles(about.get("device", "cpu"), known, mean)
+    return Profiles(device_of(about), known, mean)
 
 
 def paired_sets(device: str, span: Span | None = None) -> tuple[str, ...]:
@@ -139,7 +139,8 @@ def _mean(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def each_slowdown(
     rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]
 ) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Of every pair, as often as it was measured; by what each did alone in the same second, where it was seen then."""
+    """Of every pair, as often as it was measured, in whichever order; by what each did alone in the same second, where it was
+    seen then."""
     rows = [row for row in rows if "problem" not in row]
     paired = [row for row in rows if "pair" in row]
     speeds = _Undisturbed([row for row in rows if "pair" not in row], paired, alone)
@@ -149,7 +150,10 @@ def each_slowdown(
         session = row.get("session", 1)
         mine, theirs = row.get("undisturbed_steps_per_s") or (speeds.of(one, session), speeds.of(other, session))
         slower = mine / first, theirs / second
-        found.setdefault((one, other), []).append(slower)
+        if (other, one) in found and one != other:
+            found[other, one].append(slower[::-1])
+        else:
+            found.setdefault((one, other), []).append(slower)
     return found
 
 

@@ -87,7 +87,7 @@ def steady(training: Training, plan: Plan) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     rates: list[float] = []
     cpu, began = _cpu_s(), time.perf_counter()
-    with Meter() as meter:
+    with Meter(device) as meter:
         while len(rates) < plan.most:
             steps, seconds = window(training, plan.window_s)
             rates.append(steps / seconds)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fairlead.core.errors import FairleadError
+from fairlead.core.extras import install
 from fairlead.profiling.configurations import Configuration
 from fairlead.profiling.networks import make
 
@@ -29,11 +30,18 @@ def export(configuration: Configuration, path: Path) -> None:
 
 def export_module(model: Any, inputs: Any, path: Path) -> None:
     """Any module, as it trains: normalization and dropout are what they are in training. The module stays as it is."""
-    _write(copy.deepcopy(model), inputs, path)
+    try:
+        copied = copy.deepcopy(model)
+    except Exception as problem:  # it is somebody else's code
+        raise FairleadError(f"the model cannot be copied: {type(problem).__name__}: {problem}"[:300]) from None
+    _write(copied, inputs, path)
 
 
 def _write(model: Any, inputs: Any, path: Path) -> None:
-    onnx: Any = import_module("onnx")
+    try:
+        onnx: Any = import_module("onnx")
+    except ImportError:
+        raise FairleadError(f"a model's graph needs onnx: {install('predict')}") from None
     model = _with_pools_that_export(model).train()
     try:
         with warnings.catch_warnings(), torch.no_grad():

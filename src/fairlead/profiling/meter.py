@@ -10,25 +10,27 @@ from types import TracebackType
 from typing import Any
 
 from fairlead.profiling.activity import Activity
+from fairlead.profiling.visible import text_of, visible
 
 EVERY_S = 0.1
 
 
 class Meter:
-    """`with Meter() as meter: …`, then `meter.told()`."""
+    """`with Meter("cuda:1") as meter: …`, then `meter.told()`. Of a CPU it tells nothing, whatever else the machine has."""
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, device: str) -> None:
         self._handle: Any = None
         self._samples: list[tuple[int, int, int]] = []
         self._activity: Activity | None = None
         self._active: dict[str, float] = {}
         self._stop = threading.Event()
-        try:
-            self._nvml: Any = importlib.import_module("pynvml")
-            self._nvml.nvmlInit()
-            self._handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-        except Exception:  # no library, no driver, no device: whatever it is, there is nothing to read
-            self._handle = None
+        kind, _, number = device.partition(":")
+        if kind == "cuda":
+            try:
+                self._nvml: Any = importlib.import_module("pynvml")
+                self._handle = _handle(self._nvml, int(number or 0))
+            except Exception:  # no library, no driver, no device: whatever it is, there is nothing to read
+                self._handle = None
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Meter:
@@ -47,8 +49,11 @@ class Meter:
 
     def _watch(self) -> None:
         while not self._stop.wait(EVERY_S):
-            rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
-            memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+            try:
+                rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
+                memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+            except self._nvml.NVMLError:  # a part of a device does not tell, nor does one that fell off the bus
+                return
             self._samples.append((rates.gpu, rates.memory, memory.used))
 
     def told(self) -> dict[str, float]:
@@ -69,9 +74,12 @@ class Meter:
         found = {"host_cpus": str(os.cpu_count())}
         if self._handle is not None:
             name, driver = self._nvml.nvmlDeviceGetName(self._handle), self._nvml.nvmlSystemGetDriverVersion()
-            found |= {"device": _text(name), "driver": _text(driver)}
+            found |= {"device": text_of(name), "driver": text_of(driver)}
         return found
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def _handle(nvml: Any, number: int) -> Any:
+    """Of CUDA's accelerator of this number: those that it may not see have none."""
+    nvml.nvmlInit()
+    handles = [nvml.nvmlDeviceGetHandleByIndex(place) for place in range(nvml.nvmlDeviceGetCount())]
+    return handles[visible([text_of(nvml.nvmlDeviceGetUUID(handle)) for handle in handles], os.environ)[number]]

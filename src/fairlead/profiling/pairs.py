@@ -64,7 +64,7 @@ class Bench:
     """Two processes with all the models in each. `alone(name)` and `together(one, other)` measure."""
 
     def __init__(self, names: Sequence[str], device: str, look: Look | None = None) -> None:
-        self.look = look or Look()
+        self.look, self.device = look or Look(), device
         spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self._lines: list[Connection] = []
         self._processes = []
@@ -77,20 +77,27 @@ class Bench:
             self._processes.append(process)
         self.problems: dict[str, str] = {}
         """Which models cannot be held here, and why."""
-        for line in self._lines:
-            self.problems |= self._heard(line)
         self._step_s: dict[str, float] = {}
-        for name in (name for name in names if name not in self.problems):  # when both have made theirs: by itself
-            (told,) = self._asked({0: (name, TO_TRY)})
-            if isinstance(told, str):
-                self.problems[name] = told
-            else:
-                self._step_s[name] = told
+        try:
+            for line in self._lines:
+                self.problems |= self._heard(line)
+            for name in (name for name in names if name not in self.problems):  # when both have made theirs: by itself
+                (told,) = self._asked({0: (name, TO_TRY)})
+                if isinstance(told, str):
+                    self.problems[name] = told
+                else:
+                    self._step_s[name] = told
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
         for line, process in zip(self._lines, self._processes):
             line.close()  # a worker whose line ends leaves
             process.join(timeout=10)
@@ -101,7 +108,7 @@ class Bench:
         """In the one process and then in the other; the mean of both, and by how much they differ."""
         look, began, windows = self.look, time.perf_counter(), list[float]()
         window_s = 2 * max(look.window_s, look.steps * self._step_s[name])
-        with Meter() as meter:
+        with Meter(self.device) as meter:
             for number in range(WORKERS):
                 moment = _soon()
                 opens, closes = moment + look.warm_s, moment + look.warm_s + window_s
@@ -130,7 +137,7 @@ class Bench:
         looks, problem = list[Seen](), TOO_FEW
         for longer in LONGER:
             planned = turns(self.look, (self._step_s[one], self._step_s[other]), _soon(), longer)
-            with Meter() as meter:
+            with Meter(self.device) as meter:
                 told = self._asked({0: (one, planned.one), 1: (other, planned.other)})
             problem = next((each for each in told if isinstance(each, str)), TOO_FEW)
             spells = [each for each in told if not isinstance(each, str)]
@@ -144,7 +151,7 @@ class Bench:
     def _asked(self, wanted: Mapping[int, tuple[str, Sequence[Stretch]]]) -> list[Any]:
         """The spells of each, how long a step takes where it was to try, or what went wrong, as text."""
         for number, (name, stretches) in wanted.items():
-            with suppress(BrokenPipeError):  # nobody answers there either
+            with suppress(ConnectionError):  # nobody answers there either
                 self._lines[number].send((name, self._step_s.get(name, 0.0), stretches))
         return [self._heard(self._lines[number]) for number in wanted]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,22 @@ from fairlead.profiling.sharing import Sharing
 
 class Results:
     """Opened to be added to. A line that was cut off by an interruption is dropped, and measured again. Each opening is a
-    session of its own, maybe on another host: speeds are best compared within one."""
+    session of its own, maybe on another host: speeds are best compared within one. In what is named in `same`, all of a file
+    were measured alike."""
 
-    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+    def __init__(self, path: Path, about: dict[str, Any], same: Sequence[str] = ()) -> None:
         self.path, self.known = path, dict[str, dict[str, Any]]()
         try:
             lines = list(_whole_lines(path).values()) if path.exists() else []
             if lines:
+                _check_same(path, lines[0]["about"], about, same)
                 for line in lines[1:]:
                     self.known[line["name"]] = line
-                path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+                whole = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+                if whole != path.read_bytes():
+                    draft = path.with_name(f"{path.name}.draft")  # so that nothing is lost where it cannot be written
+                    draft.write_bytes(whole)
+                    draft.replace(path)
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(orjson.dumps({"about": about}) + b"\n")
@@ -36,6 +43,18 @@ class Results:
         self.known[measured["name"]] = measured
         with self.path.open("ab") as file:
             file.write(orjson.dumps(measured) + b"\n")
+
+
+def device_of(about: Mapping[str, Any]) -> str:
+    """What was measured on; a CPU has no name."""
+    return str(about.get("device", "cpu"))
+
+
+def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], fields: Sequence[str]) -> None:
+    for name in fields:
+        kept, found = (device_of(about) if name == "device" else about.get(name) for about in (before, now))
+        if kept != found:
+            raise InputError(path, f"{kept}, as all of this file; give another --out", field=name, value=found)
 
 
 def _whole_lines(path: Path) -> dict[int, dict[str, Any]]:

@@ -42,8 +42,9 @@ def wrong_among_pairs(rows: Mapping[int, Mapping[str, Any]]) -> tuple[int, str, 
     for line, row in rows.items():
         if "problem" in row:
             continue
-        if "steps_per_s" not in row or ("pair" in row and not min(row["steps_per_s"]) > 0):
-            return line, "steps_per_s", "steps per second, above 0 of each of a pair"
+        speeds = row.get("steps_per_s", 0)
+        if not min(speeds if isinstance(speeds, list) else [speeds]) > 0:
+            return line, "steps_per_s", "steps per second above 0, of both where it is a pair"
         if "pair" not in row and "spread" not in row:
             return line, "spread", "by how much it varied, in a measurement of one by itself"
         if "undisturbed_steps_per_s" not in row and not by_itself.issuperset(row.get("pair", ())):

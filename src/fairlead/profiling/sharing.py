@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 
 from fairlead.core.errors import InputError
@@ -29,21 +29,27 @@ def shared(mode: Sharing) -> Iterator[None]:
         yield
         return
     if shutil.which(_CONTROL) is None:
-        raise InputError(
-            "--sharing", f"time-slicing: there is no {_CONTROL} on this machine", field="sharing", value=mode.value
-        )
+        raise _unfit(f"there is no {_CONTROL} on this machine")
     before = {name: os.environ.get(name) for name in (_PIPES, _LOGS)}
-    with tempfile.TemporaryDirectory(prefix="fairlead-mps-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fairlead-mps-", ignore_cleanup_errors=True) as folder:
         os.environ |= {_PIPES: folder, _LOGS: folder}
         try:
-            subprocess.run([_CONTROL, "-d"], check=True, timeout=30)
+            try:
+                subprocess.run([_CONTROL, "-d"], check=True, timeout=30)
+            except (OSError, subprocess.SubprocessError) as problem:
+                raise _unfit(f"MPS does not start here: {problem}") from None
             try:
                 yield
             finally:
-                subprocess.run([_CONTROL], input=b"quit\n", check=False, timeout=30, stdout=subprocess.DEVNULL)
+                with suppress(subprocess.TimeoutExpired):  # what happened inside is what is told
+                    subprocess.run([_CONTROL], input=b"quit\n", check=False, timeout=30, stdout=subprocess.DEVNULL)
         finally:
             for name, value in before.items():
                 if value is None:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+
+
+def _unfit(why: str) -> InputError:
+    return InputError("--sharing", f"{Sharing.TIME_SLICING.value}: {why}", field="sharing", value=Sharing.MPS.value)

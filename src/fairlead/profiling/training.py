@@ -19,6 +19,8 @@ class Training:
     def __init__(self, model: Any, inputs: Any, targets: Any, device: str, loss: Any = None) -> None:
         """All of it on the device already; `loss` of what the model makes and of the targets, else cross entropy."""
         self.model, self.inputs, self.targets, self.device = model, inputs, targets, device
+        if device.startswith("cuda:"):
+            torch.cuda.set_device(device)  # whose work is waited for and whose memory is counted, where none is named
         self.model.train()
         self.loss = loss or nn.CrossEntropyLoss()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)

@@ -142,7 +142,8 @@ class Floor:
                     spot = self._spot(look, cost, group.places, kind, group)
                     if spot is not None:
                         yield spot
-                        break  # others of its look are no better
+                        if look.workers == 1:
+                            break  # others of its look are no better; gangs may stand on fewer nodes
 
     def _may_join(self, look: Look, number: int, group: Group) -> bool:
         if not self.kept_for.isdisjoint(group.places) or not self._resting.isdisjoint(group.places):

@@ -108,9 +108,12 @@ class Horus:
         return Judge(view, self.limits, self.memory_weight, self.slowdown_weight, seen.slower)
 
     def _parted(self, view: Snapshot, judge: Judge, groups: list[Group]) -> tuple[set[int], dict[tuple[str, str, int], float]]:
-        """Who must leave its company, the last to come first; and how much slower kinds were seen to be beside each other."""
-        protected = view.protected
-        bound = set() if protected is None else set(view.jobs.number[protected].tolist())
+        """Who must leave its company, the last to come first; and how much slower kinds were seen to be beside each other. Who
+        has asked for a minimum run stays, and others leave; who has not made its first step leaves soon, and is waited for."""
+        jobs, bound, starting = view.jobs, set[int](), set[int]()
+        if (protected := view.protected) is not None:
+            first = protected & (view.time - jobs.run_started_s >= jobs.min_run_s)
+            bound, starting = (set(jobs.number[which].tolist()) for which in (protected, first))
         gone, harm = set[int](), dict[tuple[str, str, int], float]()
         for group in groups:
             left: Group | None = group
@@ -119,7 +122,7 @@ class Horus:
             slow = too_slow(group, factors, judge)
             while left is not None and len(left.members) > 1 and (slow or not judge.fit(left.looks, left.kind)):
                 free = [number for number in left.members if number not in bound]
-                if not free:
+                if not free or left.members[-1] in starting:
                     break
                 if slow:
                     harm |= harm_of(left, factors, free[-1])

@@ -12,6 +12,7 @@ from typing import Any
 
 from fairlead.core.errors import InputError
 from fairlead.core.extras import install
+from fairlead.profiling.visible import text_of, visible
 from fairlead.runtime.agent.faults import RuntimeFault
 
 _SPELLED = re.compile(r"([A-Za-z][A-Za-z0-9._-]*):([1-9][0-9]{0,3})")
@@ -62,8 +63,8 @@ class Accelerators:
         try:
             nvml.nvmlInit()
             all_handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-            identities = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in all_handles]
-            chosen = _visible(identities, environment)
+            identities = [text_of(nvml.nvmlDeviceGetUUID(handle)) for handle in all_handles]
+            chosen = visible(identities, environment)
             handles = tuple(all_handles[index] for index in chosen)
             names = {type_of(nvml.nvmlDeviceGetName(handle)) for handle in handles}
             devices = tuple(
@@ -113,25 +114,8 @@ def are_here(type_name: str, many: int) -> bool:
 def type_of(product: str | bytes) -> str:
     """'Tesla V100-SXM2-16GB' is a v100, 'NVIDIA GeForce RTX 3090' an rtx3090."""
     words = [
-        word for word in re.split(r"[\s\-]+", _text(product).lower()) if word not in ("nvidia", "tesla", "geforce", "quadro")
+        word for word in re.split(r"[\s\-]+", text_of(product).lower()) if word not in ("nvidia", "tesla", "geforce", "quadro")
     ]
     words = [word for word in words if not _FORM_FACTORS.match(word)]
     models = [word for word in words if _MODEL.match(word)]
     return models[0] if models else "".join(words[:2]) or "gpu"
-
-
-def _visible(names: list[str], environment: Mapping[str, str]) -> list[int]:
-    said = environment.get("CUDA_VISIBLE_DEVICES")
-    if said is None:
-        return list(range(len(names)))
-    chosen: list[int] = []
-    for word in filter(None, (part.strip() for part in said.split(","))):
-        places = [int(word)] if word.isdigit() else [place for place, name in enumerate(names) if name.startswith(word)]
-        if len(places) != 1 or places[0] >= len(names):  # CUDA too stops at the first that it does not know
-            break
-        chosen.append(places[0])
-    return chosen
-
-
-def _text(said: str | bytes) -> str:
-    return said.decode() if isinstance(said, bytes) else said

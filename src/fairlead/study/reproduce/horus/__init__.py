@@ -26,12 +26,7 @@ def introduction(scale: Scale, world: World) -> list[str]:
     ]
 
 
-<<<<<<< HEAD
 STUDIES = (*measurements.STUDIES, *makespan.STUDIES, *limits.STUDIES, *sessions.STUDIES, *fairness.STUDIES, *slo.STUDIES)
-HORUS = Paper("Horus", STUDIES, SCALES, introduction)
-=======
-STUDIES = (*measurements.STUDIES, *makespan.STUDIES, *limits.STUDIES, *fairness.STUDIES, *slo.STUDIES)
 HORUS = Paper(
-    "Horus", STUDIES, SCALES, introduction, {"small": "about a minute of one core", "tiny": "seven seconds of one core"}
+    "Horus", STUDIES, SCALES, introduction, {"small": "about two minutes of one core", "tiny": "ten seconds of one core"}
 )
->>>>>>> md

@@ -1,0 +1,196 @@
+"""Horus where something is lacking or goes: types that are slower, hosts that are full, nodes that are left, memory that nobody
+knows, speeds that are not to be seen yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_horus import believed, machine, of, scene, table, together
+
+from fairlead.backends.costs import Costs
+from fairlead.config import Part, SchedulerConfig
+from fairlead.core.cluster import AcceleratorType, Cluster, Node
+from fairlead.core.events import JobsInterrupted, NodeDrained, RoundPlanned
+from fairlead.core.job import Job
+from fairlead.core.snapshot import Snapshot
+from fairlead.estimation.oracle import Oracle
+from fairlead.estimation.predicted import Predicted
+from fairlead.policies.horus.company import Judge, Limits, looks_of
+from fairlead.policies.horus.critical import critical
+from fairlead.policies.horus.floor import Floor
+from fairlead.policies.horus.placing import floor_of, running_groups
+from fairlead.policies.horus.policy import _features
+from fairlead.policies.horus.queues import clustered
+from fairlead.policies.horus.watch import Seen, harm_of, slowdowns_seen
+from fairlead.testing import Harness
+from scenes import state_of, table_of
+
+USES = {"light": (20.0, 2.0), "middle": (55.0, 4.0), "heavy": (95.0, 8.0)}
+
+
+def seen_by(view: Snapshot, spread: float = 1.0) -> Snapshot:
+    """With predictions; gangs on more nodes than they need have a part of their speed."""
+    known = replace(table(), spread=table().alone * spread)
+    return view.but(estimate=Predicted(known, USES).rates)
+
+
+def judged(view: Snapshot) -> Judge:
+    return Judge(view, Limits(), 0.5, 0.5, {})
+
+
+def floor(view: Snapshot, local_from: int = 8) -> Floor:
+    return floor_of(view, judged(view), running_groups(view, looks_of(view, {})), local_from)
+
+
+def at_work(jobs: list[Job], running: dict[int, list[int]], *nodes: Node) -> Snapshot:
+    return state_of(Cluster(nodes, (AcceleratorType("gpu", 16.0),)), jobs, running).snapshot(10.0)
+
+
+# Places.
+
+
+def test_who_is_faster_on_a_type_goes_there_whichever_comes_first():
+    rates = table_of(("slow", "fast"), {("net", 1): (1.0, 2.0)})
+    config = SchedulerConfig(Part("horus"), estimation=Part("oracle"), round_s=60.0)
+    harness = Harness(config, table=rates).cluster(Cluster((Node("s", "slow", 1), Node("f", "fast", 1))))
+    harness.submit(Job("j", 0.0, 100.0, "net")).round()
+    assert harness.places("j") == [1]
+
+
+@pytest.mark.parametrize(("part", "places"), [(0.25, (4, 5)), (1.0, (1, 3))])
+def test_a_gang_that_would_be_spread_over_idle_ones_has_rather_company_where_that_costs_less(part, places):
+    jobs = [Job("a", 0.0, 1e6, "light", 1), Job("b", 0.0, 1e6, "light", 1), *(Job(n, 0.0, 1e6, "light", 2) for n in "cd")]
+    view = seen_by(at_work(jobs, {0: [0], 1: [2], 2: [4, 5]}, *(Node(f"n{i}", "gpu", 2) for i in range(3))), part)
+    spot = floor(view).best(looks_of(view, {})[3])
+    assert spot is not None
+    assert spot.places == places
+
+
+def test_a_gang_stands_where_its_hosts_have_enough_for_all_of_it():
+    """The first node has two idle accelerators, and CPUs for one worker."""
+    jobs = [Job("gang", 0.0, 1e6, "light", 2, cpus=4.0)]
+    view = seen_by(at_work(jobs, {}, Node("n0", "gpu", 2, cpus=7.0), Node("n1", "gpu", 3, cpus=8.0)))
+    spot = floor(view).best(looks_of(view, {})[0])
+    assert spot is not None
+    assert spot.places == (2, 3)
+
+
+def test_room_is_kept_on_several_nodes_for_a_gang_that_no_node_holds():
+    jobs = [Job("there", 0.0, 1e6, "light"), Job("wide", 0.0, 1e6, "light", 4), Job("widest", 0.0, 1e6, "light", 8)]
+    view = seen_by(at_work(jobs, {0: [0]}, *(Node(f"n{i}", "gpu", 2) for i in range(3))))
+    ground, looks = floor(view), looks_of(view, {})
+    ground.keep_for(looks[1])
+    assert ground.kept_for == {1, 2, 3, 4}, "those that nobody uses"
+    ground.keep_for(looks[2])
+    assert ground.kept_for == set(), "there are not so many"
+
+
+def test_who_is_on_a_node_that_is_to_be_left_goes_to_company_elsewhere_in_the_same_decision():
+    harness = scene(on=machine(nodes=2, size=1)).submit(of("light", "stays"), of("light", "leaves"))
+    harness.round()
+    assert together(harness) == {frozenset({"stays"}), frozenset({"leaves"})}
+    harness.loop.record(NodeDrained(harness.state.time, harness.places("leaves")[0]))
+    now = harness.round()
+    assert (now.suspended, now.launched) == ({"leaves"}, {"leaves"})
+    assert together(harness) == {frozenset({"stays", "leaves"})}
+    harness.run()
+
+
+def test_who_suffers_from_company_is_critical_sooner():
+    """Alone it lasts 100 s of the 145 that everybody has left; in company, which slows it most, 205 of 202."""
+    slowly = np.zeros((3, 3, 1))
+    slowly[1:, 1:, 0] = [[1 / 3, 1 / 3], [1.0, 1.0]]
+    rates = table_of(("gpu",), {("touchy", 1): (1.0,), ("easy", 1): (1.0,)}, paired=slowly)
+    jobs = [Job("long", 0.0, 100.0, "touchy"), *(Job(str(at), 0.0, 10.0, "easy") for at in range(19))]
+    view = at_work(jobs, {}, Node("n", "gpu", 1)).but(estimate=Oracle(rates).rates)
+    assert critical(view, judged(view), looks_of(view, {})) == [0]
+    alone = Judge(view, Limits(slo=1.0), 0.5, 0.5, {})
+    assert critical(view, alone, looks_of(view, {})) == [], "where nobody has company, everybody is one after the other"
+
+
+# Memory.
+
+
+def test_who_says_what_it_needs_is_believed_where_nothing_is_predicted():
+    said, silent = Job("says", 0.0, 1e6, "worse", memory_gb=3.0), Job("silent", 0.0, 1e6, "worse")
+    more, less = Job("more", 0.0, 1e6, "light", memory_gb=5.0), Job("less", 0.0, 1e6, "light", memory_gb=1.0)
+    view = seen_by(at_work([said, silent, more, less], {}, Node("n", "gpu", 2)))
+    judge, looks = judged(view), looks_of(view, {})
+    assert [judge.need_gb(looks[number], 0) for number in range(4)] == [3.0, np.inf, 5.0, 2.0]
+
+
+def test_queues_are_made_where_memory_is_not_known_of_everybody():
+    kinds = ("light", "worse", "heavy", "worse")
+    view = seen_by(at_work([Job(str(at), 0.0, 1e6, kind) for at, kind in enumerate(kinds)], {}, Node("n", "gpu", 2)))
+    features = _features(view, judged(view), view.jobs.number)
+    assert np.isfinite(features).all()
+    assert features[:, 3].tolist() == [2.0, 16.0, 8.0, 16.0], "who needs nobody knows how much needs all there is"
+    queue = clustered(features, 3)
+    assert queue[1] == queue[3]
+    assert len(set(queue.tolist())) == 3
+
+
+def test_queues_move_to_where_most_of_their_jobs_are():
+    """The second of five is nearer to the first at the start, and to the middle of the others once that is a centre."""
+    queue = clustered(np.array([[0.0], [14.0], [20.0], [20.5], [30.0]]), 2)
+    assert len(set(queue[1:].tolist())) == 1
+    assert queue[0] != queue[1]
+
+
+def test_what_a_job_needs_that_ran_out_of_memory_is_more_than_others_left_it_and_at_most_all():
+    jobs = [Job("heavy", 0.0, 1e6, "heavy"), Job("light", 0.0, 1e6, "light", retry_limit=9)]
+    state = state_of(Cluster((Node("n", "gpu", 2),), (AcceleratorType("gpu", 16.0),)), jobs, {0: [0], 1: [0]})
+
+    def after(seen: Seen) -> Seen:
+        state.apply(JobsInterrupted(state.time, np.array([1]), np.zeros(1), own_fault=True))
+        view = seen_by(state.snapshot())
+        return seen.after_failures(view, judged(view), looks_of(view, seen.least_gb))
+
+    first = after(Seen())
+    assert first.least_gb["1"] == pytest.approx(8.0, rel=1e-5)
+    assert first.least_gb["1"] > 8.0, "16 less what the heavy one takes, and a little"
+    view = seen_by(state.snapshot())
+    assert not judged(view).fit(tuple(looks_of(view, first.least_gb).values()), 0)
+    assert first.after_failures(view, judged(view), looks_of(view, first.least_gb)) is first, "once for each failure"
+    known = replace(first, least_gb={"1": 12.0})
+    assert after(known).least_gb["1"] == 12.0, "what was known is not forgotten"
+
+
+# Speeds.
+
+
+def test_nobody_is_too_slow_while_it_loads():
+    config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimation=believed(), round_s=60.0)
+    costs = Costs(launch_s=150.0, restart_s=150.0)
+    harness = Harness(config, table=table(), costs=costs, residents=2).cluster(machine(size=1))
+    harness.submit(of("light", "l"), of("worse", "w")).run()
+    suspended = [
+        event.plan.time for event in harness.journal.events if isinstance(event, RoundPlanned) and len(event.plan.suspended)
+    ]
+    assert suspended[0] == 180.0, "at the first look after they have loaded, and somebody looks then"
+
+
+def test_a_speed_counts_from_when_it_tells_of_now():
+    view = seen_by(at_work([Job(name, 0.0, 1e6, "light") for name in "ab"], {0: [0], 1: [0]}, Node("n", "gpu", 1)))
+    (group,) = running_groups(view, looks_of(view, {}))
+    assert slowdowns_seen(group, view) == [1.0, 1.0]
+    rates = replace(view.rates, tells_s=np.array([view.time + 1.0, view.time]))
+    assert slowdowns_seen(group, view.but(estimate=lambda _: rates)) == [0.0, 1.0]
+
+
+def test_what_two_did_to_each_other_is_remembered_of_both():
+    jobs = [Job("a", 0.0, 1e6, "light"), Job("b", 0.0, 1e6, "heavy")]
+    view = seen_by(at_work(jobs, {0: [0], 1: [0]}, Node("n", "gpu", 1)))
+    (group,) = running_groups(view, looks_of(view, {}))
+    assert harm_of(group, [1.8, 2.5], 1) == {("light", "heavy", 0): 1.8, ("heavy", "light", 0): 2.5}
+    assert harm_of(group, [1.8, 0.0], 1) == {("light", "heavy", 0): 1.8}, "of the other nothing was seen"
+
+
+def test_who_must_be_left_alone_does_not_leave_bad_company_for_an_idle_accelerator():
+    jobs = (of("heavy", "h1"), of("middle", "m", seconds=100.0, most_slowdown=1.0), of("heavy", "h2", min_run_s=600.0))
+    harness = scene(unpack=1.2).submit(*jobs)
+    moved = [now.time for now in (harness.round() for _ in range(15)) if "h2" in now.suspended]
+    assert moved == [600.0]
+    harness.run()
