@@ -98,6 +98,21 @@ def test_on_a_narrow_terminal_a_claim_of_a_paper_takes_one_line():
     assert all(len(line) <= 80 and "fig8" in line and "…" in line for line in lines)
 
 
+def test_what_claims_lack_is_said_once_and_not_in_their_lines():
+    reason = "no data: philly/philly.csv: expected it in the folder of public traces: pass --data FOLDER"
+    rows = [("fig8", Row(f"said {n}", 2.0, None, note=reason)) for n in range(4)]
+    rows += [("fig9", Row("said 4", 2.0, None, note=reason)), ("fig9", Row("said 5", None, None, note="KeyError: 'x'"))]
+    outcome = SimpleNamespace(rows=[(SimpleNamespace(name=name), row) for name, row in rows])
+    for width in (80, None):
+        screen = Console(width=80, file=io.StringIO())
+        screen.print(reproduce._shown(outcome, "title", "caption", width))
+        lines = [line.rstrip() for line in screen.file.getvalue().splitlines() if "said " in line]
+        assert [line.endswith("no data") for line in lines] == [True] * 5 + [False]
+        assert lines[5].endswith("failed")
+        assert "philly" not in "".join(lines)
+    assert reproduce._why_not(outcome) == [f"{reason} (5 claims of fig8, fig9)", "failed: KeyError: 'x' (1 claim of fig9)"]
+
+
 def test_a_part_that_nobody_knows_is_answered_with_near_names_or_how_to_see_all():
     assert "near: 'tiresias'" in str(CliRunner().invoke(app, ["policies", "tiresius"]).exception)
     told = str(CliRunner().invoke(app, ["policies", "zzzzzz"]).exception)

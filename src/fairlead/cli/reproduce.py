@@ -22,7 +22,6 @@ from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
 from fairlead.study.reproduce.blox.own_clusters import own_clusters
 from fairlead.study.reproduce.case import ABSENT
-from fairlead.study.reproduce.findings import Row
 from fairlead.study.reproduce.gavel import GAVEL
 from fairlead.study.reproduce.horus import HORUS, MeasuredPairs
 from fairlead.study.reproduce.page import shown_ours, shown_paper
@@ -40,7 +39,7 @@ MOST_SEEDS = 1_000
 
 HEADINGS = ("study", "claim", "paper", "ours", "verdict")
 
-LONGEST_VERDICT, LONGEST_FIGURE, SHORTEST_CLAIM = 16, 16, 16
+LONGEST_FIGURE, SHORTEST_CLAIM = 16, 16
 """Letters of them, where each claim has one line."""
 
 PADDING = 3 * 5 + 1
@@ -233,6 +232,8 @@ def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
     narrow = out.is_terminal and out.width < WIDE
     caption = f"{given.scale.description}; {given.world.rates_are}"
     out.print(_shown(outcome, title, caption, out.width if narrow else None))
+    for reason in _why_not(outcome):
+        note(reason)
     if narrow:
         note(f"claims are cut to a line each; whole: {given.folder / 'report.md'}")
     kept = len(given.cases()) - outcome.ran
@@ -262,23 +263,28 @@ def _data(given: Path | None, what: str) -> Path | None:
 
 def _shown(outcome: Outcome, title: str, caption: str, width: int | None = None) -> Table:
     """With a width, a line for each claim, cut where it ends."""
-    rows = [(study.name, row.what, shown_paper(row), shown_ours(row), _verdict(row)) for study, row in outcome.rows]
+    rows = [(study.name, row.what, shown_paper(row), shown_ours(row), row.verdict) for study, row in outcome.rows]
     table = Table(title=title, caption=caption, box=box.SIMPLE, title_justify="left", caption_justify="left")
     cut = width is not None
-    verdicts = LONGEST_VERDICT if cut else None
     others = [max(len(row[column]) for row in (HEADINGS, *rows)) for column in (0, 2, 3, 4)]
     claims = None if width is None else max(width - sum(min(one, LONGEST_FIGURE) for one in others) - PADDING, SHORTEST_CLAIM)
     table.add_column(HEADINGS[0], no_wrap=True)
     table.add_column(HEADINGS[1], no_wrap=cut, overflow="ellipsis", max_width=claims)
     for heading in HEADINGS[2:4]:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column(HEADINGS[4], no_wrap=cut, overflow="ellipsis", max_width=verdicts)
+    table.add_column(HEADINGS[4], no_wrap=True)
     for row in rows:
         table.add_row(*map(escape, row))
     return table
 
 
-def _verdict(row: Row) -> str:
-    if row.ours is None:
-        return row.note if row.verdict == ABSENT else f"failed: {row.note}"
-    return row.verdict
+def _why_not(outcome: Outcome) -> list[str]:
+    """What claims without a figure of ours lack, each reason once, with the studies that it holds up."""
+    lacking: dict[str, list[str]] = {}
+    for study, row in outcome.rows:
+        if row.ours is None:
+            lacking.setdefault(row.note if row.verdict == ABSENT else f"{row.verdict}: {row.note}", []).append(study.name)
+    return [
+        f"{reason} ({len(names)} claim{'' if len(names) == 1 else 's'} of {', '.join(dict.fromkeys(names))})"
+        for reason, names in lacking.items()
+    ]

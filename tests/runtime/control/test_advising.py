@@ -8,6 +8,7 @@ import threading
 import time
 
 import httpx
+import numpy as np
 import pytest
 from serving import served
 from typer.testing import CliRunner
@@ -15,13 +16,14 @@ from typer.testing import CliRunner
 from fairlead.cli import advise
 from fairlead.cli.main import app
 from fairlead.cli.when import _sentence, _table
-from fairlead.core.events import JobSubmitted, SchedulerSwitched
+from fairlead.core.events import JobSubmitted, ProgressReported, RoundPlanned, SchedulerSwitched
 from fairlead.core.job import Job
+from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.state import State
 from fairlead.runtime.people import ControlPlane, RefusedRequest
 from fairlead.runtime.tasks import UNKNOWN_STEPS
 from fairlead.study.synthesizer.live import Guessed, guessed, live_jobs, rates_of, state_of, with_ends
-from fairlead.study.when import Expected, Turn
+from fairlead.study.when import Expected, Turn, expected
 from fairlead.testing import cluster
 
 
@@ -92,6 +94,24 @@ def test_an_elastic_job_is_as_fast_as_it_was_measured_at_other_sizes_and_not_tak
     table = rates_of(told, state)
     assert table.alone[[table.row("net", size) for size in (1, 2, 4)], 0].tolist() == [2.5, 5.0, 8.0], "of the nearest size"
     assert guessed(told, state) == Guessed(in_proportion=("net",))
+
+
+def test_who_runs_and_of_whose_kind_nothing_is_remembered_goes_on_as_fast_as_it_is_seen_to():
+    state = there(Job("grows", steps=90.0, kind="net", workers=1, mode="elastic"))
+    one = np.array([0])
+    starts = Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]))
+    state.apply(RoundPlanned(RoundPlan(1.0, admitted=one, launches=starts)))
+    assert guessed(seen(), state) == Guessed(unmeasured=("net",)), "it has told nothing yet"
+    state.apply(ProgressReported(3.0, one, np.array([10.0]), np.array([5.0]), np.array([3.0])))
+    table = rates_of(seen(), state)
+    assert table.alone[[table.row("net", size) for size in (1, 2)], 0].tolist() == [2.5, 5.0]
+    assert guessed(seen(), state) == Guessed(in_proportion=("net",))
+    state.scheduler = {"policy": "fifo", "rounds": 5}
+    (found,) = expected(with_ends(state, table), table, looks=0)
+    assert found.by_itself.ends_s < 40.0, "80 steps, with one worker or two"
+    measured = seen(("net", 2, 4.0))
+    table = rates_of(measured, state)
+    assert table.alone[table.row("net", 2), 0] == 4.0, "what is remembered counts first"
 
 
 def test_of_a_job_without_an_end_one_guess_is_told_and_of_a_kind_that_was_measured_none():

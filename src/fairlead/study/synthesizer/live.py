@@ -32,13 +32,10 @@ def state_of(plane: ControlPlane) -> State:
 
 
 def rates_of(told: Mapping[str, Any], state: State) -> ThroughputTable:
-    """What the cluster has measured; what it has not is guessed: from the same kind elsewhere, from the same kind with another
-    number of workers, in proportion, or from an hour's run."""
+    """What the cluster has measured, or sees running jobs do. What it has not is guessed: from the same kind elsewhere, from
+    the same kind with another number of workers, in proportion, or from an hour's run."""
     types = state.cluster.type_names
-    rates = [
-        MeasuredRate(one["kind"], one["workers"], one["type"], one["placement"] == "spread", one["steps_per_s"])
-        for one in told["rates"]
-    ]
+    rates = _seen(told, state)
     known = {(rate.kind, rate.workers) for rate in rates}
     measured = _by_kind(rates)
     # those that ended may be forecast to come again; who did not say its steps is asked last, as they are no hour's run
@@ -52,6 +49,22 @@ def rates_of(told: Mapping[str, Any], state: State) -> ThroughputTable:
     if not rates:
         return ThroughputTable.timed(types)
     return drafted(rates, types, Path("rates")).finish().for_types(types)
+
+
+def _seen(told: Mapping[str, Any], state: State) -> list[MeasuredRate]:
+    """What was measured, and behind it what running jobs do just now where nobody has remembered it: of an elastic job whose
+    batch size is its own choice, estimation remembers nothing for its kind."""
+    rates = [
+        MeasuredRate(one["kind"], one["workers"], one["type"], one["placement"] == "spread", one["steps_per_s"])
+        for one in told["rates"]
+    ]
+    known, a = {(rate.kind, rate.workers) for rate in rates}, state.store.arrays
+    now: dict[tuple[str, int, str], list[float]] = {}
+    for number in state.live.tolist():
+        kind, held, rate = state.job_of[number].kind, int(a["held"][number]), float(a["rate"][number])
+        if held and rate > 0 and kind != TIMED and (kind, held) not in known:
+            now.setdefault((kind, held, state.cluster.type_names[int(a["type"][number])]), []).append(rate)
+    return rates + [MeasuredRate(*where, False, sum(each) / len(each)) for where, each in now.items()]
 
 
 def _by_kind(rates: Sequence[MeasuredRate]) -> dict[str, list[MeasuredRate]]:
@@ -79,7 +92,7 @@ class Guessed:
 
 def guessed(told: Mapping[str, Any], state: State) -> Guessed:
     """Of whoever has an end; the others are taken to go on for an hour, whatever their rate is."""
-    known = {(one["kind"], one["workers"]) for one in told["rates"]}
+    known = {(rate.kind, rate.workers) for rate in _seen(told, state)}
     kinds, endless = {kind for kind, _ in known}, set(open_ended(state))
     jobs = [state.job_of[n] for n in (*state.live.tolist(), *state.queue.tolist()) if n not in endless]
     lacking = {job.kind for job in jobs if job.kind != TIMED and (job.kind, job.workers) not in known}
