@@ -220,15 +220,18 @@ def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp
     asked = ["profile", "pairs", "--out", str(path), "--of", "mlp-512@784:64,mlp-2048@784:64", "--device", "cpu", "--json"]
     short = [*asked, "--window", "0.05", "--alone", "0.03", "--warm", "0", "--solos", "2"]
     told = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
-    assert told == {"measured": 7, "left": 0, "kept": 7, "with_a_problem": 0}
     about, *rows = [json.loads(line) for line in path.read_text().splitlines()]
+    slow = [row["problem"] for row in rows if "problem" in row]
+    assert {*slow} <= {TOO_FEW}, "which a machine may be that has other work to do"
+    assert told == {"measured": 7, "left": 0, "kept": 7, "with_a_problem": len(slow)}
     assert about["about"]["sharing"] == "time-slicing"
     assert [len(row["pair"]) for row in rows if "pair" in row] == [2, 2, 2]
+    rows = [row for row in rows if "problem" not in row]
     assert all(rate > 0 for row in rows if "pair" in row for rate in row["steps_per_s"])
-    assert {row["session"] for row in rows} == {1}
+    assert all(row["session"] == 1 for row in rows)
     assert all(1 <= len(row["windows"]) == len(row["undisturbed_windows"]) <= 2 for row in rows if "pair" in row)
     again = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
-    assert again == {"measured": 0, "left": 0, "kept": 7, "with_a_problem": 0}
+    assert again == {"measured": 0, "left": 0, "kept": 7, "with_a_problem": len(slow)}
 
 
 @pytest.mark.parametrize(("device", "chosen"), [("cuda:1", ["cuda:1"]), ("cuda", []), ("cpu", [])])
