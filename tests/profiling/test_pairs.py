@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 from collections import Counter
@@ -20,7 +19,6 @@ from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.profiling.pairs import TOO_FEW, Bench, _told
 from fairlead.profiling.results import measured
-from fairlead.profiling.sharing import Sharing, shared
 from fairlead.profiling.spanning import MANY, Span, meetings, noisiest, programme, shares, spanning
 from fairlead.profiling.spells import Look, Seen, Spell, Stretch
 
@@ -216,29 +214,24 @@ def test_the_spread_of_a_pair_is_of_its_slowdowns_and_relative():
     assert (told["steps_per_s"], told["undisturbed_steps_per_s"]) == ([7.5, 5.0], [20.0, 5.0])
 
 
-def test_time_slicing_needs_nothing_and_mps_says_what_it_lacks(monkeypatch):
-    with shared(Sharing.TIME_SLICING):
-        pass
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(InputError, match="time-slicing"), shared(Sharing.MPS):
-        pass
-
-
 def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp_path):
     pytest.importorskip("torch", reason="the extra `torch` is not installed")
     path = tmp_path / "pairs.jsonl"
     asked = ["profile", "pairs", "--out", str(path), "--of", "mlp-512@784:64,mlp-2048@784:64", "--device", "cpu", "--json"]
     short = [*asked, "--window", "0.05", "--alone", "0.03", "--warm", "0", "--solos", "2"]
     told = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
-    assert told == {"measured": 7, "left": 0, "kept": 7, "with_a_problem": 0}
     about, *rows = [json.loads(line) for line in path.read_text().splitlines()]
+    slow = [row["problem"] for row in rows if "problem" in row]
+    assert {*slow} <= {TOO_FEW}, "which a machine may be that has other work to do"
+    assert told == {"measured": 7, "left": 0, "kept": 7, "with_a_problem": len(slow)}
     assert about["about"]["sharing"] == "time-slicing"
     assert [len(row["pair"]) for row in rows if "pair" in row] == [2, 2, 2]
+    rows = [row for row in rows if "problem" not in row]
     assert all(rate > 0 for row in rows if "pair" in row for rate in row["steps_per_s"])
-    assert {row["session"] for row in rows} == {1}
+    assert all(row["session"] == 1 for row in rows)
     assert all(1 <= len(row["windows"]) == len(row["undisturbed_windows"]) <= 2 for row in rows if "pair" in row)
     again = json.loads(CliRunner().invoke(app, short, catch_exceptions=False).stdout)
-    assert again == {"measured": 0, "left": 0, "kept": 7, "with_a_problem": 0}
+    assert again == {"measured": 0, "left": 0, "kept": 7, "with_a_problem": len(slow)}
 
 
 @pytest.mark.parametrize(("device", "chosen"), [("cuda:1", ["cuda:1"]), ("cuda", []), ("cpu", [])])
@@ -359,16 +352,6 @@ def test_who_is_named_twice_is_measured_once(tmp_path, monkeypatch):
     monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
     said = ask(tmp_path / "pairs.jsonl", "--of", "mlp-512@784:64,mlp-512@784:64", "--json")
     assert json.loads(said.stdout) == {"measured": 2, "left": 0, "kept": 2, "with_a_problem": 0}
-
-
-def test_a_service_that_does_not_start_is_told_in_words_and_leaves_nothing_behind(tmp_path, monkeypatch):
-    (tmp_path / "nvidia-cuda-mps-control").write_text("#!/bin/sh\nexit 3\n")
-    (tmp_path / "nvidia-cuda-mps-control").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "mine")
-    with pytest.raises(InputError, match="exit status 3"), shared(Sharing.MPS):
-        pytest.fail("it does not run")
-    assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == "mine"
 
 
 def test_where_one_process_ends_before_its_time_the_other_is_not_left_behind(monkeypatch):
