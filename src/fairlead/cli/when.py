@@ -180,8 +180,11 @@ def _sentence(one: Expected, lately_s: float, again: bool) -> str:
         if one.within_s < WITHIN_S:
             seen = f"not within {to_the_second(one.within_s)}, further was not looked"
             return f"when {name} should {begins} cannot be told yet: {seen}"
-        within = f"within {duration(WITHIN_S)} as things are"
-        return f"{name} should not {begins} {within}; `fairlead why {name}` says what it waits for"
+        within = f"within {duration(WITHIN_S)}"
+        if one.by_itself.starts_s < math.inf:
+            alone = f"if nobody does, it {'goes on' if again else 'starts'} {_in(one.by_itself.starts_s)}"
+            return f"{name} should not {begins} {within}, if others come as in the last {to_the_second(lately_s)}; {alone}"
+        return f"{name} should not {begins} {within} as things are; `fairlead why {name}` says what it waits for"
     told = f"{legible(one.name)} " + ("runs" if one.runs else f"should {begins} {_span(one, _start)}")
     told += f" and should have ended {_span(one, _end)}"
     if not one.with_others:

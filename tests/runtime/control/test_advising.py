@@ -278,5 +278,10 @@ def test_what_is_due_in_less_than_a_second_is_due_at_once():
     )
     cut = _sentence(Expected(0, "j", False, Turn(5.0, math.inf), (), within_s=7200.0), 13.3, again=False)
     assert cut == "j should start in 5 s and should have ended in over 2.0 h"
+    never = Turn(math.inf, math.inf)
+    kept_out = _sentence(Expected(0, "j", False, Turn(5.0, 10.0), (never, never)), 90.0, again=False)
+    assert (
+        kept_out == "j should not start within 30.0 d, if others come as in the last 1.5 min; if nobody does, it starts in 5 s"
+    )
     late = _sentence(Expected(0, "j", False, Turn(math.inf, math.inf), ()), 13.3, again=False)
     assert late == "j should not start within 30.0 d as things are; `fairlead why j` says what it waits for"
