@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -167,7 +167,8 @@ def _tell(ahead: Ahead, wanted: Mapping[str, Any] | None, here: bool) -> None:
         note(f"did not say how many steps they will do, or did more, so taken to go on for an hour: {many} of the jobs")
 
 
-def _kinds(named: Sequence[str]) -> str:
+def _kinds(guesses: Mapping[int, str]) -> str:
+    named = sorted({*guesses.values()})
     return ", ".join([*map(legible, named[:MOST_KINDS]), *["…"] * (len(named) > MOST_KINDS)])
 
 
@@ -241,8 +242,8 @@ def _data(ahead: Ahead) -> dict[str, Any]:
     return {
         "jobs": [_job(one) for one in ahead.jobs],
         "without_known_steps": len(ahead.endless),
-        "unmeasured_kinds": ahead.guesses.unmeasured,
-        "kinds_of_other_sizes": ahead.guesses.in_proportion,
+        "unmeasured_kinds": sorted({*ahead.guesses.unmeasured.values()}),
+        "kinds_of_other_sizes": sorted({*ahead.guesses.in_proportion.values()}),
         "looks": max(ahead.made - 1, 0),
         "complete": ahead.made > 0 or not ahead.jobs,
         "looked_ahead_s": ahead.jobs[0].within_s if ahead.jobs else 0.0,

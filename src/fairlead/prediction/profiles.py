@@ -95,6 +95,8 @@ def profiles_of(
     }
     together: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
     for where, (of, both) in pairs.items():
+        if "device" in of and device_of(of) != device_of(about):
+            raise InputError(where, f"pairs on {device_of(about)}, as {source}", field="device", value=device_of(of))
         strange = next((name for row in both for name in row.get("pair", ()) if name not in known), None)
         if strange is not None:
             raise InputError(where, f"each of a pair measured alone too, in {source}", field="pair", value=strange)

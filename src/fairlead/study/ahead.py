@@ -107,8 +107,9 @@ def spelled(ahead: Ahead) -> dict[str, Any]:
         "looks": ahead.asked.looks,
         "budget_s": ahead.asked.budget_s,
         "lately_s": ahead.lately_s,
-        "in_proportion": list(ahead.guesses.in_proportion),
-        "unmeasured": list(ahead.guesses.unmeasured),
+        "window_s": ahead.asked.window_s,
+        "in_proportion": list(ahead.guesses.in_proportion.items()),
+        "unmeasured": list(ahead.guesses.unmeasured.items()),
         "endless": list(ahead.endless),
     }
 
@@ -127,9 +128,9 @@ def read(told: Mapping[str, Any]) -> Ahead:
             for one in told["jobs"]
         ),
         told["made"],
-        Asked(looks=told["looks"], budget_s=told["budget_s"]),
+        Asked(told["looks"], told["window_s"], told["budget_s"]),
         told["lately_s"],
-        Guessed(tuple(told["in_proportion"]), tuple(told["unmeasured"])),
+        Guessed(dict(told["in_proportion"]), dict(told["unmeasured"])),
         tuple(told["endless"]),
     )
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -18,35 +20,52 @@ from fairlead.study.ahead import Asked, look_ahead, spelled
 
 BUDGET_S = 15.0
 TO_BEGIN_S = 20.0  # to start, to read the state and to end; a machine may have much else to do
+TO_END_S = 5.0
 NICE = 15
 
 
 async def foresee(now: float, saved: bytes, rates: Mapping[str, Any]) -> dict[str, Any]:
     """What a process that looks ahead says; an error with its last line where it fails."""
     about = orjson.dumps({"now": now, "rates": rates, "budget_s": BUDGET_S})
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", __name__),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", __name__),  # nothing is imported from where the control plane happens to stand
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")},
+            start_new_session=True,
+        )
+    except OSError as problem:
+        raise FairleadError(f"no process that looks ahead can be started: {problem}") from None
     try:
         async with asyncio.timeout(BUDGET_S + TO_BEGIN_S):
-            said, problem = await process.communicate(about + b"\n" + saved)
+            said, problems = await process.communicate(about + b"\n" + saved)
     except TimeoutError:
         raise FairleadError(f"to look ahead took more than {BUDGET_S + TO_BEGIN_S:g} s") from None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await _end(process)
     if process.returncode:
-        lines = problem.decode(errors="replace").strip().splitlines()
+        lines = problems.decode(errors="replace").strip().splitlines()
         raise FairleadError(lines[-1] if lines else f"what looks ahead ended with {process.returncode}")
-    told: dict[str, Any] = orjson.loads(said)
+    try:
+        told: dict[str, Any] = orjson.loads(said)
+    except ValueError:
+        raise FairleadError("what looks ahead said nothing that can be read") from None
     return told
 
 
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """With all that it has started; who holds its pipes open all the same is not waited for."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), TO_END_S)
+
+
 def main() -> None:
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a policy prints is no answer
     os.nice(NICE)
     about = orjson.loads(sys.stdin.buffer.readline())
     try:
@@ -55,7 +74,10 @@ def main() -> None:
         ahead = look_ahead(state, about["rates"], Asked(budget_s=about["budget_s"]))
     except FairleadError as problem:
         sys.exit(str(problem))
-    sys.stdout.buffer.write(orjson.dumps(spelled(ahead)))
+    with answer:
+        answer.write(orjson.dumps(spelled(ahead)))
+    sys.stderr.flush()
+    os._exit(0)  # threads that a policy has started are not waited for
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def test_an_elastic_job_is_as_fast_as_it_was_measured_at_other_sizes_and_not_tak
     told = seen(("net", 4, 8.0), ("net", 2, 5.0))
     table = rates_of(told, state)
     assert table.alone[[table.row("net", size) for size in (1, 2, 4)], 0].tolist() == [2.5, 5.0, 8.0], "of the nearest size"
-    assert guessed(told, state) == Guessed(in_proportion=("net",))
+    assert guessed(told, state) == Guessed(in_proportion={0: "net"})
 
 
 def test_who_runs_and_of_whose_kind_nothing_is_remembered_goes_on_as_fast_as_it_is_seen_to():
@@ -101,11 +101,11 @@ def test_who_runs_and_of_whose_kind_nothing_is_remembered_goes_on_as_fast_as_it_
     one = np.array([0])
     starts = Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]))
     state.apply(RoundPlanned(RoundPlan(1.0, admitted=one, launches=starts)))
-    assert guessed(seen(), state) == Guessed(unmeasured=("net",)), "it has told nothing yet"
+    assert guessed(seen(), state) == Guessed(unmeasured={0: "net"}), "it has told nothing yet"
     state.apply(ProgressReported(3.0, one, np.array([10.0]), np.array([5.0]), np.array([3.0])))
     table = rates_of(seen(), state)
     assert table.alone[[table.row("net", size) for size in (1, 2)], 0].tolist() == [2.5, 5.0]
-    assert guessed(seen(), state) == Guessed(in_proportion=("net",))
+    assert guessed(seen(), state) == Guessed(in_proportion={0: "net"})
     state.scheduler = {"policy": "fifo", "rounds": 5}
     (found,) = expected(with_ends(state, table), table, looks=0)
     assert found.by_itself.ends_s < 40.0, "80 steps, with one worker or two"
@@ -117,7 +117,7 @@ def test_who_runs_and_of_whose_kind_nothing_is_remembered_goes_on_as_fast_as_it_
 def test_of_a_job_without_an_end_one_guess_is_told_and_of_a_kind_that_was_measured_none():
     endless = Job("open", steps=UNKNOWN_STEPS, kind="new")
     assert guessed(seen(), there(endless)) == Guessed(), "it goes on for an hour, which is said of it already"
-    assert guessed(seen(), there(endless, Job("ends", steps=9.0, kind="new"))) == Guessed(unmeasured=("new",))
+    assert guessed(seen(), there(endless, Job("ends", steps=9.0, kind="new"))) == Guessed(unmeasured={1: "new"})
     assert guessed(seen(("new", 1, 1.0)), there(Job("ends", steps=9.0, kind="new"))) == Guessed()
 
 

@@ -133,7 +133,7 @@ def test_what_goes_wrong_is_told_to_admins_and_asked_for_again():
         assert ControlPlane(up.url, up.user).when() == NOTHING
 
 
-def test_a_look_that_is_some_seconds_old_is_told_from_now_on_and_an_old_one_is_made_again():
+def test_a_look_is_kept_for_some_seconds_and_an_old_one_is_made_again():
     now = 100.0
 
     async def looks(at: float, saved: bytes, rates: Any) -> dict[str, Any]:
@@ -142,11 +142,14 @@ def test_a_look_that_is_some_seconds_old_is_told_from_now_on_and_an_old_one_is_m
     async def story() -> None:
         nonlocal now
         foresight = Foresight(looks, lambda: (now, b"", {}), lambda: now)
-        assert await foresight.seen() == (0.0, {"at": 100.0})
+        first = await foresight.seen()
+        assert first == (100.0, 100.0, {"at": 100.0})
         now = 100.0 + KEPT_S
-        assert await foresight.seen() == (KEPT_S, {"at": 100.0})
+        assert await foresight.seen() is first
         now += 1.0
-        assert await foresight.seen() == (0.0, {"at": now})
+        second = await foresight.seen()
+        assert second.at == now
+        assert await foresight.seen(besides=second) is not second, "another is wanted"
 
     asyncio.run(story())
 
@@ -177,7 +180,12 @@ def test_who_all_leave_break_a_look_off():
 def test_what_was_seen_is_read_as_it_was_spelled():
     turns = (Turn(1.0, 2.5), Turn(math.inf, math.inf))
     ahead = Ahead(
-        (Expected(3, "j", False, turns[0], turns, 77.0),), 3, Asked(looks=4, budget_s=9.0), 60.0, Guessed(("a",), ("b",)), (3,)
+        (Expected(3, "j", False, turns[0], turns, 77.0),),
+        3,
+        Asked(looks=4, budget_s=9.0),
+        60.0,
+        Guessed({3: "a"}, {4: "b"}),
+        (3,),
     )
     assert read(json.loads(json.dumps(spelled(ahead)))) == ahead
 

@@ -1,27 +1,38 @@
-"""When jobs will run, for everybody: one look ahead at a time, made in another process, serves all who ask within some seconds.
-It is of everybody's jobs, and each is told of their own.
+"""When jobs will run, for everybody: one look ahead at a time, made in another process, serves all who ask within some seconds,
+as long as nothing that it says of their jobs has changed. It is of everybody's jobs, and each is told of their own.
 
 (No postponed annotations here: FastAPI reads them.)"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from fastapi import APIRouter, Depends, HTTPException
 
 from fairlead.core.errors import FairleadError
 from fairlead.engine.saved import freeze
 from fairlead.runtime.control import views
+from fairlead.runtime.control.live import Busy
 from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.tokens import Bearer, Role
 
-KEPT_S = 15.0
+KEPT_S = 15.0  # or as long as it took to look
 GLANCE_S = 0.2
+AT_REST_WITHIN_S = 2.0
+TELLS = ("made", "looks", "budget_s", "window_s", "lately_s")
+"""What is told to everybody."""
 
 Foresee: TypeAlias = Callable[[float, bytes, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """From the second it is, a state as a journal's snapshots spell it, and rates: what is seen of whom."""
 Frozen: TypeAlias = Callable[[], tuple[float, bytes, Mapping[str, Any]]]
-Seen: TypeAlias = tuple[float, dict[str, Any]]
+
+
+class Seen(NamedTuple):
+    """What was seen, from which second on, and when that was known."""
+
+    at: float
+    done: float
+    told: dict[str, Any]
 
 
 class Foresight:
@@ -30,76 +41,102 @@ class Foresight:
         self._look: asyncio.Task[Seen] | None = None
         self._asking = 0
 
-    async def seen(self) -> Seen:
-        """How many seconds ago it was looked ahead, and what was seen. Where all who asked leave, a look is broken off."""
-        if self._look is None or (self._look.done() and not self._fresh(self._look)):
+    async def seen(self, besides: Seen | None = None) -> Seen:
+        """The last look, or one that is being made, or a new one: one that is fresh, and not the one `besides` which another is
+        wanted. Where all who asked leave, a look is broken off."""
+        if self._look is None or (self._look.done() and not self._serves(self._look, besides)):
             self._look = asyncio.create_task(self._made())
+            self._look.add_done_callback(_heard)
         look, self._asking = self._look, self._asking + 1
         try:
-            at, told = await asyncio.shield(look)
+            return await asyncio.shield(look)
         finally:
             self._asking -= 1
             if not self._asking and not look.done():
                 look.cancel()
                 self._look = None
-        return max(0.0, self._now() - at), told
 
-    def _fresh(self, look: asyncio.Task[Seen]) -> bool:
-        return not look.cancelled() and look.exception() is None and self._now() - look.result()[0] <= KEPT_S
+    def _serves(self, look: asyncio.Task[Seen], besides: Seen | None) -> bool:
+        if look.cancelled() or look.exception() is not None or look.result() is besides:
+            return False
+        seen = look.result()
+        return self._now() - seen.done <= max(KEPT_S, seen.done - seen.at)
 
     async def _made(self) -> Seen:
         at, saved, rates = await asyncio.to_thread(self._frozen)
-        return at, await self._foresee(at, saved, rates)
+        told = await self._foresee(at, saved, rates)
+        return Seen(at, self._now(), told)
+
+
+def _heard(look: asyncio.Task[Seen]) -> None:
+    """That it failed is nobody's surprise, where nobody waits for it any more."""
+    if not look.cancelled():
+        look.exception()
 
 
 def when_routes(plane: Plane, bearer: Callable[..., Any], foresee: Foresee) -> APIRouter:
     router = APIRouter()
 
     def frozen() -> tuple[float, bytes, Mapping[str, Any]]:
-        with plane.live.at_rest():
+        with plane.live.at_rest(AT_REST_WITHIN_S):
             now, spell, rates = plane.live.now, freeze(plane.loop.state), views.rates(plane.loop.state)
         return now, spell(), {"rates": rates}
 
-    def kinds(whose: str | None) -> dict[int, str]:
-        """Of jobs that somebody may see and that have not ended meanwhile."""
-        with plane.live.at_rest():
+    def there(whose: str | None) -> dict[int, bool]:
+        """Jobs that somebody may see and that have not ended, and whether they run."""
+        with plane.live.at_rest(AT_REST_WITHIN_S):
             state = plane.loop.state
-            there = [(number, state.job_of[number]) for number in (*state.live.tolist(), *state.queue.tolist())]
-        return {number: job.kind for number, job in there if whose in (None, job.user)}
+            running, alive = {*state.running.tolist()}, (*state.live.tolist(), *state.queue.tolist())
+            return {number: number in running for number in alive if whose in (None, state.job_of[number].user)}
 
     foresight = Foresight(foresee, frozen, lambda: plane.live.now)
+
+    async def looked(besides: Seen | None) -> Seen:
+        look = asyncio.create_task(foresight.seen(besides))
+        try:
+            while not look.done():
+                await asyncio.wait((look,), timeout=GLANCE_S)
+                if plane.leaving and not look.done():  # which waits for who asks
+                    raise HTTPException(503, "the control plane is leaving")
+            return look.result()
+        finally:
+            look.cancel()
 
     @router.get("/v1/when", responses={503: {}})
     async def when(who: Annotated[Bearer, Depends(bearer)]) -> dict[str, Any]:
         """When each job of yours should run and should have ended, in seconds from now: as if nobody else came, and with others
         who come as they did lately. null: not in the time that was looked at."""
-        seen = asyncio.create_task(foresight.seen())
+        whose = None if who.role is Role.ADMIN else who.user
         try:
-            while not seen.done():
-                await asyncio.wait((seen,), timeout=GLANCE_S)
-                if plane.leaving and not seen.done():  # which waits for who asks
-                    raise HTTPException(503, "the control plane is leaving")
-            age_s, told = seen.result()
+            seen = await looked(None)
+            mine = await asyncio.to_thread(there, whose)
+            if not mine.items() <= _runs(seen).items():  # somebody came, began or stopped since
+                seen = await looked(seen)
+                mine = await asyncio.to_thread(there, whose)
+        except Busy:
+            raise
         except FairleadError as problem:
-            about = f": {problem}" if who.role is Role.ADMIN else "; an admin is told why"
+            about = f": {problem}" if whose is None else "; an admin is told why"
             raise HTTPException(503, f"it could not be looked ahead{about}") from None
-        finally:
-            seen.cancel()
-        return _of(told, age_s, await asyncio.to_thread(kinds, None if who.role is Role.ADMIN else who.user))
+        return _of(seen, plane.live.now, mine)
 
     return router
 
 
-def _of(told: Mapping[str, Any], age_s: float, kinds: Mapping[int, str]) -> dict[str, Any]:
-    """What somebody may know of it, by the kinds of the jobs that they may see."""
-    jobs = [{**one, **_later(one, age_s)} for one in told["jobs"] if one["number"] in kinds]
-    there = {kinds[one["number"]] for one in jobs}
+def _runs(seen: Seen) -> dict[int, bool]:
+    return {one["number"]: one["runs"] for one in seen.told["jobs"]}
+
+
+def _of(seen: Seen, now: float, mine: Mapping[int, bool]) -> dict[str, Any]:
+    """What somebody may know of it, from now on: of their jobs, where they are as they were seen."""
+    told, age_s = seen.told, max(0.0, now - seen.at)
+    jobs = [{**one, **_later(one, age_s)} for one in told["jobs"] if mine.get(one["number"]) is one["runs"]]
     return {
-        **told,
+        **{name: told[name] for name in TELLS},
         "jobs": jobs,
-        "endless": [number for number in told["endless"] if number in kinds],
-        "in_proportion": [kind for kind in told["in_proportion"] if kind in there],
-        "unmeasured": [kind for kind in told["unmeasured"] if kind in there],
+        "endless": [number for number in told["endless"] if number in mine],
+        "in_proportion": [guess for guess in told["in_proportion"] if guess[0] in mine],
+        "unmeasured": [guess for guess in told["unmeasured"] if guess[0] in mine],
     }
 
 

@@ -4,7 +4,7 @@ switch goes back as anybody's would."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +84,21 @@ def _in_proportion(measured: Sequence[MeasuredRate], workers: int) -> list[Measu
 
 @dataclass(frozen=True)
 class Guessed:
-    """Kinds of those who are there whose rates are a guess: measured with other numbers of workers only, or not at all."""
+    """The kinds of those who are there, by number, whose rates are a guess: measured with other numbers of workers only, or not
+    at all."""
 
-    in_proportion: tuple[str, ...] = ()
-    unmeasured: tuple[str, ...] = ()
+    in_proportion: Mapping[int, str] = field(default_factory=dict)
+    unmeasured: Mapping[int, str] = field(default_factory=dict)
 
 
 def guessed(told: Mapping[str, Any], state: State) -> Guessed:
     """Of whoever has an end; the others are taken to go on for an hour, whatever their rate is."""
     known = {(rate.kind, rate.workers) for rate in _seen(told, state)}
     kinds, endless = {kind for kind, _ in known}, set(open_ended(state))
-    jobs = [state.job_of[n] for n in (*state.live.tolist(), *state.queue.tolist()) if n not in endless]
-    lacking = {job.kind for job in jobs if job.kind != TIMED and (job.kind, job.workers) not in known}
-    return Guessed(tuple(sorted(lacking & kinds)), tuple(sorted(lacking - kinds)))
+    jobs = {n: state.job_of[n] for n in (*state.live.tolist(), *state.queue.tolist()) if n not in endless}
+    lacking = {n: job.kind for n, job in jobs.items() if job.kind != TIMED and (job.kind, job.workers) not in known}
+    elsewhere = {n: kind for n, kind in lacking.items() if kind in kinds}
+    return Guessed(elsewhere, {n: kind for n, kind in lacking.items() if kind not in kinds})
 
 
 def open_ended(state: State) -> list[int]:

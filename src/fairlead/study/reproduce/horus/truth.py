@@ -41,7 +41,10 @@ class MeasuredPairs(World):
     @property
     def sessions(self) -> tuple[str, ...]:
         """The sets of all of these pairs."""
-        return tuple(name for name in paired_sets(self.device, Span.UTILIZATION) if measured(name)[0]["sharing"] == SHARING)
+        known = _profiles(self.device)
+        sets = {name: measured(name) for name in paired_sets(self.device, Span.UTILIZATION)}
+        ours = {name: slowdowns(rows, known.alone) for name, (about, rows) in sets.items() if about["sharing"] == SHARING}
+        return tuple(name for name, found in ours.items() if found.keys() == known.pairs[SHARING].keys())
 
     @cached_property
     def mark(self) -> str:
