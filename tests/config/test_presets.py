@@ -75,6 +75,14 @@ def test_on_a_real_cluster_a_preset_measures():
     assert (live.policy, live.estimation, live.round_s) == (Part("max-min-fairness-perf"), MEASURED, 360.0)
 
 
+@pytest.mark.parametrize("name", ["horus", "horus-f", "horus-makespan", "opportunistic-packing", "performance-aware-packing"])
+def test_on_a_real_cluster_a_preset_that_shares_by_prediction_watches(name):
+    assert scheduler_of({"preset": name}).estimation.name == "watched"
+    assert type(compose({"preset": name}).estimation).__name__ == "Watched"
+    with pytest.raises(InputError, match="no real cluster has"):
+        compose({"preset": name, "estimation": "predicted"})
+
+
 @pytest.mark.parametrize(
     ("name", "estimation", "instead"),
     [("pollux", "fitted", "measured"), ("optimus", "fitted", "measured")]

@@ -50,6 +50,7 @@ def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages
 
 def _config(value: Value) -> SchedulerConfig:
     config = SchedulerConfig.from_value(value)
-    if "estimation" not in value.mapping() and config.estimation.name not in _WATCHED:  # a preset's is for simulations
-        config = replace(config, estimation=MEASURED)
+    if "estimation" not in value.mapping():  # a preset's is for simulations
+        watched = _WATCHED.get(config.estimation.name)
+        config = replace(config, estimation=MEASURED if watched is None else replace(config.estimation, name=watched))
     return config if config.first_step_s is not None else replace(config, first_step_s=FIRST_STEP_S)

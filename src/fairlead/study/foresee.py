@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from tempfile import TemporaryFile
 from typing import Any
 
 import orjson
@@ -27,27 +28,29 @@ NICE = 15
 async def foresee(now: float, saved: bytes, rates: Mapping[str, Any]) -> dict[str, Any]:
     """What a process that looks ahead says; an error with its last line where it fails."""
     about = orjson.dumps({"now": now, "rates": rates, "budget_s": BUDGET_S})
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", __name__),  # nothing is imported from where the control plane happens to stand
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")},
-            start_new_session=True,
-        )
-    except OSError as problem:
-        raise FairleadError(f"no process that looks ahead can be started: {problem}") from None
-    try:
-        async with asyncio.timeout(BUDGET_S + TO_BEGIN_S):
-            said, problems = await process.communicate(about + b"\n" + saved)
-    except TimeoutError:
-        raise FairleadError(f"to look ahead took more than {BUDGET_S + TO_BEGIN_S:g} s") from None
-    finally:
-        await _end(process)
-    if process.returncode:
-        lines = problems.decode(errors="replace").strip().splitlines()
-        raise FairleadError(lines[-1] if lines else f"what looks ahead ended with {process.returncode}")
+    with TemporaryFile() as problems:  # no pipe, which whoever it leaves behind would hold open
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", __name__),  # nothing is imported from where the control plane happens to stand
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=problems,
+                env={name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")},
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise FairleadError(f"no process that looks ahead can be started: {problem}") from None
+        try:
+            async with asyncio.timeout(BUDGET_S + TO_BEGIN_S):
+                said, _ = await process.communicate(about + b"\n" + saved)
+        except TimeoutError:
+            raise FairleadError(f"to look ahead took more than {BUDGET_S + TO_BEGIN_S:g} s") from None
+        finally:
+            await _end(process)
+        if process.returncode:
+            problems.seek(0)
+            lines = problems.read().decode(errors="replace").strip().splitlines()
+            raise FairleadError(lines[-1] if lines else f"what looks ahead ended with {process.returncode}")
     try:
         told: dict[str, Any] = orjson.loads(said)
     except ValueError:
@@ -64,20 +67,19 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def main() -> None:
-    answer = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a policy prints is no answer
-    os.nice(NICE)
-    about = orjson.loads(sys.stdin.buffer.readline())
-    try:
-        state = load(sys.stdin.buffer.read())
-        state.time = max(state.time, about["now"])
-        ahead = look_ahead(state, about["rates"], Asked(budget_s=about["budget_s"]))
-    except FairleadError as problem:
-        sys.exit(str(problem))
-    with answer:
-        answer.write(orjson.dumps(spelled(ahead)))
-    sys.stderr.flush()
-    os._exit(0)  # threads that a policy has started are not waited for
+    failed = 1
+    with os.fdopen(os.dup(1), "wb") as answer:
+        os.dup2(2, 1)  # what a policy prints is no answer
+        os.nice(NICE)
+        about = orjson.loads(sys.stdin.buffer.readline())
+        try:
+            state = load(sys.stdin.buffer.read())
+            state.time = max(state.time, about["now"])
+            answer.write(orjson.dumps(spelled(look_ahead(state, about["rates"], Asked(budget_s=about["budget_s"])))))
+            failed = 0
+        except FairleadError as problem:
+            print(problem, file=sys.stderr, flush=True)
+    os._exit(failed)  # threads that a policy has started are not waited for
 
 
 if __name__ == "__main__":

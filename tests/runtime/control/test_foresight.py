@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -69,6 +70,48 @@ def test_a_user_is_told_of_their_jobs_and_of_nobody_elses(monkeypatch):
         assert {one["name"] for one in everybody["jobs"]} >= {"secret", "next", "mine"}
         for token in ("nobody", up.agent):
             assert httpx.get(f"{up.url}/v1/when", headers={"Authorization": f"Bearer {token}"}).status_code == 401
+
+
+def test_what_began_or_came_since_a_look_is_looked_at_again_for_who_asks():
+    with served() as up:
+        plane, user = ControlPlane(up.url, up.token), ControlPlane(up.url, up.user)
+        filled(plane, user, up.plane.live.joined)
+        assert [one["name"] for one in user.when()["jobs"]] == ["mine", "open"]
+        user.submit([{"name": "later", "run": "sleep 1", "kind": "slow", "steps": 10}])
+        assert [one["name"] for one in user.when()["jobs"]] == ["mine", "open", "later"], (
+            "though a look is kept for some seconds"
+        )
+        for name in ("secret", "next"):
+            plane.cancel(name)
+        patience = time.monotonic() + 20
+        while user.job("mine")["phase"] != "running" and time.monotonic() < patience:
+            time.sleep(0.1)
+        told = {one["name"]: one for one in user.when()["jobs"]}
+        assert told["mine"]["runs"]
+        assert told["mine"]["by_itself"][0] == 0.0
+
+
+def test_a_user_is_not_told_the_name_of_anothers_job_at_the_head_of_the_line():
+    with served() as up:
+        plane, user = ControlPlane(up.url, up.token), ControlPlane(up.url, up.user)
+        up.plane.live.joined(0, ())
+        plane.switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
+        plane.submit([{"name": name, "run": "sleep 99", "workers": 4, "steps": 9} for name in ("holds", "secret")])
+        user.submit([{"name": "mine", "run": "sleep 1", "steps": 9}])
+        patience = time.monotonic() + 20
+        while plane.job("mine").get("reason", {}).get("code") != "behind-the-head" and time.monotonic() < patience:
+            time.sleep(0.1)
+        assert "behind the head of the line, job secret," in plane.job("mine")["reason"]["text"]
+        told = [
+            user.job("mine"),
+            user.jobs(),
+            httpx.get(f"{up.url}/v1/overview", headers={"Authorization": f"Bearer {up.user}"}).json(),
+        ]
+        assert "secret" not in json.dumps(told)
+        assert (
+            "behind the head of the line, job of another user, which waits for 4 accelerators"
+            in user.job("mine")["reason"]["text"]
+        )
 
 
 def test_a_look_serves_all_who_ask_meanwhile_and_for_some_seconds():
@@ -188,6 +231,30 @@ def test_what_was_seen_is_read_as_it_was_spelled():
         (3,),
     )
     assert read(json.loads(json.dumps(spelled(ahead)))) == ahead
+
+
+def test_what_a_policy_prints_is_no_answer_and_what_it_leaves_behind_is_ended(tmp_path, monkeypatch):
+    """By way of a module that every process of Python imports, in place of a policy."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "sitecustomize.py").write_text(
+        "import os, subprocess, threading, time\n"
+        "def noisy(by):\n"
+        "    print('noise', flush=True)\n"
+        "    threading.Thread(target=time.sleep, args=(90,)).start()\n"
+        f"    open({str(tmp_path / 'left')!r}, 'w').write(str(subprocess.Popen(['sleep', '90']).pid))\n"
+        "os.nice = noisy\n"
+    )
+    (tmp_path / "orjson.py").write_text("raise SystemExit('imported from where the control plane stands')\n")
+    monkeypatch.setenv("PYTHONPATH", str(elsewhere))
+    monkeypatch.chdir(tmp_path)
+    state = State(cluster("v100:4"))
+    with pytest.raises(FairleadError, match="the name of a policy"):  # nor is anybody waited for where it fails
+        asyncio.run(foresee(0.0, freeze(state)(), {"rates": []}))
+    state.scheduler = {"policy": "fifo", "rounds": 5.0}
+    assert asyncio.run(foresee(0.0, freeze(state)(), {"rates": []}))["jobs"] == []
+    left = int((tmp_path / "left").read_text())
+    assert not Path(f"/proc/{left}").exists() or "Z" in Path(f"/proc/{left}/stat").read_text().split()[2]
 
 
 def test_a_process_that_cannot_look_ahead_says_why():

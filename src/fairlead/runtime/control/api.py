@@ -193,14 +193,14 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False, fore
             raise HTTPException(422, f"phases are {', '.join(sorted(known))}")
 
         def collect() -> list[dict[str, Any]]:
-            state, now = plane.loop.state, plane.live.now
+            state, now, whose = plane.loop.state, plane.live.now, None if who.role is Role.ADMIN else who.user
             mine = [n for n, job in state.job_of.items() if (everybody and who.role is Role.ADMIN) or job.user == who.user]
             phases = state.store.arrays["phase"]
             if phase is not None:
                 mine = [n for n in mine if Phase(int(phases[n])).name.lower() in phase]
             if len(mine) > limit:
                 mine = sorted(sorted(mine, key=lambda n: (phases[n] == Phase.RUNNING, n))[-limit:])
-            return [views.job_record(plane.loop, number, now, plane.heard_s) for number in mine]
+            return [views.job_record(plane.loop, number, now, plane.heard_s, whose) for number in mine]
 
         return {"jobs": await read(collect)}
 
@@ -210,7 +210,8 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False, fore
 
         def record() -> dict[str, Any]:
             number = find(name, who)
-            told = views.job_record(plane.loop, number, plane.live.now, plane.heard_s)
+            whose = None if who.role is Role.ADMIN else who.user
+            told = views.job_record(plane.loop, number, plane.live.now, plane.heard_s, whose)
             return {**told, "earlier": [other for other in namesakes(told["name"], who) if other < number][-MOST_EARLIER:]}
 
         found: dict[str, Any] = await read(record)

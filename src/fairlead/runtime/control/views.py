@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 200
 """Jobs in an overview."""
+ANOTHERS = "of another user"
+"""The name of a job, to who may not see it."""
 
 
 def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf) -> dict[str, Any]:
+def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf, whose: str | None = None) -> dict[str, Any]:
     """Everything about one job. Up to `heard_s` it is known to have gone on as it said."""
     state, job, a = loop.state, loop.state.job_of[number], loop.state.store.arrays
     phase = Phase(int(a["phase"][number]))
@@ -73,7 +76,7 @@ def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf) -
     if (failure := state.last_failure.get(number)) is not None:
         where = {"node": node_of(state, failure), "rank": failure.rank, "launch": failure.start}
         record["last_failure"] = {"why": failure.why, **dict(failure.facts), **where}
-    reason = why(loop, number, now)
+    reason = why(loop, number, now, whose)
     if reason is not None:
         record["reason"] = reason
     if phase in (Phase.QUEUED, Phase.WAITING):
@@ -94,11 +97,15 @@ def _left(steps: float, done: float, rate: float) -> float | None:
     return max(0.0, steps - done) / rate if rate > 0 and steps != UNKNOWN_STEPS else None
 
 
-def why(loop: Loop, number: int, now: float) -> dict[str, Any] | None:
-    """Why a job does not run: who says so, the code, the numbers, and a sentence. None where it runs or has ended well."""
+def why(loop: Loop, number: int, now: float, whose: str | None = None) -> dict[str, Any] | None:
+    """Why a job does not run: who says so, the code, the numbers, and a sentence. None where it runs or has ended well. Told to
+    one user, or (None) to who may see everybody's: others' jobs have no names."""
     reason = why_in(loop, number, now)
     if reason is None:
         return None
+    head = None if loop.plan is None else loop.plan.head
+    if whose is not None and head is not None and loop.state.job_of[head].user != whose:
+        reason = replace(reason, facts=tuple((name, ANOTHERS if name == "head" else fact) for name, fact in reason.facts))
     return {"by": reason.by, "code": str(reason.code), "facts": dict(reason.facts), "text": reason.text}
 
 
@@ -176,7 +183,7 @@ def overview(plane: Plane, whose: str | None) -> dict[str, Any]:
         "second": now,
         "policy": _policy(state.scheduler),
         "nodes": nodes,
-        "jobs": [job_record(plane.loop, number, now, plane.heard_s) for number in running_first[:MOST_SHOWN]],
+        "jobs": [job_record(plane.loop, number, now, plane.heard_s, whose) for number in running_first[:MOST_SHOWN]],
         "decisions": plane.decisions.records(state, whose),
     }
 
