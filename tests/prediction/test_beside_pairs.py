@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.prediction.evaluation import of_slowdown
 from fairlead.prediction.profiles import each_slowdown, profiles, slowdowns
-from fairlead.profiling.results import measured
+from fairlead.profiling.results import measured, sets
 from fairlead.profiling.spanning import spanning
 
 ALONE = profiles("h200").alone
@@ -75,6 +75,17 @@ def test_speeds_measured_again_minutes_later_differ_by_less_than_five_percent_in
     apart_by = statistics.median(apart(*each) for both in twice for each in zip(*both))
     assert apart_by == pytest.approx(told, abs=0.0001)
     assert (apart_by < 0.05) == (looks == 2)
+
+
+def test_all_that_was_measured_twice_in_one_session_differs_by_less_than_five_percent_in_the_median():
+    differ = []
+    for name in (one for one in sets() if measured(one)[0].get("sharing")):
+        speeds: dict[tuple[object, ...], list[list[float]]] = {}
+        for row in rows_of(name):
+            speeds.setdefault((row.get("session"), *row["pair"]), []).append(row["steps_per_s"])
+        differ += [apart(*each) for seen in speeds.values() if len(seen) > 1 for each in zip(*seen[:2])]
+    assert len(differ) == 2 * 487
+    assert statistics.median(differ) == pytest.approx(0.049, abs=0.0005)
 
 
 @pytest.mark.parametrize(
