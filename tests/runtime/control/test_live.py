@@ -131,13 +131,18 @@ def test_who_waits_is_told_when_it_is_decided_on_next():
     assert [record["reason"]["code"] for record in told[1:]] == ["outranked", "next-decision"]
 
 
-def test_who_was_left_out_may_be_decided_on_at_the_next_round_and_not_only_when_the_policy_looks_again_by_itself():
-    scene = Scene("v100:1", {"name": "horus", "most_jobs": 1, "starving_s": 7200.0})
+def one_runs_and_one_waits(policy: object) -> Scene:
+    scene = Scene("v100:1", policy)
     scene.join()
     scene.job("a", steps=1e6)
     scene.job("b", steps=1e6)
     scene.at(0.0)
     scene.at(23.0)
+    return scene
+
+
+def test_who_was_left_out_may_be_decided_on_at_the_next_round_and_not_only_when_the_policy_looks_again_by_itself():
+    scene = one_runs_and_one_waits({"name": "horus", "most_jobs": 1, "starving_s": 7200.0})
     told = views.job_record(scene.loop, 1, 24.0)
     assert (told["next_decision_s"], told["latest_decision_s"]) == (6.0, 7200.0 - 24.0)
     scene.job("c", steps=100.0)
@@ -147,12 +152,7 @@ def test_who_was_left_out_may_be_decided_on_at_the_next_round_and_not_only_when_
 
 
 def test_under_a_policy_that_looks_at_events_alone_the_next_round_is_when_something_may_be_decided():
-    scene = Scene("v100:1", "fifo")
-    scene.join()
-    scene.job("a", steps=1e6)
-    scene.job("b", steps=1e6)
-    scene.at(0.0)
-    scene.at(23.0)
+    scene = one_runs_and_one_waits("fifo")
     told = views.job_record(scene.loop, 1, 24.0)
     assert (told["next_decision_s"], told["latest_decision_s"]) == (6.0, None)
     scene.loop.stages = replace(scene.loop.stages, round_s=0.0)

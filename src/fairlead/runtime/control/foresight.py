@@ -43,7 +43,7 @@ class Foresight:
 
     async def seen(self, besides: Seen | None = None) -> Seen:
         """The last look, or one that is being made, or a new one: one that is fresh, and not the one `besides` which another is
-        wanted. Where all who asked leave, a look is broken off."""
+        wanted. Where all who wait for a look are cancelled, so is it."""
         if self._look is None or (self._look.done() and not self._serves(self._look, besides)):
             self._look = asyncio.create_task(self._made())
             self._look.add_done_callback(_heard)

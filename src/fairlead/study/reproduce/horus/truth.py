@@ -55,7 +55,7 @@ class MeasuredPairs(World):
     @property
     def rates_are(self) -> str:
         many = len(self.trainings)
-        pairs = f"all {many * (many + 1) // 2} pairs of them, {SHARING}"
+        pairs = f"all {many * (many + 1) // 2} pairs of them, {SHARING}, the mean of {len(self.sessions)} sessions"
         return f"rates: {many} trainings on {_profiles(self.device).device}, and {pairs}"
 
     @property
