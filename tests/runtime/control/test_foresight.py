@@ -253,8 +253,17 @@ def test_what_a_policy_prints_is_no_answer_and_what_it_leaves_behind_is_ended(tm
         asyncio.run(foresee(0.0, freeze(state)(), {"rates": []}))
     state.scheduler = {"policy": "fifo", "rounds": 5.0}
     assert asyncio.run(foresee(0.0, freeze(state)(), {"rates": []}))["jobs"] == []
-    left = int((tmp_path / "left").read_text())
-    assert not Path(f"/proc/{left}").exists() or "Z" in Path(f"/proc/{left}/stat").read_text().split()[2]
+    left, patience = Path("/proc") / (tmp_path / "left").read_text() / "stat", time.monotonic() + 20
+    while _lives(left) and time.monotonic() < patience:  # it was killed, and dies when it is its turn
+        time.sleep(0.05)
+    assert not _lives(left)
+
+
+def _lives(stat: Path) -> bool:
+    try:
+        return stat.read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_a_process_that_cannot_look_ahead_says_why():
