@@ -52,7 +52,8 @@ def pairs() -> None:
     figure.savefig(TO / "pairs.png", dpi=110, bbox_inches="tight")
 
 
-AGAIN = ("h200_beside_pairs", "h200_beside_ten", "h200_beside_ten_again", "h200_beside_ten_mps", "h200_pairs_beside")
+TENS = ("h200_beside_ten", "h200_beside_ten_again", "h200_beside_ten_third")
+AGAIN = ("h200_beside_pairs", *TENS, "h200_beside_ten_mps", "h200_beside_ten_mps_again", "h200_pairs_beside")
 
 
 def repeated() -> None:
