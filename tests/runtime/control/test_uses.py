@@ -28,7 +28,7 @@ def run(job: int, *places: int, node: int = 0, generation: int = 1, sent: bool =
     return Running(job, generation, str(job), Task(("true",)), (Seat(node, (0,), places),), sent=sent)
 
 
-def seen(uses: Uses, runs: list[Running], busy: tuple[float, ...], memory: tuple[float, ...], beats: int = FEWEST):
+def seen(uses: Uses, runs: list[Running], busy: tuple[float, ...], memory: tuple[float, ...], beats: int = 1 + FEWEST):
     found = [list(uses.see({0: Beat(busy, memory)}, runs)) for _ in range(beats)]
     assert not any(found[:-1])
     return dict(found[-1])
@@ -60,13 +60,25 @@ def test_what_is_seen_before_the_first_steps_is_no_use_of_a_job():
     idle, at_work = Beat((0.0,), (1.0,)), Beat((0.9,), (4.0,))
     for _ in range(LONGEST_START):
         assert not list(uses.see({0: idle}, runs, lambda job: False))
+    between = Beat((0.1,), (2.0,))
+    assert not list(uses.see({0: between}, runs, lambda job: True)), "of a second in which it mostly was not"
     told = [dict(uses.see({0: at_work}, runs, lambda job: True)) for _ in range(FEWEST)]
     assert told[-1][1] == pytest.approx({BUSY: 0.9, TAKEN_GB: 4.0})
 
 
+def test_what_is_seen_of_the_second_in_which_company_left_is_no_use_of_who_stayed():
+    uses, alone, both = Uses(), [run(1, 0)], [run(1, 0), run(2, 0)]
+    assert seen(uses, alone, (0.2,), (3.0,))[1][BUSY] == pytest.approx(0.2)
+    for _ in range(FEWEST):
+        assert not list(uses.see({0: Beat((1.0,), (40.0,))}, both))
+    assert not list(uses.see({0: Beat((1.0,), (40.0,))}, alone)), "its company had it until just now"
+    for _ in range(FEWEST):
+        assert not list(uses.see({0: Beat((0.2,), (3.0,))}, alone)), "what is known of it still holds"
+
+
 def test_who_never_tells_of_steps_is_seen_after_a_while():
     uses, runs = Uses(), [run(1, 0)]
-    told = [dict(uses.see({0: Beat((0.9,), (4.0,))}, runs, lambda job: False)) for _ in range(LONGEST_START + FEWEST)]
+    told = [dict(uses.see({0: Beat((0.9,), (4.0,))}, runs, lambda job: False)) for _ in range(LONGEST_START + 1 + FEWEST)]
     assert not any(told[:-1])
     assert told[-1][1] == pytest.approx({BUSY: 0.9, TAKEN_GB: 4.0})
 
@@ -107,7 +119,7 @@ def test_every_beat_counts_also_while_nothing_else_happens():
     scene.at(0.0)
     scene.live.tell(0, [Progress(0, 1, 20, 0, 2.0)])
     scene.at(10.0)
-    for _ in range(FEWEST):
+    for _ in range(1 + FEWEST):
         scene.live.see(0, Beat((0.4, 0.0), (7.0, 0.0)))
     scene.at(60.0)
     scene.at(62.0)

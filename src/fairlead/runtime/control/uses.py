@@ -22,6 +22,7 @@ BUSY_TELLS, MEMORY_TELLS = 0.05, 0.1
 class _Use:
     beats: int = 0
     waited: int = 0  # beats before it was at work
+    settled: bool = False  # the last beat found it at work and by itself, so that the next one tells of nothing else
     busy: float = 0.0
     memory_gb: float = 0.0
     told: tuple[float, float] | None = None
@@ -48,19 +49,25 @@ class Uses:
         self, beats: Mapping[int, Beat], runs: Sequence[Running], at_work: Callable[[int], bool] = lambda job: True
     ) -> Iterator[tuple[int, dict[str, float]]]:
         """Jobs of whom something new is known, and what, by the names of metrics. `beats` are of nodes, `runs` all launches.
-        What is seen before a job is at work is of its imports and data, and no use of it; who never says so is taken to be."""
+        What is seen before a job is at work is of its imports and data, and no use of it; who never says so is taken to be. A
+        beat tells of the time since the last one: the first after a start, or after company has left, is of that too."""
         holders = Counter(place for run in runs for place in run.places)
         for run in runs:
             mine = [(beats[node], local) for node, local in run.places if node in beats]
-            shares = any(holders[place] > 1 for place in run.places)
-            if not mine or shares or not run.sent or run.leaving or not all(_tells(beat, local) for beat, local in mine):
+            if not mine or not run.sent or run.leaving or not all(_tells(beat, local) for beat, local in mine):
                 continue
             generation, use = self._of.get(run.job, (run.generation, _Use()))
             if generation != run.generation:
                 use = _Use()
             self._of[run.job] = run.generation, use
+            if any(holders[place] > 1 for place in run.places):
+                use.settled = False
+                continue
             if use.waited < LONGEST_START and not at_work(run.job):
                 use.waited += 1
+                continue
+            if not use.settled:
+                use.settled = True
                 continue
             use.see(
                 sum(beat.busy[local] for beat, local in mine) / len(mine),
