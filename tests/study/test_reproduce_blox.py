@@ -161,6 +161,13 @@ def test_an_order_is_what_no_seed_contradicts():
         assert row("a", 1.0, lambda values=values: values, wants=Wants.MORE).verdict == verdict
 
 
+def test_an_order_of_means_is_what_the_interval_over_seeds_leaves_no_doubt_of():
+    seeds = {"met": (1.3, 1.2, 0.99, 1.3, 1.2), "not met": (0.7, 0.8, 1.01, 0.7, 0.7, 0.8), "open": (1.3, 0.9, 1.2)}
+    for verdict, values in seeds.items():
+        assert row("a", 1.0, lambda values=values: values, wants=Wants.AHEAD).verdict == verdict
+    assert Row("a", 1.0, 1.2, wants=Wants.AHEAD).verdict == "met"
+
+
 def test_tiresias_trace_comes_out_as_its_own_simulator_says(public_data, expected_results, tmp_path):
     given = Reproduction(BLOX, TINY, PublicTraces(data=public_data), tmp_path, BLOX.chosen(["fig4"]))
     assert {told.verdict for _, told in reproduce(given, processes=1).rows} == {"met"}

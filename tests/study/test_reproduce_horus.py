@@ -37,7 +37,7 @@ def finished(tmp_path_factory):
 
 def test_every_study_is_told_and_none_fails(finished):
     given, outcome = finished
-    measured, ours = {"fig3", "fig4", "fig5", "fig7", "table4"}, {"limits", "sessions", "slo"}
+    measured, ours = {"fig3", "fig4", "fig5", "fig7", "table4"}, {"limits", "seeds", "sessions", "slo"}
     papers = {"table6", "fig8", "fig9", "table7", "fig10", "queues"}
     assert {study.name for study in given.studies} == measured | papers | ours
     failed = [(study.name, told.what, told.note) for study, told in outcome.rows if told.verdict == "failed"]

@@ -26,6 +26,7 @@ class Wants(enum.Enum):
     MOST = "most"  # a bound: at most the paper's
     LEAST = "least"  # a bound: at least the paper's
     MORE = "more"  # an order: every seed tells the same side of the paper's, or hardly any difference
+    AHEAD = "ahead"  # an order in the mean, of many seeds: its confidence interval lies on one side of the paper's
     NOTHING = "nothing"  # for information
 
 
@@ -67,11 +68,14 @@ class Row:
             return "met" if self.ours >= self.paper else "not met"
         if self.wants is Wants.MORE:
             return _side(self.by_seed or (self.ours,), self.paper)
+        if self.wants is Wants.AHEAD:
+            within = self.within or 0.0
+            return _side((self.ours - within, self.ours + within), self.paper, alike=0.0)
         return "met" if abs(self.ours - self.paper) <= NEAR * abs(self.paper) else "not met"
 
 
-def _side(values: Sequence[float], of: float) -> str:
-    above, below = any(value > of * (1 + ALIKE) for value in values), any(value < of * (1 - ALIKE) for value in values)
+def _side(values: Sequence[float], of: float, alike: float = ALIKE) -> str:
+    above, below = any(value > of * (1 + alike) for value in values), any(value < of * (1 - alike) for value in values)
     if above and below:
         return "open"
     return "met" if above else "not met" if below else "alike"

@@ -79,7 +79,7 @@ def cells(row: Row, scale: Sizes, study: Study[Any]) -> tuple[str, ...]:
 
 def shown_paper(row: Row) -> str:
     """The paper's value, or the bound that it is."""
-    bound = {Wants.MORE: "> ", Wants.LEAST: "≥ ", Wants.MOST: "≤ "}.get(row.wants, "")
+    bound = {Wants.MORE: "> ", Wants.AHEAD: "> ", Wants.LEAST: "≥ ", Wants.MOST: "≤ "}.get(row.wants, "")
     return shown_value(row.paper, row.unit) if row.paper is None else f"{bound}{shown_value(row.paper, row.unit)}"
 
 

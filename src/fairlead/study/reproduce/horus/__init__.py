@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.study.reproduce.horus import fairness, limits, makespan, measurements, sessions, slo
+from fairlead.study.reproduce.horus import fairness, limits, makespan, measurements, seeds, sessions, slo
 from fairlead.study.reproduce.horus.scale import SCALES, Scale
 from fairlead.study.reproduce.horus.truth import MeasuredPairs
 from fairlead.study.reproduce.paper import Paper
@@ -26,7 +26,15 @@ def introduction(scale: Scale, world: World) -> list[str]:
     ]
 
 
-STUDIES = (*measurements.STUDIES, *makespan.STUDIES, *limits.STUDIES, *sessions.STUDIES, *fairness.STUDIES, *slo.STUDIES)
+STUDIES = (
+    *measurements.STUDIES,
+    *makespan.STUDIES,
+    *seeds.STUDIES,
+    *limits.STUDIES,
+    *sessions.STUDIES,
+    *fairness.STUDIES,
+    *slo.STUDIES,
+)
 HORUS = Paper(
-    "Horus", STUDIES, SCALES, introduction, {"small": "about two minutes of one core", "tiny": "ten seconds of one core"}
+    "Horus", STUDIES, SCALES, introduction, {"small": "two or three minutes of one core", "tiny": "ten seconds of one core"}
 )

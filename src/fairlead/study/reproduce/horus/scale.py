@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PER_NODE, MONTH_PER_NODE = 4, 8
+FEW, MORE = (0, 1, 2, 3, 4), tuple(range(5, 25))
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,7 @@ class Scale:
     jobs: int
     accelerators: int
     seeds: tuple[int, ...]
+    more_seeds: tuple[int, ...]
     month_jobs: int
     month_nodes: int
     month_seeds: tuple[int, ...]
@@ -47,9 +49,9 @@ def _told(seeds: tuple[int, ...]) -> str:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("tiny", 12, 3, (0,), 24, 8, (0,), (1, 3), ("linear",)),
-        Scale("small", 100, 12, (0, 1, 2, 3, 4), 100, 32, (0, 1, 2), (1, 3, 5)),
-        Scale("medium", 100, 12, (0, 1, 2, 3, 4), 398, 128, (0, 1, 2), (1, 3, 4, 5)),
-        Scale("full", 100, 12, (0, 1, 2, 3, 4), 398, 128, (0, 1, 2, 3, 4), (1, 2, 3, 4, 5)),
+        Scale("tiny", 12, 3, (0,), (1, 2), 24, 8, (0,), (1, 3), ("linear",)),
+        Scale("small", 100, 12, FEW, MORE, 100, 32, (0, 1, 2), (1, 3, 5)),
+        Scale("medium", 100, 12, FEW, MORE, 398, 128, (0, 1, 2), (1, 3, 4, 5)),
+        Scale("full", 100, 12, FEW, MORE, 398, 128, FEW, (1, 2, 3, 4, 5)),
     )
 }
