@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PER_NODE, MONTH_PER_NODE = 4, 8
-FEW, MORE = (0, 1, 2, 3, 4), tuple(range(5, 25))
+FEW, MORE, MANY = (0, 1, 2, 3, 4), tuple(range(5, 25)), tuple(range(5, 105))
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ SCALES = {
     for scale in (
         Scale("tiny", 12, 3, (0,), (1, 2), 24, 8, (0,), (1, 3), ("linear",)),
         Scale("small", 100, 12, FEW, MORE, 100, 32, (0, 1, 2), (1, 3, 5)),
-        Scale("medium", 100, 12, FEW, MORE, 398, 128, (0, 1, 2), (1, 3, 4, 5)),
-        Scale("full", 100, 12, FEW, MORE, 398, 128, FEW, (1, 2, 3, 4, 5)),
+        Scale("medium", 100, 12, FEW, MANY, 398, 128, (0, 1, 2), (1, 3, 4, 5)),
+        Scale("full", 100, 12, FEW, MANY, 398, 128, FEW, (1, 2, 3, 4, 5)),
     )
 }
