@@ -16,6 +16,7 @@ from fairlead.config.wall_time import scheduler_of
 from fairlead.core.errors import InputError
 from fairlead.report.columns import duration
 from fairlead.runtime.people import OVERTAKEN, ControlPlane, RefusedRequest, Unreachable
+from fairlead.study.company import with_company
 from fairlead.study.inputs import read_table
 from fairlead.study.synthesizer.live import advise as look_at
 from fairlead.study.synthesizer.live import rates_of, state_of
@@ -77,6 +78,7 @@ def advise(
         if running.round_s == 0:
             raise InputError("advise", "a cluster with rounds", field="rounds", value="event-driven")
         table = known.for_types(state.cluster.type_names) if known is not None else rates_of(measured or {}, state)
+        table = with_company(table, state)
         candidates, alive = asked.candidates(running), len(state.live) + len(state.queue)
         looking = f"{len(candidates)} candidates, {alive} jobs"
         with asked.advisor(candidates, table, spent) as advisor, progress(None, looking, quiet=json):

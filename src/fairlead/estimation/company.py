@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -107,6 +107,13 @@ class Company:
         known |= {kind: Hold(percent, kernel_us / 1e6) for kind, (percent, kernel_us) in self.holds.items()}
         found = [_of_kind(known, kind, UNKNOWN) for kind in kinds]
         return np.array([one.multiprocessors for one in found]), np.array([one.kernel_s for one in found])
+
+
+@runtime_checkable
+class Accompanied(Protocol):
+    """An estimation that believes something of company."""
+
+    def company(self) -> Company: ...
 
 
 def uses_seen(view: Snapshot) -> dict[str, object]:

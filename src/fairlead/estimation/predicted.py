@@ -38,9 +38,9 @@ class Predicted:
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._company()
+        self.company()
 
-    def _company(self) -> Company:
+    def company(self) -> Company:
         return Company(
             "estimation predicted", self.uses, self.below, self.above, self.profiles, self.types, self.sharing, self.holds
         )
@@ -57,7 +57,7 @@ class Predicted:
     def _predict(self, view: Snapshot) -> dict[str, Any]:
         """All that does not depend on who is there."""
         alone, kinds = self.table.alone, [kind for kind, _ in self.table.keys]
-        paired, off, usage = self._company().of(view, kinds, alone)
+        paired, off, usage = self.company().of(view, kinds, alone)
         plain = Rates(view.jobs.number[:0], alone, self.table.spread, paired)
         follows = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.wishes, "usage": usage}
         return {"alone": alone, "spread": self.table.spread, "paired": paired, "paired_uncertainty": off, **follows}

@@ -43,9 +43,9 @@ class Watched(Measured):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._company()
+        self.company()
 
-    def _company(self) -> Company:
+    def company(self) -> Company:
         return Company(
             "estimation watched", self.uses, self.below, self.above, self.profiles, self.types, self.sharing, self.holds
         )
@@ -64,7 +64,7 @@ class Watched(Measured):
         kinds = [""] * len(base.alone)
         for row, code in zip(base.row.tolist(), view.jobs.kind.tolist()):
             kinds[row] = view.names.kinds[code]
-        paired, off, usage = self._company().of(view, kinds, base.alone)
+        paired, off, usage = self.company().of(view, kinds, base.alone)
         tells_s = _tells_s(view.jobs, view.learned)
         return replace(base, paired=paired, paired_uncertainty=off, usage=usage, tells_s=tells_s)
 

@@ -12,6 +12,7 @@ from typing import Any
 from fairlead.backends.costs import Costs
 from fairlead.core.errors import FairleadError
 from fairlead.engine.state import State
+from fairlead.study.company import with_company
 from fairlead.study.synthesizer.live import Guessed, guessed, open_ended, rates_of, with_ends
 from fairlead.study.when import Expected, Turn, expected
 from fairlead.workloads.profiles import ThroughputTable
@@ -54,6 +55,7 @@ def look_ahead(
         table, guesses = rates.for_types(state.cluster.type_names), Guessed()
     else:
         table, guesses = rates_of(rates, state), guessed(rates, state)
+    table = with_company(table, state)
     endless, now, left = open_ended(state), state.time, _TimeLeft(asked.budget_s, shown)
     try:
         found = expected(

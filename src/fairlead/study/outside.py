@@ -7,8 +7,8 @@ made it do again included. Who was cancelled leaves at the same second. Who fail
 it had that limit. A job that never told of its steps counts in seconds, as long as it ran.
 
 What is left out: metrics that jobs reported, and with their batch sizes the schedules of those, which nobody would keep;
-switches of the scheduler, which followed from decisions; how jobs slow each other down on one accelerator; saves of jobs' own
-accord, so that an outage takes them back to their last start."""
+switches of the scheduler, which followed from decisions; saves of jobs' own accord, so that an outage takes them back to their
+last start. How jobs slow each other down on one accelerator is what the last estimation believed of it in the end."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.engine.state import State
 from fairlead.report.record import RunRecord
 from fairlead.runtime.tasks import UNKNOWN_STEPS
+from fairlead.study.company import believed
 from fairlead.study.inputs import used_rates
 from fairlead.study.launches import Place, Watched, costs_of
 from fairlead.study.record import record_of
@@ -80,6 +81,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
     table = ThroughputTable.timed(types)
     if rates:
         table = drafted(rates.values(), types, Path(name)).finish().for_types(types)
+        table = believed(table, state, SchedulerConfig.from_data(state.scheduler, name))
     trace = Trace(tuple(jobs.values()), name)
     world = Outside(
         opened.cluster,
