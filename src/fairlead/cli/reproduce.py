@@ -238,7 +238,8 @@ def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
         note(f"claims are cut to a line each; whole: {given.folder / 'report.md'}")
     kept = len(given.cases()) - outcome.ran
     note(f"cases run: {outcome.ran}" + (f", kept from before: {kept}" if kept else ""))
-    note(f"report: {given.folder / 'report.html'}")
+    others = f"; as they were before: {', '.join(outcome.kept)}" if outcome.kept else ""
+    note(f"report: {given.folder / 'report.html'}{others}")
 
 
 def _table(given: Path | None) -> Path | None:
