@@ -21,7 +21,6 @@ from fairlead.study.reproduce import PUBLIC, TABLE, TRIAL, Paper, Reproduction, 
 from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
 from fairlead.study.reproduce.blox.own_clusters import own_clusters
-from fairlead.study.reproduce.case import ABSENT
 from fairlead.study.reproduce.gavel import GAVEL
 from fairlead.study.reproduce.horus import HORUS, MeasuredPairs
 from fairlead.study.reproduce.page import shown_ours, shown_paper
@@ -284,7 +283,9 @@ def _why_not(outcome: Outcome) -> list[str]:
     lacking: dict[str, list[str]] = {}
     for study, row in outcome.rows:
         if row.ours is None:
-            lacking.setdefault(row.note if row.verdict == ABSENT else f"{row.verdict}: {row.note}", []).append(study.name)
+            lacking.setdefault(row.note if row.note.startswith(row.verdict) else f"{row.verdict}: {row.note}", []).append(
+                study.name
+            )
     return [
         f"{reason} ({len(names)} claim{'' if len(names) == 1 else 's'} of {', '.join(dict.fromkeys(names))})"
         for reason, names in lacking.items()

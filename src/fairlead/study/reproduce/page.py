@@ -30,7 +30,7 @@ table{border-collapse:collapse;width:100%;margin:.6rem 0}
 td,th{padding:.3rem .6rem;border-bottom:1px solid #dde3e8;text-align:left}
 td.n,th.n{text-align:right;white-space:nowrap}.pictures{display:flex;flex-wrap:wrap;gap:1rem}
 .pictures img{max-width:100%;width:33rem}
-.met{color:#00734f}.not-met,.failed{color:#b3261e}.in-part,.open{color:#8a5a00}.no-data{color:#66717d}li{color:#55626f}
+.met{color:#00734f}.not-met,.failed{color:#b3261e}.in-part,.open{color:#8a5a00}.no-data,.not-installed{color:#66717d}li{color:#55626f}
 """
 
 
