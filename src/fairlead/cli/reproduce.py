@@ -283,9 +283,8 @@ def _why_not(outcome: Outcome) -> list[str]:
     lacking: dict[str, list[str]] = {}
     for study, row in outcome.rows:
         if row.ours is None:
-            lacking.setdefault(row.note if row.note.startswith(row.verdict) else f"{row.verdict}: {row.note}", []).append(
-                study.name
-            )
+            reason = row.note if row.note.startswith(row.verdict) else f"{row.verdict}: {row.note}"
+            lacking.setdefault(reason, []).append(study.name)
     return [
         f"{reason} ({len(names)} claim{'' if len(names) == 1 else 's'} of {', '.join(dict.fromkeys(names))})"
         for reason, names in lacking.items()
