@@ -235,3 +235,15 @@ def test_who_is_refused_is_told_why_in_a_sentence_and_in_json_also_by_which_stag
     how = ("simulate", "--policy", "fifo", "--trace", tmp_path / "jobs.csv", "--cluster", "8xv100:4")
     assert "refused: huge: needs 9 accelerators, of at most 8\n" in fairlead(*how).stderr
     assert answer(*how)["refused_jobs"] == [{"name": "huge", "reason": "door: needs 9 accelerators, of at most 8"}]
+
+
+def test_that_starts_longer_than_rounds_are_left_alone_is_told(tmp_path: Path) -> None:
+    trace = tmp_path / "two.csv"
+    trace.write_text("submitted_s,duration_s\n0,60\n1,60\n")
+    asked = ("--trace", trace, "--cluster", "1xv100:1", "--restart-cost", 11)
+    alone = "a start may take 11 s: who starts is left alone until its first step, 120 s at most (first_step_s)"
+    short = fairlead("simulate", "--policy", "las", "--round", 7, *asked)
+    assert f"rounds of 7 s, and {alone}" in short.stderr, short.stderr
+    several = fairlead("compare", "--policies", "las,fifo", "--event-driven", *asked)
+    assert several.stderr.count(f"decisions at every event, and {alone}") == 1, several.stderr
+    assert "left alone" not in fairlead("simulate", "--policy", "las", "--round", 12, *asked).stderr

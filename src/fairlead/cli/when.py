@@ -196,7 +196,10 @@ def _guesses(ahead: Ahead) -> Iterator[str]:
 
 
 def _guesses_for(one: Expected, ahead: Ahead, here: bool) -> Iterator[str]:
-    """What is guessed of one, and where it waits, of how many others: those may stand before it."""
+    """What is guessed of one, and where it waits, of how many others: those may stand before it. Nothing where no time was
+    seen for it, which rests on none of that."""
+    if _timeless(one):
+        return
     if one.number in ahead.guesses.unmeasured:
         yield f"{_UNMEASURED}: {legible(ahead.guesses.unmeasured[one.number])}"
     if one.number in ahead.guesses.in_proportion:

@@ -256,7 +256,9 @@ def test_where_no_node_is_left_the_reason_is_told_instead_of_times(busy):
         "no time for long: needs 4 accelerators, up where it may run: 0",
         "no time for short-0, short-1, short-2: needs 1 accelerator, up where it may run: 0",
     ]
-    said = CliRunner().invoke(app, ["when", "short-1", "--looks", "0"]).stdout.strip()
+    of_one = CliRunner().invoke(app, ["when", "short-1", "--looks", "0"])
+    assert of_one.stderr == "", "that it waits rests on no guess"
+    said = of_one.stdout.strip()
     assert said == "short-1 should not start within 30.0 d as things are: needs 1 accelerator, up where it may run: 0"
     told = json.loads(CliRunner().invoke(app, ["when", "--looks", "0", "--json"]).stdout)
     assert {one["reason"]["code"] for one in told["jobs"]} == {"nodes-down"}
