@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from command import answer, environment, fairlead
+from typer.testing import CliRunner
 
 from fairlead import __version__
+from fairlead.cli.main import app
 from fairlead.engine.journal import read_events
 from fairlead.engine.state import State
 from fairlead.study.record import record_from_journal
@@ -188,6 +190,21 @@ def test_help_is_there_for_every_command():
     for command in ("simulate", "compare", "trace", "report", "policies"):
         assert command in told
     assert "..." not in told.partition("Commands:")[2], "the line of a command is cut"
+
+
+@pytest.mark.parametrize(
+    "group", ["trace", "presets", "scheduler", "token", "predict", "profile", "inference", "reproduce", "rates"]
+)
+def test_the_lines_of_a_groups_commands_are_whole(group: str) -> None:
+    told = CliRunner().invoke(app, [group, "--help"], terminal_width=80).stdout
+    commands = told.partition("Commands:")[2]
+    assert commands.strip()
+    assert "..." not in commands
+
+
+@pytest.mark.parametrize("command", ["info", "why", "when", "logs", "cancel"])
+def test_a_job_is_called_so_in_the_help(command: str) -> None:
+    assert "JOB" in CliRunner().invoke(app, [command, "--help"]).stdout.splitlines()[0]
 
 
 def test_policies_are_listed_with_a_line_and_their_paper():

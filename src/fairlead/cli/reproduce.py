@@ -93,7 +93,7 @@ _GAVEL_HELP = _help(
 )
 _BLOX_HELP = _help(
     BLOX,
-    "Blox' evaluation (EuroSys'24, sections 4 and 5, appendix A)",
+    "Blox' evaluation (EuroSys'24, sections 4, 5 and A)",
     "blox",
     "blox --scale full --processes 16 --out out/blox-full",
     scales_too=[

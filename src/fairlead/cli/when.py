@@ -38,7 +38,8 @@ MOST_KINDS = MOST_NAMED = 5
 
 def when(
     name: Annotated[
-        str | None, typer.Argument(help="A job's number, or its name: the youngest of that name. [default: all]")
+        str | None,
+        typer.Argument(metavar="JOB", help="A job's number, or its name: the youngest of that name. [default: all]"),
     ] = None,
     looks: Annotated[
         int,
