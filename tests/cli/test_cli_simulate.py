@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from command import answer, environment, fairlead
+from typer.testing import CliRunner
 
 from fairlead import __version__
+from fairlead.cli.main import app
 from fairlead.engine.journal import read_events
 from fairlead.engine.state import State
 from fairlead.study.record import record_from_journal
@@ -190,6 +192,21 @@ def test_help_is_there_for_every_command():
     assert "..." not in told.partition("Commands:")[2], "the line of a command is cut"
 
 
+@pytest.mark.parametrize(
+    "group", ["trace", "presets", "scheduler", "token", "predict", "profile", "inference", "reproduce", "rates"]
+)
+def test_the_lines_of_a_groups_commands_are_whole(group: str) -> None:
+    told = CliRunner().invoke(app, [group, "--help"], terminal_width=80).stdout
+    commands = told.partition("Commands:")[2]
+    assert commands.strip()
+    assert "..." not in commands
+
+
+@pytest.mark.parametrize("command", ["info", "why", "when", "logs", "cancel"])
+def test_a_job_is_called_so_in_the_help(command: str) -> None:
+    assert "JOB" in CliRunner().invoke(app, [command, "--help"]).stdout.splitlines()[0]
+
+
 def test_policies_are_listed_with_a_line_and_their_paper():
     found = answer("policies")["parts"]
     names = {part["name"] for part in found}
@@ -235,3 +252,15 @@ def test_who_is_refused_is_told_why_in_a_sentence_and_in_json_also_by_which_stag
     how = ("simulate", "--policy", "fifo", "--trace", tmp_path / "jobs.csv", "--cluster", "8xv100:4")
     assert "refused: huge: needs 9 accelerators, of at most 8\n" in fairlead(*how).stderr
     assert answer(*how)["refused_jobs"] == [{"name": "huge", "reason": "door: needs 9 accelerators, of at most 8"}]
+
+
+def test_that_starts_longer_than_rounds_are_left_alone_is_told(tmp_path: Path) -> None:
+    trace = tmp_path / "two.csv"
+    trace.write_text("submitted_s,duration_s\n0,60\n1,60\n")
+    asked = ("--trace", trace, "--cluster", "1xv100:1", "--restart-cost", 11)
+    alone = "a start may take 11 s: who starts is left alone until its first step, 120 s at most (first_step_s)"
+    short = fairlead("simulate", "--policy", "las", "--round", 7, *asked)
+    assert f"rounds of 7 s, and {alone}" in short.stderr, short.stderr
+    several = fairlead("compare", "--policies", "las,fifo", "--event-driven", *asked)
+    assert several.stderr.count(f"decisions at every event, and {alone}") == 1, several.stderr
+    assert "left alone" not in fairlead("simulate", "--policy", "las", "--round", 12, *asked).stderr

@@ -19,7 +19,9 @@ from fairlead.engine.codec import decode, encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.estimation.measured import Measured
 from fairlead.estimation.oracle import Oracle
+from fairlead.estimation.watched import Watched
 from fairlead.testing import cluster
 from fairlead.testing.builders import random_jobs, random_table
 
@@ -98,7 +100,7 @@ def test_a_fork_carries_what_was_learned():
     assert State.from_snapshot(view).learned == loop.state.learned
 
 
-def test_a_switch_forgets_what_another_estimation_learned():
+def test_what_was_learned_stays_whoever_estimates_next():
     state = State(MACHINE)
     online = {"policy": "las", "estimation": "online"}
     state.apply(ev.Opened(0.0, MACHINE, online))
@@ -108,7 +110,20 @@ def test_a_switch_forgets_what_another_estimation_learned():
     state.apply(ev.FactsLearned(3.0, {"b": 2, "a": [3]}))
     assert state.learned == {"a": [3], "b": 2}
     state.apply(ev.SchedulerSwitched(4.0, {"policy": "srtf", "estimation": "oracle"}))
-    assert state.learned == {}
+    assert state.learned == {"a": [3], "b": 2}, "under its name, and whoever does not know that does not look at it"
+
+
+@pytest.mark.parametrize(("first", "second"), [("measured", "watched"), ("watched", "measured")])
+def test_a_switch_between_estimations_of_real_clusters_keeps_what_was_measured(first: str, second: str):
+    state = State(MACHINE)
+    state.apply(ev.Opened(0.0, MACHINE, {"policy": "las", "estimation": first}))
+    state.apply(ev.JobSubmitted(0.0, 0, Job("one", kind="resnet", steps=100.0)))
+    type_name = MACHINE.type_names[0]
+    state.apply(ev.FactsLearned(1.0, {f"measured 1 × resnet on {type_name}": 7.5}))
+    state.apply(ev.SchedulerSwitched(2.0, {"policy": "horus", "estimation": second}))
+    view = state.snapshot(2.0)
+    rates = {"measured": Measured, "watched": Watched}[second]().rates(view.but(jobs=view.queued))
+    assert rates.alone[rates.row[0], 0] == 7.5
 
 
 def test_a_snapshot_keeps_what_was_known_at_its_moment():

@@ -283,7 +283,7 @@ def test_a_policy_that_starts_nobody_for_ever_is_called_stalled(monkeypatch):
 def test_jobs_whose_turns_are_shorter_than_their_restarts_are_called_stalled(round_s, monkeypatch):
     monkeypatch.setattr("fairlead.engine.loop.STALLED_AFTER", 500)
     loop = loop_of([Job("a", 0.0, 100.0), Job("b", 0.0, 100.0)], "las", round_s=round_s, costs=Costs(30.0, 30.0))
-    with pytest.raises(Stalled, match="2 jobs alive: do starts cost more than a round"):
+    with pytest.raises(Stalled, match="2 jobs alive: do starts and saves cost more than a round"):
         loop.run()
 
 

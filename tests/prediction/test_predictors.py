@@ -406,6 +406,20 @@ def test_only_sets_of_single_measurements_are_learned_from(command: list[str], n
     assert "h200_" not in refused.exception.expected
 
 
+def test_how_far_predictions_are_off_fits_on_a_terminal_of_a_hundred_columns(monkeypatch):
+    monkeypatch.setattr("fairlead.prediction.learners.there", lambda: {"linear": learners.LEARNERS["linear"]})
+    said = CliRunner().invoke(app, ["predict", "evaluate"])
+    assert said.exit_code == 0, said.output
+    lines = said.stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    (heading,) = [place for place, line in enumerate(lines) if line.startswith("slowdown, R²")]
+    assert " ".join(lines[heading].split()) == "slowdown, R² finer own and other sum line in the sum constant"
+    assert lines[heading + 1] == "time-slicing, spanning utilization"
+    assert lines[heading + 2].split()[:4] == ["from", "measured", "–", "0.857"]
+    ends = {len(line) for line in lines[heading:] if line.startswith(("slowdown", "  from"))}
+    assert len(ends) == 1, "numbers stand below their headings"
+
+
 def test_a_configuration_that_ships_is_predicted_without_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = CliRunner().invoke(app, ["predict", "model", "resnet50@224:64"])

@@ -15,7 +15,7 @@ from fairlead.prediction import learners
 from fairlead.prediction.holding import Hold, Interference, holds
 from fairlead.prediction.predictor import trained
 from fairlead.prediction.profiles import paired_sets, profiles_of
-from fairlead.prediction.unseen import Belief, Pair, errors, foremost, in_order, seen
+from fairlead.prediction.unseen import Belief, Pair, ends, errors, foremost, in_order, seen
 from fairlead.profiling.results import MEASURED, measured
 
 UNSEEN = MEASURED / "h200_unseen_pairs.jsonl"
@@ -53,6 +53,23 @@ def test_those_shown_are_of_different_trainings_and_of_none_too_often():
     ranked = [Pair(pair, (Belief(1, 1), Belief(1, 1)), (1.0, 1.0), (1.0, 1.0), 0.0, False) for pair in names]
     assert [pair.names for pair in foremost(ranked, 4)] == [("a", "b"), ("a", "c"), ("b", "d"), ("e", "f")]
     assert [pair.names for pair in foremost(ranked, 1)] == [("a", "b")]
+
+
+def test_two_alike_are_shown_apart_at_both_ends_of_their_own_order():
+    names = [("a", "a"), ("a", "b"), ("b", "b"), ("b", "c"), ("c", "c"), ("c", "d"), ("d", "d")]
+    ranked = [
+        Pair(pair, (Belief(1, 1), Belief(1, 1)), (1.0, 1.0), (1.0, 1.0), float(at), False) for at, pair in enumerate(names)
+    ]
+    shown = {end: ["".join(pair.names) for pair in pairs] for end, pairs in ends(ranked, 2).items()}
+    assert shown == {
+        "advised": ["ab", "bc"],
+        "advised against": ["cd"],
+        "advised alike": ["aa", "bb"],
+        "against alike": ["dd", "cc"],
+    }
+    few = {end: ["".join(pair.names) for pair in pairs] for end, pairs in ends(ranked[:3], 2).items()}
+    assert few["advised alike"] == ["aa", "bb"], "each at one end only"
+    assert few["against alike"] == []
 
 
 def test_errors_count_a_pair_of_likes_once():
@@ -95,10 +112,9 @@ def test_the_command_puts_predicted_and_measured_side_by_side(tmp_path):
         sum(pair["measured"]) for pair in told["advised_against"]
     )
     text = CliRunner().invoke(app, ["predict", "pairs", str(UNSEEN), "--learner", "linear", "--show", "1"]).stdout
-    assert [line.startswith(end) for line, end in zip(text.splitlines(), ("advised  ", "advised against"), strict=True)] == [
-        True,
-        True,
-    ]
+    shown = ("advised  ", "advised against", "advised alike  ", "against alike  ")
+    assert [line.startswith(end) for line, end in zip(text.splitlines(), shown, strict=True)] == [True] * 4
+    assert [len({*pair["pair"]}) for end in ("advised_alike", "against_alike") for pair in told[end]] == [1] * 6
     assert told["with_measured_inputs"]["r_squared"] > 0.8
     lost = tmp_path / "none.jsonl"
     for words, field in (([str(UNSEEN), "--learner", "oracle"], "learner"), ([str(lost)], "measurements")):

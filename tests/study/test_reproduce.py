@@ -260,6 +260,43 @@ def test_pictures_of_the_report_before_go_with_it_and_others_stay(tmp_path):
     assert wrote("two", "three") == {"two", "three", "mine"}, "what this report never wrote is nobody's to remove"
 
 
+def test_studies_that_are_not_run_again_stay_in_the_report_with_their_pictures(tmp_path):
+    def read(what: str):
+        def findings(scale, answers: Answers) -> Findings:
+            return Findings(
+                [Row(what, 1.0, 1.0)], [Lines(f"{what}-line", what, "x", "y", [Line("a", [0, 1], [0, 1])])], ["<&>"]
+            )
+
+        return findings
+
+    said = ["Rates: some."]
+    studies = tuple(Study(name, f"Study {name} <b>", lambda scale: [], read(f"claim-{name}")) for name in ("a", "b", "c"))
+    paper = Paper("Somebody", studies, {"tiny": TINY}, lambda scale, world: said)
+
+    def told(*names: str) -> tuple[str, str, list[str]]:
+        outcome = reproduce(Reproduction(paper, TINY, World(), tmp_path, paper.chosen(names)), processes=1)
+        return *((tmp_path / name).read_text() for name in ("report.md", "report.html")), list(outcome.kept)
+
+    text, page, kept = told()
+    assert kept == []
+    assert told("b") == (text, page, ["a", "c"]), "run again, it is the same report"
+    assert {path.stem for path in tmp_path.glob("*.png")} == {"claim-a-line", "claim-b-line", "claim-c-line"}
+    for name in ("report.md", "report.html"):
+        (tmp_path / name).unlink()
+    assert told("c")[2] == []
+    both = told("a")
+    assert both[2] == ["c"]
+    for one in both[:2]:
+        assert one.index("claim-a") < one.index("claim-c"), "in the paper's order"
+        assert "claim-b" not in one
+    said[:] = ["Rates: others."]
+    for _ in range(2):
+        for one in told("a")[:2]:
+            assert one.count("of which this holds") == 1
+            assert one.count("Rates: some.") == 1, "once, with the study that it holds for"
+            assert one.index("claim-a") < one.index("Rates: some.") < one.index("claim-c")
+
+
 def test_a_report_of_another_scale_or_paper_is_not_written_over(tmp_path):
     def given(paper: Paper, scale: Any) -> Reproduction:
         return Reproduction(paper, scale, World(), tmp_path, paper.studies[:1])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
 import yaml
 
 from cli.command import fairlead
+from fairlead.cli.reproduce import _why_not
 from fairlead.config.presets import preset_named
 from fairlead.core.cluster import Cluster
 from fairlead.core.events import JobSubmitted, MetricsReported, Opened, ProgressReported, RoundPlanned
@@ -42,6 +44,23 @@ def test_every_study_is_told_and_none_fails(finished):
     assert {study.name for study in given.studies} == measured | papers | ours
     failed = [(study.name, told.what, told.note) for study, told in outcome.rows if told.verdict == "failed"]
     assert not [one for one in failed if one[2] != "nobody had to wait"]
+
+
+def test_a_learner_whose_library_is_not_there_is_not_installed_and_has_not_failed(tmp_path, monkeypatch):
+    def without(name: str) -> object:
+        if name == "lightgbm":
+            raise ImportError(name)
+        return import_module(name)
+
+    monkeypatch.setattr("fairlead.prediction.learners.import_module", without)
+    scale = replace(HORUS.scale("tiny"), learners=("linear", "lightgbm"))
+    given = Reproduction(HORUS, scale, WORLD, tmp_path, HORUS.chosen(["table4"]))
+    outcome = reproduce(given, processes=1)
+    assert [told.verdict for _, told in outcome.rows] == ["met", "", "not installed", "not installed"]
+    note = "not installed: this learner needs lightgbm: in the clone of Fairlead, pip install -e '.[predict]'"
+    assert {told.note for _, told in outcome.rows} == {"", note}
+    assert _why_not(outcome) == [f"{note} (2 claims of table4)"]
+    assert "failed" not in (tmp_path / "report.md").read_text()
 
 
 def test_true_is_the_mean_of_the_sessions_or_what_one_says_and_nothing_of_that_is_believed():

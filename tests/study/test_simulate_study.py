@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from fairlead.backends.faults import Outage
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError, JournalError
+from fairlead.core.events import Opened
 from fairlead.core.job import TIMED, Job, Phase
 from fairlead.engine.journal import JsonlJournal, MemoryJournal, opening
+from fairlead.engine.loop import Stalled
 from fairlead.report.metrics import summarize
 from fairlead.study.inputs import TraceFile, known_formats, table_for, used_rates
 from fairlead.study.record import record_from_journal
@@ -215,3 +218,36 @@ def test_bad_lines_are_an_error_or_are_counted(tmp_path):
     trace = TraceFile(path, skip_bad=True).read()
     assert [job.name for job in trace.jobs] == ["a", "c"]
     assert [problem.line for problem in trace.skipped] == [3]
+
+
+TURNS = Trace.of([Job("one", 0.0, 200.0), Job("two", 1.0, 200.0)], "turns")
+SLOW_STARTS = {"trace": TURNS, "cluster": Cluster.parse("1xv100:1"), "costs": Costs(launch_s=3.0, restart_s=11.0)}
+
+
+def _scheduler(journal: MemoryJournal) -> Mapping[str, object]:
+    return next(event.scheduler for event in journal if isinstance(event, Opened))
+
+
+@pytest.mark.parametrize("rounds", [7.0, 0.0])
+def test_where_starts_take_longer_than_rounds_nobody_is_taken_off_before_its_first_step(rounds: float, monkeypatch):
+    monkeypatch.setattr("fairlead.engine.loop.STALLED_AFTER", 2000)
+    las = SchedulerConfig(Part("las"), round_s=rounds)
+    journal = MemoryJournal()
+    found = run(journal, scheduler=las, **SLOW_STARTS)
+    assert [Phase(phase) for phase in found.record.jobs.phase] == [Phase.FINISHED] * 2
+    assert _scheduler(journal)["first_step_s"] == 120.0, "what decided stands in the journal"
+    by_kind = Costs(by_kind={TIMED: SLOW_STARTS["costs"]})
+    of_a_kind = run(scheduler=las, **{**SLOW_STARTS, "costs": by_kind})
+    assert of_a_kind.record.jobs.ended_s.tolist() == found.record.jobs.ended_s.tolist()
+    unprotected = SchedulerConfig(Part("las"), round_s=7.0, first_step_s=0.0)
+    with pytest.raises(Stalled, match="first_step_s"):
+        run(scheduler=unprotected, **SLOW_STARTS)
+
+
+def test_a_scheduler_whose_rounds_are_longer_than_starts_is_run_as_it_is():
+    journal = MemoryJournal()
+    run(journal, scheduler=SchedulerConfig(Part("las"), round_s=12.0), **SLOW_STARTS)
+    assert "first_step_s" not in _scheduler(journal)
+    free = MemoryJournal()
+    run(free, scheduler=SchedulerConfig(Part("las"), round_s=0.0), **{**SLOW_STARTS, "costs": Costs()})
+    assert "first_step_s" not in _scheduler(free)

@@ -66,6 +66,17 @@ def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy, costs, seco
     assert outlook.responsiveness_s == pytest.approx(float((everybody.first_started_s - came)[fresh].mean()), rel=1e-12)
 
 
+def test_a_candidate_whose_rounds_are_shorter_than_starts_is_looked_at_as_it_would_be_run(monkeypatch):
+    monkeypatch.setattr("fairlead.engine.loop.STALLED_AFTER", 2000)
+    machine, short = cluster("v100:1"), SchedulerConfig(Part("las"), round_s=7.0)
+    backend = Simulated(machine, ONE_TYPE, [Job("one", 0.0, 200.0), Job("two", 1.0, 200.0)])
+    loop = Loop(State(machine), backend, short.build(ONE_TYPE))
+    loop.run(until=10.0)
+    moment = Moment(loop.state.snapshot(backend.now).detached(), short, loop.state.memo, costs=Costs(restart_s=11.0))
+    assert look_ahead(moment, short, ONE_TYPE).complete
+    assert "first_step_s" in look_ahead(moment, replace(short, first_step_s=0.0), ONE_TYPE).problem
+
+
 def moment_of(seed: int) -> tuple[Moment, Loop]:
     machine = cluster("v100:4,v100:4")
     backend = Simulated(machine, ONE_TYPE, crowd(seed, 90))

@@ -23,6 +23,11 @@ class Costs:
     checkpoint_every_s: float = math.inf
     by_kind: Mapping[str, Costs] = field(default_factory=dict)
 
+    @property
+    def longest_start_s(self) -> float:
+        """What a start takes at most, of whatever kind."""
+        return max(max(cost.launch_s, cost.restart_s) for cost in (self, *self.by_kind.values()))
+
     def of(self, kind: str) -> Costs:
         """The costs of a kind: its own, or those given for its model, or those for all."""
         if not self.by_kind:

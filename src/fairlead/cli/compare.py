@@ -155,6 +155,7 @@ def compare(
         fill_workers,
     )
     opt.tell_lacking_predictions(schedulers)
+    opt.tell_left_alone(given.costs, schedulers)
     read = None if trace is None else given.workload.trace(None, 0)
     if hosts is not None:
         check_hosts(hosts, known, () if read is None else read.jobs, table)

@@ -17,6 +17,8 @@ from fairlead.cli.output import JsonOption as JsonOption
 from fairlead.cli.output import note
 from fairlead.config import Part, SchedulerConfig, read_cluster, read_costs
 from fairlead.config.scheduler import LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_chain, parse_part
+from fairlead.config.virtual_time import simulated_with
+from fairlead.config.wall_time import FIRST_STEP_S
 from fairlead.core.cluster import AcceleratorType, Cluster
 from fairlead.core.errors import InputError, near_names
 from fairlead.core.job import TIMED
@@ -175,6 +177,15 @@ def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig]) -> None:
         given = scheduler.estimation.parameters
         if scheduler.estimation.name == "predicted" and not given.get("uses") and not given.get("profiles"):
             note(f"{scheduler.label}: nothing is predicted of any job, so nobody has company; docs/sharing.md says how")
+
+
+def tell_left_alone(costs: Costs, schedulers: Iterable[SchedulerConfig]) -> None:
+    """What is not as the scheduler says by itself: without it, a run would end in nothing."""
+    named = {scheduler.round_s for scheduler in schedulers if simulated_with(costs, scheduler) != scheduler}
+    for round_s in sorted(named):
+        apart = f"rounds of {round_s:g} s" if round_s else "decisions at every event"
+        start = f"a start may take {costs.longest_start_s:g} s"
+        note(f"{apart}, and {start}: who starts is left alone until its first step, {FIRST_STEP_S:g} s at most (first_step_s)")
 
 
 def costs_of(launch: float, restart: float, checkpoint: float, every: float | None, file: Path | None) -> Costs:

@@ -31,7 +31,7 @@ MOST_IN_ARRAY = 10_000
 LAST_LINES = 5
 """Of a job that failed; a trace's end and the error."""
 
-NameArgument = Annotated[str, typer.Argument(help="A job's number, or its name: the youngest of that name.")]
+NameArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or its name: the youngest of that name.")]
 
 
 def submit(
@@ -249,7 +249,7 @@ def nodes(json: JsonOption = False) -> None:
 
 
 def drain(
-    node: Annotated[str, typer.Argument(help="A node's name, as in `fairlead nodes`.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name, as in `fairlead nodes`.")],
     undo: Annotated[bool, typer.Option("--undo", help="Use it again.")] = False,
     json: JsonOption = False,
 ) -> None:

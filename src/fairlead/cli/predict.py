@@ -207,23 +207,28 @@ def _scores(
 
 
 def _print(told: dict[str, Any]) -> None:
-    out.print(f"{'utilization, RMSLE':<22}{'by family':>12}{'at random':>12}", highlight=False)
-    for name, errors in told["utilization"].items():
-        out.print(f"{name:<22}{errors['by_family']:12.3f}{errors['at_random']:12.3f}", highlight=False)
+    _print_errors("utilization", told["utilization"])
     for name, errors in told["memory"].items():
-        line = f"memory, {name.replace('_', ' ')}: {errors['enough']:.1%} get at least 0.9 of what they take"
-        out.print(f"{line}, median error {errors['median_error']:.1%}", highlight=False)
-    for name, errors in told.get("multiprocessors", {}).items():
-        line = f"multiprocessors, {name}: RMSLE {errors['by_family']:.3f} by family, {errors['at_random']:.3f} at random"
-        out.print(line, highlight=False)
-    out.print(f"{'slowdown, R²':<48}" + "".join(f"{name:>17}" for name in SCORES.values()), highlight=False)
+        line = f"memory, {name.replace('_', ' ')}: {100 * errors['enough']:.1f} % get at least 0.9 of what they take"
+        out.print(f"{line}, median error {100 * errors['median_error']:.1f} %", highlight=False)
+    if "multiprocessors" in told:
+        _print_errors("multiprocessors", told["multiprocessors"])
+    wide = {each: max(len(heading) + 2, 8) for each, heading in SCORES.items()}
+    out.print(f"{'slowdown, R²':<22}" + "".join(f"{SCORES[each]:>{many}}" for each, many in wide.items()), highlight=False)
     for mode, errors in told["slowdown"].items():
+        out.print(mode, highlight=False)
         for name, scores in errors.items():
-            numbers = "".join(f"{scores[each]:17.3f}" if each in scores else f"{'–':>17}" for each in SCORES)
-            out.print(f"{mode + ', ' + name:<48}{numbers}", highlight=False)
+            numbers = (f"{scores[each]:{many}.3f}" if each in scores else f"{'–':>{many}}" for each, many in wide.items())
+            out.print(f"{f'  from {name}':<22}{''.join(numbers)}", highlight=False)
     for name, twice in told.get("ceiling", {}).items():
         line = f"{name}: {twice['pairs_twice']} pairs measured twice leave an R² of {twice['r_squared']:.2f} to be reached"
         out.print(line, highlight=False)
+
+
+def _print_errors(what: str, of: Mapping[str, Mapping[str, float]]) -> None:
+    out.print(f"{f'{what}, RMSLE':<22}{'by family':>12}{'at random':>12}", highlight=False)
+    for name, errors in of.items():
+        out.print(f"{f'  {name}':<22}{errors['by_family']:12.3f}{errors['at_random']:12.3f}", highlight=False)
 
 
 def _tell_of_learners() -> None:

@@ -38,7 +38,7 @@ def side_by_side(
     json: JsonOption = False,
 ) -> None:
     """Pairs that no fit has seen, predicted and measured. Shown are those that a scheduler advises most, and those that it
-    advises most against, with both slowdowns side by side.
+    advises most against, each training in two of them at most, with both slowdowns side by side; and of two alike the same.
 
     Utilization, and through MPS multiprocessors, are predicted from graphs, each by what other families tell; slowdowns by the
     predictor, which must not have seen these pairs: fairlead predict pairs unseen.jsonl
@@ -73,9 +73,7 @@ def side_by_side(
     held = {name: replace(one, multiprocessors=counted.get(name, one.multiprocessors)) for name, one in holds(SHIPPED).items()}
     as_measured = unseen.in_order(together, unseen.seen(known.alone, held), fitted, DEVICE_MB)
     (off, score), (off_then, score_then) = unseen.errors(ranked), unseen.errors(as_measured)
-    advised = unseen.foremost(ranked, many)
-    others = [pair for pair in reversed(ranked) if pair not in advised]
-    ends = {"advised": advised, "advised against": unseen.foremost(others, many)}
+    ends = unseen.ends(ranked, many)
     fit = sum(pair.names in of_the_fit for pair in ranked)
     if json:
         print_json(

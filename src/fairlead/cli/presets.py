@@ -41,7 +41,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A preset; `fairlead presets` lists them.")],
     json: JsonOption = False,
 ) -> None:
-    """Print a preset as the scheduler file that it is, for --config or to begin one of your own with."""
+    """Print a preset as a scheduler file. It is one for --config, or to begin one of your own with."""
     preset = preset_named(name)
     if json:
         print_json(_described(preset))

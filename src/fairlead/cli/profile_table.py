@@ -38,7 +38,7 @@ def table(
     type_name: Annotated[str, typer.Option("--type", help="What the accelerator is called. [default: by its device]")] = "",
     json: JsonOption = False,
 ) -> None:
-    """Write measurements as a throughput table: fairlead profile table --out h200.csv, then
+    """Write measurements as a throughput table. As in: fairlead profile table --out h200.csv, then
     fairlead simulate --throughputs h200.csv --trace ….
 
     A kind of job is a configuration, model@input:batch; rates are of one worker, alone and beside every other that it was

@@ -21,7 +21,6 @@ from fairlead.study.reproduce import PUBLIC, TABLE, TRIAL, Paper, Reproduction, 
 from fairlead.study.reproduce import reproduce as run_reproduction
 from fairlead.study.reproduce.blox import BLOX, PublicTraces
 from fairlead.study.reproduce.blox.own_clusters import own_clusters
-from fairlead.study.reproduce.case import ABSENT
 from fairlead.study.reproduce.gavel import GAVEL
 from fairlead.study.reproduce.horus import HORUS, MeasuredPairs
 from fairlead.study.reproduce.page import shown_ours, shown_paper
@@ -94,7 +93,7 @@ _GAVEL_HELP = _help(
 )
 _BLOX_HELP = _help(
     BLOX,
-    "Blox' evaluation (EuroSys'24, sections 4 and 5, appendix A)",
+    "Blox' evaluation (EuroSys'24, sections 4, 5 and A)",
     "blox",
     "blox --scale full --processes 16 --out out/blox-full",
     scales_too=[
@@ -238,7 +237,8 @@ def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
         note(f"claims are cut to a line each; whole: {given.folder / 'report.md'}")
     kept = len(given.cases()) - outcome.ran
     note(f"cases run: {outcome.ran}" + (f", kept from before: {kept}" if kept else ""))
-    note(f"report: {given.folder / 'report.html'}")
+    others = f"; as they were before: {', '.join(outcome.kept)}" if outcome.kept else ""
+    note(f"report: {given.folder / 'report.html'}{others}")
 
 
 def _table(given: Path | None) -> Path | None:
@@ -283,7 +283,8 @@ def _why_not(outcome: Outcome) -> list[str]:
     lacking: dict[str, list[str]] = {}
     for study, row in outcome.rows:
         if row.ours is None:
-            lacking.setdefault(row.note if row.verdict == ABSENT else f"{row.verdict}: {row.note}", []).append(study.name)
+            reason = row.note if row.note.startswith(row.verdict) else f"{row.verdict}: {row.note}"
+            lacking.setdefault(reason, []).append(study.name)
     return [
         f"{reason} ({len(names)} claim{'' if len(names) == 1 else 's'} of {', '.join(dict.fromkeys(names))})"
         for reason, names in lacking.items()

@@ -47,8 +47,9 @@ def set_(
 ) -> None:
     """Let another scheduler decide from the next round on. As in: fairlead scheduler set scheduler.yaml, or --policy srtf.
 
-    Jobs go on; what the old scheduler remembered of them is forgotten. A scheduler that cannot be made is refused with the
-    reason, and the old one stays. With --policy or --round alone, everything else stays as it is.
+    Jobs go on; what the old policy remembered of them is forgotten, throughputs that were measured stay. A scheduler that
+    cannot be made is refused with the reason, and the old one stays. With --policy or --round alone, everything else stays as
+    it is.
     """
     if file is None and not preset and not policy and round_s is None:
         raise InputError("scheduler set", "a scheduler file, --preset, --policy or --round")

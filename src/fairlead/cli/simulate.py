@@ -120,6 +120,7 @@ def simulate(
     opt.tell_skipped(source, quiet=json)
     opt.tell_strange_types(machine, source)
     opt.tell_lacking_predictions([scheduler])
+    opt.tell_left_alone(spent, [scheduler])
     opt.check_measure(metrics, len(source))
     told = []
     if request_rates is not None:

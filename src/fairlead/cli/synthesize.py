@@ -85,6 +85,7 @@ def synthesize(
     )
     opt.tell_skipped(source, quiet=json)
     opt.tell_strange_types(machine, source)
+    opt.tell_left_alone(spent, candidates)
     opt.check_measure(metrics, len(source))
     table = table_for(source, machine, known, fill=fill_workers)
     given = Simulation(source, machine, candidates[0], table, spent, seed=seed, measure=metrics.measure)

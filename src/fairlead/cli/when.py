@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -32,13 +32,14 @@ MOST_SHOWN = 50
 LOOKING, SHOWN_EVERY_S = "looking ahead", 0.2
 """What the bar says, and how often it says how far."""
 
-MOST_KINDS = 5
-"""Kinds that are named."""
+MOST_KINDS = MOST_NAMED = 5
+"""Kinds, and jobs for which there is no time, that are named."""
 
 
 def when(
     name: Annotated[
-        str | None, typer.Argument(help="A job's number, or its name: the youngest of that name. [default: all]")
+        str | None,
+        typer.Argument(metavar="JOB", help="A job's number, or its name: the youngest of that name. [default: all]"),
     ] = None,
     looks: Annotated[
         int,
@@ -88,10 +89,11 @@ def when(
         out.print(f"{legible(wanted['name'])} is {wanted['phase']}", highlight=False, markup=False)
         return
     ahead, here = _looked(plane, table, replace(asked, of=None if wanted is None else wanted["number"]), quiet=json)
+    reasons = _reasons(plane, wanted, ahead, everybody=here)
     if json:
-        print_json(_data(ahead))
+        print_json(_data(ahead, reasons))
     elif ahead.jobs:
-        _tell(ahead, wanted, here)
+        _tell(ahead, wanted, here, reasons)
     elif wanted is not None:
         phase = plane.job(str(wanted["number"]))["phase"]  # it may have ended since it was asked for
         out.print(f"{legible(wanted['name'])} is {phase}", highlight=False, markup=False)
@@ -129,6 +131,21 @@ def _told(plane: ControlPlane) -> dict[str, Any]:
         ) from None
 
 
+def _reasons(
+    plane: ControlPlane, wanted: Mapping[str, Any] | None, ahead: Ahead, everybody: bool
+) -> dict[int, Mapping[str, Any]]:
+    """Why those do not run for whom no time was seen however far it was looked, as `why` says it."""
+    timeless = {one.number for one in ahead.jobs if _timeless(one)}
+    if not timeless:
+        return {}
+    told = plane.jobs(("queued", "waiting"), everybody=everybody) if wanted is None else [wanted]
+    return {job["number"]: job["reason"] for job in told if job["number"] in timeless and job.get("reason")}
+
+
+def _timeless(one: Expected) -> bool:
+    return not one.runs and not one.by_itself.never and one.within_s == WITHIN_S and one.range(_start)[1] == math.inf
+
+
 class _Shown:
     """How far a look is, on the bar."""
 
@@ -144,13 +161,16 @@ class _Shown:
             self._last = now
 
 
-def _tell(ahead: Ahead, wanted: Mapping[str, Any] | None, here: bool) -> None:
+def _tell(ahead: Ahead, wanted: Mapping[str, Any] | None, here: bool, reasons: Mapping[int, Mapping[str, Any]]) -> None:
     found, made, looks, budget = ahead.jobs, ahead.made, ahead.asked.looks, duration(ahead.asked.budget_s)
+    why = {number: legible(str(reason["text"])) for number, reason in reasons.items()}
     if wanted is not None:
-        told = _sentence(found[0], ahead.lately_s, again=wanted["starts"] > 0)
+        told = _sentence(found[0], ahead.lately_s, wanted["starts"] > 0, why.get(wanted["number"], ""))
         out.print(told, highlight=False, markup=False, soft_wrap=True)
     else:
         out.print(_table(found))
+        for line in _no_times(found, why):
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
         if len(found) > MOST_SHOWN:
             note(f"{len(found) - MOST_SHOWN:,} more are not shown; --json has all, or name one")
     if not made:
@@ -158,13 +178,39 @@ def _tell(ahead: Ahead, wanted: Mapping[str, Any] | None, here: bool) -> None:
         note(f"in {budget} it was looked {far} ahead and no further" + "; --budget gives it more time" * here)
     elif made <= looks:
         note(f"{made - 1} of {looks} looks with others were made in {budget}" + "; --budget gives them more time" * here)
+    for guess in _guesses(ahead) if wanted is None else _guesses_for(found[0], ahead, here):
+        note(guess)
+
+
+_UNMEASURED = "never measured, so taken to run for an hour"
+_IN_PROPORTION = "measured with other numbers of workers, so taken to be faster or slower in proportion"
+_ENDLESS = "did not say how many steps {they} will do, or did more, so taken to go on for an hour"
+
+
+def _guesses(ahead: Ahead) -> Iterator[str]:
     if ahead.guesses.unmeasured:
-        note(f"never measured, so taken to run for an hour: {_kinds(ahead.guesses.unmeasured)}")
+        yield f"{_UNMEASURED}: {_kinds(ahead.guesses.unmeasured)}"
     if ahead.guesses.in_proportion:
-        kinds = _kinds(ahead.guesses.in_proportion)
-        note(f"measured with other numbers of workers, so taken to be faster or slower in proportion: {kinds}")
+        yield f"{_IN_PROPORTION}: {_kinds(ahead.guesses.in_proportion)}"
     if many := len(ahead.endless):
-        note(f"did not say how many steps they will do, or did more, so taken to go on for an hour: {many} of the jobs")
+        yield f"{_ENDLESS.format(they='they')}: {many} of the jobs"
+
+
+def _guesses_for(one: Expected, ahead: Ahead, here: bool) -> Iterator[str]:
+    """What is guessed of one, and where it waits, of how many others: those may stand before it. Nothing where no time was
+    seen for it, which rests on none of that."""
+    if _timeless(one):
+        return
+    if one.number in ahead.guesses.unmeasured:
+        yield f"{_UNMEASURED}: {legible(ahead.guesses.unmeasured[one.number])}"
+    if one.number in ahead.guesses.in_proportion:
+        yield f"{_IN_PROPORTION}: {legible(ahead.guesses.in_proportion[one.number])}"
+    if one.number in ahead.endless:
+        yield f"it {_ENDLESS.format(they='it')}"
+    others = {*ahead.guesses.unmeasured, *ahead.guesses.in_proportion, *ahead.endless} - {one.number}
+    if others and one.by_itself.starts_s > 0:
+        many = f"{len(others):,} other {'job' if len(others) == 1 else 'jobs'}" + " of yours" * (not here)
+        yield f"when it starts may rest on guesses of {many}; `fairlead when` tells which"
 
 
 def _kinds(guesses: Mapping[int, str]) -> str:
@@ -172,7 +218,7 @@ def _kinds(guesses: Mapping[int, str]) -> str:
     return ", ".join([*map(legible, named[:MOST_KINDS]), *["…"] * (len(named) > MOST_KINDS)])
 
 
-def _sentence(one: Expected, lately_s: float, again: bool) -> str:
+def _sentence(one: Expected, lately_s: float, again: bool, why: str = "") -> str:
     begins = "go on" if again else "start"
     if one.by_itself.never:
         return f"{legible(one.name)} should never {begins}: it is refused or cancelled {_span(one, _end)}"
@@ -185,7 +231,7 @@ def _sentence(one: Expected, lately_s: float, again: bool) -> str:
         if one.by_itself.starts_s < math.inf:
             alone = f"if nobody does, it {'goes on' if again else 'starts'} {_in(one.by_itself.starts_s)}"
             return f"{name} should not {begins} {within}, if others come as in the last {to_the_second(lately_s)}; {alone}"
-        return f"{name} should not {begins} {within} as things are; `fairlead why {name}` says what it waits for"
+        return f"{name} should not {begins} {within} as things are" + (f": {why}" if why else "")
     told = f"{legible(one.name)} " + ("runs" if one.runs else f"should {begins} {_span(one, _start)}")
     told += f" and should have ended {_span(one, _end)}"
     if not one.with_others:
@@ -196,6 +242,18 @@ def _sentence(one: Expected, lately_s: float, again: bool) -> str:
     verbs = {_start: "goes on" if again else "starts", _end: "ends"}
     alone = " and ".join(f"{verbs[of]} {_in(of(one.by_itself))}" for of in told_of)
     return f"{told}, if others come as in the last {to_the_second(lately_s)}; if nobody does, it {alone}"
+
+
+def _no_times(found: Iterable[Expected], why: Mapping[int, str]) -> Iterator[str]:
+    """A line for each reason that there is, with who has no time because of it: a column would be as good as empty, and too
+    narrow for it on most terminals."""
+    whom: dict[str, list[str]] = {}
+    for one in found:
+        if one.number in why:
+            whom.setdefault(why[one.number], []).append(legible(one.name))
+    for reason, names in whom.items():
+        more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+        yield f"no time for {', '.join(names[:MOST_NAMED])}{more}: {reason}"
 
 
 def _table(found: Iterable[Expected]) -> Table:
@@ -238,9 +296,9 @@ def _in(seconds: float, within_s: float = WITHIN_S) -> str:
     return f"in {_long(seconds, within_s)}" if seconds == math.inf else until(seconds)
 
 
-def _data(ahead: Ahead) -> dict[str, Any]:
+def _data(ahead: Ahead, reasons: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return {
-        "jobs": [_job(one) for one in ahead.jobs],
+        "jobs": [{**_job(one), "guessed": _guess(one.number, ahead), "reason": reasons.get(one.number)} for one in ahead.jobs],
         "without_known_steps": len(ahead.endless),
         "unmeasured_kinds": sorted({*ahead.guesses.unmeasured.values()}),
         "kinds_of_other_sizes": sorted({*ahead.guesses.in_proportion.values()}),
@@ -254,6 +312,16 @@ def _job(one: Expected) -> dict[str, Any]:
     spans = {what: [_finite(each) for each in one.range(of)] for what, of in (("starts_s", _start), ("ends_s", _end))}
     alone = {"starts_s": _finite(one.by_itself.starts_s), "ends_s": _finite(one.by_itself.ends_s)}
     return {"number": one.number, "name": one.name, "runs": one.runs, **spans, "if_nobody_comes": alone}
+
+
+def _guess(number: int, ahead: Ahead) -> str | None:
+    """What of a job is no more than a guess, in a word."""
+    guesses = {
+        "endless": ahead.endless,
+        "unmeasured": ahead.guesses.unmeasured,
+        "in_proportion": ahead.guesses.in_proportion,
+    }
+    return next((word for word, whom in guesses.items() if number in whom), None)
 
 
 def _finite(seconds: float) -> float | None:

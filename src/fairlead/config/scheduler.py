@@ -80,7 +80,7 @@ class SchedulerConfig:
     termination: Part = Part("by-steps")
     round_s: float = DEFAULT_ROUND_S
     run_to_completion: bool = False
-    first_step_s: float | None = None  # who has not made a step since its start is left alone for so long; None: 0
+    first_step_s: float | None = None  # who has not made a step since its start is left alone for so long; None: as it is run
     name: str = ""
     mechanism: Part = Part("turns")  # used where the policy gives shares of time
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from fairlead.core.errors import FairleadError
+
+
+class NotInstalled(FairleadError):
+    """What was asked for needs an extra that is not there; nothing is wrong with it otherwise."""
+
 
 def install(extra: str) -> str:
     """The mend, as the end of a sentence."""

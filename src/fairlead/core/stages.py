@@ -30,7 +30,8 @@ class Estimation(Protocol):
 @runtime_checkable
 class Learning(Estimation, Protocol):
     """An estimation that finds something out as time goes on. Pure as a policy is: what is known is `view.learned`, which
-    `rates` sees too; what is new goes out, is journaled, and is part of `view.learned` from then on."""
+    `rates` sees too; what is new goes out, is journaled, and is part of `view.learned` from then on. There may be facts of
+    others, from before a switch: names should begin with a word of one's own."""
 
     def learn(self, view: Snapshot) -> Lesson:
         """Asked first in every decision, before anybody is refused or admitted. It looks at who is there, who runs where and

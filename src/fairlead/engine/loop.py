@@ -159,7 +159,8 @@ class Loop:
         if now - self._progress_at >= STALLED_AFTER or (state.busy and now - self._furthest_at >= 50 * STALLED_AFTER):
             raise Stalled(
                 f"no progress in {STALLED_AFTER:,} decisions up to second {self.backend.now:g}, {len(state.live)} jobs alive: "
-                "do starts cost more than a round, do nodes fail faster than jobs save, or does the policy start nobody?"
+                "do starts and saves cost more than a round (`first_step_s` leaves who starts alone), do nodes fail faster "
+                "than jobs save, or does the policy start nobody?"
             )
 
     def step(self) -> RoundPlan:

@@ -20,7 +20,7 @@ from fairlead.core.inference import Routes
 from fairlead.core.job import ELASTIC, LEGAL, Phase, check_transition
 from fairlead.core.losses import LOSS, note_losses
 from fairlead.core.operands import NO, ONE, ZERO, moment
-from fairlead.core.plan import NO_FACTS, Facts, Launches
+from fairlead.core.plan import Facts, Launches
 from fairlead.core.reasons import Code
 from fairlead.core.snapshot import Names
 from fairlead.core.usage import SEEN
@@ -143,9 +143,7 @@ class State(Known):
         self.store.metrics = {name: column for name, column in said if not np.isnan(column[self.live]).all()}
 
     def _switched(self, event: ev.SchedulerSwitched) -> None:
-        if event.scheduler.get("estimation") != self.scheduler.get("estimation"):
-            self.learned = NO_FACTS  # another estimation would not understand it; the same one goes on from there
-            self._blank = None
+        """What was learned stays: its names say what it is, and another estimation looks at those that it knows."""
         self.scheduler = event.scheduler
         self.memo = None
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core.cluster import Floats
-from fairlead.core.errors import FairleadError
-from fairlead.core.extras import install
+from fairlead.core.extras import NotInstalled, install
 from fairlead.prediction.learned import Forest, Learned, Line, Tree
 
 Learner = Callable[[Floats, Floats], Learned]
@@ -165,4 +164,4 @@ def _library(name: str, package: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise FairleadError(f"this learner needs {package}: {install('predict')}") from None
+        raise NotInstalled(f"this learner needs {package}: {install('predict')}") from None

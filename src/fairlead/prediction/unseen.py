@@ -87,6 +87,19 @@ def foremost(ranked: Sequence[Pair], many: int, most: int = 2) -> list[Pair]:
     return chosen
 
 
+def ends(ranked: Sequence[Pair], many: int) -> dict[str, list[Pair]]:
+    """The foremost of both ends of the order, and apart from them those of two trainings alike: these would be first at either
+    end, and say less of who suits whom."""
+    advised = foremost(ranked, many)
+    alike = [pair for pair in ranked if pair.names[0] == pair.names[1]]
+    return {
+        "advised": advised,
+        "advised against": foremost([pair for pair in reversed(ranked) if pair not in advised], many),
+        "advised alike": alike[:many],
+        "against alike": alike[many:][::-1][:many],
+    }
+
+
 def errors(pairs: Sequence[Pair]) -> tuple[float, float]:
     """The mean of how far off predicted slowdowns are, and R²; both sides of each pair count."""
     predicted, measured = (np.array([value for pair in pairs for value in side(pair)]) for side in (_predicted, _measured))

@@ -13,6 +13,7 @@ from fairlead.backends.faults import Outage, listed, random_process
 from fairlead.backends.requests import Serving
 from fairlead.backends.simulated import Other, Simulated
 from fairlead.config import SchedulerConfig
+from fairlead.config.virtual_time import simulated_with
 from fairlead.core.cluster import Cluster
 from fairlead.core.events import Event, NodeLost, NodeRepaired, Opened, SchedulerSwitched
 from fairlead.core.job import Phase
@@ -116,7 +117,8 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
     registry = registry or Registry.installed()
     faults = given.faults.events(len(given.cluster.nodes), given.seed)
-    stages = given.scheduler.build(table, registry)
+    config = simulated_with(given.costs, given.scheduler)
+    stages = config.build(table, registry)
     switches = (other.scheduler for other in given.others if isinstance(other, SchedulerSwitched))
     backend = Simulated(
         given.cluster,
@@ -135,11 +137,11 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
         stages,
         journal=journal,
         skip_quiet_rounds=given.skip_quiet_rounds,
-        compose=lambda data: SchedulerConfig.from_data(data).build(table, registry),
+        compose=lambda data: simulated_with(given.costs, SchedulerConfig.from_data(data)).build(table, registry),
         stopwatch=time.perf_counter,
     )
     rates = {**used_rates(given.trace.jobs, table), **rates_by_nature(given.trace, table, given.cluster)}
-    scheduler = {**given.scheduler.to_data(), "name": given.scheduler.label}
+    scheduler = {**config.to_data(), "name": config.label}
     loop.record(Opened(0.0, given.cluster, scheduler, given.trace.name, rates))
     return Begun(loop, table, rates)
 

@@ -6,6 +6,7 @@ import json
 import math
 import threading
 import time
+from collections.abc import Callable
 
 import httpx
 import numpy as np
@@ -40,6 +41,13 @@ def busy(monkeypatch):
         jobs += [{"name": f"short-{n}", "run": "sleep 1", "kind": "slow", "steps": 10} for n in range(3)]
         plane.submit(jobs)
         yield cluster, plane
+
+
+def until(reached: Callable[[], bool], patience_s: float = 20.0) -> None:
+    over = time.monotonic() + patience_s
+    while not reached():
+        assert time.monotonic() < over, "it did not come to be"
+        time.sleep(0.05)
 
 
 def test_the_state_that_is_told_is_the_state(busy):
@@ -238,6 +246,48 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
     assert "short-2 is cancelled" in gone.stdout
 
 
+def test_where_no_node_is_left_the_reason_is_told_instead_of_times(busy):
+    _, plane = busy
+    (node,) = plane.nodes()
+    plane.drain(node["name"])
+    until(lambda: all("up where it may run: 0" in one["reason"]["text"] for one in plane.jobs(everybody=True)))
+    table = CliRunner().invoke(app, ["when", "--looks", "0"]).stdout
+    assert table.splitlines()[-2:] == [
+        "no time for long: needs 4 accelerators, up where it may run: 0",
+        "no time for short-0, short-1, short-2: needs 1 accelerator, up where it may run: 0",
+    ]
+    of_one = CliRunner().invoke(app, ["when", "short-1", "--looks", "0"])
+    assert of_one.stderr == "", "that it waits rests on no guess"
+    said = of_one.stdout.strip()
+    assert said == "short-1 should not start within 30.0 d as things are: needs 1 accelerator, up where it may run: 0"
+    told = json.loads(CliRunner().invoke(app, ["when", "--looks", "0", "--json"]).stdout)
+    assert {one["reason"]["code"] for one in told["jobs"]} == {"nodes-down"}
+    plane.drain(node["name"], undo=True)
+    until(lambda: any(one["phase"] == "running" for one in plane.jobs(everybody=True)))
+    assert "no time" not in CliRunner().invoke(app, ["when", "--looks", "0"]).stdout, "everybody has a time again"
+
+
+def test_of_one_job_it_is_told_what_is_guessed_of_it_and_that_others_are(busy):
+    _, plane = busy
+    plane.submit([{"name": "open", "run": "sleep 99"}, {"name": "other", "run": "sleep 99", "kind": "odd", "steps": 10}])
+    until(lambda: plane.job("long")["phase"] == "running")
+
+    def notes(name: str) -> str:
+        return " ".join(CliRunner().invoke(app, ["when", name, "--looks", "0"]).stderr.split())
+
+    assert notes("long") == "never measured, so taken to run for an hour: slow", "who runs does not wait for others"
+    assert notes("other") == (
+        "never measured, so taken to run for an hour: odd "
+        "when it starts may rest on guesses of 5 other jobs; `fairlead when` tells which"
+    )
+    assert notes("open") == (
+        "it did not say how many steps it will do, or did more, so taken to go on for an hour "
+        "when it starts may rest on guesses of 5 other jobs; `fairlead when` tells which"
+    )
+    guesses = {one["name"]: one["guessed"] for one in json.loads(CliRunner().invoke(app, ["when", "--json"]).stdout)["jobs"]}
+    assert (guesses["long"], guesses["open"]) == ("unmeasured", "endless")
+
+
 def test_who_ended_between_two_questions_is_told_as_ended(busy, monkeypatch):
     def later(plane: ControlPlane):
         plane.cancel("short-2")
@@ -283,5 +333,5 @@ def test_what_is_due_in_less_than_a_second_is_due_at_once():
     assert (
         kept_out == "j should not start within 30.0 d, if others come as in the last 1.5 min; if nobody does, it starts in 5 s"
     )
-    late = _sentence(Expected(0, "j", False, Turn(math.inf, math.inf), ()), 13.3, again=False)
-    assert late == "j should not start within 30.0 d as things are; `fairlead why j` says what it waits for"
+    late = _sentence(Expected(0, "j", False, Turn(math.inf, math.inf), ()), 13.3, again=False, why="others go first")
+    assert late == "j should not start within 30.0 d as things are: others go first"

@@ -40,8 +40,8 @@ class CaseInRealTime(Case, Protocol):
     def run_alone(self, world: World, tell: Tell) -> Answer: ...
 
 
-ABSENT = "no data"
-"""So begins the reason of a case that wants what is not at hand: nothing is wrong with it."""
+ABSENT, LACKING = "no data", "not installed"
+"""So begins the reason of a case that wants data, or a library, that is not at hand: nothing is wrong with it."""
 
 
 class CaseFailed(FairleadError):

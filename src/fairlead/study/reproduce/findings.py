@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from fairlead.report.confidence import interval
-from fairlead.study.reproduce.case import ABSENT, CaseFailed
+from fairlead.study.reproduce.case import ABSENT, LACKING, CaseFailed
 
 NEAR = 0.1
 """A figure within so much of the paper's is near it; a gain so much smaller still counts as reached."""
@@ -55,7 +55,7 @@ class Row:
     @property
     def verdict(self) -> str:
         if self.ours is None:
-            return ABSENT if self.note.startswith(ABSENT) else "failed"
+            return next((wanting for wanting in (ABSENT, LACKING) if self.note.startswith(wanting)), "failed")
         if self.wants is Wants.NOTHING or self.paper is None:
             return ""
         if self.wants is Wants.GAIN:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlead.study.reproduce.earlier import MARKDOWN, drop_pictures, mark
+from fairlead.study.reproduce.earlier import MARKDOWN, PAGE, Section, drop_pictures, heading, mark, pictures_in
 from fairlead.study.reproduce.findings import Findings, Row, Wants
 from fairlead.study.reproduce.pictures import png
 from fairlead.study.reproduce.study import Sizes, Study
@@ -30,7 +30,7 @@ table{border-collapse:collapse;width:100%;margin:.6rem 0}
 td,th{padding:.3rem .6rem;border-bottom:1px solid #dde3e8;text-align:left}
 td.n,th.n{text-align:right;white-space:nowrap}.pictures{display:flex;flex-wrap:wrap;gap:1rem}
 .pictures img{max-width:100%;width:33rem}
-.met{color:#00734f}.not-met,.failed{color:#b3261e}.in-part,.open{color:#8a5a00}.no-data{color:#66717d}li{color:#55626f}
+.met{color:#00734f}.not-met,.failed{color:#b3261e}.in-part,.open{color:#8a5a00}.no-data,.not-installed{color:#66717d}li{color:#55626f}
 """
 
 
@@ -44,28 +44,40 @@ class Told:
 
 @dataclass(frozen=True)
 class Report:
-    """What the page of a reproduction shows: whose evaluation, at which scale, what holds for all of it, and each study."""
+    """What the page of a reproduction shows: whose evaluation, at which scale, what holds for all of it, and each study.
+    Studies that were not run this time are `kept` as an earlier report told them; all come in the paper's `order`."""
 
     title: str
     scale: Sizes
     introduction: Sequence[str]
     told: Sequence[Told]
+    kept: Mapping[str, Section] = field(default_factory=dict)
+    order: Sequence[str] = ()
 
     @property
     def paragraphs(self) -> list[str]:
-        return [*self.introduction, VERDICTS]
+        return paragraphs(self.introduction)
+
+    def in_order(self, new: Mapping[str, str], kept: Mapping[str, str]) -> list[str]:
+        """The sections of all studies, by name."""
+        every = {**kept, **new}
+        return [every[name] for name in dict.fromkeys((*self.order, *every)) if name in every]
+
+
+def paragraphs(introduction: Sequence[str]) -> list[str]:
+    return [*introduction, VERDICTS]
 
 
 def write_pages(report: Report, folder: Path) -> list[Path]:
     """Write report.html, report.md and the pictures; say which."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {picture.name: png(picture) for one in report.told for picture in one.findings.pictures}
-    drop_pictures(folder, pictures)
+    drop_pictures(folder, {*pictures, *pictures_in(report.kept.values())})
     written = []
     for name, image in pictures.items():
         written.append(folder / f"{name}.png")
         written[-1].write_bytes(image)
-    for name, text in ((MARKDOWN, markdown(report)), ("report.html", page(report, pictures))):
+    for name, text in ((MARKDOWN, markdown(report)), (PAGE, page(report, pictures))):
         (folder / name).write_text(text, encoding="utf-8")
         written.insert(0, folder / name)
     return written
@@ -102,11 +114,15 @@ def shown_value(value: float | None, unit: str) -> str:
 def markdown(report: Report) -> str:
     lines = [f"# {report.title}'s evaluation, reproduced", "", mark(report.title, report.scale.name), ""]
     lines += [part + "\n" for part in report.paragraphs]
-    for one in report.told:
-        lines += [f"## {one.study.title}", "", _markdown_row(HEADINGS), _markdown_row(["---"] * len(HEADINGS))]
-        lines += [_markdown_row(cells(row, report.scale, one.study)) for row in one.findings.rows]
-        lines += ["", *(f"- {note}" for note in one.findings.notes)]
-        lines += ["", *(f"![{picture.title}]({picture.name}.png)" for picture in one.findings.pictures), ""]
+    new = {one.study.name: _markdown_section(one, report.scale) for one in report.told}
+    return "\n".join(lines + report.in_order(new, {name: section.markdown for name, section in report.kept.items()}))
+
+
+def _markdown_section(one: Told, scale: Sizes) -> str:
+    lines = [heading(one.study).markdown, _markdown_row(HEADINGS), _markdown_row(["---"] * len(HEADINGS))]
+    lines += [_markdown_row(cells(row, scale, one.study)) for row in one.findings.rows]
+    lines += ["", *(f"- {note}" for note in one.findings.notes)]
+    lines += ["", *(f"![{picture.title}]({picture.name}.png)" for picture in one.findings.pictures), ""]
     return "\n".join(lines)
 
 
@@ -115,21 +131,23 @@ def _markdown_row(values: Sequence[str]) -> str:
 
 
 def page(report: Report, pictures: dict[str, bytes]) -> str:
-    paragraphs = "".join(f"<p>{html.escape(paragraph)}</p>" for paragraph in report.paragraphs)
-    parts = [f"<h1>{html.escape(report.title)}'s evaluation, reproduced</h1>{paragraphs}"]
-    for one in report.told:
-        head = "".join(f"<th{' class=n' if heading in NUMBERS else ''}>{heading}</th>" for heading in HEADINGS)
-        body = "".join(_html_row(row, report.scale, one.study) for row in one.findings.rows)
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in one.findings.notes)
-        images = "".join(
-            f'<img alt="{html.escape(p.title)}" src="data:image/png;base64,{base64.b64encode(pictures[p.name]).decode()}">'
-            for p in one.findings.pictures
-        )
-        parts.append(
-            f'<h2 id="{html.escape(one.study.name)}">{html.escape(one.study.title)}</h2>'
-            f"<table><tr>{head}</tr>{body}</table><ul>{notes}</ul><div class=pictures>{images}</div>"
-        )
-    return document(f"{report.title}, reproduced", "".join(parts))
+    introduction = "".join(f"<p>{html.escape(paragraph)}</p>" for paragraph in report.paragraphs)
+    new = {one.study.name: _html_section(one, report.scale, pictures) for one in report.told}
+    parts = report.in_order(new, {name: section.html for name, section in report.kept.items()})
+    top = f"<h1>{html.escape(report.title)}'s evaluation, reproduced</h1>{introduction}"
+    return document(f"{report.title}, reproduced", "".join([top, *parts]))
+
+
+def _html_section(one: Told, scale: Sizes, pictures: dict[str, bytes]) -> str:
+    head = "".join(f"<th{' class=n' if name in NUMBERS else ''}>{name}</th>" for name in HEADINGS)
+    body = "".join(_html_row(row, scale, one.study) for row in one.findings.rows)
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in one.findings.notes)
+    images = "".join(
+        f'<img alt="{html.escape(p.title)}" src="data:image/png;base64,{base64.b64encode(pictures[p.name]).decode()}">'
+        for p in one.findings.pictures
+    )
+    tables = f"<table><tr>{head}</tr>{body}</table><ul>{notes}</ul><div class=pictures>{images}</div>"
+    return heading(one.study).html + tables
 
 
 def document(title: str, body: str) -> str:

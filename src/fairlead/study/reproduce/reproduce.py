@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Generic
 
 from fairlead.study.reproduce.case import Answers, Case, Tell, silent
-from fairlead.study.reproduce.earlier import check_folder
+from fairlead.study.reproduce.earlier import check_folder, sections
 from fairlead.study.reproduce.findings import Findings, Row
-from fairlead.study.reproduce.page import Report, Told, write_pages
+from fairlead.study.reproduce.page import Report, Told, paragraphs, write_pages
 from fairlead.study.reproduce.paper import Paper
 from fairlead.study.reproduce.store import Store
 from fairlead.study.reproduce.study import S, Study
@@ -43,6 +43,7 @@ class Outcome:
     told: Sequence[Told]
     files: Sequence[Path]
     ran: int  # cases that were not kept from before
+    kept: Sequence[str] = ()  # studies that were not run, and stand in the report as they did before
 
     @property
     def rows(self) -> list[tuple[Study[Any], Row]]:
@@ -70,8 +71,12 @@ def reproduce(
     store = Store(given.folder / "cases", given.world)
     answers = answer_all(given.cases(), store, processes=processes, on_done=note, tell=tell)
     told = [Told(study, _read(study, given.scale, answers)) for study in given.studies]
-    report = Report(given.paper.title, given.scale, given.paper.introduction(given.scale, given.world), told)
-    return Outcome(told, write_pages(report, given.folder), ran)
+    introduction = given.paper.introduction(given.scale, given.world)
+    others = [study for study in given.paper.studies if study not in given.studies]
+    kept = sections(given.folder, others, paragraphs(introduction))
+    order = [study.name for study in given.paper.studies]
+    report = Report(given.paper.title, given.scale, introduction, told, kept, order)
+    return Outcome(told, write_pages(report, given.folder), ran, [*kept])
 
 
 def _read(study: Study[S], scale: S, answers: Answers) -> Findings:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import as_completed
 
 from fairlead.core.errors import InputError
+from fairlead.core.extras import NotInstalled
 from fairlead.study.crew import Crew
-from fairlead.study.reproduce.case import ABSENT, Answer, Answers, Case, CaseInRealTime, Tell, key_of, silent
+from fairlead.study.reproduce.case import ABSENT, LACKING, Answer, Answers, Case, CaseInRealTime, Tell, key_of, silent
 from fairlead.study.reproduce.store import Store
 from fairlead.study.reproduce.world import NotHere, World
 
@@ -70,6 +71,8 @@ def _run(case: Case, world: World, tell: Tell = silent) -> Answer | str:
         return case.run_alone(world, tell) if isinstance(case, CaseInRealTime) else case.run(world)
     except NotHere as problem:
         return _in_one_line(f"{ABSENT}: {problem}")
+    except NotInstalled as problem:
+        return _in_one_line(f"{LACKING}: {problem}")
     except InputError as problem:
         return _in_one_line(str(problem))
     except Exception as problem:

@@ -11,6 +11,7 @@ import numpy as np
 from fairlead.backends.costs import Costs
 from fairlead.backends.simulated import Simulated
 from fairlead.config import Part, SchedulerConfig
+from fairlead.config.virtual_time import simulated_with
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.events import Memo
@@ -108,7 +109,7 @@ def look_ahead(
     try:
         state = State.from_snapshot(view, memo)
         backend = Simulated.from_snapshot(view, table, moment.arrivals, costs=moment.costs)
-        loop = Loop(state, backend, candidate.build(table, registry))
+        loop = Loop(state, backend, simulated_with(moment.costs, candidate).build(table, registry))
         watch = _Watch(moment, state, limit, table)
         loop.run(stop=watch.given_up)
     except Exception as problem:  # whatever a part does wrong, or jobs that would never end: not to be chosen

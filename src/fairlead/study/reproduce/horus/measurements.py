@@ -131,7 +131,7 @@ def read_slowdowns(scale: Scale, answers: Answers) -> Findings:
             rows.append(row(finer, FITS, partial(of, "finer"), "", Wants.NEAR))
         for what, inside in (("at most 100 %", True), ("above 100 %", False)):
             mean = partial(_mean_slowdown, answers, mode, inside)
-            rows.append(row(f"slowdown where both use {what} together, {mode}", None, mean, "x", Wants.NOTHING))
+            rows.append(row(f"mean slowdown where both use {what} together, {mode}", None, mean, "x", Wants.NOTHING))
         total = (np.array(found["own"]) + np.array(found["others"])).tolist()
         title = f"Slowdown of each of two, {mode}"
         pictures.append(
