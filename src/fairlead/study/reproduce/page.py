@@ -17,7 +17,8 @@ from fairlead.study.reproduce.study import Sizes, Study
 VERDICTS = (
     "A gain is met from nine tenths of the paper's factor on, and met in part where there is a gain at all; a value is met"
     " within a tenth, a bound where it is kept. An order (>) is met, or not met, where no seed says otherwise, alike where no"
-    " seed differs by more than 1 %, and open where seeds disagree. ± is the half width of the 95 % confidence interval"
+    " seed differs by more than 1 %, and open where seeds disagree; of many seeds, an order of means is met where the interval"
+    " lies beyond it. ± is the half width of the 95 % confidence interval"
     " of the mean over seeds."
 )
 

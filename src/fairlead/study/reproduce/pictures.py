@@ -63,6 +63,7 @@ def _points(axes: Any, picture: Points) -> None:
     _ticks(axes, picture.ticks)
     if picture.log_x:
         axes.set_xscale("log")
+        _in_digits(axes.xaxis)
     axes.set_ylim(bottom=0)
 
 
