@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -153,6 +154,26 @@ def test_a_control_plane_that_leaves_waits_for_no_look():
         up.plane.leaving = True
         with pytest.raises(RefusedRequest, match="leaving"):
             asked.result(20)
+        assert stopped.wait(20)
+
+
+def test_a_look_ends_when_who_asked_for_it_hangs_up():
+    begun, stopped = threading.Event(), threading.Event()
+
+    async def forever(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        begun.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            stopped.set()
+        return NOTHING
+
+    with served(foresee=forever) as up:
+        place = httpx.URL(up.url)
+        with socket.create_connection((place.host, place.port)) as line:
+            line.sendall(f"GET /v1/when HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {up.user}\r\n\r\n".encode())
+            assert begun.wait(20)
+            assert not stopped.is_set()
         assert stopped.wait(20)
 
 

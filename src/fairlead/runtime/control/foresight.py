@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import APIRouter, Depends, HTTPException, Request
 
 from fairlead.core.errors import FairleadError
 from fairlead.engine.saved import freeze
@@ -19,6 +19,7 @@ from fairlead.runtime.control.tokens import Bearer, Role
 KEPT_S = 15.0  # or as long as it took to look
 GLANCE_S = 0.2
 AT_REST_WITHIN_S = 2.0
+HUNG_UP = 499  # which nobody reads; it is counted
 TELLS = ("made", "looks", "budget_s", "window_s", "lately_s")
 """What is told to everybody."""
 
@@ -91,36 +92,47 @@ def when_routes(plane: Plane, bearer: Callable[..., Any], foresee: Foresee) -> A
 
     foresight = Foresight(foresee, frozen, lambda: plane.live.now)
 
-    async def looked(besides: Seen | None) -> Seen:
+    async def looked(besides: Seen | None, gone: asyncio.Task[None]) -> Seen:
         look = asyncio.create_task(foresight.seen(besides))
         try:
             while not look.done():
-                await asyncio.wait((look,), timeout=GLANCE_S)
+                await asyncio.wait((look, gone), timeout=GLANCE_S, return_when=asyncio.FIRST_COMPLETED)
                 if plane.leaving and not look.done():  # which waits for who asks
                     raise HTTPException(503, "the control plane is leaving")
+                if gone.done() and not look.done():
+                    raise HTTPException(HUNG_UP, "who asked has hung up")
             return look.result()
         finally:
             look.cancel()
 
     @router.get("/v1/when", responses={503: {}})
-    async def when(who: Annotated[Bearer, Depends(bearer)]) -> dict[str, Any]:
+    async def when(who: Annotated[Bearer, Depends(bearer)], request: Request) -> dict[str, Any]:
         """When each job of yours should run and should have ended, in seconds from now: as if nobody else came, and with others
         who come as they did lately. null: not in the time that was looked at."""
         whose = None if who.role is Role.ADMIN else who.user
+        gone = asyncio.create_task(_hung_up(request))
         try:
-            seen = await looked(None)
+            seen = await looked(None, gone)
             mine = await asyncio.to_thread(there, whose)
             if not mine.items() <= _runs(seen).items():  # somebody came, began or stopped since
-                seen = await looked(seen)
+                seen = await looked(seen, gone)
                 mine = await asyncio.to_thread(there, whose)
         except Busy:
             raise
         except FairleadError as problem:
             about = f": {problem}" if whose is None else "; an admin is told why"
             raise HTTPException(503, f"it could not be looked ahead{about}") from None
+        finally:
+            gone.cancel()
         return _of(seen, plane.live.now, mine)
 
     return router
+
+
+async def _hung_up(request: Request) -> None:
+    """Returns when whoever asked does not wait for the answer any more: nobody else would tell."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _runs(seen: Seen) -> dict[int, bool]:
