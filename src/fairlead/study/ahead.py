@@ -71,6 +71,23 @@ def look_ahead(
     return Ahead(found, left.made, asked, min(asked.window_s, now), guesses, tuple(endless))
 
 
+def unseen(state: State, asked: Asked) -> Ahead:
+    """Everybody who is there, as they are: what can be told before anything was seen."""
+    running = {*state.running.tolist()}
+    jobs = tuple(
+        Expected(
+            number,
+            state.job_of[number].name,
+            number in running,
+            Turn(0.0 if number in running else math.inf, math.inf),
+            (),
+            0.0,
+        )
+        for number in sorted((*state.live.tolist(), *state.queue.tolist()))
+    )
+    return Ahead(jobs, 0, asked, min(asked.window_s, state.time))
+
+
 class _TimeLeft:
     """What looks may take in all."""
 

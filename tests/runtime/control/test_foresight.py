@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +21,9 @@ from serving import served
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
+from fairlead.config import Part, SchedulerConfig
 from fairlead.core.errors import FairleadError
+from fairlead.core.job import Job
 from fairlead.engine.saved import freeze
 from fairlead.engine.state import State
 from fairlead.runtime.control.foresight import KEPT_S, Foresight
@@ -27,7 +32,7 @@ from fairlead.study.ahead import Ahead, Asked, read, spelled
 from fairlead.study.foresee import foresee
 from fairlead.study.synthesizer.live import Guessed
 from fairlead.study.when import Expected, Turn
-from fairlead.testing import cluster
+from fairlead.testing import Harness, cluster
 
 NOTHING: dict[str, Any] = spelled(Ahead((), 1, Asked(), 0.0))
 
@@ -292,3 +297,48 @@ def test_a_process_that_cannot_look_ahead_says_why():
         asyncio.run(foresee(0.0, b"no state", {"rates": []}))
     with pytest.raises(FairleadError, match="KeyError"):
         asyncio.run(foresee(0.0, freeze(State(cluster("v100:4")))(), {}))
+
+
+def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are(tmp_path):
+    """So that there is something to tell where a decision does not end: here no look does."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import fairlead.study.when as w, time\nw.look = lambda *_, **__: time.sleep(90)\n"
+    )
+    harness = (
+        Harness(SchedulerConfig(Part("fifo")))
+        .cluster("v100:4")
+        .submit(Job("runs", steps=900.0, workers=4), Job("waits", steps=900.0))
+    )
+    harness.round()
+    about = json.dumps({"now": 61.0, "rates": {"rates": []}, "budget_s": 15.0}).encode()
+    looking = subprocess.Popen(
+        [sys.executable, "-m", "fairlead.study.foresee"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    with looking:
+        looking.stdin.write(about + b"\n" + freeze(harness.state)())
+        looking.stdin.close()
+        told = read(json.loads(looking.stdout.readline()))
+        looking.kill()
+    assert told.made == 0
+    assert [(one.name, one.runs, one.by_itself.starts_s, one.within_s) for one in told.jobs] == [
+        ("runs", True, 0.0, 0.0),
+        ("waits", False, math.inf, 0.0),
+    ]
+
+
+def test_of_a_process_that_does_not_end_counts_what_it_has_said_last(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairlead.study.foresee.BUDGET_S", 0.0)
+    monkeypatch.setattr("fairlead.study.foresee.TO_BEGIN_S", 1.0)
+    looks = tmp_path / "looks"
+    monkeypatch.setattr(sys, "executable", str(looks))
+    for said, told in (("""{"made": 0}\\n{"made": 1}\\n{"ma""", {"made": 1}), ('{"ma', None)):
+        looks.write_text(f"#!/bin/sh\nprintf '{said}'\ncat > /dev/null\nsleep 90\n")
+        looks.chmod(0o700)
+        if told is not None:
+            assert asyncio.run(foresee(0.0, b"", {})) == told
+        else:
+            with pytest.raises(FairleadError, match="said nothing"):
+                asyncio.run(foresee(0.0, b"", {}))
