@@ -32,7 +32,7 @@ class Asked:
 @dataclass(frozen=True)
 class Ahead:
     """What was seen, with how many whole looks, the one without others among them: none where that was broken off. `endless`
-    did not say how many steps they will do."""
+    did not say how many steps they will do; `missed` more came or stopped meanwhile, and nothing is known of them."""
 
     jobs: tuple[Expected, ...]
     made: int
@@ -40,6 +40,7 @@ class Ahead:
     lately_s: float
     guesses: Guessed = field(default_factory=Guessed)
     endless: tuple[int, ...] = ()
+    missed: int = 0
 
 
 Shown = Callable[[int, float], None]
@@ -128,6 +129,7 @@ def spelled(ahead: Ahead) -> dict[str, Any]:
         "in_proportion": list(ahead.guesses.in_proportion.items()),
         "unmeasured": list(ahead.guesses.unmeasured.items()),
         "endless": list(ahead.endless),
+        "missed": ahead.missed,
     }
 
 
@@ -149,6 +151,7 @@ def read(told: Mapping[str, Any]) -> Ahead:
         told["lately_s"],
         Guessed(dict(told["in_proportion"]), dict(told["unmeasured"])),
         tuple(told["endless"]),
+        told.get("missed", 0),  # which older control planes do not tell
     )
 
 

@@ -27,7 +27,7 @@ from fairlead.core.job import Job
 from fairlead.engine.saved import freeze
 from fairlead.engine.state import State
 from fairlead.runtime.control.foresight import KEPT_S, Foresight
-from fairlead.runtime.people import ControlPlane, RefusedRequest
+from fairlead.runtime.people import ControlPlane, RefusedRequest, Unreachable
 from fairlead.study.ahead import Ahead, Asked, read, spelled
 from fairlead.study.foresee import foresee
 from fairlead.study.synthesizer.live import Guessed
@@ -140,6 +140,66 @@ def test_a_look_serves_all_who_ask_meanwhile_and_for_some_seconds():
         assert all(one.result()["jobs"] == [] for one in asked)
         assert ControlPlane(up.url, up.user).when()["made"] == 1
         assert len(made) == 1
+
+
+def seeing(made: int, **seen: bool) -> Any:
+    """Looks in which jobs of these names, in order of their numbers, run or wait for a while, and that see 600 s ahead."""
+    turns = {True: Turn(0.0, 300.0), False: Turn(100.0, 400.0)}
+    jobs = (Expected(n, name, runs, turns[runs], (turns[runs],), 600.0) for n, (name, runs) in enumerate(seen.items()))
+    told = spelled(Ahead(tuple(jobs), made, Asked(), 0.0))
+
+    async def look(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        await asyncio.sleep(0.05)
+        return told
+
+    return look
+
+
+def test_of_what_changed_while_it_was_looked_ahead_only_what_is_still_so_is_told(monkeypatch):
+    """In place of a cluster that is too large to be seen before it has changed: looks that see what is not so any more."""
+    with served(foresee=seeing(2, began=False, stopped=True, waits=False)) as up:
+        user = ControlPlane(up.url, up.user)
+        monkeypatch.setenv("FAIRLEAD_URL", up.url)
+        monkeypatch.setenv("FAIRLEAD_TOKEN", up.user)
+        up.plane.live.joined(0, ())
+        ControlPlane(up.url, up.token).switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
+        user.submit([{"name": "began", "run": "sleep 99", "workers": 4}])
+        user.submit([{"name": name, "run": "sleep 1", "workers": 4} for name in ("stopped", "waits", "came")])
+        patience = time.monotonic() + 20
+        while user.job("began")["phase"] != "running" and time.monotonic() < patience:
+            time.sleep(0.1)
+        told = user.when()
+        began, waits = told["jobs"]
+        assert (began["name"], waits["name"]) == ("began", "waits")
+        assert began["runs"]
+        assert [turn[0] for turn in (began["by_itself"], *began["with_others"])] == [0.0, 0.0], "it has begun"
+        assert 0 < began["by_itself"][1] < 400, "and ends when it was seen to"
+        assert not waits["runs"]
+        assert 0 < waits["by_itself"][0] < 100
+        assert told["missed"] == 2
+        done = CliRunner().invoke(app, ["when"])
+        assert "2 jobs came or stopped while it was looked ahead" in " ".join(done.stderr.split())
+        one = CliRunner().invoke(app, ["when", "came"])
+        assert one.stdout.startswith("came is ")
+        assert "came or stopped while it was looked ahead" in " ".join(one.stderr.split())
+
+
+def test_how_far_was_seen_is_told_from_now_on_where_a_look_was_broken_off():
+    for made, far in ((0, 599.95), (2, 600.0)):
+        with served(foresee=seeing(made, mine=False)) as up:
+            user = ControlPlane(up.url, up.user)
+            user.submit([{"name": "mine", "run": "sleep 1"}])
+            assert user.when()["jobs"][0]["within_s"] <= far
+            assert made == 0 or user.when()["jobs"][0]["within_s"] == far
+
+
+def test_who_asks_waits_for_a_look_longer_than_for_other_answers():
+    async def slowly(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        await asyncio.sleep(1.5)
+        return NOTHING
+
+    with served(foresee=slowly) as up:
+        assert ControlPlane(up.url, up.user, timeout_s=1.0).when()["made"] == 1
 
 
 def test_a_control_plane_that_leaves_waits_for_no_look():

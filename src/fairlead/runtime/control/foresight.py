@@ -140,20 +140,32 @@ def _runs(seen: Seen) -> dict[int, bool]:
 
 
 def _of(seen: Seen, now: float, mine: Mapping[int, bool]) -> dict[str, Any]:
-    """What somebody may know of it, from now on: of their jobs, where they are as they were seen."""
+    """What somebody may know of it, from now on: of their jobs, who have at most begun since. Of those who came or stopped it
+    says nothing, and how many they are is `missed`."""
     told, age_s = seen.told, max(0.0, now - seen.at)
-    jobs = [{**one, **_later(one, age_s)} for one in told["jobs"] if mine.get(one["number"]) is one["runs"]]
+    as_seen = (one for one in told["jobs"] if one["number"] in mine and mine[one["number"]] >= one["runs"])
+    jobs = [_later(one, mine[one["number"]], age_s, whole=told["made"] > 0) for one in as_seen]
     return {
         **{name: told[name] for name in TELLS},
         "jobs": jobs,
+        "missed": len(mine) - len(jobs),
         "endless": [number for number in told["endless"] if number in mine],
         "in_proportion": [guess for guess in told["in_proportion"] if guess[0] in mine],
         "unmeasured": [guess for guess in told["unmeasured"] if guess[0] in mine],
     }
 
 
-def _later(one: Mapping[str, Any], by_s: float) -> dict[str, Any]:
-    def turn(seconds: list[float | None]) -> list[float | None]:
-        return [None if each is None else max(0.0, each - by_s) for each in seconds]
+def _later(one: Mapping[str, Any], runs: bool, by_s: float, whole: bool) -> dict[str, Any]:
+    """What was seen of one, by so many seconds nearer; so is the end of a look that was broken off."""
 
-    return {"by_itself": turn(one["by_itself"]), "with_others": [turn(each) for each in one["with_others"]]}
+    def turn(seconds: list[float | None]) -> list[float | None]:
+        starts, ends = (None if each is None else max(0.0, each - by_s) for each in seconds)
+        return [0.0 if runs else starts, ends]
+
+    return {
+        **one,
+        "runs": runs,
+        "by_itself": turn(one["by_itself"]),
+        "with_others": [turn(each) for each in one["with_others"]],
+        "within_s": one["within_s"] if whole else max(0.0, one["within_s"] - by_s),
+    }
