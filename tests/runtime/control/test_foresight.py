@@ -27,7 +27,7 @@ from fairlead.core.job import Job
 from fairlead.engine.saved import freeze
 from fairlead.engine.state import State
 from fairlead.runtime.control.foresight import KEPT_S, Foresight
-from fairlead.runtime.people import ControlPlane, RefusedRequest, Unreachable
+from fairlead.runtime.people import ControlPlane, RefusedRequest
 from fairlead.study.ahead import Ahead, Asked, read, spelled
 from fairlead.study.foresee import foresee
 from fairlead.study.synthesizer.live import Guessed
