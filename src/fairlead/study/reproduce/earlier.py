@@ -28,8 +28,9 @@ def check_folder(folder: Path, paper: str, scale: str) -> None:
 
 
 def drop_pictures(folder: Path, new: Collection[str]) -> None:
-    """Those of the report that is there, except for what the new one has too."""
-    for name in {*_PICTURE.findall(_text(folder))}.difference(new):
+    """Those of the report that is there, if it is one of ours, except for what the new one has too."""
+    text = _text(folder)
+    for name in {*_PICTURE.findall(text)}.difference(new) if _MARK.search(text) else ():
         (folder / f"{name}.png").unlink(missing_ok=True)
 
 
