@@ -202,7 +202,8 @@ def test_who_asks_waits_for_a_look_longer_than_for_other_answers():
         assert ControlPlane(up.url, up.user, timeout_s=1.0).when()["made"] == 1
 
 
-def test_a_control_plane_that_leaves_waits_for_no_look():
+@pytest.mark.parametrize("how", ["it is to leave", "its loop has ended"])
+def test_a_control_plane_that_leaves_waits_for_no_look(how):
     begun, stopped = threading.Event(), threading.Event()
 
     async def forever(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
@@ -216,7 +217,10 @@ def test_a_control_plane_that_leaves_waits_for_no_look():
     with served(foresee=forever) as up, ThreadPoolExecutor(1) as one:
         asked = one.submit(ControlPlane(up.url, up.user).when)
         assert begun.wait(20)
-        up.plane.leaving = True
+        if how == "it is to leave":
+            up.plane.leaving = True
+        else:
+            up.plane.live.stop()
         with pytest.raises(RefusedRequest, match="leaving"):
             asked.result(20)
         assert stopped.wait(20)
