@@ -5,6 +5,7 @@ as a journal's snapshots spell it, and prints lines of which the last one counts
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -78,6 +79,7 @@ def main() -> None:
         os.dup2(2, 1)  # what a policy prints is no answer
         os.nice(NICE)
         about = orjson.loads(sys.stdin.buffer.readline())
+        signal.alarm(math.ceil(about["budget_s"] + TO_BEGIN_S))  # it ends then, also where nobody is left to end it
 
         def say(ahead: Ahead) -> None:
             answer.write(orjson.dumps(spelled(ahead)) + b"\n")

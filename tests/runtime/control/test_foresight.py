@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from fairlead.engine.state import State
 from fairlead.runtime.control.foresight import KEPT_S, Foresight
 from fairlead.runtime.people import ControlPlane, RefusedRequest
 from fairlead.study.ahead import Ahead, Asked, read, spelled
-from fairlead.study.foresee import foresee
+from fairlead.study.foresee import TO_BEGIN_S, foresee
 from fairlead.study.synthesizer.live import Guessed
 from fairlead.study.when import Expected, Turn
 from fairlead.testing import Harness, cluster
@@ -363,8 +364,9 @@ def test_a_process_that_cannot_look_ahead_says_why():
         asyncio.run(foresee(0.0, freeze(State(cluster("v100:4")))(), {}))
 
 
-def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are(tmp_path):
-    """So that there is something to tell where a decision does not end: here no look does."""
+def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are_and_ends_by_itself(tmp_path):
+    """So that there is something to tell where a decision does not end, and nothing is left where nobody is there to end it.
+    Here no look ends."""
     (tmp_path / "sitecustomize.py").write_text(
         "import fairlead.study.when as w, time\nw.look = lambda *_, **__: time.sleep(90)\n"
     )
@@ -374,7 +376,7 @@ def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are(tmp_path):
         .submit(Job("runs", steps=900.0, workers=4), Job("waits", steps=900.0))
     )
     harness.round()
-    about = json.dumps({"now": 61.0, "rates": {"rates": []}, "budget_s": 15.0}).encode()
+    about = json.dumps({"now": 61.0, "rates": {"rates": []}, "budget_s": 5.0 - TO_BEGIN_S}).encode()
     looking = subprocess.Popen(
         [sys.executable, "-m", "fairlead.study.foresee"],
         stdin=subprocess.PIPE,
@@ -385,7 +387,7 @@ def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are(tmp_path):
         looking.stdin.write(about + b"\n" + freeze(harness.state)())
         looking.stdin.close()
         told = read(json.loads(looking.stdout.readline()))
-        looking.kill()
+        assert looking.wait(60) == -signal.SIGALRM
     assert told.made == 0
     assert [(one.name, one.runs, one.by_itself.starts_s, one.within_s) for one in told.jobs] == [
         ("runs", True, 0.0, 0.0),
