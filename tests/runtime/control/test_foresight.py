@@ -186,7 +186,7 @@ def test_of_what_changed_while_it_was_looked_ahead_only_what_is_still_so_is_told
 
 
 def test_how_far_was_seen_is_told_from_now_on_where_a_look_was_broken_off():
-    for made, far in ((0, 599.95), (2, 600.0)):
+    for made, far in ((0, 599.99), (2, 600.0)):
         with served(foresee=seeing(made, mine=False)) as up:
             user = ControlPlane(up.url, up.user)
             user.submit([{"name": "mine", "run": "sleep 1"}])
@@ -397,7 +397,7 @@ def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are_and_ends_b
 
 def test_of_a_process_that_does_not_end_counts_what_it_has_said_last(tmp_path, monkeypatch):
     monkeypatch.setattr("fairlead.study.foresee.BUDGET_S", 0.0)
-    monkeypatch.setattr("fairlead.study.foresee.TO_BEGIN_S", 1.0)
+    monkeypatch.setattr("fairlead.study.foresee.TO_BEGIN_S", 2.0)
     looks = tmp_path / "looks"
     monkeypatch.setattr(sys, "executable", str(looks))
     for said, told in (("""{"made": 0}\\n{"made": 1}\\n{"ma""", {"made": 1}), ('{"ma', None)):
