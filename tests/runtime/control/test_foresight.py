@@ -247,7 +247,7 @@ def test_a_look_ends_when_who_asked_for_it_hangs_up():
         assert stopped.wait(20)
 
 
-def test_what_goes_wrong_is_told_to_admins_and_asked_for_again():
+def test_what_goes_wrong_is_told_to_admins_and_the_log_and_asked_for_again(caplog):
     answers = [FairleadError("nobody can look ahead from here: secret is odd"), None]
 
     async def fails(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
@@ -260,6 +260,9 @@ def test_what_goes_wrong_is_told_to_admins_and_asked_for_again():
         with pytest.raises(RefusedRequest, match="an admin is told why") as refused:
             ControlPlane(up.url, up.user).when()
         assert "secret" not in str(refused.value)
+        assert [(one.message, one.why) for one in caplog.records if one.name.endswith("foresight")] == [
+            ("it could not be looked ahead", "nobody can look ahead from here: secret is odd")
+        ]
         answers[:] = [answers[0]]
         with pytest.raises(RefusedRequest, match="secret is odd"):
             ControlPlane(up.url, up.token).when()

@@ -4,6 +4,7 @@ as long as nothing that it says of their jobs has changed. It is of everybody's 
 (No postponed annotations here: FastAPI reads them.)"""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
@@ -15,6 +16,8 @@ from fairlead.runtime.control import views
 from fairlead.runtime.control.live import Busy
 from fairlead.runtime.control.plane import Plane
 from fairlead.runtime.control.tokens import Bearer, Role
+
+log = logging.getLogger(__name__)
 
 KEPT_S = 15.0  # or as long as it took to look
 GLANCE_S = 0.2
@@ -70,9 +73,9 @@ class Foresight:
 
 
 def _heard(look: asyncio.Task[Seen]) -> None:
-    """That it failed is nobody's surprise, where nobody waits for it any more."""
-    if not look.cancelled():
-        look.exception()
+    """Why it failed users are not told, and maybe nobody waits for it any more."""
+    if not look.cancelled() and (problem := look.exception()) is not None:
+        log.warning("it could not be looked ahead", extra={"why": str(problem)})
 
 
 def when_routes(plane: Plane, bearer: Callable[..., Any], foresee: Foresee) -> APIRouter:
