@@ -68,6 +68,21 @@ def test_a_gang_that_would_be_spread_over_idle_ones_has_rather_company_where_tha
     assert spot.places == places
 
 
+def test_a_gang_looks_at_no_more_company_once_it_has_found_some_that_stands_on_the_fewest_nodes(monkeypatch):
+    """Else a decision takes as long as gangs that wait times gangs that run."""
+    jobs = [Job(f"j{n}", 0.0, 1e6, "light", 2) for n in range(5)]
+    running = {0: [1, 2], **{n: [2 * n + 1, 2 * n + 2] for n in (1, 2, 3)}}
+    nodes = [Node("n0", "gpu", 2), Node("n1", "gpu", 3), *(Node(f"n{i}", "gpu", 2) for i in range(2, 5))]
+    view = seen_by(at_work(jobs, running, *nodes))
+    looked: list[tuple[int, ...]] = []
+    spot = Floor._spot
+    monkeypatch.setattr(Floor, "_spot", lambda self, *about: looked.append(about[2]) or spot(self, *about))
+    found = floor(view).best(looks_of(view, {})[4])
+    beside = [places for places in looked if places in {tuple(held) for held in running.values()}]
+    assert beside == [(1, 2), (3, 4)], "the first is spread over two nodes, the second is not"
+    assert found is not None
+
+
 def test_a_gang_stands_where_its_hosts_have_enough_for_all_of_it():
     """The first node has two idle accelerators, and CPUs for one worker."""
     jobs = [Job("gang", 0.0, 1e6, "light", 2, cpus=4.0)]

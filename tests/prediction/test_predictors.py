@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -364,6 +365,13 @@ def test_the_command_predicts_and_shows():
     shown = CliRunner().invoke(app, ["predict", "show"], catch_exceptions=False).stdout
     assert "fingerprint" in shown
     assert CliRunner().invoke(app, ["predict", "pair", "126", "36"]).exit_code != 0
+
+
+def test_a_device_in_brackets_is_told_as_it_is_called(tmp_path):
+    path = tmp_path / "predictor.json"
+    replace(trained(), about={**trained().about, "device": "card [/x]"}).save(path)
+    asked = ["predict", "model", "resnet50@224:64", "--with", str(path), "--device", "card [/x]"]
+    assert CliRunner().invoke(app, asked, catch_exceptions=False).stdout.startswith("on card [/x]: ")
 
 
 DAMAGED = {

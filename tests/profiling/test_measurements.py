@@ -17,6 +17,7 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.profiles import profiles
 from fairlead.profiling.configurations import configuration, configurations
 from fairlead.profiling.results import Results, measured, read_results
+from fairlead.profiling.spanning import Span
 from fairlead.workloads.tables import read_throughputs
 
 FAMILIES = [
@@ -171,6 +172,19 @@ def test_what_ships_can_be_a_simulators_table(tmp_path):
     assert left == pytest.approx(1 / max(1.0, known.slowdowns(*pair)[0]), rel=1e-6)
     assert table.paired[table.row(one, 1), table.row(other, 1), 0] == 0, "these two were not measured"
     assert table_of("--out", str(path), "--sharing", "mps")["pairs"] > 595
+
+
+def test_of_a_pair_in_several_sets_the_mean_is_told_by_all_commands(tmp_path):
+    by_span = [profiles(span=span).pairs["mps"] for span in Span]
+    pair = min(pair for pair in set.intersection(*map(set, by_span)) if all(found[pair][0] > 1 for found in by_span))
+    slower = statistics.fmean(found[pair][0] for found in by_span)
+    assert abs(slower - by_span[0][pair][0]) > 0.01, "they differ"
+    told = CliRunner().invoke(app, ["predict", "pair", *pair, "--sharing", "mps", "--json"], catch_exceptions=False)
+    assert json.loads(told.stdout)["measured"][0] == pytest.approx(slower)
+    table_of("--out", str(path := tmp_path / "mps.csv"), "--sharing", "mps")
+    table = read_throughputs(path)
+    one, other = (table.row(name, 1) for name in pair)
+    assert table.alone[one, 0] / table.paired[one, other, 0] == pytest.approx(slower, rel=1e-3)
 
 
 def test_own_measurements_make_a_table_too(tmp_path):

@@ -258,6 +258,8 @@ def test_pictures_of_the_report_before_go_with_it_and_others_stay(tmp_path):
     (tmp_path / "mine.png").write_bytes(b"")
     assert wrote("one", "two") == {"one", "two", "mine"}
     assert wrote("two", "three") == {"two", "three", "mine"}, "what this report never wrote is nobody's to remove"
+    (tmp_path / "report.md").write_text("![mine](mine.png)\n")
+    assert wrote("four") == {"two", "three", "four", "mine"}, "nor is what another's report shows"
 
 
 def test_studies_that_are_not_run_again_stay_in_the_report_with_their_pictures(tmp_path):

@@ -18,6 +18,7 @@ from fairlead.core.plan import RoundPlan
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.registry import Registry
+from fairlead.study.synthesizer.forecast import Forecast
 from fairlead.study.synthesizer.outlook import Moment
 from fairlead.study.when import Expected, Turn, expected, look
 from fairlead.testing import cluster, random_jobs, random_table
@@ -92,6 +93,17 @@ def test_of_one_the_same_is_foreseen_as_among_all():
     for one in expected(waiting(), TIMED, looks=2):
         assert expected(waiting(), TIMED, looks=2, of=one.number) == (one,)
     assert expected(waiting(), TIMED, of=10**6) == ()
+
+
+def test_nobody_is_made_to_come_in_looks_that_are_not_made(monkeypatch):
+    """A hundred looks of a busy cluster would take longer to prepare than the first takes to be made."""
+    seeds: list[int] = []
+    coming = Forecast.coming
+    monkeypatch.setattr(Forecast, "coming", lambda self, *past: seeds.append(self.seed) or coming(self, *past))
+    left = iter((True, True, False))
+    (one, *_) = expected(waiting(), TIMED, looks=100, another=lambda: next(left))
+    assert len(one.with_others) == 2
+    assert seeds == [0, 1]
 
 
 def test_a_look_ends_and_who_has_not_begun_by_then_has_no_time():

@@ -26,7 +26,8 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one J
 
 
 class Out(Console):
-    """Standard output. For a file or a pipe tables are complete, whatever the terminal's width, and no line ends in blanks."""
+    """Standard output. For a file or a pipe tables are complete, whatever the terminal's width, and no line ends in blanks.
+    Text is what it is, whatever of it looks like markup."""
 
     @property
     def size(self) -> ConsoleDimensions:
@@ -38,6 +39,8 @@ class Out(Console):
         Console.size.fset(self, new_size)  # type: ignore[attr-defined]
 
     def print(self, *objects: Any, **how: Any) -> None:
+        if all(isinstance(one, str) for one in objects):
+            how.setdefault("markup", False)
         if self.is_terminal:
             super().print(*objects, **how)
             return

@@ -15,7 +15,6 @@ from fairlead.prediction.holding import UNKNOWN, Hold, Interference, holds
 from fairlead.prediction.interference import SHORTEST_S
 from fairlead.prediction.predictor import Predictor, load, trained
 from fairlead.prediction.profiles import profiles
-from fairlead.profiling.spanning import Span
 
 WithOption = Annotated[Path | None, typer.Option("--with", help="A predictor from `predict train`; else the one that ships.")]
 MOST = {"utilization": 100.0, "multiprocessors": 100.0, "kernel-us": 1e9}
@@ -118,11 +117,9 @@ def _by(have: list[Hold], finer: bool) -> str:
 
 def _measured(asked: list[_Asked], sharing: str) -> dict[str, list[float]]:
     """What was measured of these two, where they were."""
-    names = tuple(one.configuration for one in asked)
-    for span in Span:
-        if (found := profiles(span=span).pairs.get(sharing, {}).get((names[0], names[1]))) is not None:
-            return {"measured": list(found)}
-    return {}
+    one, other = (each.configuration for each in asked)
+    found = profiles(span=None).pairs.get(sharing, {}).get((one, other))
+    return {} if found is None else {"measured": list(found)}
 
 
 def _check(name: str, value: float) -> None:

@@ -20,7 +20,6 @@ from fairlead.prediction.holding import Interference, holds
 from fairlead.prediction.profiles import profiles, profiles_of
 from fairlead.prediction.unseen import Pair
 from fairlead.profiling.results import device_of, measured, read_pairs
-from fairlead.profiling.spanning import Span
 
 SHIPPED = "h200"
 DEVICE_MB = 141 * 1024.0
@@ -63,7 +62,7 @@ def side_by_side(
         raise InputError(
             path, f"a way of sharing that was measured: {near_or_all(sharing, predictor.slowdown)}", field="sharing"
         )
-    of_the_fit = {pair for span in Span for pair in profiles(SHIPPED, span).pairs.get(sharing, ())}
+    of_the_fit = profiles(SHIPPED, None).pairs.get(sharing, {})
     data = dataset(measured(SHIPPED)[1], measured(f"{SHIPPED}_features")[1])
     counted = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
     counted |= {row["alone"]: row["sm_active"] for row in rows if "alone" in row and "sm_active" in row}

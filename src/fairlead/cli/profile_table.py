@@ -15,7 +15,6 @@ from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction.profiles import Profiles, devices, profiles, profiles_of
 from fairlead.profiling.results import read_pairs, read_results
 from fairlead.profiling.sharing import Sharing
-from fairlead.profiling.spanning import Span
 from fairlead.runtime.agent.accelerators import type_of
 from fairlead.workloads.shared_table import Measured, shared_table
 from fairlead.workloads.tables import write_throughputs
@@ -48,20 +47,18 @@ def table(
     if type_name and not is_type_name(type_name):
         raise InputError("profile table", "a type's name, as a cluster has it: h200", field="type", value=type_name)
     known = _known(alone, pairs or [], set_)
-    found: dict[tuple[str, str], float] = {}
-    for each in known:
-        for pair, (slower, _) in each.pairs.get(sharing.value, {}).items():
-            found[pair] = max(1.0, slower)  # faster beside another than alone is noise
-    wanted = _all_met(found) if together else known[0].alone.keys()
+    slowdowns = known.pairs.get(sharing.value, {})
+    found = {pair: max(1.0, slower) for pair, (slower, _) in slowdowns.items()}  # faster beside another than alone is noise
+    wanted = _all_met(found) if together else known.alone.keys()
     if not wanted:
         raise InputError("profile table", f"pairs that were measured, {sharing.value}", field="together")
     rows = [
         Measured(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024)
-        for one in known[0].alone.values()
+        for one in known.alone.values()
         if one.name in wanted
     ]
     made = shared_table(
-        type_name.lower() or type_of(known[0].device),
+        type_name.lower() or type_of(known.device),
         rows,
         lambda one, other: found.get((one, other), math.inf),
         source="measured",
@@ -87,15 +84,15 @@ def _all_met(pairs: Collection[tuple[str, str]]) -> set[str]:
     return names
 
 
-def _known(alone: Path | None, pairs: list[Path], shipped: str) -> list[Profiles]:
+def _known(alone: Path | None, pairs: list[Path], shipped: str) -> Profiles:
     if alone is None and not pairs:
         if shipped not in devices():
             raise InputError(
                 "profile table", f"a set that ships ({near_or_all(shipped, devices())})", field="set", value=shipped
             )
-        return [profiles(shipped, span) for span in Span]
+        return profiles(shipped, None)
     if alone is None:
         raise InputError(
             "profile table", "--alone FILE beside --pairs: speeds are of one host", field="pairs", value=str(pairs[0])
         )
-    return [profiles_of(read_results(alone), {path: read_pairs(path) for path in pairs}, alone)]
+    return profiles_of(read_results(alone), {path: read_pairs(path) for path in pairs}, alone)

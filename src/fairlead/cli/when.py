@@ -97,8 +97,11 @@ def when(
     elif wanted is not None:
         phase = plane.job(str(wanted["number"]))["phase"]  # it may have ended since it was asked for
         out.print(f"{legible(wanted['name'])} is {phase}", highlight=False, markup=False)
-    else:
+    elif not ahead.missed:
         out.print("no jobs")
+    if ahead.missed and not json:
+        jobs = "1 job" if ahead.missed == 1 else f"{ahead.missed:,} jobs"
+        note(f"{jobs} came or stopped while it was looked ahead, so nothing is known of them: ask again")
 
 
 def _looked(plane: ControlPlane, table: ThroughputTable | None, asked: Asked, quiet: bool) -> tuple[Ahead, bool]:
@@ -304,6 +307,7 @@ def _data(ahead: Ahead, reasons: Mapping[int, Mapping[str, Any]]) -> dict[str, A
         "kinds_of_other_sizes": sorted({*ahead.guesses.in_proportion.values()}),
         "looks": max(ahead.made - 1, 0),
         "complete": ahead.made > 0 or not ahead.jobs,
+        "missed": ahead.missed,
         "looked_ahead_s": ahead.jobs[0].within_s if ahead.jobs else 0.0,
     }
 

@@ -33,8 +33,8 @@ class Alone:
 
 @dataclass(frozen=True)
 class Profiles:
-    """What was measured on one device, with the pairs of those that span one thing. `pairs[sharing][a, b]` are the slowdowns of
-    a beside b and of b beside a; both orders are there."""
+    """What was measured on one device, with pairs: `pairs[sharing][a, b]` are the slowdowns of a beside b and of b beside a;
+    both orders are there."""
 
     device: str
     alone: Mapping[str, Alone]
@@ -61,8 +61,8 @@ def devices() -> tuple[str, ...]:
 
 
 @cache
-def profiles(device: str = "h200", span: Span = Span.UTILIZATION) -> Profiles:
-    """The set that ships for a device."""
+def profiles(device: str = "h200", span: Span | None = Span.UTILIZATION) -> Profiles:
+    """The set that ships for a device, with the pairs of those that span one thing, or (None) with all."""
     if device not in devices():
         expected = f"a device whose profiles ship ({near_or_all(device, devices())})"
         raise InputError("profiles", expected, field="device", value=device)

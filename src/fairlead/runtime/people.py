@@ -11,7 +11,7 @@ import os
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -31,6 +31,7 @@ FORBIDDEN = 403  # what only an admin may do
 MISSING = 404
 LATER = 503  # what cannot be answered now
 PATIENCE_S = 60.0
+LOOKED_WITHIN_S = 60.0  # longer than for anything else is waited for looks ahead, of which it may take two
 OVERTAKEN = 409  # what a switch is where somebody else has switched since
 CONNECTION = Path(".fairlead") / "connection.json"
 """Where `fairlead up` writes how it is reached."""
@@ -180,7 +181,7 @@ class ControlPlane:
 
     def when(self) -> dict[str, Any]:
         """When one's jobs should run, as the control plane sees it, looking ahead itself."""
-        return self._ask("GET", "/v1/when")
+        return replace(self, timeout_s=self.timeout_s + LOOKED_WITHIN_S)._ask("GET", "/v1/when")
 
     def state(self) -> tuple[float, bytes]:
         """The second of this moment, and the whole state as a journal's snapshots spell it; needs an admin's token."""

@@ -33,7 +33,7 @@ class Asked:
 @dataclass(frozen=True)
 class Ahead:
     """What was seen, with how many whole looks, the one without others among them: none where that was broken off. `endless`
-    did not say how many steps they will do."""
+    did not say how many steps they will do; `missed` more came or stopped meanwhile, and nothing is known of them."""
 
     jobs: tuple[Expected, ...]
     made: int
@@ -41,6 +41,7 @@ class Ahead:
     lately_s: float
     guesses: Guessed = field(default_factory=Guessed)
     endless: tuple[int, ...] = ()
+    missed: int = 0
 
 
 Shown = Callable[[int, float], None]
@@ -71,6 +72,23 @@ def look_ahead(
     except Exception as problem:  # whatever a part does wrong, or jobs that would never end
         raise FairleadError(f"nobody can look ahead from here: {type(problem).__name__}: {problem}") from problem
     return Ahead(found, left.made, asked, min(asked.window_s, now), guesses, tuple(endless))
+
+
+def unseen(state: State, asked: Asked) -> Ahead:
+    """Everybody who is there, as they are: what can be told before anything was seen."""
+    running = {*state.running.tolist()}
+    jobs = tuple(
+        Expected(
+            number,
+            state.job_of[number].name,
+            number in running,
+            Turn(0.0 if number in running else math.inf, math.inf),
+            (),
+            0.0,
+        )
+        for number in sorted((*state.live.tolist(), *state.queue.tolist()))
+    )
+    return Ahead(jobs, 0, asked, min(asked.window_s, state.time))
 
 
 class _TimeLeft:
@@ -113,6 +131,7 @@ def spelled(ahead: Ahead) -> dict[str, Any]:
         "in_proportion": list(ahead.guesses.in_proportion.items()),
         "unmeasured": list(ahead.guesses.unmeasured.items()),
         "endless": list(ahead.endless),
+        "missed": ahead.missed,
     }
 
 
@@ -134,6 +153,7 @@ def read(told: Mapping[str, Any]) -> Ahead:
         told["lately_s"],
         Guessed(dict(told["in_proportion"]), dict(told["unmeasured"])),
         tuple(told["endless"]),
+        told.get("missed", 0),  # which older control planes do not tell
     )
 
 

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -87,14 +88,14 @@ def expected(
     view = state.snapshot().detached()
     alone = Moment(view, scheduler_of(state.scheduler), state.memo, costs=costs or Costs())
     past = list(lately(state, table))
-    comings = [Forecast("recent", window_s, seed).coming(view.time, past) for seed in range(looks)]
+    comings = (Forecast("recent", window_s, seed).coming(view.time, past) for seed in range(looks))
     numbers = sorted([*view.jobs.number.tolist(), *view.queued.number.tolist()])
     if of is not None:
         numbers = [number for number in numbers if number == of]
     if not numbers:
         return ()
     seen: list[Look] = []
-    for arrivals in [(), *comings]:
+    for arrivals in chain([()], comings):
         made = look(replace(alone, arrivals=arrivals), table, numbers, within_s, go_on=go_on)
         if made.whole or not seen:
             seen.append(made)

@@ -23,7 +23,7 @@ from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.state import State
 from fairlead.runtime.people import ControlPlane, RefusedRequest
 from fairlead.runtime.tasks import UNKNOWN_STEPS
-from fairlead.study.synthesizer.live import Guessed, guessed, live_jobs, rates_of, state_of, with_ends
+from fairlead.study.synthesizer.live import Guessed, guessed, rates_of, state_of, with_ends
 from fairlead.study.when import Expected, Turn, expected
 from fairlead.testing import cluster
 
@@ -56,7 +56,7 @@ def test_the_state_that_is_told_is_the_state(busy):
     with cluster.plane.live.lock:
         mine = cluster.plane.loop.state
         assert told.next_number == mine.next_number == 4
-        assert [job.name for job in live_jobs(told)] == ["long", "short-0", "short-1", "short-2"]
+        assert [one.name for one in told.job_of.values()] == ["long", "short-0", "short-1", "short-2"]
         assert told.scheduler == mine.scheduler
     table = rates_of(plane.rates(), told)
     assert table.alone[table.row("slow", 4), 0] == pytest.approx(10.0)  # nobody has measured it: an hour's run

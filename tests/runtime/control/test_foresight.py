@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,16 +22,18 @@ from serving import served
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
+from fairlead.config import Part, SchedulerConfig
 from fairlead.core.errors import FairleadError
+from fairlead.core.job import Job
 from fairlead.engine.saved import freeze
 from fairlead.engine.state import State
 from fairlead.runtime.control.foresight import KEPT_S, Foresight
 from fairlead.runtime.people import ControlPlane, RefusedRequest
 from fairlead.study.ahead import Ahead, Asked, read, spelled
-from fairlead.study.foresee import foresee
+from fairlead.study.foresee import TO_BEGIN_S, foresee
 from fairlead.study.synthesizer.live import Guessed
 from fairlead.study.when import Expected, Turn
-from fairlead.testing import cluster
+from fairlead.testing import Harness, cluster
 
 NOTHING: dict[str, Any] = spelled(Ahead((), 1, Asked(), 0.0))
 
@@ -136,7 +143,68 @@ def test_a_look_serves_all_who_ask_meanwhile_and_for_some_seconds():
         assert len(made) == 1
 
 
-def test_a_control_plane_that_leaves_waits_for_no_look():
+def seeing(made: int, **seen: bool) -> Any:
+    """Looks in which jobs of these names, in order of their numbers, run or wait for a while, and that see 600 s ahead."""
+    turns = {True: Turn(0.0, 300.0), False: Turn(100.0, 400.0)}
+    jobs = (Expected(n, name, runs, turns[runs], (turns[runs],), 600.0) for n, (name, runs) in enumerate(seen.items()))
+    told = spelled(Ahead(tuple(jobs), made, Asked(), 0.0))
+
+    async def look(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        await asyncio.sleep(0.05)
+        return told
+
+    return look
+
+
+def test_of_what_changed_while_it_was_looked_ahead_only_what_is_still_so_is_told(monkeypatch):
+    """In place of a cluster that is too large to be seen before it has changed: looks that see what is not so any more."""
+    with served(foresee=seeing(2, began=False, stopped=True, waits=False)) as up:
+        user = ControlPlane(up.url, up.user)
+        monkeypatch.setenv("FAIRLEAD_URL", up.url)
+        monkeypatch.setenv("FAIRLEAD_TOKEN", up.user)
+        up.plane.live.joined(0, ())
+        ControlPlane(up.url, up.token).switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
+        user.submit([{"name": "began", "run": "sleep 99", "workers": 4}])
+        user.submit([{"name": name, "run": "sleep 1", "workers": 4} for name in ("stopped", "waits", "came")])
+        patience = time.monotonic() + 20
+        while user.job("began")["phase"] != "running" and time.monotonic() < patience:
+            time.sleep(0.1)
+        told = user.when()
+        began, waits = told["jobs"]
+        assert (began["name"], waits["name"]) == ("began", "waits")
+        assert began["runs"]
+        assert [turn[0] for turn in (began["by_itself"], *began["with_others"])] == [0.0, 0.0], "it has begun"
+        assert 0 < began["by_itself"][1] < 400, "and ends when it was seen to"
+        assert not waits["runs"]
+        assert 0 < waits["by_itself"][0] < 100
+        assert told["missed"] == 2
+        done = CliRunner().invoke(app, ["when"])
+        assert "2 jobs came or stopped while it was looked ahead" in " ".join(done.stderr.split())
+        one = CliRunner().invoke(app, ["when", "came"])
+        assert one.stdout.startswith("came is ")
+        assert "came or stopped while it was looked ahead" in " ".join(one.stderr.split())
+
+
+def test_how_far_was_seen_is_told_from_now_on_where_a_look_was_broken_off():
+    for made, far in ((0, 599.99), (2, 600.0)):
+        with served(foresee=seeing(made, mine=False)) as up:
+            user = ControlPlane(up.url, up.user)
+            user.submit([{"name": "mine", "run": "sleep 1"}])
+            assert user.when()["jobs"][0]["within_s"] <= far
+            assert made == 0 or user.when()["jobs"][0]["within_s"] == far
+
+
+def test_who_asks_waits_for_a_look_longer_than_for_other_answers():
+    async def slowly(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        await asyncio.sleep(1.5)
+        return NOTHING
+
+    with served(foresee=slowly) as up:
+        assert ControlPlane(up.url, up.user, timeout_s=1.0).when()["made"] == 1
+
+
+@pytest.mark.parametrize("how", ["it is to leave", "its loop has ended"])
+def test_a_control_plane_that_leaves_waits_for_no_look(how):
     begun, stopped = threading.Event(), threading.Event()
 
     async def forever(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
@@ -150,13 +218,36 @@ def test_a_control_plane_that_leaves_waits_for_no_look():
     with served(foresee=forever) as up, ThreadPoolExecutor(1) as one:
         asked = one.submit(ControlPlane(up.url, up.user).when)
         assert begun.wait(20)
-        up.plane.leaving = True
+        if how == "it is to leave":
+            up.plane.leaving = True
+        else:
+            up.plane.live.stop()
         with pytest.raises(RefusedRequest, match="leaving"):
             asked.result(20)
         assert stopped.wait(20)
 
 
-def test_what_goes_wrong_is_told_to_admins_and_asked_for_again():
+def test_a_look_ends_when_who_asked_for_it_hangs_up():
+    begun, stopped = threading.Event(), threading.Event()
+
+    async def forever(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        begun.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            stopped.set()
+        return NOTHING
+
+    with served(foresee=forever) as up:
+        place = httpx.URL(up.url)
+        with socket.create_connection((place.host, place.port)) as line:
+            line.sendall(f"GET /v1/when HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {up.user}\r\n\r\n".encode())
+            assert begun.wait(20)
+            assert not stopped.is_set()
+        assert stopped.wait(20)
+
+
+def test_what_goes_wrong_is_told_to_admins_and_the_log_and_asked_for_again(caplog):
     answers = [FairleadError("nobody can look ahead from here: secret is odd"), None]
 
     async def fails(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
@@ -169,6 +260,9 @@ def test_what_goes_wrong_is_told_to_admins_and_asked_for_again():
         with pytest.raises(RefusedRequest, match="an admin is told why") as refused:
             ControlPlane(up.url, up.user).when()
         assert "secret" not in str(refused.value)
+        assert [(one.message, one.why) for one in caplog.records if one.name.endswith("foresight")] == [
+            ("it could not be looked ahead", "nobody can look ahead from here: secret is odd")
+        ]
         answers[:] = [answers[0]]
         with pytest.raises(RefusedRequest, match="secret is odd"):
             ControlPlane(up.url, up.token).when()
@@ -271,3 +365,49 @@ def test_a_process_that_cannot_look_ahead_says_why():
         asyncio.run(foresee(0.0, b"no state", {"rates": []}))
     with pytest.raises(FairleadError, match="KeyError"):
         asyncio.run(foresee(0.0, freeze(State(cluster("v100:4")))(), {}))
+
+
+def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are_and_ends_by_itself(tmp_path):
+    """So that there is something to tell where a decision does not end, and nothing is left where nobody is there to end it.
+    Here no look ends."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import fairlead.study.when as w, time\nw.look = lambda *_, **__: time.sleep(90)\n"
+    )
+    harness = (
+        Harness(SchedulerConfig(Part("fifo")))
+        .cluster("v100:4")
+        .submit(Job("runs", steps=900.0, workers=4), Job("waits", steps=900.0))
+    )
+    harness.round()
+    about = json.dumps({"now": 61.0, "rates": {"rates": []}, "budget_s": 5.0 - TO_BEGIN_S}).encode()
+    looking = subprocess.Popen(
+        [sys.executable, "-m", "fairlead.study.foresee"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    with looking:
+        looking.stdin.write(about + b"\n" + freeze(harness.state)())
+        looking.stdin.close()
+        told = read(json.loads(looking.stdout.readline()))
+        assert looking.wait(60) == -signal.SIGALRM
+    assert told.made == 0
+    assert [(one.name, one.runs, one.by_itself.starts_s, one.within_s) for one in told.jobs] == [
+        ("runs", True, 0.0, 0.0),
+        ("waits", False, math.inf, 0.0),
+    ]
+
+
+def test_of_a_process_that_does_not_end_counts_what_it_has_said_last(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairlead.study.foresee.BUDGET_S", 0.0)
+    monkeypatch.setattr("fairlead.study.foresee.TO_BEGIN_S", 2.0)
+    looks = tmp_path / "looks"
+    monkeypatch.setattr(sys, "executable", str(looks))
+    for said, told in (("""{"made": 0}\\n{"made": 1}\\n{"ma""", {"made": 1}), ('{"ma', None)):
+        looks.write_text(f"#!/bin/sh\nprintf '{said}'\ncat > /dev/null\nsleep 90\n")
+        looks.chmod(0o700)
+        if told is not None:
+            assert asyncio.run(foresee(0.0, b"", {})) == told
+        else:
+            with pytest.raises(FairleadError, match="said nothing"):
+                asyncio.run(foresee(0.0, b"", {}))

@@ -142,8 +142,8 @@ class Floor:
                     spot = self._spot(look, cost, group.places, kind, group)
                     if spot is not None:
                         yield spot
-                        if look.workers == 1:
-                            break  # others of its look are no better; gangs may stand on fewer nodes
+                        if not self._far(look, group.places, kind):
+                            break  # others of its look are no better
 
     def _may_join(self, look: Look, number: int, group: Group) -> bool:
         if not self.kept_for.isdisjoint(group.places) or not self._resting.isdisjoint(group.places):
@@ -162,13 +162,17 @@ class Floor:
                     yield spot
 
     def _spot(self, look: Look, cost: float, places: tuple[int, ...], kind: int, group: Group | None) -> Spot | None:
-        nodes = len({self._node_of[place] for place in places})
-        far = nodes - -(-look.workers // self._largest[kind])
+        far = self._far(look, places, kind)
         lost = self.judge.elsewhere(look, kind, spread=far > 0)
         if lost is None:
             return None
         first = far if look.workers >= self.local_from else 0
         return Spot(first, cost + lost, group is not None, places[0], places, kind, group)
+
+    def _far(self, look: Look, places: tuple[int, ...], kind: int) -> int:
+        """On how many nodes too many these are."""
+        least: int = -(-look.workers // self._largest[kind])
+        return len({self._node_of[place] for place in places}) - least
 
     def _idle_of(self, kind: int, look: Look) -> tuple[int, ...]:
         """Idle accelerators on as few nodes as can be: of the fullest node that holds all, or of the emptiest ones."""

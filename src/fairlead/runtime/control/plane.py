@@ -186,5 +186,6 @@ class Plane:
             self.failure = problem
             log.exception("the loop has failed")
         finally:
+            self.leaving = True  # whoever serves people waits for those who ask
             if self._events is not None and self._ended is not None:
                 self._events.call_soon_threadsafe(self._ended.set)

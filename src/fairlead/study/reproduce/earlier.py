@@ -77,8 +77,9 @@ def pictures_in(kept: Iterable[Section]) -> Iterator[str]:
 
 
 def drop_pictures(folder: Path, new: Collection[str]) -> None:
-    """Those of the report that is there, except for what the new one has too."""
-    for name in {*_PICTURE.findall(_text(folder / MARKDOWN))}.difference(new):
+    """Those of the report that is there, if it is one of ours, except for what the new one has too."""
+    text = _text(folder / MARKDOWN)
+    for name in {*_PICTURE.findall(text)}.difference(new) if _MARK.search(text) else ():
         (folder / f"{name}.png").unlink(missing_ok=True)
 
 

@@ -3,7 +3,7 @@ switch goes back as anybody's would."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -125,12 +125,6 @@ def with_ends(state: State, table: ThroughputTable) -> State:
 
 def _an_hour(job: Job, table: ThroughputTable) -> float:
     return GUESS_S * float(table.alone[table.row(job.kind, job.workers)].max())
-
-
-def live_jobs(state: State) -> Iterator[Job]:
-    view = state.snapshot()
-    for columns in (view.jobs, view.queued):
-        yield from (state.job_of[number] for number in columns.number.tolist())
 
 
 def advise(state: State, advisor: Advisor) -> Advice:
