@@ -140,7 +140,7 @@ def load(path: Path) -> Predictor:
 
 def _of_graph(data: Any, path: Path) -> Utilization:
     found = Utilization.restored(data, path)
-    if strange := next((name for name in found.names if name not in NAMES), None):
+    if (strange := next((name for name in found.names if name not in NAMES), None)) is not None:
         raise InputError(path, "features that a graph has", field="names", value=strange)
     return found
 
