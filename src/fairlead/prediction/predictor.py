@@ -20,6 +20,7 @@ from fairlead.prediction.features import NAMES, Features
 from fairlead.prediction.interference import Slowdown
 from fairlead.prediction.memory import Memory
 from fairlead.prediction.utilization import Utilization, kernel_s
+from fairlead.whole import write_whole
 
 FORMAT = "fairlead predictor 1"
 TRAINED = Path(__file__).parent / "trained"
@@ -96,7 +97,7 @@ class Predictor:
             "at_once": {mode: one.kept() for mode, one in self.at_once.items()},
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(orjson.dumps(_short(told)) + b"\n")
+        write_whole(path, orjson.dumps(_short(told)) + b"\n")
 
 
 def load(path: Path) -> Predictor:
