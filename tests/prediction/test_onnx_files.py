@@ -213,7 +213,9 @@ def _relu_and(*nodes: Any) -> Any:
 
 
 def _strange(kind: str) -> Any:
-    return helper.make_node(kind, ["x"], ["z"], domain="elsewhere")
+    made = model([helper.make_node(kind, ["x"], ["y"], domain="elsewhere")], [value("x", 1)], [value("y", 1)])
+    made.opset_import.append(helper.make_opsetid("elsewhere", 1))
+    return made
 
 
 def _whole(dims: list[int], *held: int) -> Any:
