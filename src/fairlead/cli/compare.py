@@ -154,7 +154,7 @@ def compare(
         metrics,
         fill_workers,
     )
-    opt.tell_lacking_predictions(schedulers)
+    opt.tell_lacking_predictions(schedulers, machine)
     read = None if trace is None else given.workload.trace(None, 0)
     if hosts is not None:
         check_hosts(hosts, known, () if read is None else read.jobs, table)
