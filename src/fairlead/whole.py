@@ -11,13 +11,16 @@ from fairlead.endless import endless
 
 def write_whole(path: Path, content: bytes) -> None:
     """Beside it first, then in its place; a link leads to the file that is replaced. A pipe or a device has no such place."""
-    if endless(path):
-        path.write_bytes(content)
-        return
     place = Path(os.path.realpath(path))
     draft = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
-        draft.write_bytes(content)
-        draft.replace(place)
-    finally:
-        draft.unlink(missing_ok=True)
+        if endless(path):
+            path.write_bytes(content)
+            return
+        try:
+            draft.write_bytes(content)
+            draft.replace(place)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as problem:  # of the draft nobody has heard
+        raise OSError(problem.errno, problem.strerror, str(path)) from None

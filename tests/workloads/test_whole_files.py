@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, JournalError
 from fairlead.core.job import Job
 from fairlead.prediction.predictor import trained
 from fairlead.profiling.results import MEASURED
@@ -58,6 +58,27 @@ def test_on_a_full_disk_what_was_there_stays(tmp_path: Path, name: str):
     assert [each.name for each in tmp_path.iterdir()] == [name]
     WRITERS[name](path)
     assert path.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("jobs", [5, 400], ids=["at its end", "half-way"])
+def test_an_event_log_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, jobs: int):
+    write_trace(Trace.of([Job(f"job {n}", 60.0 * n, 60.0) for n in range(jobs)]), tmp_path / "jobs.csv")
+    asked = ["simulate", "--policy", "fifo", "--trace", str(tmp_path / "jobs.csv"), "--events", str(tmp_path / "log.jsonl")]
+    with files_of_at_most(1000):
+        done = CliRunner().invoke(app, asked)
+    assert isinstance(done.exception, JournalError)
+    assert "cannot write the journal: File too large" in str(done.exception)
+    assert [each.name for each in tmp_path.iterdir()] == ["jobs.csv"]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+
+
+def test_what_cannot_be_written_is_told_by_the_name_it_was_asked_for(tmp_path: Path):
+    with files_of_at_most(1000), pytest.raises(OSError, match="File too large") as told:
+        write_whole(tmp_path / "mine", bytes(4096))
+    assert told.value.filename == str(tmp_path / "mine")
+    with pytest.raises(FileNotFoundError) as told:
+        write_whole(tmp_path / "nowhere" / "mine", b"")
+    assert told.value.filename == str(tmp_path / "nowhere" / "mine")
 
 
 def test_a_link_leads_to_what_is_replaced_and_a_pipe_takes_it_as_it_comes(tmp_path: Path):
