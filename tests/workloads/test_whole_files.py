@@ -72,6 +72,15 @@ def test_an_event_log_that_cannot_be_written_leaves_nothing_behind(tmp_path: Pat
     assert CliRunner().invoke(app, asked).exit_code == 0
 
 
+def test_a_reproduction_on_a_full_disk_keeps_no_half_of_a_case(tmp_path: Path):
+    asked = ["reproduce", "horus", "--scale", "tiny", "--only", "slo", "--processes", "1", "--out", str(tmp_path / "out")]
+    with files_of_at_most(1000):
+        done = CliRunner().invoke(app, asked)
+    assert isinstance(done.exception, OSError)
+    assert str(done.exception.filename).startswith(str(tmp_path / "out" / "cases"))
+    assert not list((tmp_path / "out" / "cases").iterdir())
+
+
 def test_what_cannot_be_written_is_told_by_the_name_it_was_asked_for(tmp_path: Path):
     with files_of_at_most(1000), pytest.raises(OSError, match="File too large") as told:
         write_whole(tmp_path / "mine", bytes(4096))
