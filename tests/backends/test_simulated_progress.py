@@ -16,6 +16,7 @@ from fairlead.core.holdings import ragged
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.testing import Harness, check_events, job
+from fairlead.workloads.tables import fill_workers
 from scenes import selection_of, table_of
 
 EVENTS = SchedulerConfig(round_s=0.0)
@@ -133,8 +134,16 @@ def test_company_of_which_the_table_has_no_rate_is_an_error_that_names_both():
     rates = shared_table()
     rates.paired[rates.row_of["n", 1], rates.row_of["m", 1]] = 0.0
     made = Harness(SchedulerConfig(round_s=0.0), table=rates, residents=2).cluster(Cluster.parse("1xfast:1")).policy(Together())
-    with pytest.raises(InvalidPlan, match="on fast beside 'a', and the throughput table has no 'n' beside 'm' there"):
+    told = "on fast beside 'a', and the throughput table has no 'n' beside 'm' there; it needs every two that may meet"
+    with pytest.raises(InvalidPlan, match=f"{told}, as `fairlead profile table --together` writes them"):
         made.submit(Job("a", 0.0, 300.0, "m"), Job("b", 0.0, 100.0, "n")).run()
+
+
+def test_company_of_gangs_of_which_the_table_has_no_rate_is_told_with_their_size():
+    rates = fill_workers(shared_table(), [("m", 2), ("n", 2)])
+    made = Harness(SchedulerConfig(round_s=0.0), table=rates, residents=2).cluster(Cluster.parse("2xfast:2")).policy(Together())
+    with pytest.raises(InvalidPlan, match=r"has no '[mn]' beside '[mn]' there with 2 workers; it needs every two"):
+        made.submit(Job("a", 0.0, 300.0, "m", 2), Job("b", 0.0, 100.0, "n", 2)).run()
 
 
 def test_the_partner_speeds_up_in_the_middle_of_a_round():

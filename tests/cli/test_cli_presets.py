@@ -78,4 +78,21 @@ def test_who_lives_on_predictions_and_has_none_says_so():
     lacking = "nothing is predicted of any job, so nobody has company"
     assert lacking in fairlead("simulate", "--preset", "horus", *asked).stderr
     assert lacking in fairlead("compare", "--policies", "fifo", "--preset", "horus", *asked).stderr
-    assert lacking not in fairlead("simulate", "--preset", "horus", "--estimation", "predicted:profiles=h200", *asked).stderr
+    assert lacking in fairlead("simulate", "--preset", "horus", "--estimation", "watched", *asked).stderr, "no agent sees any"
+    for estimation in ("predicted:profiles=h200", "watched:profiles=h200", "predicted:profiles=h200:types=[v100]"):
+        assert "nobody has company" not in fairlead("simulate", "--preset", "horus", "--estimation", estimation, *asked).stderr
+
+
+def test_predictions_that_are_about_no_type_of_the_cluster_are_told():
+    asked = (
+        "--preset",
+        "horus",
+        "--estimation",
+        "predicted:profiles=h200:types=[h200]",
+        "--jobs",
+        "4",
+        "--cluster",
+        "4xv100:4",
+    )
+    told = fairlead("simulate", *asked).stderr
+    assert "predictions are about h200, of which there are none here, so nobody has company" in told

@@ -311,6 +311,15 @@ def test_a_value_on_a_command_line_that_is_no_yaml_is_shown():
         parse_part("tiresias:thresholds=[1,")
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["predicted:profiles=h200,sharing=mps", "predicted:below=[1,2,3], above=[1,2]", "watched:uses={a: [1,2]},sharing=mps"],
+)
+def test_commas_between_parameters_are_told_for_what_they_are(text: str):
+    with pytest.raises(InputError, match="colons between parameters, as in name:one=1:other=2"):
+        parse_part(text)
+
+
 def test_an_empty_name_is_no_part():
     with pytest.raises(FairleadError, match="unknown policy ''"):
         make("policy", parse_part(""), Registry.installed())

@@ -7,7 +7,9 @@ import math
 import pytest
 
 from fairlead.core.errors import InputError
+from fairlead.estimation.measured import Measured
 from fairlead.estimation.predicted import Predicted
+from fairlead.estimation.watched import Watched
 from fairlead.workloads.profiles import ThroughputTable
 
 TABLE = ThroughputTable.timed(("v100",))
@@ -19,3 +21,10 @@ def test_memory_and_kernels_beyond_all_devices_are_told(amount: float):
         Predicted(TABLE, uses={"Net": (50.0, amount)})
     with pytest.raises(InputError, match=r"field 'holds' is .*above 0, at most 1e\+09, for Net"):
         Predicted(TABLE, holds={"Net": (50.0, amount)})
+
+
+@pytest.mark.parametrize("speed", [-1.0, 0.0, 1e-320, 1e308, math.inf, math.nan])
+@pytest.mark.parametrize("estimation", [Measured, Watched])
+def test_speeds_of_types_beyond_all_are_told(estimation: type[Measured], speed: float):
+    with pytest.raises(InputError, match=rf"estimation {estimation.__name__.lower()}: .* from 1e-09 to 1e\+09 for v100"):
+        estimation(speeds={"v100": speed})

@@ -141,6 +141,8 @@ def test_what_is_held_is_counted_or_else_said_by_the_graph():
         ({"below": (1.0, 2.0)}, "below"),
         ({"profiles": "h20"}, "profiles"),
         ({"above": (1.0,) * 5 + (np.inf,)}, "above"),
+        ({"below": (1e308,) * 3, "above": (1.0,) * 6}, "below"),
+        ({"below": (1.0,) * 3, "above": (-1e308,) * 6}, "above"),
     ],
 )
 def test_bad_predictions_are_told(parameters, field):

@@ -65,6 +65,14 @@ def test_the_memory_of_hosts_is_part_of_the_capacity_beside_others_too():
     harness.run()
 
 
+@pytest.mark.parametrize("asked", [{"cpus": 2.0}, {"host_memory_gb": 4.0}, {"cpus": 1e308}, {"cpus": 1e-320}])
+def test_a_host_of_which_nobody_says_how_much_it_has_has_enough(asked: dict[str, float]):
+    harness = scene(on=Cluster((Node("n", "gpu", 2),), (AcceleratorType("gpu", 16.0),)))
+    harness.submit(*(of("light", f"l{i}", **asked) for i in range(4)))
+    assert harness.round().running == {"l0", "l1", "l2", "l3"}
+    harness.run()
+
+
 class Unsure(Predicted):
     """Knows how fast kinds are alone only once they were seen so; until then it thinks that they do 20 steps in a second."""
 

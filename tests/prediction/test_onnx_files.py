@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.prediction import apart
 from fairlead.prediction.features import features, features_of
@@ -167,6 +169,15 @@ def test_operators_that_nobody_knows_are_counted_and_named(saved):
     assert graph.operators[0].flops == 6
 
 
+def test_of_many_operators_that_nobody_knows_a_few_are_named(saved):
+    nodes = [helper.make_node(f"Strange{n}", ["x"], [f"y{n}"], domain="elsewhere") for n in range(1000)]
+    made = model(nodes, [value("x", 2, 3)], [value("y0", 2, 3)])
+    made.opset_import.append(helper.make_opsetid("elsewhere", 1))
+    done = CliRunner().invoke(app, ["predict", "model", str(saved(made))], catch_exceptions=False)
+    assert "Strange0, Strange1, Strange10" in done.output
+    assert "and 976 more" in done.output
+
+
 def _nested(depth: int) -> Any:
     graph = plain = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [], [value("y", 1)])
     for _ in range(depth):
@@ -199,6 +210,12 @@ def _beside(location: str) -> Any:
 
 def _relu_and(*nodes: Any) -> Any:
     return model([RELU, *nodes], [value("x", 1)], [value("y", 1)])
+
+
+def _strange(kind: str) -> Any:
+    made = model([helper.make_node(kind, ["x"], ["y"], domain="elsewhere")], [value("x", 1)], [value("y", 1)])
+    made.opset_import.append(helper.make_opsetid("elsewhere", 1))
+    return made
 
 
 def _whole(dims: list[int], *held: int) -> Any:
@@ -252,6 +269,8 @@ HOSTILE: dict[str, Callable[[], Any]] = {
         helper.make_node("Constant", [], ["z"], value=_whole([0, 2**62, 4]))
     ),
     "a constant of many dimensions": lambda: _relu_and(helper.make_node("Constant", [], ["z"], value=_whole([1] * 100, 3))),
+    "an operator whose name is no text": lambda: _strange("Frob").SerializeToString().replace(b"Frob", b"Fr\xff\xfe"),
+    "an operator with an endless name": lambda: _strange("F" * 1000),
     "calls itself": _calling_itself,
     "open sizes": lambda: model([RELU], [value("x", "N", "H", "W")], [value("y", "N", "H", "W")]),
     "attributes that make no sense": lambda: model(

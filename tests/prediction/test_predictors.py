@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -88,6 +89,20 @@ def test_slowdowns_are_found_again_and_are_at_least_one():
     assert (three > true.slowdowns(np.array([90.0, 90.0])).max()).all()
     with pytest.raises(InputError, match="below and above"):
         interference.fit(own[:3], others[:3], own[:3])
+
+
+@pytest.mark.parametrize("percent", [0.0, 5e-324, 1e-320, 1e-12, 100.0])
+def test_nobody_is_faster_in_company_however_little_both_do(percent: float):
+    slower = trained().slowdowns(np.array([percent, percent]))
+    assert (slower >= 1).all()
+    assert np.isfinite(slower).all()
+
+
+def test_what_is_learned_may_say_far_more_than_all():
+    beyond = utilization.Utilization("line", ("flops",), Line(1e30, (1.0,), (1.0,)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert beyond.percent([{"flops": 1.0}]).tolist() == [100.0]
 
 
 def test_the_measured_pairs_are_what_their_page_says():
@@ -377,6 +392,7 @@ def test_a_device_in_brackets_is_told_as_it_is_called(tmp_path):
 DAMAGED = {
     "no device": (("about", "device"), " "),
     "features nobody has": (("utilization", "names", 0), "nosuch"),
+    "a feature without a name": (("utilization", "names", 0), ""),
     "a base without end": (("utilization", "learned", "base"), "inf"),
     "a base that is no number": (("utilization", "learned", "base"), "nan"),
     "gains left out": (("utilization", "learned", "gains"), []),

@@ -82,6 +82,29 @@ def test_the_command_takes_a_function_of_a_file(tmp_path: Path):
         assert refused.exception.field == "module"
 
 
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("def training():\n    raise RuntimeError('two\\nlines')", "RuntimeError: two lines, in line 2"),
+        ("def training():\n    return training()", "RecursionError: maximum recursion depth exceeded, in line 2"),
+        ("def training():\n    raise SystemExit(0)", "SystemExit: 0, in line 2"),
+        ("import nosuchthing", "ModuleNotFoundError: No module named 'nosuchthing', in line 1"),
+        ("raise SystemExit(3)", "SystemExit: 3, in line 1"),
+        ("def (:", "SyntaxError: "),
+        ("\xff\xfe", "SyntaxError: "),
+        ("def training():\n    return 1, 2, 3", "a PyTorch model (torch.nn.Module)"),
+    ],
+)
+def test_a_file_that_fails_is_told_in_one_line_with_its_place(tmp_path: Path, monkeypatch, written: str, told: str):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_bytes(written.encode("latin-1"))
+    refused = CliRunner().invoke(app, ["profile", "module", "mine.py:training"]).exception
+    assert isinstance(refused, FairleadError)
+    assert "\n" not in str(refused)
+    assert told in str(refused)
+    assert "profile module" in str(refused)
+
+
 class Stubborn(torch.nn.Linear):
     def __deepcopy__(self, memo):
         raise TypeError("cannot be copied")

@@ -154,7 +154,7 @@ def compare(
         metrics,
         fill_workers,
     )
-    opt.tell_lacking_predictions(schedulers)
+    opt.tell_lacking_predictions(schedulers, machine)
     opt.tell_left_alone(given.costs, schedulers)
     read = None if trace is None else given.workload.trace(None, 0)
     if hosts is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fairlead.core.errors import JournalError
 from fairlead.engine.journal import JsonlJournal
 
 
@@ -24,9 +25,10 @@ def event_log(path: Path | None) -> Iterator[JsonlJournal | None]:
     journal = JsonlJournal(begun, fresh=True)
     try:
         yield journal
-    except BaseException:
         journal.close()
+        begun.replace(place)
+    except BaseException:
+        with suppress(JournalError):  # it is of no use any more
+            journal.close()
         begun.unlink(missing_ok=True)
         raise
-    journal.close()
-    begun.replace(place)

@@ -20,7 +20,7 @@ from fairlead.config.scheduler import LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_c
 from fairlead.config.virtual_time import simulated_with
 from fairlead.config.wall_time import FIRST_STEP_S
 from fairlead.core.cluster import AcceleratorType, Cluster
-from fairlead.core.errors import InputError, near_names
+from fairlead.core.errors import InputError, listed, near_names
 from fairlead.core.job import TIMED
 from fairlead.report.metrics import MetricOptions, measure_from
 from fairlead.study.inputs import TraceFile
@@ -171,12 +171,19 @@ def tell_strange_types(cluster: Cluster, trace: Trace) -> None:
             )
 
 
-def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig]) -> None:
-    """The presets that live on predictions come without any, and run as if nobody could share."""
+def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig], cluster: Cluster) -> None:
+    """The presets that live on predictions come without any, and run as if nobody could share; in a simulation no agent sees
+    what jobs take."""
     for scheduler in schedulers:
+        if scheduler.estimation.name not in ("predicted", "watched"):
+            continue
         given = scheduler.estimation.parameters
-        if scheduler.estimation.name == "predicted" and not given.get("uses") and not given.get("profiles"):
+        about = given.get("types") or cluster.type_names
+        if not given.get("uses") and not given.get("profiles"):
             note(f"{scheduler.label}: nothing is predicted of any job, so nobody has company; docs/sharing.md says how")
+        elif set(cluster.type_names).isdisjoint(about):
+            here = f"predictions are about {listed(about)}, of which there are none here"
+            note(f"{scheduler.label}: {here}, so nobody has company")
 
 
 def tell_left_alone(costs: Costs, schedulers: Iterable[SchedulerConfig]) -> None:

@@ -16,7 +16,7 @@ from fairlead.cli.predict_pair import WithOption, pair, predictor_of
 from fairlead.cli.predict_pairs import SHIPPED, side_by_side
 from fairlead.cli.predictor_shown import show_predictor
 from fairlead.cli.written import distinct
-from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.errors import InputError, listed, near_or_all
 from fairlead.prediction import evaluation, learners, training
 from fairlead.prediction.dataset import Dataset, dataset, kept_features
 from fairlead.prediction.evaluation import Held
@@ -69,7 +69,7 @@ def model(
         return
     out.print(f"on {predictor.device}: {found.utilization:.0f} % utilization, {found.memory_mb:,.0f} MB", highlight=False)
     if found.unknown:
-        note(f"operators nobody knows, so take it with care: {legible(', '.join(sorted(found.unknown)))}")
+        note(f"operators nobody knows, so take it with care: {legible(listed(sorted(found.unknown)))}")
     if seen is not None:
         was = f"{seen.utilization:.0f} % utilization, {seen.memory_mb:,.0f} MB"
         learned = "" if with_ is not None else ", and learned from"

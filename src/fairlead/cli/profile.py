@@ -5,6 +5,8 @@ from __future__ import annotations
 import fnmatch
 import platform
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +25,7 @@ from fairlead.core.extras import install
 from fairlead.prediction.features import features as of_graph
 from fairlead.prediction.graph import load
 from fairlead.profiling.configurations import Configuration, configuration, configurations
-from fairlead.profiling.results import Results, measured
+from fairlead.profiling.results import Results, measured, read_results
 from fairlead.profiling.sharing import Sharing, shared
 from fairlead.profiling.spanning import Span, noisiest, programme, spanning
 from fairlead.profiling.spells import Look
@@ -61,7 +63,7 @@ def alone(
     """
     about = _about(device)
     measuring: Any = import_module("fairlead.profiling.alone")
-    results = Results(to, about, same=("device",))
+    results = _begun(to, about, ("device",), unlike=("pair", "alone", "flops"))
     left = [one for one in _chosen(only) if one.name not in results.known]
     began, done, lacking = time.monotonic(), 0, set[str]()
     with progress(len(left), "measuring", quiet=json) as bar:
@@ -111,7 +113,7 @@ def pairs(
     about = {**_about(device), "sharing": sharing.value, **asdict(look)}
     named = dict.fromkeys(configuration(name.strip()).name for name in of.split(",")) if of else ()
     names = tuple(named) or spanning(measured()[1], span=span)
-    results = Results(to, about, same=("device", "sharing"))
+    results = _begun(to, about, ("device", "sharing"), unlike=("flops",))
     vary = noisiest([row for row in results.known.values() if {*row.get("pair", ())} <= {*names}], noisy)
     asked = programme(names, solos, again, times, vary, results.known)
     if not asked:
@@ -177,7 +179,7 @@ def features(
     """
     about = {**_about("cpu"), "onnx": _onnx()}
     exporting: Any = import_module("fairlead.profiling.exported")
-    results = Results(to, about)
+    results = _begun(to, about, (), unlike=("steps_per_s",))
     left = [one for one in _chosen(only) if one.name not in results.known]
     with progress(len(left), "exporting", quiet=json) as bar, TemporaryDirectory() as folder:
         for _, alike in groupby(sorted(left), key=lambda one: (one.family, one.model, one.input)):
@@ -195,6 +197,20 @@ def features(
                 results.add(row)
                 bar.advance()
     _tell(results, len(left), 0, json)
+
+
+def _begun(to: Path, about: dict[str, Any], same: Sequence[str], unlike: Sequence[str]) -> Results:
+    """A file to be added to. One that only says what was to be measured on was not begun, and who asks now says that anew; in
+    one with measurements of another kind, which have what is named in `unlike`, those would be lost among the others."""
+    rows = list[dict[str, Any]]()
+    with suppress(InputError, OSError):  # what is wrong with it is told when it is opened
+        rows = read_results(to)[1]
+        if not rows:
+            to.write_bytes(b"")
+    if strange := next((row for row in rows if not {*unlike}.isdisjoint(row)), None):
+        expected = "measurements of one kind in a file; give another --out"
+        raise InputError(to, expected, field="out", value=strange["name"])
+    return Results(to, about, same)
 
 
 def _tell(results: Results, done: int, left: int, json: bool) -> None:

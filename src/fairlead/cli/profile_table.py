@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.output import JsonOption, note, print_json
+from fairlead.cli.written import distinct
 from fairlead.core.cluster import is_type_name
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction.profiles import Profiles, devices, profiles, profiles_of
@@ -46,6 +47,7 @@ def table(
     """
     if type_name and not is_type_name(type_name):
         raise InputError("profile table", "a type's name, as a cluster has it: h200", field="type", value=type_name)
+    distinct([alone, *(pairs or [])], [to])
     known = _known(alone, pairs or [], set_)
     slowdowns = known.pairs.get(sharing.value, {})
     found = {pair: max(1.0, slower) for pair, (slower, _) in slowdowns.items()}  # faster beside another than alone is noise

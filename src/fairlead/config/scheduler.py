@@ -12,6 +12,7 @@ With `preset: tiresias` the fields of that preset hold where the file itself has
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -211,6 +212,9 @@ def parse_part(text: str) -> Part:
         key, equals, written = setting.partition("=")
         if not equals or not key.strip():
             raise InputError("command line", "name or name:parameter=value", field="scheduler part", value=text)
+        if any(re.match(r"\s*\w+\s*=", more) for more in _outside_brackets(written, ",")[1:]):
+            expected = "colons between parameters, as in name:one=1:other=2"
+            raise InputError("command line", expected, field="scheduler part", value=text)
         parameters[key.strip()] = parse_yaml(written or "''", f"parameter {key.strip()!r}").data
     return Part(name.strip(), parameters)
 

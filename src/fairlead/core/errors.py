@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -92,8 +92,13 @@ def near_or_all(name: str, known: Iterable[str]) -> str:
     names = list(known)
     if near := near_names(name, names):
         return f"near: {', '.join(repr(n) for n in near)}"
+    return f"known: {listed(names) or 'none'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """All of them, as far as one reads them."""
     more = f", … and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return f"known: {', '.join(names[:MOST_LISTED]) if names else 'none'}{more}"
+    return f"{', '.join(names[:MOST_LISTED])}{more}"
 
 
 def _input_error(source: str, expected: str, line: int | None, field: str | None, value: object) -> InputError:

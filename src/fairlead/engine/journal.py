@@ -125,13 +125,18 @@ class JsonlJournal:
         return read_events(self.path)
 
     def close(self) -> None:
-        self.flush()
-        self._let_go()
+        try:
+            self.flush()
+        finally:
+            self._let_go()
 
     def _let_go(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as error:  # it is closed all the same
+                raise JournalError(f"{self.path}: cannot write the journal: {error.strerror or error}") from error
 
     def _lock(self) -> None:
         """The system lets go of it when the file is closed, or its process ends."""

@@ -27,6 +27,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.usage import BUSY, TAKEN_GB, Usage
 from fairlead.prediction.holding import UNKNOWN, Hold, Interference, holds
 from fairlead.prediction.interference import ABOVE, BELOW, Slowdown
+from fairlead.prediction.learned import LARGEST, sane
 from fairlead.prediction.predictor import trained
 from fairlead.prediction.profiles import devices, profiles
 
@@ -74,11 +75,10 @@ class Company:
             raise InputError(self.where, expected, field="sharing", value=self.sharing)
         counts = {"below": len(BELOW), "above": len(ABOVE)}
         asked = {name: getattr(self, name) for name in counts if self.below or self.above}
-        wrong = {
-            name: given for name, given in asked.items() if len(given) != counts[name] or not all(map(math.isfinite, given))
-        }
+        wrong = {name: given for name, given in asked.items() if len(given) != counts[name] or not sane(given)}
         for name, given in sorted(wrong.items(), key=lambda one: not one[1]):  # what was said before what was not
-            raise InputError(self.where, f"{counts[name]} finite coefficients", field=name, value=given)
+            expected = f"{counts[name]} finite coefficients, none beyond {LARGEST:g}"
+            raise InputError(self.where, expected, field=name, value=given)
 
     def of(self, view: Snapshot, kinds: Sequence[str], alone: Floats) -> tuple[Floats, Floats, Usage]:
         """Of classes of these kinds and rates: rates in pairs, their relative uncertainty, and what each takes."""

@@ -15,7 +15,6 @@ Of elastic jobs it learns what `fitted` does: how fast each would be with other 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +32,8 @@ from fairlead.estimation.prior import UNKNOWN_LEVEL
 
 TELLS = 0.1
 """A difference of rates that is worth remembering."""
+FASTEST = 1e9
+"""Of a type, compared with others: no two are so far apart."""
 ELSEWHERE = 1.0
 """The relative uncertainty of a rate that is guessed from another type's, from another batch size's, or from that of gangs on
 fewer or more nodes."""
@@ -46,8 +47,9 @@ class Measured:
 
     def __post_init__(self) -> None:
         for name, speed in self.speeds.items():
-            if not 0 < speed < math.inf:
-                raise InputError("estimation measured", f"a speed above 0 for {name}", field="speeds", value=speed)
+            if not 1 / FASTEST <= speed <= FASTEST:
+                expected = f"a speed compared with others' from {1 / FASTEST:g} to {FASTEST:g} for {name}"
+                raise InputError(f"estimation {type(self).__name__.lower()}", expected, field="speeds", value=speed)
 
     def learn(self, view: Snapshot) -> Lesson:
         """Of all that run alike on one type, the mean counts: one number, which is known or is not."""

@@ -54,8 +54,8 @@ class Slowdown:
             grain = np.zeros_like(total)
         below, above = (terms(own, beside, degree, grain) for degree in (1, 2))
         fitted = np.where(total <= FULL, below @ self.below, above @ self.above)
-        crowded: Floats = np.maximum(fitted, 1.0) * np.where(total > 0, (own + others) / np.maximum(total, 1e-9), 1.0)
-        return crowded
+        crowded: Floats = np.divide(own + others, total, out=np.ones_like(total), where=total > 0)
+        return np.maximum(fitted, 1.0) * crowded
 
     def spread(self, own: Floats, others: Floats) -> Floats:
         """How far off `of` is to be expected, as a standard deviation."""

@@ -24,6 +24,7 @@ _REAL = (1, 10, 11, 16)  # single, half, double precision, bfloat16, as ONNX num
 MOST_PASSES = 50
 FEW = 64  # elements of a tensor that is arithmetic on shapes
 KEPT_ELEMENTS = 4096  # a constant of more is weights, whose values say nothing about shapes
+MOST_NAME = 200  # of an operator
 MOST_TEXT = 65_536  # of a text among the attributes
 MOST_EQUATION = 256  # of Einsum
 
@@ -78,6 +79,8 @@ def _believable(path: Path, model: Any) -> None:
             raise _bad(path, f"at most {MOST_NODES:,} nodes")
         _in_order(path, graph, depth)
         for node in graph.node:
+            if not isinstance(node.op_type, str) or len(node.op_type) > MOST_NAME:  # what is no text comes as bytes
+                raise _bad(path, f"operators with names, of at most {MOST_NAME} letters", node.op_type[:60])
             _attributes(path, node)
         for tensor in graph.initializer:
             _dims(path, tensor.name, tensor.dims)

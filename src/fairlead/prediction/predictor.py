@@ -20,6 +20,7 @@ from fairlead.prediction.features import NAMES, Features
 from fairlead.prediction.interference import Slowdown
 from fairlead.prediction.memory import Memory
 from fairlead.prediction.utilization import Utilization, kernel_s
+from fairlead.whole import write_whole
 
 FORMAT = "fairlead predictor 1"
 TRAINED = Path(__file__).parent / "trained"
@@ -96,7 +97,7 @@ class Predictor:
             "at_once": {mode: one.kept() for mode, one in self.at_once.items()},
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(orjson.dumps(_short(told)) + b"\n")
+        write_whole(path, orjson.dumps(_short(told)) + b"\n")
 
 
 def load(path: Path) -> Predictor:
@@ -140,7 +141,7 @@ def load(path: Path) -> Predictor:
 
 def _of_graph(data: Any, path: Path) -> Utilization:
     found = Utilization.restored(data, path)
-    if strange := next((name for name in found.names if name not in NAMES), None):
+    if (strange := next((name for name in found.names if name not in NAMES), None)) is not None:
         raise InputError(path, "features that a graph has", field="names", value=strange)
     return found
 

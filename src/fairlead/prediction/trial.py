@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,11 +83,25 @@ def training_in(spelled: str) -> tuple[Any, ...]:
     if spec is None or spec.loader is None:
         raise InputError("profile module", wanted, field="module", value=spelled)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    _run(spec.loader.exec_module, module, spelled=spelled)
     make: Callable[[], Any] | None = getattr(module, function, None)
     if not callable(make):
         raise InputError("profile module", wanted, field="module", value=spelled)
-    made = make()
+    made = _run(make, spelled=spelled)
     if not isinstance(made, tuple) or len(made) not in (3, 4):
         raise InputError("profile module", "a model, inputs and targets, and maybe a loss, from the function", field="module")
+    if not isinstance(made[0], torch.nn.Module):
+        raise InputError("profile module", "a PyTorch model (torch.nn.Module) first", field="module", value=made[0])
     return made
+
+
+def _run(theirs: Callable[..., Any], *given: Any, spelled: str) -> Any:
+    """What somebody else wrote may fail in any way; where it did is said, as who wrote it would look there."""
+    try:
+        return theirs(*given)
+    except (Exception, SystemExit) as problem:
+        path = str(Path(spelled.rpartition(":")[0]).absolute())
+        lines = [at.lineno for at in traceback.extract_tb(problem.__traceback__) if at.filename == path]
+        where = f", in line {lines[-1]}" if lines else ""
+        told = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
+        raise FairleadError(f"profile module: {spelled} failed with {told}{where}") from None

@@ -15,6 +15,7 @@ from fairlead.prediction.learned import Learned, restored
 from fairlead.prediction.learners import Learner
 
 Column = Mapping[str, float]  # features by name
+BEYOND = 5.0  # as a logarithm, more than 100 %
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Utilization:
     learned: Learned
 
     def percent(self, columns: Sequence[Column]) -> Floats:
-        return np.clip(np.expm1(self.learned.predict(inputs(columns, self.names))), 0.0, 100.0)
+        told = self.learned.predict(inputs(columns, self.names))
+        return np.clip(np.expm1(np.minimum(told, BEYOND)), 0.0, 100.0)
 
     def importance(self) -> dict[str, float]:
         """Of each feature, as a share; the most important first."""

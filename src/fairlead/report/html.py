@@ -19,6 +19,7 @@ from fairlead.core.errors import InputError
 from fairlead.report.metrics import DEFAULTS, MetricOptions
 from fairlead.report.payload import MOST_STRETCHES, payload
 from fairlead.report.record import RunRecord
+from fairlead.whole import write_whole
 
 _SCRIPTS = (
     "data.js",
@@ -59,7 +60,7 @@ def write_parts(
     if not parts or not all(parts.values()):
         raise InputError(path, "at least one run to report on")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_page(parts, options, title, most_stretches), encoding="utf-8")
+    write_whole(path, _page(parts, options, title, most_stretches).encode("utf-8"))
     return path
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import TIMED
+from fairlead.whole import write_whole
 from fairlead.workloads.formats.lines import whole_file
 from fairlead.workloads.gavel_table import parse_gavel_table
 from fairlead.workloads.profiles import ThroughputTable
@@ -51,18 +52,26 @@ def write_throughputs(table: ThroughputTable, path: Path) -> None:
     """Write the native columns: Parquet where the name ends in .parquet, otherwise CSV. Reading gives the same table."""
     rows = list(_rows(table))
     try:
-        if path.suffix == ".parquet":
-            import pyarrow as pa  # a quarter of a second, and few need it
-            import pyarrow.parquet as pq
-
-            pq.write_table(pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}), path)
-            return
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            writer.writerows(rows)
+        write_whole(path, (_parquet_bytes if path.suffix == ".parquet" else _csv_bytes)(rows))
     except OSError as problem:
         raise InputError(path, f"a file that can be written ({problem.strerror})") from None
+
+
+def _csv_bytes(rows: Sequence[Sequence[object]]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8")
+
+
+def _parquet_bytes(rows: Sequence[Sequence[object]]) -> bytes:
+    import pyarrow as pa  # a quarter of a second, and few need it
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}), sink)
+    return bytes(sink.getvalue())
 
 
 def fill_workers(table: ThroughputTable, wanted: Iterable[Key]) -> ThroughputTable:

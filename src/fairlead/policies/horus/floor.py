@@ -203,7 +203,7 @@ class Floor:
     def _workers_hosted(self, look: Look, node: int, most: int) -> int:
         for need, spare in zip((look.cpus, look.host_memory_gb), self._spare):
             if need > 0:
-                most = min(most, int(max(spare[node], 0.0) / need + ROUNDING))
+                most = int(min(most, max(spare[node], 0.0) / need + ROUNDING))  # of what nobody counted there is no end
         return most
 
     def _hosts(self, look: Look, places: tuple[int, ...]) -> bool:

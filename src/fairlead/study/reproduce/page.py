@@ -13,6 +13,7 @@ from fairlead.study.reproduce.earlier import MARKDOWN, PAGE, Section, drop_pictu
 from fairlead.study.reproduce.findings import Findings, Row, Wants
 from fairlead.study.reproduce.pictures import png
 from fairlead.study.reproduce.study import Sizes, Study
+from fairlead.whole import write_whole
 
 VERDICTS = (
     "A gain is met from nine tenths of the paper's factor on, and met in part where there is a gain at all; a value is met"
@@ -77,9 +78,9 @@ def write_pages(report: Report, folder: Path) -> list[Path]:
     written = []
     for name, image in pictures.items():
         written.append(folder / f"{name}.png")
-        written[-1].write_bytes(image)
+        write_whole(written[-1], image)
     for name, text in ((MARKDOWN, markdown(report)), (PAGE, page(report, pictures))):
-        (folder / name).write_text(text, encoding="utf-8")
+        write_whole(folder / name, text.encode("utf-8"))
         written.insert(0, folder / name)
     return written
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import orjson
 
 from fairlead.study.reproduce.case import Answer, Case, key_of, settings_of
 from fairlead.study.reproduce.world import World
+from fairlead.whole import write_whole
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,7 @@ class Store:
     def write(self, case: Case, answer: Answer) -> Answer:
         """Keep it; what comes back is what reading it later will give."""
         kept: Answer = orjson.loads(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY))
-        path = self.path(case)
-        partial = path.with_suffix(f".{os.getpid()}.part")
-        partial.write_bytes(orjson.dumps({"case": settings_of(case), "check": _check(kept), "answer": kept}))
-        partial.replace(path)  # a run that is interrupted leaves no half a file under the real name
+        write_whole(self.path(case), orjson.dumps({"case": settings_of(case), "check": _check(kept), "answer": kept}))
         return kept
 
 

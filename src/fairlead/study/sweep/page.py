@@ -15,6 +15,7 @@ from fairlead.study.reproduce.pictures import png
 from fairlead.study.sweep.axes import Axis
 from fairlead.study.sweep.axes import shown as shown_value
 from fairlead.study.sweep.sweep import Result, Sweep, Swept
+from fairlead.whole import write_whole
 
 HOUR = 3600.0
 _NAMES = {"load": "load (jobs/h)", "rounds": "round (s)"}
@@ -23,7 +24,7 @@ _NAMES = {"load": "load (jobs/h)", "rounds": "round (s)"}
 def write_page(swept: Swept, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
-    path.write_text(page(swept), encoding="utf-8")
+    write_whole(path, page(swept).encode("utf-8"))
     return path
 
 

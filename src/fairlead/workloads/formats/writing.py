@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
+from fairlead.whole import write_whole
 from fairlead.workloads.formats.cells import REGIMES, TEXT, WHOLE, cells_of, columns_for, job_of
 from fairlead.workloads.formats.collect import JobList
 from fairlead.workloads.formats.fields import BadField
@@ -102,12 +102,7 @@ def _parquet_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], origin: 
 
 
 def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        try:
-            beside.write_bytes(content)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_whole(path, content)
     except OSError as why:
         raise InputError(path, f"a place that can be written to ({why.strerror or why})") from None
