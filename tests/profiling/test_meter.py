@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
+from fairlead.cli.main import app
 from fairlead.profiling import meter as metering
 from fairlead.profiling.meter import Meter
 
@@ -96,3 +99,9 @@ def test_an_accelerator_that_cannot_tell_its_utilization_tells_nothing_and_nobod
     monkeypatch.setattr(threading, "excepthook", fallen.append)
     assert read("cuda", nvml) == {}
     assert not fallen
+
+
+def test_the_command_has_accelerators_in_the_order_that_they_are_read_in(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    CliRunner().invoke(app, ["profile", "alone", "--out", "x.jsonl", "--device", "nowhere"])
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"

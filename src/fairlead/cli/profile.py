@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import platform
 import time
 from collections.abc import Sequence
@@ -254,6 +255,7 @@ def _onnx() -> str:
 
 
 def _needs_torch(name: str) -> Any:
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # else CUDA has the fastest first, and NVML would be asked of another
     try:
         return import_module(name)
     except ImportError:
