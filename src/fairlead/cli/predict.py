@@ -246,13 +246,8 @@ def _multiprocessors(known: Profiles) -> dict[str, float]:
 
 
 def _at_once(name: str) -> dict[str, Pairs]:
-    """All pairs that ran at once, of both choices of configurations."""
-    found: dict[str, dict[tuple[str, str], tuple[float, float]]] = {}
-    for span in Span:
-        for mode, pairs in profiles(name, span).pairs.items():
-            if mode in AT_ONCE:
-                found.setdefault(mode, {}).update(pairs)
-    return {**found}
+    """All pairs that ran at once, of both choices of configurations; of those in both the mean."""
+    return {mode: pairs for mode, pairs in profiles(name, None).pairs.items() if mode in AT_ONCE}
 
 
 def _data(name: str) -> tuple[Dataset, Profiles, dict[str, str]]:
