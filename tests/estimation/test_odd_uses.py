@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from fairlead.core.errors import InputError
+from fairlead.engine.state import State
 from fairlead.estimation.measured import Measured
 from fairlead.estimation.predicted import Predicted
 from fairlead.estimation.watched import Watched
+from fairlead.testing.builders import cluster
 from fairlead.workloads.profiles import ThroughputTable
 
 TABLE = ThroughputTable.timed(("v100",))
@@ -28,3 +31,15 @@ def test_memory_and_kernels_beyond_all_devices_are_told(amount: float):
 def test_speeds_of_types_beyond_all_are_told(estimation: type[Measured], speed: float):
     with pytest.raises(InputError, match=rf"estimation {estimation.__name__.lower()}: .* from 1e-09 to 1e\+09 for v100"):
         estimation(speeds={"v100": speed})
+
+
+def test_files_are_read_once_and_not_at_every_decision(monkeypatch: pytest.MonkeyPatch):
+    watched, view = Watched(profiles="h200"), State(cluster("v100:4")).snapshot(0.0)
+    watched.rates(view)
+
+    def read(*_: object) -> None:
+        raise AssertionError("a folder is read")
+
+    monkeypatch.setattr(Path, "glob", read)
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert watched.rates(view).usage is not None

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -131,7 +132,8 @@ def uses_seen(view: Snapshot) -> dict[str, object]:
     return {name: use for name, use in means.items() if _tells(view.learned.get(name), use)}
 
 
-def _measured(device: str) -> dict[str, tuple[float, float]]:
+@cache
+def _measured(device: str) -> Mapping[str, tuple[float, float]]:
     """Utilization and memory, by kind, of a measured set."""
     known = profiles(device).alone if device else {}
     return {name: (one.utilization, one.memory_mb / 1024) for name, one in known.items()}

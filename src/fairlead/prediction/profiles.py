@@ -55,9 +55,11 @@ class Profiles:
         return tuple(sorted(names, key=lambda name: (self.alone[name].utilization, name)))
 
 
+@cache
 def devices() -> tuple[str, ...]:
-    """Those with a set that ships: what else there is of a device has its name in front."""
-    return tuple(name for name in sets() if not any(name.startswith(f"{other}_") for other in sets()))
+    """Those with a set that ships: what else there is of a device has its name in front. Asked at every decision."""
+    known = sets()
+    return tuple(name for name in known if not any(name.startswith(f"{other}_") for other in known))
 
 
 @cache
