@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
 from fairlead.cli.output import JsonOption, note, out, print_json
+from fairlead.cli.predict_model import WithOption, predictor_of
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction.holding import UNKNOWN, Hold, Interference, holds
 from fairlead.prediction.interference import SHORTEST_S
-from fairlead.prediction.predictor import Predictor, load, trained
+from fairlead.prediction.predictor import Predictor
 from fairlead.prediction.profiles import profiles
 from fairlead.profiling.spanning import Span
 
-WithOption = Annotated[Path | None, typer.Option("--with", help="A predictor from `predict train`; else the one that ships.")]
 MOST = {"utilization": 100.0, "multiprocessors": 100.0, "kernel-us": 1e9}
-
-
-def predictor_of(path: Path | None) -> Predictor:
-    return load(path) if path else trained()
 
 
 def pair(
