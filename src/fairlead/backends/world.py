@@ -269,7 +269,9 @@ class World(Arrived):
         for mate in mates.tolist() if self.table.alone[row, type_] > 0 else ():
             if self.table.paired[row, self.row[mate], type_] <= 0:
                 other = self.jobs[mate]
-                return f"{put} beside {other.name!r}, and the throughput table has no {job.kind!r} beside {other.kind!r} there"
+                lacking = f"the throughput table has no {job.kind!r} beside {other.kind!r} there"
+                mend = "who puts any two together needs all pairs, as 'fairlead profile table --together' writes them"
+                return f"{put} beside {other.name!r}, and {lacking}; {mend}"
         return f"{put}, where it has no throughput"
 
     def _by_nature(self, jobs: Ints, rate: Floats) -> None:

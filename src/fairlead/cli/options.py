@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -171,12 +171,16 @@ def tell_strange_types(cluster: Cluster, trace: Trace) -> None:
             )
 
 
-def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig]) -> None:
-    """The presets that live on predictions come without any, and run as if nobody could share."""
+def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig], cluster: Cluster, kinds: Collection[str]) -> None:
+    """Of whom nothing is predicted runs as if it could not share: with the presets that live on predictions and come without
+    any, or where what was predicted is of others."""
+    told: dict[str, list[str]] = {}
     for scheduler in schedulers:
-        given = scheduler.estimation.parameters
-        if scheduler.estimation.name == "predicted" and not given.get("uses") and not given.get("profiles"):
-            note(f"{scheduler.label}: nothing is predicted of any job, so nobody has company; docs/sharing.md says how")
+        company = getattr(scheduler.build(None).estimation, "company", None)  # of those that believe something of it
+        if company is not None and (why := company().unmatched(kinds, cluster.types)):
+            told.setdefault(why, []).append(scheduler.label)
+    for why, labels in told.items():
+        note(f"{', '.join(labels)}: {why}; docs/sharing.md says how")
 
 
 def tell_left_alone(costs: Costs, schedulers: Iterable[SchedulerConfig]) -> None:
