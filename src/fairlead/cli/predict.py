@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
-from fairlead.cli.output import JsonOption, note, out, print_json
+from fairlead.cli.output import JsonOption, note, out, print_json, progress
 from fairlead.cli.predict_model import WithOption, model, predictor_of
 from fairlead.cli.predict_pair import pair
 from fairlead.cli.predict_pairs import side_by_side
@@ -18,7 +17,7 @@ from fairlead.cli.written import distinct
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction import evaluation, learners, training
 from fairlead.prediction.dataset import Dataset, dataset
-from fairlead.prediction.evaluation import Held
+from fairlead.prediction.evaluation import Errors, Held
 from fairlead.prediction.predictor import fingerprint
 from fairlead.prediction.profiles import Profiles, each_slowdown, paired_sets, profiles
 from fairlead.prediction.training import Pairs, kernels
@@ -82,32 +81,30 @@ def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
     """How far off predictions are on what they have not seen. Families, rows and pairs are left out in turn."""
     data, known, _ = _data(set_)
     _tell_of_learners()
-    told: dict[str, Any] = {"configurations": len(data), "utilization": {}, "slowdown": {}}
-    believed: dict[str, float] = {}
-    best = np.inf
-    for name, learner in learners.there().items():
-        left, mixed = evaluation.by_family(data, learner), evaluation.at_random(data, learner)
-        told["utilization"][name] = {"by_family": left.rmsle, "at_random": mixed.rmsle, "families": left.of_families()}
-        if left.rmsle < best:
-            best, believed = left.rmsle, dict(zip(data.names, left.predicted.tolist()))
-    off = evaluation.of_memory(data)
-    told["memory"] = {
-        name: {"enough": off.enough(shares), "median_error": off.median_error(shares)}
-        for name, shares in (("with_overhead", off.with_overhead), ("without_overhead", off.without_overhead))
-    }
     active = _multiprocessors(known)
     counted = data.of(active)
-    held = Held(active, kernels(data))
-    believed_held = held
-    if len(counted) >= training.ENOUGH:
-        told["multiprocessors"] = {}
-        best = np.inf
-        for name, learner in learners.there().items():
-            left, mixed = evaluation.by_family(counted, learner), evaluation.at_random(counted, learner)
-            told["multiprocessors"][name] = {"by_family": left.rmsle, "at_random": mixed.rmsle}
-            if left.rmsle < best:
-                best = left.rmsle
-                believed_held = Held(dict(zip(counted.names, left.predicted.tolist())), held.kernel_s)
+    held = believed_held = Held(active, kernels(data))
+    enough, tried = len(counted) >= training.ENOUGH, learners.there()
+    fits = len(tried) * (evaluation.fits(data) + (evaluation.fits(counted) if enough else 0))
+    told: dict[str, Any] = {"configurations": len(data), "slowdown": {}}
+    with progress(fits, "fitting", quiet=json) as bar:
+        found = _off(data, tried, bar)
+        told["utilization"] = {
+            name: {"by_family": left.rmsle, "at_random": mixed.rmsle, "families": left.of_families()}
+            for name, (left, mixed) in found.items()
+        }
+        believed = _least_off(data, found)
+        off = evaluation.of_memory(data)
+        told["memory"] = {
+            name: {"enough": off.enough(shares), "median_error": off.median_error(shares)}
+            for name, shares in (("with_overhead", off.with_overhead), ("without_overhead", off.without_overhead))
+        }
+        if enough:
+            found = _off(counted, tried, bar)
+            told["multiprocessors"] = {
+                name: {"by_family": left.rmsle, "at_random": mixed.rmsle} for name, (left, mixed) in found.items()
+            }
+            believed_held = Held(_least_off(counted, found), held.kernel_s)
     for span in Span:
         for mode, pairs in profiles(set_, span).pairs.items():
             finer = mode in AT_ONCE and all(name in active for pair in pairs for name in pair)
@@ -147,6 +144,22 @@ def show(with_: WithOption = None, json: JsonOption = False) -> None:
         print_json(told)
         return
     show_predictor(predictor, important)
+
+
+def _off(data: Dataset, tried: Mapping[str, learners.Learner], bar: Any) -> dict[str, tuple[Errors, Errors]]:
+    """By learner, with families left out and with rows left out at random."""
+    found = {}
+    for name, learner in tried.items():
+        bar.say(f"fitting {name}")
+        left = evaluation.by_family(data, learner, on_fit=bar.advance)
+        found[name] = left, evaluation.at_random(data, learner, on_fit=bar.advance)
+    return found
+
+
+def _least_off(data: Dataset, found: Mapping[str, tuple[Errors, Errors]]) -> dict[str, float]:
+    """What the learner says, of families that it has not seen, that is best at it."""
+    best = min((left for left, _ in found.values()), key=lambda left: left.rmsle, default=None)
+    return {} if best is None else dict(zip(data.names, best.predicted.tolist()))
 
 
 def _scores(
