@@ -62,7 +62,12 @@ def test_a_file_beside_a_configuration_is_what_its_graph_says_beside_what_was_me
 def test_what_was_predicted_and_what_measured_is_told(mine):
     said = text(mine, OTHER)
     assert "mine.onnx: predicted from its graph, batch size 1, as the file leaves it open; give --batch" in said.stderr
-    assert f"{OTHER}: measured" in said.stderr
+    assert f"{OTHER}: measured\n" in said.stderr
+    through = ("--sharing", "mps", "--json")
+    counted = next(name for name, one in profiles().alone.items() if one.multiprocessors is not None)
+    assert [each["multiprocessors_from"] for each in told(OTHER, counted, *through)["jobs"]] == ["predicted", "measured"]
+    assert f"{OTHER}: measured; multiprocessors predicted\n" in text(OTHER, counted, "--sharing", "mps").stderr
+    assert f"{counted}: measured\n" in text(OTHER, counted, "--sharing", "mps").stderr
 
 
 def test_whether_both_fit_in_the_memory_is_told(mine):
@@ -106,4 +111,5 @@ def test_what_is_neither_is_refused_with_all_three(tmp_path):
     problem = refused("resnet5@224:64", "40")
     assert "an ONNX file that is there, a configuration that was measured, or percent" in problem.expected
     assert OTHER in problem.expected
+    assert "`fairlead profile list` has them" in refused("qqqq", "40").expected
     assert "No such file" in refused(str(tmp_path / "nothing.onnx"), "40").expected

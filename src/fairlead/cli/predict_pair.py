@@ -15,7 +15,7 @@ import typer
 from fairlead.cli.job_table import legible
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.predict_model import LARGEST, SizeOption, WithOption, memory_mb_of, of_file, predictor_of, sizes_of
-from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.errors import InputError, near_names, near_or_all
 from fairlead.prediction.holding import UNKNOWN, Hold, Interference, holds
 from fairlead.prediction.interference import SHORTEST_S
 from fairlead.prediction.predictor import Predictor
@@ -24,6 +24,7 @@ from fairlead.profiling.spanning import Span
 
 MOST = {"utilization": 100.0, "multiprocessors": 100.0, "kernel-us": 1e9}
 WHO = "predict pair"
+PLAIN = "utilization alone"
 GIVEN, MEASURED, PREDICTED = "given", "measured", "predicted"
 
 
@@ -112,7 +113,8 @@ def _print(asked: Sequence[_Asked], told: Mapping[str, Any]) -> None:
         out.print(f"on {told['device']} {verdict}: {both} of {told['device_memory_mb']:,.0f} MB", highlight=False)
     for name, one in zip(names, asked):
         if name:
-            note(f"{name}: {one.source}{f' from its graph, {one.taken}' if one.taken else ''}")
+            held = f"; multiprocessors {one.held_from}" if told["by"] != PLAIN and one.held_from != one.source else ""
+            note(f"{name}: {one.source}{f' from its graph, {one.taken}' if one.taken else ''}{held}")
         if one.unknown:
             note(f"operators nobody knows, so take it with care: {legible(', '.join(one.unknown))}")
     note(f"by {told['by']}")
@@ -135,7 +137,7 @@ class _Spelled:
             if Path(text).exists() or text.endswith(".onnx"):
                 return cls(text, file=True)
             if text not in known:
-                offered = near_or_all(text, known)
+                offered = near_or_all(text, known) if near_names(text, known) else "`fairlead profile list` has them"
                 expected = f"an ONNX file that is there, a configuration that was measured, or percent ({offered})"
                 raise InputError(WHO, expected, field="utilization", value=text) from None
             return cls(text)
@@ -154,6 +156,7 @@ class _Asked:
     source: str
     taken: str = ""  # of a file: which batch size
     unknown: tuple[str, ...] = ()  # operators
+    held_from: str | None = None  # of what it holds
 
 
 def _asked(one: _Spelled, batch: int | None, sizes: Mapping[str, int], predictor: Predictor) -> _Asked:
@@ -161,11 +164,14 @@ def _asked(one: _Spelled, batch: int | None, sizes: Mapping[str, int], predictor
         return _Asked("", one.number, math.nan, UNKNOWN, GIVEN)
     if not one.file:
         alone = profiles().alone[one.text]
-        return _Asked(one.text, alone.utilization, alone.memory_mb, holds().get(one.text, UNKNOWN), MEASURED)
+        hold = holds().get(one.text, UNKNOWN)
+        held_from = MEASURED if hold.counted else PREDICTED
+        return _Asked(one.text, alone.utilization, alone.memory_mb, hold, MEASURED, held_from=held_from)
     found, taken = of_file(WHO, one.text, batch, sizes, predictor)
     held = math.nan if found.multiprocessors is None else found.multiprocessors
     hold = Hold(held, found.kernel_s)
-    return _Asked(one.text, found.utilization, found.memory_mb, hold, PREDICTED, taken, tuple(sorted(found.unknown)))
+    strange = tuple(sorted(found.unknown))
+    return _Asked(one.text, found.utilization, found.memory_mb, hold, PREDICTED, taken, strange, PREDICTED)
 
 
 def _batches(spelled: Sequence[_Spelled], batch: Sequence[int] | None, size: Sequence[str] | None) -> list[int | None]:
@@ -188,10 +194,10 @@ def _with_holds(asked: list[_Asked], given: list[float] | None, kernel_us: list[
     if len(given) == 2:
         long = [SHORTEST_S] * 2 if kernel_us is None else [each / 1e6 for each in kernel_us]
         said = [Hold(percent, seconds, counted=True) for percent, seconds in zip(given, long)]
-        return [replace(one, hold=hold) for one, hold in zip(asked, said)]
+        return [replace(one, hold=hold, held_from=GIVEN) for one, hold in zip(asked, said)]
     (other,) = (one.hold for one in asked if one.source != GIVEN)
     hold = Hold(given[0], other.kernel_s if kernel_us is None else kernel_us[0] / 1e6, counted=True)
-    return [replace(one, hold=hold) if one.source == GIVEN else one for one in asked]
+    return [replace(one, hold=hold, held_from=GIVEN) if one.source == GIVEN else one for one in asked]
 
 
 def _told(one: _Asked) -> dict[str, Any]:
@@ -202,13 +208,14 @@ def _told(one: _Asked) -> dict[str, Any]:
         "multiprocessors": one.hold.multiprocessors,
         "kernel_s": one.hold.kernel_s,
         "from": one.source,
+        "multiprocessors_from": one.held_from,
         **({"at": one.taken} if one.taken else {}),
     }
 
 
 def _by(have: list[Hold], finer: bool) -> str:
     if not finer:
-        return "utilization alone"
+        return PLAIN
     guessed = ("", ", those of one as its graph says", ", both as their graphs say")[sum(not one.counted for one in have)]
     return f"multiprocessors and kernels{guessed}"
 
