@@ -48,7 +48,7 @@ def test_text_has_what_json_has(tmp_path):
 
 def test_what_no_such_accelerator_has_is_said_not_to_fit(tmp_path):
     path = layers(tmp_path / "open.onnx")
-    assert "MB, and it has 144,384: it does not fit" in said(path, "--batch", "10000000").stdout
+    assert "it does not fit: the device has 144,384 MB\n" in said(path, "--batch", "10000000").stdout
     assert json.loads(said(path, "--batch", "10000000", "--json").stdout)["fits"] is False
 
 

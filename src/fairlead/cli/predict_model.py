@@ -69,9 +69,9 @@ def model(
             told["measured"] = {"utilization": seen.utilization, "memory_mb": seen.memory_mb, "device": profiles().device}
         print_json(told)
         return
-    lacking = f", and it has {there:,.0f}: it does not fit" if there is not None and not fits else ""
-    line = f"on {predictor.device}: {found.utilization:.0f} % utilization, {found.memory_mb:,.0f} MB{lacking}"
-    out.print(line, highlight=False)
+    out.print(f"on {predictor.device}: {found.utilization:.0f} % utilization, {found.memory_mb:,.0f} MB", highlight=False)
+    if fits is False:
+        out.print(f"it does not fit: the device has {there:,.0f} MB", highlight=False)
     held = "" if found.multiprocessors is None else f"{found.multiprocessors:.0f} % of the multiprocessors busy, "
     out.print(f"{held}kernels of {1e6 * found.kernel_s:,.0f} µs on average", highlight=False)
     if taken:

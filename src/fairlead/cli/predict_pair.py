@@ -106,11 +106,13 @@ def _print(asked: Sequence[_Asked], told: Mapping[str, Any]) -> None:
         seen = f"; it was measured to take {told['measured'][at]:.2f}" if "measured" in told else ""
         name = f"{names[at]:<{width}}  " if width else ""
         line = f"{name}{one.utilization:5.1f} %  takes {factor:.2f} ± {spread:.2f} times as long as alone{seen}"
-        out.print(line, highlight=False, markup=False)
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
     if told["fit_together"] is not None:
         both = " + ".join(f"{one.memory_mb:,.0f}" for one in asked)
         verdict = "both fit in its memory" if told["fit_together"] else "they do not fit in its memory together"
-        out.print(f"on {told['device']} {verdict}: {both} of {told['device_memory_mb']:,.0f} MB", highlight=False)
+        out.print(
+            f"on {told['device']} {verdict}: {both} of {told['device_memory_mb']:,.0f} MB", highlight=False, soft_wrap=True
+        )
     for name, one in zip(names, asked):
         if name:
             held = f"; multiprocessors {one.held_from}" if told["by"] != PLAIN and one.held_from != one.source else ""
