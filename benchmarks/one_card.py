@@ -20,6 +20,7 @@ from typing import Any
 
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
+from fairlead.core.extras import install
 from fairlead.core.stages import Stages
 from fairlead.engine.journal import MemoryJournal
 
@@ -55,7 +56,7 @@ def write_figures(figures: Mapping[str, Any], to: Path | None) -> None:
 def lacking() -> str:
     """What has to be installed first; empty where nothing has."""
     absent = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
-    return f"this needs {', '.join(absent)}: pip install 'fairlead[cluster,nvml,torch]'" if absent else ""
+    return f"this needs {', '.join(absent)}: {install('cluster,nvml,torch')}" if absent else ""
 
 
 def machine_here() -> str:

@@ -79,20 +79,54 @@ def test_who_lives_on_predictions_and_has_none_says_so():
     assert lacking in fairlead("simulate", "--preset", "horus", *asked).stderr
     assert lacking in fairlead("compare", "--policies", "fifo", "--preset", "horus", *asked).stderr
     assert lacking in fairlead("simulate", "--preset", "horus", "--estimation", "watched", *asked).stderr, "no agent sees any"
-    for estimation in ("predicted:profiles=h200", "watched:profiles=h200", "predicted:profiles=h200:types=[v100]"):
-        assert "nobody has company" not in fairlead("simulate", "--preset", "horus", "--estimation", estimation, *asked).stderr
 
 
-def test_predictions_that_are_about_no_type_of_the_cluster_are_told():
-    asked = (
-        "--preset",
-        "horus",
-        "--estimation",
-        "predicted:profiles=h200:types=[h200]",
-        "--jobs",
-        "4",
-        "--cluster",
-        "4xv100:4",
-    )
-    told = fairlead("simulate", *asked).stderr
-    assert "predictions are about h200, of which there are none here, so nobody has company" in told
+MINE = "name,submitted_s,steps,kind\na,0,6000,A3C\nb,0,6000,ResNet-50 (batch size 64)\n"
+TIMED = "name,submitted_s,duration_s\na,0,600\nb,0,600\n"
+
+
+@pytest.mark.parametrize(
+    ("estimation", "trace", "told"),
+    [
+        ("predicted:uses={A3C: [25, 2], ResNet-50: [95, 6.4]}", MINE, ""),
+        (
+            "predicted:profiles=h200",
+            MINE,
+            "nothing is predicted of 'A3C', 'ResNet-50 (batch size 64)', so nobody has company",
+        ),
+        (
+            "predicted:uses={A3C: [25, 2]}",
+            MINE,
+            "nothing is predicted of 'ResNet-50 (batch size 64)', so some have no company",
+        ),
+        (
+            "predicted:uses={A3C: [25, 2], ResNet-50: [95, 6.4], Nosuch: [20, 2]}",
+            MINE,
+            "no job is of 'Nosuch', which 'uses' names",
+        ),
+        (
+            "predicted:uses={A3C: [25, 2], ResNet-50: [95, 6.4]}:types=[v101]",
+            MINE,
+            "no accelerator is of 'v101', which 'types' names, so nobody has company",
+        ),
+        (
+            "predicted:uses={A3C: [25, 2], ResNet-50: [95, 64]}",
+            MINE,
+            "'ResNet-50 (batch size 64)' would take more memory than the 16 GB of an accelerator, so some have no company",
+        ),
+        (
+            "predicted",
+            TIMED,
+            "jobs that carry durations have no kind of which something could be predicted, so nobody has company",
+        ),
+    ],
+)
+def test_who_has_no_company_since_predictions_are_of_others_is_told_in_one_line(tmp_path, estimation, trace, told):
+    (tmp_path / "mine.csv").write_text(trace)
+    asked = ("--preset", "horus", "--estimation", estimation, "--trace", tmp_path / "mine.csv", "--cluster", "4xv100:4")
+    for command in (("simulate",), ("compare", "--policies", "fifo")):
+        done = fairlead(*command, *asked)
+        assert done.returncode == 0, done.stderr
+        lines = [line for line in done.stderr.splitlines() if "docs/sharing.md" in line]
+        assert len(lines) == bool(told)
+        assert all(f": {told}; docs/sharing.md says how" in line for line in lines)

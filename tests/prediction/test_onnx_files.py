@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +331,34 @@ def test_files_beside_it_are_never_opened(saved, tmp_path):
     for location in ("nothing.bin", "/etc/hostname", "../../etc/hostname"):
         graph = load(saved(convolutional(initializer=[_beside(location), *held])))
         assert graph.parameters == 16 * 27 + 32 + 170
+
+
+def tokens(batch: int | str = "batch", length: int | str = "sequence") -> Any:
+    """A layer over tokens of 32 numbers each."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    ends = [value("x", batch, length, 32)], [value("y", batch, length, 64)]
+    return model(nodes, *ends, initializer=[weights("w", 32, 64)])
+
+
+def test_a_size_that_is_open_is_given_by_its_name(saved):
+    fixed, path = load(saved(tokens(1, 128))), saved(tokens())
+    assert not fixed.open_batch
+    assert load(path, {"sequence": 128}) == replace(fixed, open_batch=True)
+    assert apart.load(path, {"sequence": 128}) == load(path, {"sequence": 128})
+    assert load(path, {"sequence": 128, "batch": 4}) == load(saved(tokens(4, 128)))
+    assert features_of(str(saved(tokens())), 4, sizes={"sequence": 128}).flops == 2 * 4 * 128 * 64 * 32 + 4 * 128 * 64
+
+
+def test_a_size_that_is_open_and_not_given_is_asked_for(saved):
+    with pytest.raises(InputError, match=r"size 1 of 'x' is open: give it, as in --size sequence=128"):
+        load(saved(tokens()))
+    with pytest.raises(InputError, match="a size that the file leaves open; near: 'sequence'") as refused:
+        apart.load(saved(tokens()), {"sequenc": 128})
+    assert refused.value.field == "size"
+    nameless = tokens()
+    nameless.graph.input[0].type.tensor_type.shape.dim[1].ClearField("dim_param")
+    for strange in (nameless, tokens(length="\x1b[2J")):
+        with pytest.raises(InputError, match="has no name: export it with fixed sizes"):
+            load(saved(strange))
+    with pytest.raises(InputError, match="at most"):
+        load(saved(tokens()), {"sequence": 10**18})

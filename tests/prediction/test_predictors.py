@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import warnings
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -442,6 +444,23 @@ def test_how_far_predictions_are_off_fits_on_a_terminal_of_a_hundred_columns(mon
     assert lines[heading + 2].split()[:4] == ["from", "measured", "–", "0.857"]
     ends = {len(line) for line in lines[heading:] if line.startswith(("slowdown", "  from"))}
     assert len(ends) == 1, "numbers stand below their headings"
+
+
+def test_how_far_predictions_are_off_is_told_beside_a_bar_that_reaches_its_end(monkeypatch):
+    seen: list[tuple[int | None, bool, list[float]]] = []
+
+    @contextmanager
+    def watched(total, what, *, quiet):
+        moved: list[float] = []
+        seen.append((total, quiet, moved))
+        yield SimpleNamespace(advance=lambda steps=1: moved.append(steps), say=lambda what: None)
+
+    monkeypatch.setattr("fairlead.prediction.learners.there", lambda: {"linear": learners.LEARNERS["linear"]})
+    monkeypatch.setattr("fairlead.cli.predict.progress", watched)
+    for words in ([], ["--json"]):
+        assert CliRunner().invoke(app, ["predict", "evaluate", *words]).exit_code == 0
+    assert [quiet for _, quiet, _ in seen] == [False, True]
+    assert all(total == sum(moved) > 2 * evaluation.FOLDS for total, _, moved in seen)
 
 
 def test_a_configuration_that_ships_is_predicted_without_a_file(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """A policy in a package of its own: installed into a folder, found by its entry point, run by the command, and held to the
-shipped contract by its own tests; and the allocation policy of the examples, held to the same contract."""
+shipped contract by its own tests; and the policies of the examples, one of shares and one that puts jobs together, held to the
+same contract."""
 
 from __future__ import annotations
 
@@ -10,20 +11,24 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.rounds.turns import Turns
 from fairlead.testing import Harness, PolicyContract, job
+from fairlead.workloads.catalogue import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "examples" / "third_party_policy"
 sys.path.insert(0, str(ROOT / "examples"))
 
 from custom_allocation import EqualUsers  # noqa: E402
+from custom_company import GoodCompany  # noqa: E402
 
 
 def run(*command: object, paths: tuple[Path, ...] = (), cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -122,3 +127,34 @@ def test_an_allocation_policy_takes_twenty_lines_and_the_guide_prints_it():
     source = inspect.getsource(EqualUsers)
     assert source.count("\n") <= 20
     assert source in (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+
+
+# A policy that puts jobs together: examples/custom_company.py, which docs/plugins.md prints.
+
+
+class TestGoodCompany(PolicyContract):
+    make = GoodCompany
+    residents = 2
+
+
+def company(*jobs: Job, slowest: float = 1.6) -> Harness:
+    return Harness(table=catalogue(), residents=2).cluster("v100:1").policy(GoodCompany(slowest)).submit(*jobs)
+
+
+def test_two_share_who_get_on_and_a_third_waits():
+    light = [Job(f"light-{n}", steps=60_000.0, kind="A3C") for n in range(3)]
+    together = company(*light).round()
+    assert together.running == {"light-0", "light-1"}
+    assert company(*light, slowest=1.0).round().running == {"light-0"}
+    shy = [replace(light[0], most_slowdown=1.0), *light[1:]]
+    assert company(*shy).round().running == {"light-0"}, "a job may want no company"
+    company(*light).run()
+
+
+def test_a_policy_that_puts_jobs_together_takes_some_twenty_lines_and_the_guide_prints_it_and_what_it_does():
+    source, page = inspect.getsource(GoodCompany), (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    assert source.count("\n") <= 25
+    assert source in page
+    done = run(sys.executable, ROOT / "examples" / "custom_company.py")
+    assert done.returncode == 0, done.stderr
+    assert f"$ .venv/bin/python examples/custom_company.py\n{done.stdout}```" in page

@@ -154,9 +154,10 @@ def compare(
         metrics,
         fill_workers,
     )
-    opt.tell_lacking_predictions(schedulers, machine)
     opt.tell_left_alone(given.costs, schedulers)
     read = None if trace is None else given.workload.trace(None, 0)
+    kinds = generator.table.kinds if read is None else {job.kind for job in read.jobs}
+    opt.tell_lacking_predictions(schedulers, machine, kinds)
     if hosts is not None:
         check_hosts(hosts, known, () if read is None else read.jobs, table)
     if read is not None:

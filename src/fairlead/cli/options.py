@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +20,9 @@ from fairlead.config.scheduler import LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_c
 from fairlead.config.virtual_time import simulated_with
 from fairlead.config.wall_time import FIRST_STEP_S
 from fairlead.core.cluster import AcceleratorType, Cluster
-from fairlead.core.errors import InputError, listed, near_names
+from fairlead.core.errors import InputError, near_names
 from fairlead.core.job import TIMED
+from fairlead.estimation.company import Accompanied
 from fairlead.report.metrics import MetricOptions, measure_from
 from fairlead.study.inputs import TraceFile
 from fairlead.study.simulate import Faults
@@ -171,19 +172,16 @@ def tell_strange_types(cluster: Cluster, trace: Trace) -> None:
             )
 
 
-def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig], cluster: Cluster) -> None:
-    """The presets that live on predictions come without any, and run as if nobody could share; in a simulation no agent sees
-    what jobs take."""
+def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig], cluster: Cluster, kinds: Collection[str]) -> None:
+    """Of whom nothing is predicted runs as if it could not share: with the presets that live on predictions and come without
+    any, or where what was predicted is of others."""
+    told: dict[str, list[str]] = {}
     for scheduler in schedulers:
-        if scheduler.estimation.name not in ("predicted", "watched"):
-            continue
-        given = scheduler.estimation.parameters
-        about = given.get("types") or cluster.type_names
-        if not given.get("uses") and not given.get("profiles"):
-            note(f"{scheduler.label}: nothing is predicted of any job, so nobody has company; docs/sharing.md says how")
-        elif set(cluster.type_names).isdisjoint(about):
-            here = f"predictions are about {listed(about)}, of which there are none here"
-            note(f"{scheduler.label}: {here}, so nobody has company")
+        estimation = scheduler.build(None).estimation
+        if isinstance(estimation, Accompanied) and (why := estimation.company().unmatched(kinds, cluster.types)):
+            told.setdefault(why, []).append(scheduler.label)
+    for why, labels in told.items():
+        note(f"{', '.join(labels)}: {why}; docs/sharing.md says how")
 
 
 def tell_left_alone(costs: Costs, schedulers: Iterable[SchedulerConfig]) -> None:

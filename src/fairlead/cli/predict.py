@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
-from fairlead.cli.job_table import legible
-from fairlead.cli.output import JsonOption, note, out, print_json
-from fairlead.cli.predict_pair import WithOption, pair, predictor_of
-from fairlead.cli.predict_pairs import SHIPPED, side_by_side
+from fairlead.cli.output import JsonOption, note, out, print_json, progress
+from fairlead.cli.predict_model import WithOption, model, predictor_of
+from fairlead.cli.predict_pair import pair
+from fairlead.cli.predict_pairs import side_by_side
 from fairlead.cli.predictor_shown import show_predictor
 from fairlead.cli.written import distinct
-from fairlead.core.errors import InputError, listed, near_or_all
+from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction import evaluation, learners, training
-from fairlead.prediction.dataset import Dataset, dataset, kept_features
-from fairlead.prediction.evaluation import Held
-from fairlead.prediction.features import Features, features_of
+from fairlead.prediction.dataset import Dataset, dataset
+from fairlead.prediction.evaluation import Errors, Held
 from fairlead.prediction.predictor import fingerprint
 from fairlead.prediction.profiles import Profiles, each_slowdown, paired_sets, profiles
 from fairlead.prediction.training import Pairs, kernels
@@ -42,51 +39,7 @@ AT_ONCE = (Sharing.MPS.value,)  # where kernels of several jobs run side by side
 SetOption = Annotated[str, typer.Option("--set", help="Which measured set to learn from.")]
 
 
-@predict_app.command()
-def model(
-    what: Annotated[str, typer.Argument(help="An ONNX file; nothing of it is run. Or a configuration of the set that ships.")],
-    batch: Annotated[int | None, typer.Option("--batch", help="Batch size; else that of the file.", min=1, max=10**9)] = None,
-    device: Annotated[str, typer.Option("--device", help="Where it will run; refused where nothing was measured.")] = "h200",
-    with_: WithOption = None,
-    json: JsonOption = False,
-) -> None:
-    """GPU utilization and memory of a training alone. From the graph of an ONNX file, or from that of a configuration.
-
-    Examples:
-
-      fairlead predict model resnet50.onnx --batch 64
-
-      fairlead predict model resnet50@224:64
-    """
-    predictor, shipped = predictor_of(with_), profiles().alone
-    seen = shipped.get(what) if not Path(what).exists() else None
-    found = predictor.predict(_features(what, batch, seen is not None), device)
-    if json:
-        told = {**asdict(found), "device": predictor.device, "fingerprint": predictor.about["fingerprint"]}
-        if seen is not None:
-            told["measured"] = {"utilization": seen.utilization, "memory_mb": seen.memory_mb, "device": profiles().device}
-        print_json(told)
-        return
-    out.print(f"on {predictor.device}: {found.utilization:.0f} % utilization, {found.memory_mb:,.0f} MB", highlight=False)
-    if found.unknown:
-        note(f"operators nobody knows, so take it with care: {legible(listed(sorted(found.unknown)))}")
-    if seen is not None:
-        was = f"{seen.utilization:.0f} % utilization, {seen.memory_mb:,.0f} MB"
-        learned = "" if with_ is not None else ", and learned from"
-        note(f"it was measured on {profiles().device}: {was}{learned}")
-
-
-def _features(what: str, batch: int | None, shipped: bool) -> Features:
-    if shipped and batch is not None:
-        raise InputError("predict model", "an ONNX file; a configuration has its own", field="batch", value=batch)
-    if shipped:
-        return next(kept_features(row) for row in measured(f"{SHIPPED}_features")[1] if row["name"] == what)
-    if "@" in what and not Path(what).exists():
-        expected = f"an ONNX file, or a configuration of the set that ships; {near_or_all(what, profiles().alone)}"
-        raise InputError("predict model", expected, field="model", value=what)
-    return features_of(Path(what), batch)
-
-
+predict_app.command()(model)
 predict_app.command()(pair)
 predict_app.command("pairs")(side_by_side)
 
@@ -128,32 +81,30 @@ def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
     """How far off predictions are on what they have not seen. Families, rows and pairs are left out in turn."""
     data, known, _ = _data(set_)
     _tell_of_learners()
-    told: dict[str, Any] = {"configurations": len(data), "utilization": {}, "slowdown": {}}
-    believed: dict[str, float] = {}
-    best = np.inf
-    for name, learner in learners.there().items():
-        left, mixed = evaluation.by_family(data, learner), evaluation.at_random(data, learner)
-        told["utilization"][name] = {"by_family": left.rmsle, "at_random": mixed.rmsle, "families": left.of_families()}
-        if left.rmsle < best:
-            best, believed = left.rmsle, dict(zip(data.names, left.predicted.tolist()))
-    off = evaluation.of_memory(data)
-    told["memory"] = {
-        name: {"enough": off.enough(shares), "median_error": off.median_error(shares)}
-        for name, shares in (("with_overhead", off.with_overhead), ("without_overhead", off.without_overhead))
-    }
     active = _multiprocessors(known)
     counted = data.of(active)
-    held = Held(active, kernels(data))
-    believed_held = held
-    if len(counted) >= training.ENOUGH:
-        told["multiprocessors"] = {}
-        best = np.inf
-        for name, learner in learners.there().items():
-            left, mixed = evaluation.by_family(counted, learner), evaluation.at_random(counted, learner)
-            told["multiprocessors"][name] = {"by_family": left.rmsle, "at_random": mixed.rmsle}
-            if left.rmsle < best:
-                best = left.rmsle
-                believed_held = Held(dict(zip(counted.names, left.predicted.tolist())), held.kernel_s)
+    held = believed_held = Held(active, kernels(data))
+    enough, tried = len(counted) >= training.ENOUGH, learners.there()
+    fits = len(tried) * (evaluation.fits(data) + (evaluation.fits(counted) if enough else 0))
+    told: dict[str, Any] = {"configurations": len(data), "slowdown": {}}
+    with progress(fits, "fitting", quiet=json) as bar:
+        found = _off(data, tried, bar)
+        told["utilization"] = {
+            name: {"by_family": left.rmsle, "at_random": mixed.rmsle, "families": left.of_families()}
+            for name, (left, mixed) in found.items()
+        }
+        believed = _least_off(data, found)
+        off = evaluation.of_memory(data)
+        told["memory"] = {
+            name: {"enough": off.enough(shares), "median_error": off.median_error(shares)}
+            for name, shares in (("with_overhead", off.with_overhead), ("without_overhead", off.without_overhead))
+        }
+        if enough:
+            found = _off(counted, tried, bar)
+            told["multiprocessors"] = {
+                name: {"by_family": left.rmsle, "at_random": mixed.rmsle} for name, (left, mixed) in found.items()
+            }
+            believed_held = Held(_least_off(counted, found), held.kernel_s)
     for span in Span:
         for mode, pairs in profiles(set_, span).pairs.items():
             finer = mode in AT_ONCE and all(name in active for pair in pairs for name in pair)
@@ -193,6 +144,22 @@ def show(with_: WithOption = None, json: JsonOption = False) -> None:
         print_json(told)
         return
     show_predictor(predictor, important)
+
+
+def _off(data: Dataset, tried: Mapping[str, learners.Learner], bar: Any) -> dict[str, tuple[Errors, Errors]]:
+    """By learner, with families left out and with rows left out at random."""
+    found = {}
+    for name, learner in tried.items():
+        bar.say(f"fitting {name}")
+        left = evaluation.by_family(data, learner, on_fit=bar.advance)
+        found[name] = left, evaluation.at_random(data, learner, on_fit=bar.advance)
+    return found
+
+
+def _least_off(data: Dataset, found: Mapping[str, tuple[Errors, Errors]]) -> dict[str, float]:
+    """What the learner says, of families that it has not seen, that is best at it."""
+    best = min((left for left, _ in found.values()), key=lambda left: left.rmsle, default=None)
+    return {} if best is None else dict(zip(data.names, best.predicted.tolist()))
 
 
 def _scores(

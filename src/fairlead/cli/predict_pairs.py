@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fairlead.cli.output import JsonOption, note, out, print_json
-from fairlead.cli.predict_pair import WithOption, predictor_of
+from fairlead.cli.predict_model import SHIPPED, WithOption, memory_mb_of, predictor_of
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.extras import install
 from fairlead.prediction import learners, unseen
@@ -21,8 +21,6 @@ from fairlead.prediction.profiles import profiles, profiles_of
 from fairlead.prediction.unseen import Pair
 from fairlead.profiling.results import device_of, measured, read_pairs
 
-SHIPPED = "h200"
-DEVICE_MB = 141 * 1024.0
 BEST = ", ".join(learners.BEST_FIRST)
 
 
@@ -57,6 +55,7 @@ def side_by_side(
             field="device",
             value=device,
         )
+    there = memory_mb_of(known.device) or math.inf
     sharing, together = next(iter(profiles_of(measured(SHIPPED), {path: (about, rows)}, SHIPPED).pairs.items()))
     if sharing not in predictor.slowdown:
         raise InputError(
@@ -68,9 +67,9 @@ def side_by_side(
     counted |= {row["alone"]: row["sm_active"] for row in rows if "alone" in row and "sm_active" in row}
     fitted = Interference.fitted(predictor, sharing)
     beliefs = unseen.believed(data, counted if fitted.finer is not None else {}, predictor.memory, learners.LEARNERS[learner])
-    ranked = unseen.in_order(together, beliefs, fitted, DEVICE_MB)
+    ranked = unseen.in_order(together, beliefs, fitted, there)
     held = {name: replace(one, multiprocessors=counted.get(name, one.multiprocessors)) for name, one in holds(SHIPPED).items()}
-    as_measured = unseen.in_order(together, unseen.seen(known.alone, held), fitted, DEVICE_MB)
+    as_measured = unseen.in_order(together, unseen.seen(known.alone, held), fitted, there)
     (off, score), (off_then, score_then) = unseen.errors(ranked), unseen.errors(as_measured)
     ends = unseen.ends(ranked, many)
     fit = sum(pair.names in of_the_fit for pair in ranked)

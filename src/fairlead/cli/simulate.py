@@ -119,7 +119,7 @@ def simulate(
         source = bound_to_hosts(source, known)
     opt.tell_skipped(source, quiet=json)
     opt.tell_strange_types(machine, source)
-    opt.tell_lacking_predictions([scheduler], machine)
+    opt.tell_lacking_predictions([scheduler], machine, {job.kind for job in source.jobs})
     opt.tell_left_alone(spent, [scheduler])
     opt.check_measure(metrics, len(source))
     told = []

@@ -14,14 +14,14 @@ type: it is remembered as a fact, and replaced when a later one differs by more 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from fairlead.core.cluster import Floats
+from fairlead.core.cluster import AcceleratorType, Floats
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import TIMED, model_of
 from fairlead.core.snapshot import Snapshot
@@ -39,6 +39,8 @@ DEVICE = "h200"
 """Whose pairs tell what company costs where no set of measurements is named."""
 _MOST = 1e9
 """GB, or microseconds: no device comes near."""
+MOST_NAMED = 3
+"""Of those that nothing is said of."""
 TELLS = 0.1
 """A difference of uses that is worth remembering."""
 
@@ -96,6 +98,30 @@ class Company:
         paired = np.where(fits, alone[:, None, :] / slower, 0.0) * (alone > 0)[None, :, :]
         return paired, off / slower, Usage(np.where(about, busy / 100, 1.0), np.where(about, memory, math.inf))
 
+    def unmatched(self, kinds: Iterable[str], types: Sequence[AcceleratorType]) -> str:
+        """What of it says nothing about jobs of these kinds on accelerators of these types, so that some, or all, have no
+        company whom it was perhaps meant for; empty where there is nothing to say."""
+        there, known = sorted(set(kinds)), {**_measured(self.profiles), **self.uses}
+        found = {kind: _of_kind(known, kind, NOT_KNOWN) for kind in there if kind != TIMED}
+        about = [one for one in types if not self.types or one.name in self.types]
+        room = max((one.memory_gb for one in about), default=0.0)
+        lacking = [kind for kind, use in found.items() if use == NOT_KNOWN]
+        large = [kind for kind, (_, memory) in found.items() if room < memory < math.inf]
+        strange = [name for name in self.types if all(name != one.name for one in types)]
+        unasked = [name for name in self.uses if all(name not in (kind, model_of(kind)) for kind in there)]
+        told = {
+            "jobs that carry durations have no kind of which something could be predicted": TIMED in there,
+            f"nothing is predicted of {_some(lacking) if known else 'any job'}": lacking,
+            f"no job is of {_some(unasked)}, which 'uses' names": unasked,
+            f"no accelerator is of {_some(strange)}, which 'types' names": strange,
+            f"{_some(large)} would take more memory than the {room:g} GB of an accelerator": large if about else [],
+        }
+        reasons = [text for text, so in told.items() if so]
+        alone = len(there) - len(found) + len(lacking) + len(large)
+        nobody = not about or alone == len(there)
+        follows = ", so nobody has company" if nobody else ", so some have no company" if alone else ""
+        return f"{'; '.join(reasons)}{follows}" if reasons else ""
+
     @property
     def _interference(self) -> Interference:
         if self.below:
@@ -142,6 +168,11 @@ def _measured(device: str) -> Mapping[str, tuple[float, float]]:
 def _of_kind(known: Mapping[str, T], kind: str, otherwise: T) -> T:
     """What is known of a kind, or else of its model."""
     return known.get(kind, known.get(model_of(kind), otherwise))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(map(repr, names[:MOST_NAMED]))}{more}"
 
 
 def _fact(kind: str, type_name: str) -> str:

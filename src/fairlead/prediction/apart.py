@@ -9,6 +9,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,11 @@ SECONDS = 10.0
 BYTES_PER_S = 50e6  # of a slow disk
 
 
-def load(path: Path) -> Graph:
+def load(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
     """As `graph.load`."""
     size = path.stat().st_size if path.is_file() else 0
     memory, seconds = MEMORY + COPIES * size, SECONDS + size / BYTES_PER_S
-    asked = [sys.executable, "-P", "-m", "fairlead.prediction.apart", str(memory), str(path)]
+    asked = [sys.executable, "-P", "-m", "fairlead.prediction.apart", str(memory), str(path), json.dumps(sizes or {})]
     try:
         found = subprocess.run(
             asked,
@@ -44,7 +45,7 @@ def load(path: Path) -> Graph:
     except ValueError:
         told = {}
     if "wrong" in told:
-        raise InputError(path, told["wrong"], field="model", value=told["value"])
+        raise InputError(path, told["wrong"], field=told["field"], value=told["value"])
     if "problem" in told:
         raise FairleadError(told["problem"])
     if "graph" not in told:
@@ -56,11 +57,11 @@ def load(path: Path) -> Graph:
     return Graph(**{**told["graph"], "operators": tuple(Operator(*one) for one in told["graph"]["operators"])})
 
 
-def _tell(path: Path) -> dict[str, Any]:
+def _tell(path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
     try:
-        found = graph.load(path)
+        found = graph.load(path, sizes)
     except InputError as problem:
-        return {"wrong": problem.expected, "value": _plain(problem.value)}
+        return {"wrong": problem.expected, "field": problem.field, "value": _plain(problem.value)}
     except FairleadError as problem:
         return {"problem": str(problem)}
     told = {name: value for name, value in vars(found).items() if name != "operators"}
@@ -71,11 +72,11 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, int | str) else repr(value)
 
 
-def main(memory: str, path: str) -> None:
+def main(memory: str, path: str, sizes: str) -> None:
     for limit, most in ((resource.RLIMIT_AS, int(memory)), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(ValueError, OSError):  # some systems know no such limit
             resource.setrlimit(limit, (most, most))
-    print(json.dumps(_tell(Path(path))))
+    print(json.dumps(_tell(Path(path), json.loads(sizes))))
 
 
 if __name__ == "__main__":

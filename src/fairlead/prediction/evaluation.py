@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,24 +38,32 @@ class Errors:
         }
 
 
-def by_family(data: Dataset, learner: Learner) -> Errors:
+def fits(data: Dataset) -> int:
+    """How often a learner is fitted for errors by family and at random."""
+    return len(set(data.families)) + FOLDS
+
+
+def by_family(data: Dataset, learner: Learner, on_fit: Callable[[], None] | None = None) -> Errors:
     """Each family predicted from all the others."""
     families = np.array(data.families)
-    return _held_out(data, learner, [np.flatnonzero(families == name) for name in dict.fromkeys(data.families)])
+    folds = [np.flatnonzero(families == name) for name in dict.fromkeys(data.families)]
+    return _held_out(data, learner, folds, on_fit)
 
 
-def at_random(data: Dataset, learner: Learner, seed: int = 0) -> Errors:
+def at_random(data: Dataset, learner: Learner, seed: int = 0, on_fit: Callable[[], None] | None = None) -> Errors:
     """A fifth of the rows predicted from the rest, five times over."""
-    return _held_out(data, learner, _folds(len(data), seed))
+    return _held_out(data, learner, _folds(len(data), seed), on_fit)
 
 
-def _held_out(data: Dataset, learner: Learner, folds: list[Ints]) -> Errors:
+def _held_out(data: Dataset, learner: Learner, folds: list[Ints], on_fit: Callable[[], None] | None) -> Errors:
     predicted = np.zeros(len(data))
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(data)), fold)
         seen = data.only(rest)
         model = utilization.fit("", learner, seen.columns, seen.utilization)
         predicted[fold] = model.percent([data.columns[row] for row in fold])
+        if on_fit is not None:
+            on_fit()
     return Errors(predicted, data.utilization, data.families)
 
 

@@ -80,9 +80,14 @@ NAMES = frozenset({one.name for one in fields(Features)} - {"counts", "unknown"}
 """Of the columns."""
 
 
-def features_of(path: Path, batch_size: int | None = None, machine: Machine = H200) -> Features:
-    """Of an ONNX file, trained with that batch size; else with its own."""
-    return features(load(path), batch_size, machine)
+def features_of(
+    path: Path | str,
+    batch_size: int | None = None,
+    machine: Machine = H200,
+    sizes: Mapping[str, int] | None = None,
+) -> Features:
+    """Of an ONNX file, trained with that batch size; else with its own. `sizes` are for what else it leaves open, by name."""
+    return features(load(Path(path), sizes), batch_size, machine)
 
 
 def features(graph: Graph, batch_size: int | None = None, machine: Machine = H200) -> Features:

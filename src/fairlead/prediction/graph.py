@@ -45,13 +45,14 @@ class Graph:
     kept: float  # elements that the way back needs
     largest: float  # elements of the largest tensor
     shapeless: int  # tensors whose shape could not be told; they count as nothing
+    open_batch: bool = False  # the file leaves it open, and it was taken for 1
 
 
-def load(path: Path) -> Graph:
-    """From an ONNX file; nothing of it is run."""
-    graph, weights = read(path)
+def load(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
+    """From an ONNX file; nothing of it is run. `sizes` are for what it leaves open beside the batch, by name."""
+    graph, weights, left_open = read(path, sizes)
     try:
-        return _Walk(path, graph, weights).walked()
+        return _Walk(path, graph, weights, left_open).walked()
     except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as problem:  # attributes that make no sense
         raise InputError(path, f"operators that make sense: {type(problem).__name__}: {problem}"[:300], field="model") from None
 
@@ -59,8 +60,8 @@ def load(path: Path) -> Graph:
 class _Walk:
     """One pass over the nodes, in their order."""
 
-    def __init__(self, path: Path, graph: Any, weights: frozenset[str]) -> None:
-        self.path, self.graph = path, graph
+    def __init__(self, path: Path, graph: Any, weights: frozenset[str], left_open: frozenset[str]) -> None:
+        self.path, self.graph, self.left_open = path, graph, left_open
         values = (*graph.input, *graph.output, *graph.value_info)
         shapes = {value.name: _shape(value) for value in values} | {each.name: tuple(each.dims) for each in graph.initializer}
         self.nodes, self.shapes, self.weights = unfolded(graph.node, shapes, weights)
@@ -109,6 +110,7 @@ class _Walk:
             kept=float(sum(self.kept.values())),
             largest=float(max((_elements(shape) for shape in made), default=0)),
             shapeless=sum(shape is None for shape in made),
+            open_batch=given[0] in self.left_open,
         )
 
     def _operator(self, node: Any) -> Operator:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core.cluster import Ints
-from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.errors import FairleadError, InputError, near_or_all
 from fairlead.core.extras import install
 
 MOST_BYTES = 2**31  # protobuf's own limit
@@ -29,9 +29,9 @@ MOST_TEXT = 65_536  # of a text among the attributes
 MOST_EQUATION = 256  # of Einsum
 
 
-def read(path: Path) -> tuple[Any, frozenset[str]]:
-    """The graph with every shape that can be told, and the names of its weights. A batch size that the file leaves open is
-    1."""
+def read(path: Path, sizes: Mapping[str, int] | None = None) -> tuple[Any, frozenset[str], frozenset[str]]:
+    """The graph with every shape that can be told, the names of its weights, and of the inputs whose batch size the file leaves
+    open: it is 1. `sizes` are for others that it leaves open, by their names."""
     onnx = _onnx()
     data = _bytes(path)
     try:
@@ -40,13 +40,13 @@ def read(path: Path) -> tuple[Any, frozenset[str]]:
         raise _bad(path, f"an ONNX model; its bytes cannot be read as one ({type(problem).__name__})") from None
     del data
     _believable(path, model)
-    _close(path, model.graph)
+    left_open = _close(path, model.graph, sizes or {})
     weights = frozenset(tensor.name for tensor in model.graph.initializer if tensor.data_type in _REAL)
     _without_weights(onnx, model.graph)
     told = _inferred(path, onnx, model)
     for value in (*told.graph.output, *told.graph.value_info):
-        _dims(path, value.name, [dim.dim_value for dim in value.type.tensor_type.shape.dim])
-    return told.graph, weights
+        _dims(path, value.name, [dim.dim_value for dim in _dims_of(value)])
+    return told.graph, weights, left_open
 
 
 def _bytes(path: Path) -> bytes:
@@ -85,7 +85,7 @@ def _believable(path: Path, model: Any) -> None:
         for tensor in graph.initializer:
             _dims(path, tensor.name, tensor.dims)
         for value in (*graph.input, *graph.output, *graph.value_info):
-            _dims(path, value.name, [dim.dim_value for dim in value.type.tensor_type.shape.dim])
+            _dims(path, value.name, [dim.dim_value for dim in _dims_of(value)])
 
 
 def _graphs(graph: Any) -> Iterator[tuple[int, Any]]:
@@ -137,18 +137,41 @@ def _dims(path: Path, name: str, dims: Any) -> None:
         )
 
 
-def _close(path: Path, graph: Any) -> None:
-    """Give what the file leaves open a number: the first of the sizes of an input is the batch; others must be there."""
-    given = {tensor.name for tensor in graph.initializer}
-    for value in graph.input:
-        if value.name in given:
-            continue
-        for place, dim in enumerate(value.type.tensor_type.shape.dim):
+def _close(path: Path, graph: Any, sizes: Mapping[str, int]) -> frozenset[str]:
+    """Give what the file leaves open a number: by its name, or the first of the sizes of an input, which is the batch, as 1.
+    Others must be there. Who was given a batch of 1 is told."""
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    names = {dim.dim_param for value in inputs for dim in _dims_of(value) if dim.dim_value <= 0 and dim.dim_param}
+    if strange := next((name for name in sizes if name not in names), None):
+        known = near_or_all(strange, sorted(name[:60] for name in names if name.isprintable()))
+        raise InputError(path, f"a size that the file leaves open; {known}", field="size", value=strange)
+    for value in (*inputs, *graph.output, *graph.value_info):
+        for dim in _dims_of(value):
+            if dim.dim_value <= 0 and dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+    left_open = set()
+    for value in inputs:
+        for place, dim in enumerate(_dims_of(value)):
             if dim.dim_value > 0:
                 continue
             if place:
-                raise _bad(path, f"inputs whose sizes are known, but for the batch; '{value.name[:60]}' has an open one")
+                raise _bad(path, f"inputs whose sizes are known, but for the batch; {_mend(value.name, place, dim.dim_param)}")
             dim.dim_value = 1
+            left_open.add(value.name)
+        _dims(path, value.name, [dim.dim_value for dim in _dims_of(value)])
+    return frozenset(left_open)
+
+
+def _dims_of(value: Any) -> Any:
+    return value.type.tensor_type.shape.dim
+
+
+def _mend(name: str, place: int, called: str) -> str:
+    at = f"size {place} of '{name[:60]}' is open"
+    if called and called.isprintable():
+        return f"{at}: give it, as in --size {called[:60]}=128"
+    return f"{at} and has no name: export it with fixed sizes (without dynamic_axes or dynamic_shapes)"
 
 
 def _without_weights(onnx: Any, graph: Any) -> None:
