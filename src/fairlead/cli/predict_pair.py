@@ -15,7 +15,7 @@ import typer
 from fairlead.cli.job_table import legible
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.predict_model import LARGEST, SizeOption, WithOption, memory_mb_of, of_file, predictor_of, sizes_of
-from fairlead.core.errors import InputError, near_names, near_or_all
+from fairlead.core.errors import InputError, listed, near_names, near_or_all
 from fairlead.prediction.holding import UNKNOWN, Hold, Interference, holds
 from fairlead.prediction.interference import SHORTEST_S
 from fairlead.prediction.predictor import Predictor
@@ -117,7 +117,7 @@ def _print(asked: Sequence[_Asked], told: Mapping[str, Any]) -> None:
             held = f"; multiprocessors {one.held_from}" if told["by"] != PLAIN and one.held_from != one.source else ""
             note(f"{name}: {one.source}{f' from its graph, {one.taken}' if one.taken else ''}{held}")
         if one.unknown:
-            note(f"operators nobody knows, so take it with care: {legible(', '.join(one.unknown))}")
+            note(f"operators nobody knows, so take it with care: {legible(listed(one.unknown))}")
     note(f"by {told['by']}")
 
 
