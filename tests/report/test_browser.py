@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,30 @@ def test_durations_of_a_column_have_one_unit(tmp_path, hours):
     for text in texts:
         assert text in summary
         assert text in parts
+
+
+WIDTHS = """<script>
+setTimeout(() => {
+  const [figures, names] = ["text[text-anchor=end]", "text.strong"].map((which) =>
+    [...document.querySelectorAll(`#chart-parts ${which}`)].map((text) => text.getBoundingClientRect()));
+  const { scrollWidth, clientWidth } = document.querySelector("#summary .scroll");
+  const told = document.querySelector("#chart-parts text.strong title")?.textContent;
+  const between = names.map((name, row) => figures[row].left - name.right);
+  document.body.dataset.said = JSON.stringify([between, scrollWidth - clientWidth, told]);
+}, 300);
+</script></body>"""
+
+
+def test_a_long_name_runs_over_no_figure_and_pushes_no_column_out(tmp_path):
+    long = f"horus(estimation=predicted({'sharing=mps, ' * 12}), placement=spread)"
+    runs = [replace(record(outcomes([0], [0], [3600])), scheduler=name) for name in (long, "fifo")]
+    head, _, tail = page(runs).replace("</head>", FRAMES, 1).rpartition("</body>")
+    elements, console = opened(head + WIDTHS + tail, tmp_path)
+    assert console == ""
+    room, outside, told = json.loads(elements["body"]["data-said"])
+    assert min(room) > 0
+    assert outside == 0
+    assert told == long
 
 
 def test_names_made_to_break_the_page_are_shown_as_text(tmp_path):
