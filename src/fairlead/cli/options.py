@@ -174,8 +174,14 @@ def tell_strange_types(cluster: Cluster, trace: Trace) -> None:
 def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig]) -> None:
     """The presets that live on predictions come without any, and run as if nobody could share."""
     for scheduler in schedulers:
-        given = scheduler.estimation.parameters
-        if scheduler.estimation.name == "predicted" and not given.get("uses") and not given.get("profiles"):
+        part = scheduler.estimation
+        if part.name not in ("predicted", "watched") or part.parameters.get("uses") or part.parameters.get("profiles"):
+            continue
+        if part.name == "watched":
+            seen = "shares before an agent has seen by NVML what its kind takes (agents of played accelerators never do)"
+            mend = "--estimation 'watched:uses={KIND: [PERCENT, GB]}' says it beforehand, docs/sharing.md more"
+            note(f"{scheduler.label}: nothing is predicted of any job, so nobody {seen}; {mend}")
+        else:
             note(f"{scheduler.label}: nothing is predicted of any job, so nobody has company; docs/sharing.md says how")
 
 

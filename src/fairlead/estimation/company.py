@@ -37,6 +37,8 @@ DEVICE = "h200"
 """Whose pairs tell what company costs where no set of measurements is named."""
 _MOST = 1e9
 """GB, or microseconds: no device comes near."""
+_USE = "use of "
+"""How the names of facts about uses begin."""
 TELLS = 0.1
 """A difference of uses that is worth remembering."""
 
@@ -131,6 +133,11 @@ def uses_seen(view: Snapshot) -> dict[str, object]:
     return {name: use for name, use in means.items() if _tells(view.learned.get(name), use)}
 
 
+def uses_known(learned: Mapping[str, Any]) -> bool:
+    """Whether agents have seen what any kind takes."""
+    return any(name.startswith(_USE) for name in learned)
+
+
 def _measured(device: str) -> dict[str, tuple[float, float]]:
     """Utilization and memory, by kind, of a measured set."""
     known = profiles(device).alone if device else {}
@@ -143,7 +150,7 @@ def _of_kind(known: Mapping[str, T], kind: str, otherwise: T) -> T:
 
 
 def _fact(kind: str, type_name: str) -> str:
-    return f"use of {kind} on {type_name}"
+    return f"{_USE}{kind} on {type_name}"
 
 
 def _tells(known: Any, use: list[float]) -> bool:
