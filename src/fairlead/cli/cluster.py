@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -263,6 +263,16 @@ def _check_folders(*folders: Path) -> None:
             raise InputError("--root", "a folder that can be written, or nothing yet", field="agents", value=str(folder))
 
 
+def with_own_python(around: Mapping[str, str]) -> dict[str, str]:
+    """What agents of this machine, and by them jobs, are started with. Who runs `.venv/bin/fairlead up` without activating the
+    environment means it all the same: `python` is then the one that has Fairlead. Another one that is active stays first."""
+    active = around.get("VIRTUAL_ENV") or around.get("CONDA_PREFIX")
+    if active or sys.prefix == sys.base_prefix:
+        return dict(around)
+    folder = str(Path(sys.executable).parent)
+    return {**around, "PATH": f"{folder}{os.pathsep}{around.get('PATH') or os.defpath}"}
+
+
 def up(
     cluster: ClusterOption = "2xv100:2,2xk80:2",
     policy: PolicyOption = None,
@@ -307,11 +317,12 @@ def up(
             note(f'in other terminals: export {URL}={people} {TOKEN}="$(cat {shlex.quote(str(token))})"')
         base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", control]
         base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
+        surroundings = with_own_python(os.environ)
         for machine in machines.nodes:
             words = ["--node", machine.name, "--root", str(root / "agents" / machine.name)]
             if len(machines.nodes) > 1 or not are_here(machine.type, machine.accelerators):
                 words += ["--accelerators", f"{machine.type}:{machine.accelerators}"]
-            started.append(subprocess.Popen([*base, *words], stdin=subprocess.PIPE))
+            started.append(subprocess.Popen([*base, *words], stdin=subprocess.PIPE, env=surroundings))
 
     try:
         serve_plane(machines, scheduler, Places(root, journal, http, agents), Housekeeping(config, metrics_open), begun)
