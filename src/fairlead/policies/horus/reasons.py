@@ -14,6 +14,7 @@ from fairlead.policies.horus.floor import Floor
 UNKNOWN = "nothing is predicted of its kind"
 BEARS_NONE = "it bears no slowdown (most_slowdown)"
 NOBODY_BEARS = "nobody may be slowed down here (slo)"
+UNSEEN = "it may not be slowed down much, and how fast it is alone is not known yet"
 TOO_SLOW = "with any who would have room for it, one of the two would be slower than it may be"
 ANEW = "the longest wait goes first, and its own counts from when it last stopped"
 
@@ -48,6 +49,8 @@ def _why_alone(floor: Floor, look: Look, kinds: list[int]) -> str:
     usage = judge.view.rates.usage
     if usage is not None and all(math.isinf(usage.memory_gb[look.row, kind]) for kind in kinds):
         return UNKNOWN
+    if judge.limit(look) < math.inf and not any(judge.can_tell(look, kind) for kind in kinds):
+        return UNSEEN
     slow = False
     for kind, looks, _ in floor.open_to(look):
         both = (*looks, look)
