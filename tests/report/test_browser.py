@@ -14,6 +14,7 @@ from test_report_html import EVIL, Outline
 
 from fairlead.report.columns import shown_alike
 from fairlead.report.html import page, write_parts
+from fairlead.report.metrics import summarize
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the page in")
@@ -112,6 +113,17 @@ def test_a_run_of_seconds_is_told_in_seconds(tmp_path):
     users, told, *_ = json.loads(elements["body"]["data-said"])
     assert "40.0 s" in users, "accelerator time"
     assert "00:00:05" in told
+
+
+def test_an_accelerator_that_two_share_counts_for_both_users_and_is_paid_once(tmp_path):
+    jobs = outcomes([0, 0], [0, 0], [3600, 3600], names=["one", "two"], users=["ann", "bob"])
+    shared = record(jobs, cluster="1xv100:1", stretches=stretches([(0, 0, 0, 3600), (1, 0, 0, 3600)]))
+    head, _, tail = page([shared]).replace("</head>", FRAMES, 1).rpartition("</body>")
+    elements, _ = opened(head + READS + tail, tmp_path)
+    users, *_ = json.loads(elements["body"]["data-said"])
+    assert summarize(shared).utilization == 1.0
+    for row in (users.partition("ann")[2].partition("bob")[0], users.partition("bob")[2]):
+        assert row.startswith("111.0 h0 s1.0 h"), "one job, done, its completion time, its wait, the accelerator's time"
 
 
 TICKS = """<script>

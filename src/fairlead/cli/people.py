@@ -275,7 +275,7 @@ def drain(
 
 
 def usage(json: JsonOption = False) -> None:
-    """Accelerator time by user and entity."""
+    """Accelerator time by user and entity. One that two jobs share counts for both."""
     found = control_plane().usage()
     if json:
         print_json({"usage": found})

@@ -212,7 +212,7 @@ def policy_of(scheduler: Mapping[str, Any]) -> str:
 
 
 def usage(state: State, now: float) -> list[dict[str, Any]]:
-    """Accelerator hours by user and entity."""
+    """Accelerator hours by user and entity; who shares one has held it, as much as the other."""
     hours: dict[tuple[str, str], list[float]] = {}
     for number, job in state.job_of.items():
         entry = hours.setdefault((job.user, job.entity), [0, 0.0])
