@@ -25,8 +25,8 @@ def until(reached: Callable[[], Any], folder: Path) -> Any:
 
 
 @contextlib.contextmanager
-def cluster_up(folder: Path) -> Iterator[Running]:
+def cluster_up(folder: Path, *words: str, cluster: str = "2xv100:2,2xk80:2") -> Iterator[Running]:
     addresses = ("--http", f"127.0.0.1:{free_port()}", "--agents", f"127.0.0.1:{free_port()}")
-    with running(folder, "up", "--round", 1, "--cluster", "2xv100:2,2xk80:2", *addresses, log=LOG) as process:
+    with running(folder, "up", "--round", 1, "--cluster", cluster, *words, *addresses, log=LOG) as process:
         until(lambda: fairlead("nodes", "--json", cwd=folder).returncode == 0, folder)
         yield process

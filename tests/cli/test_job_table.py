@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fairlead.cli.job_table import done, job_table, told
+from fairlead.cli.job_table import done, job_table, told, where
 
 RUNS: dict[str, Any] = {
     "number": 7,
@@ -100,3 +100,9 @@ def test_only_who_has_done_all_its_steps_is_said_to_have(phase: str, steps_done:
 
 def test_who_has_finished_without_saying_how_many_steps_there_are_is_done():
     assert done({**RUNS, "phase": "finished", "steps_done": None}) == "100 %"
+
+
+def test_whom_a_job_shares_accelerators_with_stands_behind_where_it_runs():
+    assert where({**RUNS, "shares_with": ["b", "of another user"]}) == "v100-0, shared with b, of another user"
+    assert where({**RUNS, "shares_with": list("abcde")}) == "v100-0, shared with a, b, c and 2 more"
+    assert ("shares with", "b") in told({**RUNS, "shares_with": ["b"]})

@@ -63,3 +63,13 @@ def test_a_predictor_is_shown_term_by_term():
     assert re.search(r"^  activations +\d+\.\d{3} +of what the way back needs", said, re.MULTILINE)
     assert re.search(r"^  time-slicing +1 +\d\.\d{3} +\d\.\d{3}$", said, re.MULTILINE)
     assert re.search(r"^ +own² +-?\d\.\d{3}$", said, re.MULTILINE)
+
+
+def test_names_of_rows_leave_figures_their_room(monkeypatch, capsys):
+    monkeypatch.setattr(out, "_width", 80)
+    rows = [("horus(" + "x" * 200 + ")", "2", "1.0 h"), ("fifo", "2", "2.0 h")]
+    out.print(fitted("t", ("scheduler", "jobs/h", "avg JCT"), rows, 2))
+    printed = capsys.readouterr().out
+    assert "avg JCT" in printed
+    assert printed.count("x") == 200
+    assert max(map(len, printed.splitlines())) <= 80

@@ -90,6 +90,9 @@ def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
         assert "unknown preset 'polux'; near: 'pollux'" in str(scheduler("set", "--preset", "polux").exception)
         both = scheduler("set", str(file), "--preset", "pollux").exception
         assert "either a scheduler file or --preset" in str(both)
+    told = [(line["event"], line.get("policy")) for line in lines(tmp_path) if line["event"].startswith("scheduler ")]
+    assert told[0][0].startswith("scheduler refused"), "at the first start there is nothing to be unchanged"
+    assert ("scheduler switched", "pollux") in told, "by its name, whatever its parameters"
     log = (tmp_path / LOG).read_text()
     assert not any((tmp_path / "root" / f"{role}.token").read_text() in log for role in ("admin", "agent"))
     with (

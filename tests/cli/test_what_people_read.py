@@ -168,3 +168,31 @@ def test_why_tells_when_a_job_may_be_decided_on_and_when_it_is_at_the_latest(mon
     assert CliRunner().invoke(app, ["why", "a"]).stdout == f"a is waiting: others go first; {said}\n"
     job = {**job, "next_decision_s": None, "latest_decision_s": None}
     assert CliRunner().invoke(app, ["why", "a"]).stdout == "a is waiting: others go first\n"
+
+
+def test_an_admin_without_jobs_is_told_of_others_and_a_user_of_none(monkeypatch: pytest.MonkeyPatch):
+    def asked(others: list[dict]) -> str:
+        plane = SimpleNamespace(jobs=lambda phases, everybody=False: others if everybody else [])
+        monkeypatch.setattr(people, "control_plane", lambda: plane)
+        return CliRunner().invoke(app, ["queue"]).stdout
+
+    assert asked([{}] * 6) == "none of yours; --all shows everybody's, 6 of them alive\n"
+    assert asked([]) == "no jobs\n"
+
+
+def test_an_empty_cluster_is_said_to_have_no_jobs():
+    screen = Console(width=100, file=io.StringIO())
+    screen.print(picture(SEEN, 100))
+    said = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "no jobs" in said
+    assert "where, or why not" not in said
+    assert "last decisions" not in said
+
+
+def test_accelerators_that_several_share_are_counted_where_there_are_some(monkeypatch: pytest.MonkeyPatch):
+    node = {"name": "n0", "type": "v100", "accelerators": 4, "free": 2, "shared": 1, "drained": False, "connected": True}
+    node |= {"jobs": ["a", "b"], "up": True}
+    monkeypatch.setattr(people, "control_plane", lambda: SimpleNamespace(nodes=lambda: [node]))
+    assert "shared" in CliRunner().invoke(app, ["nodes"]).stdout
+    node["shared"] = 0
+    assert "shared" not in CliRunner().invoke(app, ["nodes"]).stdout

@@ -74,6 +74,7 @@ def test_a_scheduler_is_called_by_its_name_or_by_what_it_is_made_of(tmp_path):
     assert SchedulerConfig(Part("las", {"by": "time"})).label == "las(by=time)"
     assert SchedulerConfig(Part("las"), Part("accept-up-to")).label == "las + accept-up-to"
     assert SchedulerConfig(Part("hierarchical-perf", {"weights": {"a": 3}})).label == "hierarchical-perf(weights={'a': 3})"
+    assert str(Part("predicted", {"uses": {"A3C": [25, 2], "LM": [40, 3]}})) == "predicted(uses: 2)"
     assert read(tmp_path, SESSION).label == "nexus(sessions: 1)"
 
 

@@ -13,7 +13,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.usage import BUSY, TAKEN_GB
 from fairlead.engine.state import State
-from fairlead.estimation.company import uses_seen
+from fairlead.estimation.company import uses_known, uses_seen
 from fairlead.estimation.predicted import Predicted
 from fairlead.prediction.holding import holds
 from fairlead.prediction.interference import Slowdown
@@ -172,3 +172,8 @@ def test_what_was_seen_on_one_type_is_nothing_known_of_another():
 def test_a_device_nobody_measured_is_told_in_a_sentence():
     with pytest.raises(InputError, match=r"'profiles' is 'nosuch': expected a device whose profiles ship \(known: h200\)"):
         Predicted(TABLE, profiles="nosuch")
+
+
+def test_uses_are_known_once_agents_have_seen_one():
+    assert not uses_known({"measured 1 × net on v100": 2.0})
+    assert uses_known({"use of net on v100": [30.0, 4.0]})

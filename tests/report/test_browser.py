@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from test_report_html import EVIL, Outline
 
 from fairlead.report.columns import shown_alike
 from fairlead.report.html import page, write_parts
+from fairlead.report.metrics import summarize
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the page in")
@@ -113,6 +115,17 @@ def test_a_run_of_seconds_is_told_in_seconds(tmp_path):
     assert "00:00:05" in told
 
 
+def test_an_accelerator_that_two_share_counts_for_both_users_and_is_paid_once(tmp_path):
+    jobs = outcomes([0, 0], [0, 0], [3600, 3600], names=["one", "two"], users=["ann", "bob"])
+    shared = record(jobs, cluster="1xv100:1", stretches=stretches([(0, 0, 0, 3600), (1, 0, 0, 3600)]))
+    head, _, tail = page([shared]).replace("</head>", FRAMES, 1).rpartition("</body>")
+    elements, _ = opened(head + READS + tail, tmp_path)
+    users, *_ = json.loads(elements["body"]["data-said"])
+    assert summarize(shared).utilization == 1.0
+    for row in (users.partition("ann")[2].partition("bob")[0], users.partition("bob")[2]):
+        assert row.startswith("111.0 h0 s1.0 h"), "one job, done, its completion time, its wait, the accelerator's time"
+
+
 TICKS = """<script>
 setTimeout(() => {
   const along = (id) => [...document.querySelectorAll(`#${id} text[text-anchor=middle]`)].map((text) => text.textContent);
@@ -144,6 +157,30 @@ def test_durations_of_a_column_have_one_unit(tmp_path, hours):
     for text in texts:
         assert text in summary
         assert text in parts
+
+
+WIDTHS = """<script>
+setTimeout(() => {
+  const [figures, names] = ["text[text-anchor=end]", "text.strong"].map((which) =>
+    [...document.querySelectorAll(`#chart-parts ${which}`)].map((text) => text.getBoundingClientRect()));
+  const { scrollWidth, clientWidth } = document.querySelector("#summary .scroll");
+  const told = document.querySelector("#chart-parts text.strong title")?.textContent;
+  const between = names.map((name, row) => figures[row].left - name.right);
+  document.body.dataset.said = JSON.stringify([between, scrollWidth - clientWidth, told]);
+}, 300);
+</script></body>"""
+
+
+def test_a_long_name_runs_over_no_figure_and_pushes_no_column_out(tmp_path):
+    long = f"horus(estimation=predicted({'sharing=mps, ' * 12}), placement=spread)"
+    runs = [replace(record(outcomes([0], [0], [3600])), scheduler=name) for name in (long, "fifo")]
+    head, _, tail = page(runs).replace("</head>", FRAMES, 1).rpartition("</body>")
+    elements, console = opened(head + WIDTHS + tail, tmp_path)
+    assert console == ""
+    room, outside, told = json.loads(elements["body"]["data-said"])
+    assert min(room) > 0
+    assert outside == 0
+    assert told == long
 
 
 def test_names_made_to_break_the_page_are_shown_as_text(tmp_path):

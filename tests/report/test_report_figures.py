@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 import numpy as np
+import pytest
 from made_up import outcomes, played, record
 from matplotlib.image import imread
 
@@ -46,3 +47,10 @@ def test_a_pixel_shows_who_holds_the_accelerator_in_its_middle():
     left, right = np.array([0.0, 1.4, 2.0, 2.6, 0.0]), np.array([1.4, 1.6, 2.6, 9.0, 1.0])
     image = figures.painted(left, right, np.array([0, 0, 0, 0, 1]), np.arange(20.0).reshape(5, 4) + 1, rows=2, pixels=4)
     assert image[:, :, 0].tolist() == [[1.0, 5.0, 9.0, 13.0], [17.0, 0.0, 0.0, 0.0]]
+
+
+@pytest.mark.filterwarnings("error:constrained_layout not applied")
+def test_a_long_name_leaves_the_picture_its_room(tmp_path):
+    long = "horus(" + "estimation=predicted(sharing=mps), " * 5 + "rounds=60)"
+    runs = [dataclasses.replace(played("fifo", 20), scheduler=name) for name in (long, "las")]
+    assert [path.name for path in write_figures(runs, tmp_path)] == ALL

@@ -34,6 +34,20 @@ def test_a_comparison_fits_its_width_with_whole_cells(summaries, width):
         assert duration(summary.average_jct_s) in line
 
 
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_a_long_name_goes_on_below_itself_and_leaves_figures_their_room(summaries, width):
+    long = "horus(estimation=predicted(sharing=mps, profiles=mine.csv), placement=spread, rounds=60)"
+    rows = [(long, summaries[0][1]), *summaries[1:]]
+    table = comparison_table(rows, width=width)
+    text = printed(table, width)
+    assert max(map(len, text.splitlines())) <= width
+    for heading in ("avg JCT", "p99 JCT", "makespan"):
+        assert heading in text.splitlines()[1]
+    edge = text.splitlines()[1].index(table.columns[1].header) - 1
+    body = text.splitlines()[3:]
+    assert "".join("".join(line[:edge].split()) for line in body).startswith(long.replace(" ", ""))
+
+
 def test_what_there_is_no_room_for_is_named_below(summaries):
     whole, narrow = (comparison_table(summaries, width=width) for width in (200, 80))
     left_out = [column.header for column in whole.columns if column.header not in [c.header for c in narrow.columns]]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+
+from fairlead.runtime.logs import TextLines
 
 CODE = """
 import logging
@@ -21,3 +24,8 @@ def test_who_does_not_read_the_log_does_not_hold_the_process_up():
     assert process.stdout.readline() == "done\n"  # nobody has read its standard error so far
     _, told = process.communicate(timeout=180)
     assert "something happened" in told
+
+
+def test_accelerators_stand_in_a_line_for_people_without_quotes():
+    record = logging.makeLogRecord({"msg": "job started", "levelname": "INFO", "accelerators": [12, 13], "why": "a b"})
+    assert TextLines().format(record).endswith(' info job started accelerators=[12,13] why="a b"')

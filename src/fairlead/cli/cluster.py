@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,6 +46,10 @@ ConfigOption = Annotated[
 RoundOption = Annotated[
     float | None, typer.Option("--round", help="Seconds of a round. [default: 60, with up 10; a preset's own]", min=0.1)
 ]
+EstimationOption = Annotated[
+    str | None,
+    typer.Option("--estimation", help="What is known of throughputs and uses. [default: measured; a preset's own: watched]"),
+]
 MetricsOption = Annotated[bool, typer.Option("--metrics-open", help="Let everybody read /metrics, without a token.")]
 LogOption = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or JSON for machines.")]
 RootOption = Annotated[Path, typer.Option("--root", help="Where journal, tokens, checkpoints and logs are kept.")]
@@ -69,6 +73,7 @@ class Asked:
     round_s: float | None
     admission: str | None
     placement: str | None
+    estimation: str | None
 
     def scheduler(self, usual_round_s: float) -> SchedulerConfig:
         for name, value in self._said().items():
@@ -82,14 +87,14 @@ class Asked:
     def _said(self) -> dict[str, object]:
         """What was asked for option by option."""
         spoken = (("preset", self.preset), ("policy", self.policy), ("round", self.round_s))
-        parts = (("admission", self.admission), ("placement", self.placement))
+        parts = (("admission", self.admission), ("placement", self.placement), ("estimation", self.estimation))
         return {name: value for name, value in (*spoken, *parts) if value is not None}
 
     def _spelled(self, usual_round_s: float) -> SchedulerConfig:
         base = scheduler_of({"preset": self.preset} if self.preset else {"policy": "las", "rounds": usual_round_s}, "--preset")
         if self.policy is not None:
             base = replace(base, policy=parse_part(self.policy), name="")
-        return override(base, self.round_s, False, self.admission, self.placement, False)
+        return override(base, self.round_s, False, self.admission, self.placement, False, estimation=self.estimation)
 
 
 def serve(
@@ -100,6 +105,7 @@ def serve(
     round_s: RoundOption = None,
     admission: AdmissionOption = None,
     placement: PlacementOption = None,
+    estimation: EstimationOption = None,
     root: RootOption = Path(".fairlead"),
     journal: JournalOption = "",
     http: HttpOption = "127.0.0.1:7420",
@@ -145,7 +151,7 @@ def serve(
     for option, seconds in (("term", term), ("grace", grace)):
         if not math.isfinite(seconds):
             raise InputError("command line", "a number of seconds", field=f"--{option}", value=seconds)
-    scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(60.0)
+    scheduler = Asked(config, preset, policy, round_s, admission, placement, estimation).scheduler(60.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
@@ -257,6 +263,16 @@ def _check_folders(*folders: Path) -> None:
             raise InputError("--root", "a folder that can be written, or nothing yet", field="agents", value=str(folder))
 
 
+def with_own_python(around: Mapping[str, str]) -> dict[str, str]:
+    """What agents of this machine, and by them jobs, are started with. Who runs `.venv/bin/fairlead up` without activating the
+    environment means it all the same: `python` is then the one that has Fairlead. Another one that is active stays first."""
+    active = around.get("VIRTUAL_ENV") or around.get("CONDA_PREFIX")
+    if active or sys.prefix == sys.base_prefix:
+        return dict(around)
+    folder = str(Path(sys.executable).parent)
+    return {**around, "PATH": f"{folder}{os.pathsep}{around.get('PATH') or os.defpath}"}
+
+
 def up(
     cluster: ClusterOption = "2xv100:2,2xk80:2",
     policy: PolicyOption = None,
@@ -265,6 +281,7 @@ def up(
     round_s: RoundOption = None,
     admission: AdmissionOption = None,
     placement: PlacementOption = None,
+    estimation: EstimationOption = None,
     root: RootOption = Path(".fairlead"),
     journal: JournalOption = "",
     http: HttpOption = "127.0.0.1:7420",
@@ -286,7 +303,7 @@ def up(
         _follow_leash(lambda: os.kill(os.getpid(), signal.SIGTERM))
     for option, address in (("--http", http), ("--agents", agents)):
         check_clear(option, address, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
-    scheduler = Asked(config, preset, policy, round_s, admission, placement).scheduler(10.0)
+    scheduler = Asked(config, preset, policy, round_s, admission, placement, estimation).scheduler(10.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     _check_folders(root / "agents", *(root / "agents" / machine.name for machine in machines.nodes))
@@ -300,11 +317,12 @@ def up(
             note(f'in other terminals: export {URL}={people} {TOKEN}="$(cat {shlex.quote(str(token))})"')
         base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", control]
         base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
+        surroundings = with_own_python(os.environ)
         for machine in machines.nodes:
             words = ["--node", machine.name, "--root", str(root / "agents" / machine.name)]
             if len(machines.nodes) > 1 or not are_here(machine.type, machine.accelerators):
                 words += ["--accelerators", f"{machine.type}:{machine.accelerators}"]
-            started.append(subprocess.Popen([*base, *words], stdin=subprocess.PIPE))
+            started.append(subprocess.Popen([*base, *words], stdin=subprocess.PIPE, env=surroundings))
 
     try:
         serve_plane(machines, scheduler, Places(root, journal, http, agents), Housekeeping(config, metrics_open), begun)

@@ -129,10 +129,17 @@ def compare(
     schedulers = [SchedulerConfig(parse_part(name)) for name in opt.split(named)]
     schedulers += [SchedulerConfig.preset(name) for name in preset or ()]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
-    schedulers = [
-        opt.override(s, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination)
-        for s in schedulers
-    ]
+    named_so, schedulers = (
+        schedulers,
+        [
+            opt.override(s, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination)
+            for s in schedulers
+        ],
+    )
+    shared: dict[str, str] = {}  # told once, as what all have tells no row from another
+    for before, made in zip(named_so, schedulers, strict=True):
+        shared |= opt.varied(before, made)
+    schedulers = [replace(made, name=before.name) for before, made in zip(named_so, schedulers, strict=True)]
     if not schedulers:
         raise InputError("--policies", "at least one policy", field="policies", value=policies)
     for scheduler in schedulers:
@@ -174,6 +181,7 @@ def compare(
     with progress(len(given.cases()), "simulating", quiet=json) as bar:
         outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
     arms = aggregate(given, outcomes)
+    all_with = f", all with {opt.in_words(shared)}" if shared else ""
     if json:
         cases = [
             {"scheduler": schedulers[o.case.scheduler].label, "load": o.case.load, "seed": o.case.seed, **o.summary.to_dict()}
@@ -182,12 +190,12 @@ def compare(
         results = [
             {"scheduler": a.label, "load": a.load, "seeds": a.seeds, "mean": a.mean, "half_width": a.half_width} for a in arms
         ]
-        print_json({"cluster": str(machine), "results": results, "cases": cases})
+        print_json({"cluster": str(machine), "shared": shared, "results": results, "cases": cases})
     elif len(outcomes) == len(schedulers):
         rows = [(schedulers[o.case.scheduler].label, o.summary) for o in outcomes]
-        out.print(comparison_table(rows, title=f"{machine}", width=out.width))
+        out.print(comparison_table(rows, title=f"{machine}{all_with}", width=out.width))
     else:
-        out.print(_table(arms, machine.__str__()))
+        out.print(_table(arms, f"{machine}{all_with}"))
     if pictures:
         first = given.loads[-1]
         records = [
@@ -196,7 +204,7 @@ def compare(
             if o.record is not None and o.case.load == first
         ]
         if report is not None:
-            note(f"report: {write_report(records, report, metrics, title='Fairlead: schedulers compared')}")
+            note(f"report: {write_report(records, report, metrics, title=f'Fairlead: schedulers compared{all_with}')}")
         if png is not None:
             note(f"plots: {', '.join(str(p) for p in write_figures(records, png, metrics))}")
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fairlead.cli.output import out
-from fairlead.report.tables import no_room
+from fairlead.report.tables import no_room, room_for_names
 
 
 def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], names: int, caption: str = "") -> Table:
@@ -19,6 +19,7 @@ def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], n
     # with the space that the table puts around and between cells
     widths = [max(len(heading), *(len(row[i]) for row in whole), 0) + 3 for i, heading in enumerate(headings)]
     widths[:names] = [max(len(heading), *(len(row[i]) for row in rows)) + 3 for i, heading in enumerate(headings[:names])]
+    widths[0] = room_for_names(widths[0], sum(widths[1:]), out.width - 2)
     room = out.width - sum(widths[:names]) - 2
     kept = list(range(names))
     for index in range(names, len(headings)):
@@ -27,7 +28,10 @@ def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], n
             kept.append(index)
     table = Table(title=escape(title), box=box.SIMPLE, title_justify="left", caption_justify="left")
     for index in kept:
-        table.add_column(escape(headings[index]), justify="right" if index else "left", no_wrap=True)
+        if index:
+            table.add_column(escape(headings[index]), justify="right", no_wrap=True)
+        else:
+            table.add_column(escape(headings[index]), max_width=widths[0] - 3, overflow="fold")
     for row in rows:
         if len(row) == len(headings):
             table.add_row(*(escape(row[index]) for index in kept))

@@ -26,6 +26,9 @@ LONGEST_NAME = 24
 LONGEST_LINE = 500
 """Letters of a line that a job printed."""
 
+MOST_NAMED = 3
+"""Of those who share with a job, in a table; sessions may be many."""
+
 _CONTROLS = {code: 0x2400 + code for code in range(32) if code != 9} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
@@ -82,10 +85,13 @@ def done(job: Mapping[str, Any]) -> str:
 
 
 def where(job: Mapping[str, Any]) -> str:
-    """Where a job runs, an elastic one also with how many workers; or why it does not."""
+    """Where a job runs, an elastic one also with how many workers, and whom it shares accelerators with; or why it does not."""
     nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
     if nodes and job.get("mode") == ELASTIC:
-        return f"{nodes}, {many} {'worker' if many == 1 else 'workers'}"
+        nodes += f", {many} {'worker' if many == 1 else 'workers'}"
+    if nodes and (others := job.get("shares_with")):
+        named, most = others[:MOST_NAMED], len(others) - MOST_NAMED
+        nodes += f", shared with {', '.join(named)}" + (f" and {most} more" if most > 0 else "")
     return nodes or legible(str(job.get("reason", {}).get("text", "")))
 
 

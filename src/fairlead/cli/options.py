@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from fairlead.backends.faults import Outage
 from fairlead.cli.output import JsonOption as JsonOption
 from fairlead.cli.output import note
 from fairlead.config import Part, SchedulerConfig, read_cluster, read_costs
-from fairlead.config.scheduler import LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_chain, parse_part
+from fairlead.config.scheduler import EVENT_DRIVEN, LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_chain, parse_part
 from fairlead.config.virtual_time import simulated_with
 from fairlead.config.wall_time import FIRST_STEP_S
 from fairlead.core.cluster import AcceleratorType, Cluster
@@ -184,6 +184,15 @@ def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig], cluster: Clu
         note(f"{', '.join(labels)}: {why}; docs/sharing.md says how")
 
 
+def tell_unseen(scheduler: SchedulerConfig) -> None:
+    """On a real cluster nobody shares before it was seen what its kind takes, unless somebody says it beforehand."""
+    part = scheduler.estimation
+    if part.name == "watched" and not part.parameters.get("uses") and not part.parameters.get("profiles"):
+        seen = "shares before an agent has seen by NVML what its kind takes (agents of played accelerators never do)"
+        mend = "--estimation 'watched:uses={KIND: [PERCENT, GB]}' says it beforehand, docs/sharing.md more"
+        note(f"{scheduler.label}: nothing is predicted of any job, so nobody {seen}; {mend}")
+
+
 def tell_left_alone(costs: Costs, schedulers: Iterable[SchedulerConfig]) -> None:
     """What is not as the scheduler says by itself: without it, a run would end in nothing."""
     named = {scheduler.round_s for scheduler in schedulers if simulated_with(costs, scheduler) != scheduler}
@@ -275,10 +284,21 @@ def override(
         parts["admission"] = parse_chain(admission)
     length = 0.0 if event_driven else base.round_s if round_s is None else round_s
     made = replace(base, **parts, round_s=length, run_to_completion=base.run_to_completion or run_to_completion)  # type: ignore[arg-type]
-    said_s = None if length == base.round_s else "event-driven" if event_driven else f"{length:g}"
-    changed = {**{what: str(part) for what, part in parts.items() if part != getattr(base, what)}, "rounds": said_s}
-    varied = ", ".join(f"{what}={said}" for what, said in changed.items() if said)
-    return replace(made, name=f"{base.name}({varied})") if base.name and varied else made
+    told = in_words(varied(base, made))
+    return replace(made, name=f"{base.name}({told})") if base.name and told else made
+
+
+def varied(base: SchedulerConfig, made: SchedulerConfig) -> dict[str, str]:
+    """What a scheduler has otherwise than the one that it was made of."""
+    parts = ("estimation", "mechanism", "placement", "termination", "admission")
+    said = {what: str(getattr(made, what)) for what in parts if getattr(made, what) != getattr(base, what)}
+    if made.round_s != base.round_s:
+        said["rounds"] = f"{made.round_s:g}" if made.round_s else EVENT_DRIVEN
+    return said
+
+
+def in_words(said: Mapping[str, str]) -> str:
+    return ", ".join(f"{what}={value}" for what, value in said.items())
 
 
 def generator_of(jobs: int, load: float | None, workers: str) -> Generator:

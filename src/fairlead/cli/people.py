@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST_LISTED = 1000
 """Jobs that a control plane tells of at a time."""
 
+LIVE = ("queued", "waiting", "running")
+"""Phases of jobs that have not ended."""
+
 MOST_IN_ARRAY = 10_000
 """Jobs that one submission makes of one task."""
 
@@ -149,12 +152,13 @@ def queue(
 ) -> None:
     """The jobs that have not ended, with what they wait for."""
     plane = control_plane()
-    jobs = plane.jobs(() if everybody else ("queued", "waiting", "running"), everybody=everybody)
+    jobs = plane.jobs(() if everybody else LIVE, everybody=everybody)
     if json:
         print_json({"jobs": jobs})
         return
     if not jobs:
-        out.print("no jobs")
+        others = 0 if everybody else len(plane.jobs(LIVE, everybody=True))  # who may not see them is told of none
+        out.print(f"none of yours; --all shows everybody's, {others:,} of them alive" if others else "no jobs", highlight=False)
         return
     out.print(job_table(jobs, out.width, users=everybody))
     if len(jobs) == MOST_LISTED:
@@ -231,14 +235,15 @@ def nodes(json: JsonOption = False) -> None:
         return
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
     table.add_column("name", overflow="fold")
-    for heading in ("type", "accelerators", "free", "up", "agent"):
-        table.add_column(heading, no_wrap=True, justify="right" if heading in ("accelerators", "free") else "left")
+    counted = ("accelerators", "free", *(["shared"] if any(node.get("shared") for node in found) else ()))
+    for heading in ("type", *counted, "up", "agent"):
+        table.add_column(heading, no_wrap=True, justify="right" if heading in counted else "left")
     table.add_column("jobs", overflow="fold", min_width=16)
     for node in found:
         there = "connected" if node["connected"] else "away"
         up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
         up = "resting" if node.get("rests_s") else up
-        counts = (str(node["accelerators"]), str(node["free"]))
+        counts = (str(node[what]) for what in counted)
         table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, ", ".join(node["jobs"]))))
     out.print(table)
     for node in found:
@@ -270,7 +275,7 @@ def drain(
 
 
 def usage(json: JsonOption = False) -> None:
-    """Accelerator time by user and entity."""
+    """Accelerator time by user and entity. One that two jobs share counts for both."""
     found = control_plane().usage()
     if json:
         print_json({"usage": found})

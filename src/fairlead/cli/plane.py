@@ -136,6 +136,8 @@ async def _serve(
 ) -> None:
     import uvicorn  # with what it brings, a second; only these commands need it
 
+    from fairlead.cli.options import tell_unseen
+    from fairlead.estimation.company import uses_known
     from fairlead.runtime.control.api import create_app
     from fairlead.study.foresee import foresee
 
@@ -154,8 +156,10 @@ async def _serve(
     scheme = "https" if certificate else "http"
     note(f"people: {scheme}://{http}/docs   agents: {agents}   journal: {getattr(journal, 'where', places.kept)}")
     begun(f"{scheme}://{http}", agents)
+    kept = scheduler_of(plane.scheduled)
+    if not uses_known(plane.loop.state.learned):
+        tell_unseen(kept)
     if state is not None and keeping.config is None:
-        kept = scheduler_of(plane.scheduled)
         note(f"scheduler: {kept.label}, rounds of {kept.round_s:g} s, as in the journal; `fairlead scheduler set` changes it")
     # Left to itself, it would let the process die of a signal before the loop has ended.
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]

@@ -14,6 +14,9 @@ from fairlead.core.errors import FairleadError
 if TYPE_CHECKING:
     from fairlead.runtime.control.plane import Plane
 
+START = "--config"
+"""Why the file is read where nobody asked for it: then it is told of only if it says something else."""
+
 log = logging.getLogger("fairlead.cluster")
 
 
@@ -27,7 +30,8 @@ def follow(plane: Plane, path: Path | None) -> None:
         try:
             wanted = read_scheduler(path)
             if scheduler_of(plane.scheduled) == wanted:
-                log.info("scheduler unchanged", extra={"file": str(path)})
+                if why != START:
+                    log.info("scheduler unchanged", extra={"file": str(path)})
                 return
             plane.switch(wanted.to_data(), why)
         except (FairleadError, OSError) as problem:
@@ -35,4 +39,4 @@ def follow(plane: Plane, path: Path | None) -> None:
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload, "SIGHUP")
     if path is not None:
-        reload("--config")
+        reload(START)

@@ -68,9 +68,8 @@ def picture(seen: Mapping[str, Any], width: int, away: str = "") -> Group:
     head = Text(f"second {seen['second']:,.0f}   {seen['policy']}   {counts}", style="bold")
     if away:
         head.append(f"\nas it was; waiting for the control plane: {away}", style="red")
-    return Group(
-        head, _nodes(seen["nodes"]), job_table(seen["jobs"], width, users=True, left=True), _decisions(seen["decisions"])
-    )
+    jobs = job_table(seen["jobs"], width, users=True, left=True) if seen["jobs"] else Text("  no jobs\n", style="dim")
+    return Group(head, _nodes(seen["nodes"]), jobs, *([_decisions(seen["decisions"])] if seen["decisions"] else ()))
 
 
 def _nodes(nodes: list[dict[str, Any]]) -> Table:

@@ -78,6 +78,8 @@ class Reason:
         facts = {"due": _due(given.get("in_s")), **given, "there": f" ({given['there']})" if "there" in given else ""}
         facts["stuck"] = _STUCK.format(**given) if "up" in given else ""
         told = _TEXT[self.code].format(**facts)
+        told += f"; it shares none: {facts['alone']}" if "alone" in facts else ""
+        told += f"; {facts['anew']}" if "anew" in facts else ""
         if "not_begun" in facts:
             return f"{told}; its node could not begin it: {facts['not_begun']}"
         return told + (f"; failed {facts['failed']}" if "failed" in facts else "")
@@ -122,8 +124,10 @@ class Unplaced:
         return Reason("admission", Code.NOT_ADMITTED, (("what", what), ("demand", demand), ("limit", limit)))
 
     @staticmethod
-    def outranked(needed: float, *, free: float) -> Reason:
-        return Reason("policy", Code.OUTRANKED, (("needed", needed), ("free", free)))
+    def outranked(needed: float, *, free: float, alone: str = "", anew: str = "") -> Reason:
+        """`alone`: why it does not share accelerators, where others do; `anew`: why others go first although it has run."""
+        more = tuple((name, told) for name, told in (("alone", alone), ("anew", anew)) if told)
+        return Reason("policy", Code.OUTRANKED, (("needed", needed), ("free", free), *more))
 
     @staticmethod
     def behind(head: str, *, needed: float, up: float | None = None) -> Reason:

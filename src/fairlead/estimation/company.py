@@ -41,6 +41,8 @@ _MOST = 1e9
 """GB, or microseconds: no device comes near."""
 MOST_NAMED = 3
 """Of those that nothing is said of."""
+_USE = "use of "
+"""How the names of facts about uses begin."""
 TELLS = 0.1
 """A difference of uses that is worth remembering."""
 
@@ -158,6 +160,11 @@ def uses_seen(view: Snapshot) -> dict[str, object]:
     return {name: use for name, use in means.items() if _tells(view.learned.get(name), use)}
 
 
+def uses_known(learned: Mapping[str, Any]) -> bool:
+    """Whether agents have seen what any kind takes."""
+    return any(name.startswith(_USE) for name in learned)
+
+
 @cache
 def _measured(device: str) -> Mapping[str, tuple[float, float]]:
     """Utilization and memory, by kind, of a measured set."""
@@ -176,7 +183,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _fact(kind: str, type_name: str) -> str:
-    return f"use of {kind} on {type_name}"
+    return f"{_USE}{kind} on {type_name}"
 
 
 def _tells(known: Any, use: list[float]) -> bool:

@@ -3,6 +3,7 @@ nothing that `metrics` or `series` does not."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,6 +37,7 @@ LOOK: dict[Any, Any] = {
     "xtick.color": "#55626f",
     "ytick.color": "#55626f",
 }
+LONGEST_LINE = 36  # letters of a run's name; the rest stands below, and leaves the picture its room
 _MOST_BARS = 60_000  # of a Gantt: beyond it a bar is thinner than ink, and pixels are drawn
 _PIXELS = 3000  # of a Gantt's time, where they are drawn
 _DURATIONS = (1, 10, 60, 600, 3600, 4 * 3600, 86_400, 4 * 86_400, 30 * 86_400, 365 * 86_400)
@@ -49,7 +51,7 @@ def write_figures(records: Sequence[RunRecord], folder: Path, options: MetricOpt
 
     folder.mkdir(parents=True, exist_ok=True)
     labels = unique_labels([r.scheduler for r in records], [r.trace for r in records])
-    runs = list(zip(labels, records))
+    runs = [(textwrap.fill(label, LONGEST_LINE), record) for label, record in zip(labels, records)]
     figures: dict[str, Callable[[], Any]] = {
         "jct_cdf.png": lambda: _jct_cdf(runs, options),
         "ftf_cdf.png": lambda: _ftf_cdf(runs, options),

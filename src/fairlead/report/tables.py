@@ -32,13 +32,15 @@ def comparison_table(
     rows = [summary.to_dict() for _, summary in summaries]
     columns: Sequence[Column] = columns_for(rows)
     wanted = columns if every_figure else principal(columns)
+    names = max(len(_RUN), *(len(label) for label, _ in summaries), 0)
     if not every_figure:
-        labels = max((len(label) for label, _ in summaries), default=0)
-        columns = _fitting(wanted, rows, (width or get_console().width) - max(labels, len(_RUN)) - 4)
+        room = (width or get_console().width) - 4
+        names = room_for_names(names, sum(_breadth(column, rows) for column in wanted), room)
+        columns = _fitting(wanted, rows, room - names)
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", header_style="bold", collapse_padding=True)
     if hidden := [column.heading for column in wanted if column not in columns]:
         table.caption, table.caption_justify = no_room(hidden, elsewhere), "left"
-    table.add_column(_RUN, style="cyan", no_wrap=True)
+    table.add_column(_RUN, style="cyan", max_width=names + 1, overflow="fold")  # one of it is padding
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
     leading = {column.key: best(column, rows) for column in columns}
@@ -47,6 +49,12 @@ def comparison_table(
         cells = (_cell(texts[c.key][index], row.get(c.key), leading[c.key]) for c in columns)
         table.add_row(Text(label), *cells)
     return table
+
+
+def room_for_names(longest: int, figures: int, room: int) -> int:
+    """How wide the names of rows may be: what all figures leave, and a third in any case. Longer ones go on in the next line,
+    so that a name with many parameters leaves room for what the table is about."""
+    return min(longest, max(room // 3, room - figures))
 
 
 def no_room(headings: Sequence[str], elsewhere: str = "--json") -> str:
@@ -76,9 +84,13 @@ def _fitting(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list
     """The leading columns that fit the width, in the order in which people are used to see them."""
     kept = []
     for column in columns:
-        cells = [column.heading, *shown_alike([row.get(column.key) for row in rows], column.shows)]
-        width -= max(map(len, cells)) + 2
+        width -= _breadth(column, rows)
         if width < 0:
             break
         kept.append(column)
     return [column for column in COLUMNS if column in kept]
+
+
+def _breadth(column: Column, rows: Sequence[Row]) -> int:
+    """Of a column, with the space behind it."""
+    return max(map(len, (column.heading, *shown_alike([row.get(column.key) for row in rows], column.shows)))) + 2

@@ -101,7 +101,9 @@ def _moment(record: logging.LogRecord) -> str:
 
 
 def _spelled(value: Any) -> str:
-    text = str(value)
+    """A value without blanks stands as it is; a list of numbers is one."""
+    plain = isinstance(value, list) and all(isinstance(one, int | float) for one in value)
+    text = f"[{','.join(map(str, value))}]" if plain else str(value)
     return text if text and not re.search(r"[\s\"=]", text) else orjson.dumps(text).decode()
 
 

@@ -9,6 +9,7 @@ from fairlead.core.job import Phase
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.runtime.control.uses import FEWEST
+from fairlead.runtime.control.views import why
 from fairlead.runtime.messages import Beat
 from fairlead.runtime.orders import Ended, Progress
 from fairlead.testing.invariants import check_state
@@ -57,6 +58,7 @@ def test_a_limit_waits_for_speeds_alone_and_is_then_held_against_them():
     scene.job("b", steps=1e6, kind="other")
     goes_on(scene, 30, a=0.1, b=0.1)
     assert running(scene) == {"a"}, "nobody knows how fast the other one is alone"
+    assert "how fast it is alone is not known yet" in why(scene.loop, 1, scene.second)["text"]
     scene.live.cancel(0)
     goes_on(scene, 30, b=0.1)
     assert running(scene) == {"b"}

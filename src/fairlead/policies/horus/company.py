@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -47,13 +48,16 @@ class Look:
 
 
 def looks_of(view: Snapshot, least_gb: Mapping[str, float]) -> dict[int, Look]:
-    """By number. `least_gb` raises what some need, by their number as text."""
-    jobs, names, looks = view.jobs, view.names.kinds, dict[int, Look]()
+    """By number, those who look alike the very same. `least_gb` raises what some need, by their number as text."""
+    jobs, names, looks, known = view.jobs, view.names.kinds, dict[int, Look](), dict[tuple[Any, ...], Look]()
     columns = (jobs.number, view.rates.row, jobs.kind, jobs.workers, jobs.fits, jobs.memory_gb, jobs.cpus, jobs.host_memory_gb)
     for number, row, kind, workers, fits, memory, cpus, of_host in zip(*(column.tolist() for column in columns)):
         memory = max(memory, least_gb.get(str(number), 0.0)) if least_gb else memory
         most = view.job_of[number].most_slowdown
-        looks[number] = Look(row, names[kind], workers, fits, memory, most, cpus, of_host)
+        told = (row, names[kind], workers, fits, memory, most, cpus, of_host)
+        if (look := known.get(told)) is None:
+            look = known[told] = Look(*told)
+        looks[number] = look
     return looks
 
 

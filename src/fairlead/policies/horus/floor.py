@@ -100,7 +100,7 @@ class Floor:
         large enough, and where the fewest are in use, by those too who were put there in this very decision."""
         cluster, residents = self.view.cluster, self._residents()
         choices = list[list[int]]()
-        for kind in self._types(look):
+        for kind in self.types_of(look):
             there = cluster.accelerators_of_type[kind]
             there = there[self.view.up[there]]
             ranked = there[np.lexsort((there, residents[there]))].tolist()
@@ -114,6 +114,20 @@ class Floor:
         kept = [(sum(there_now[place] for place in places[: look.workers]), places[: look.workers]) for places in choices]
         self.kept_for = set(min(kept, default=(0, []))[1])
 
+    def types_of(self, look: Look) -> Iterable[int]:
+        mask = look.fits & int(self.view.rates.runs_on[look.row])
+        return (kind for kind in range(len(self.view.capacity)) if mask >> kind & 1)
+
+    def idle_on(self, kind: int) -> int:
+        return int(np.count_nonzero(self.idle[self.view.cluster.accelerators_of_type[kind]]))
+
+    def open_to(self, look: Look) -> Iterable[tuple[int, tuple[Look, ...], list[Group]]]:
+        """Whom a newcomer could join by numbers alone: on which type, what they look like, and all who look so."""
+        allowed = set(self.types_of(look))
+        for (kind, workers, looks), groups in self._open.items():
+            if workers == look.workers and kind in allowed and groups:
+                yield kind, looks, groups
+
     # What the above are made of.
 
     def _residents(self) -> Ints:
@@ -123,17 +137,10 @@ class Floor:
             count[list(group.places)] += len(group.members)
         return count
 
-    def _types(self, look: Look) -> Iterable[int]:
-        mask = look.fits & int(self.view.rates.runs_on[look.row])
-        return (kind for kind in range(len(self.view.capacity)) if mask >> kind & 1)
-
     def _beside(self, look: Look, number: int) -> Iterable[Spot]:
         if not self.company or self.judge.refuses(look):
             return
-        allowed = set(self._types(look))
-        for (kind, workers, looks), groups in self._open.items():
-            if workers != look.workers or kind not in allowed or not groups:
-                continue
+        for kind, looks, groups in self.open_to(look):
             cost = self.judge.cost((*looks, look), kind)
             if cost is None:
                 continue
@@ -153,7 +160,7 @@ class Floor:
         return not any((min(number, other), max(number, other)) in self.enemies for other in group.members)
 
     def _alone(self, look: Look) -> Iterable[Spot]:
-        for kind in self._types(look):
+        for kind in self.types_of(look):
             cost = self.judge.cost((look,), kind)
             places = self._idle_of(kind, look)
             if cost is not None and places:

@@ -26,6 +26,7 @@ from fairlead.policies.horus.critical import critical
 from fairlead.policies.horus.floor import Floor, Group
 from fairlead.policies.horus.placing import floor_of, less, matched, placed, running_groups, selected, stranded
 from fairlead.policies.horus.queues import clustered, in_turns
+from fairlead.policies.horus.reasons import reasons_of
 from fairlead.policies.horus.watch import Seen, harm_of, slowdowns_seen, too_slow
 
 
@@ -101,8 +102,11 @@ class Horus:
             newcomers += self._unpacked(view, floor)
         # How those do whom somebody left, and whether anybody still waits, is there to be seen next time.
         again = view.time if parted or (newcomers and self.unpack < math.inf) else math.inf
-        selection = selected(floor, min(again, self._holds(view, judge, floor.groups, set(newcomers))))
-        return selection, memo if seen is before else seen.to_memo()
+        found = set(newcomers)
+        selection = selected(floor, min(again, self._holds(view, judge, floor.groups, found)))
+        left = [number for number in (*starving, *pressing, *rest) if number not in found]
+        stopped = view.jobs.number[view.jobs.starts > 0]
+        return selection.because(reasons_of(floor, looks, left, stopped)), memo if seen is before else seen.to_memo()
 
     def _judge(self, view: Snapshot, seen: Seen) -> Judge:
         return Judge(view, self.limits, self.memory_weight, self.slowdown_weight, seen.slower)

@@ -43,6 +43,17 @@ function durationTick(seconds) {
 
 const partNames = [["wait for the first start", "--part-first"], ["later waits", "--part-later"], ["running", "--part-run"]];
 
+// The name of a run with many parameters must not run over what stands behind it.
+function shorten(text, room) {
+  const whole = text.textContent;
+  let kept = whole.length;
+  while (kept > 1 && text.getComputedTextLength() > room) {
+    kept = Math.min(kept - 1, Math.ceil((kept * room) / text.getComputedTextLength()));
+    text.textContent = `${whole.slice(0, kept)}…`;
+  }
+  if (kept < whole.length) draw(text, "title", {}, whole);
+}
+
 function partsChart(data) {
   const box = plotOf("chart-parts"), runs = data.runs.filter((run) => run.shown);
   const width = Math.max(box.clientWidth, 240), height = Math.max(222, 30 * runs.length + 6);
@@ -52,8 +63,9 @@ function partsChart(data) {
   const rowHeight = Math.min(44, (height - 6) / Math.max(runs.length, 1)), thick = Math.min(14, rowHeight - 21);
   runs.forEach((run, row) => {
     const top = 4 + row * rowHeight;
-    draw(svg, "text", { x: 0, y: top + 11, class: "strong" }, run.label);
-    draw(svg, "text", { x: width - 2, y: top + 11, "text-anchor": "end" }, totals[row] ? texts[row] : "–");
+    const figure = draw(svg, "text", { x: width - 2, y: top + 11, "text-anchor": "end" }, totals[row] ? texts[row] : "–");
+    const name = draw(svg, "text", { x: 0, y: top + 11, class: "strong" }, run.label);
+    shorten(name, width - 14 - figure.getComputedTextLength());
     let left = 0;
     run.parts.forEach((part, which) => {
       const wide = (part / most) * (width - 2);

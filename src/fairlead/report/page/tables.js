@@ -95,7 +95,7 @@ function makeUsersTable(data) {
     { heading: "finished", ...count((row) => row.done) },
     { heading: "avg JCT", ...time((row) => row.jct / row.done) },
     { heading: "avg first start", ...time((row) => row.wait / row.done), meaning: "Mean wait from submission to the first start." },
-    { heading: "accelerator time", least: 130, ...time((row) => row.held), meaning: "Held by the user's jobs, for each accelerator." },
+    { heading: "accelerator time", least: 130, ...time((row) => row.held), meaning: "Held by the user's jobs, for each accelerator. One that two share counts for both; use and cost count it once." },
     { heading: "avg ρ", ...ratio((row) => row.ftf / row.rated), meaning: "Finish-time fairness, mean of the user's finished jobs." },
     { heading: "worst ρ", ...ratio((row) => row.worst) },
   ], { by: 5, up: false });

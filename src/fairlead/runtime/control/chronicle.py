@@ -12,6 +12,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Ints
 from fairlead.core.reasons import Code
 from fairlead.engine.state import State
+from fairlead.runtime.control.views import policy_of
 
 log = logging.getLogger("fairlead.cluster")
 
@@ -62,7 +63,7 @@ class Chronicle:
 
     @_tell.register
     def _switched(self, event: ev.SchedulerSwitched) -> None:
-        log.warning("scheduler switched", extra={"policy": event.scheduler.get("policy"), "why": event.why})
+        log.warning("scheduler switched", extra={"policy": policy_of(event.scheduler), "why": event.why})
 
     @_tell.register
     def _planned(self, event: ev.RoundPlanned) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairlead.core.adaptation import flags_of
+from fairlead.core.cluster import Ints
 from fairlead.core.job import Phase
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -65,6 +66,10 @@ def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf, w
         "accelerators": held.tolist(),
         "after": list(job.after),
     }
+    if math.isfinite(job.most_slowdown):
+        record["most_slowdown"] = job.most_slowdown
+    if shares := sharing(state, number, held, whose):
+        record["shares_with"] = shares
     overran = bool(a["base_steps"][number] > job.steps) and job.steps != UNKNOWN_STEPS
     regimes = state.adaptations.regimes.get(number, ())
     if regimes:
@@ -84,6 +89,16 @@ def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf, w
         record["next_decision_s"] = finite(loop.may_decide_s(since_s, now) - now)  # if something happens until then
         record["latest_decision_s"] = finite(loop.decides_s(since_s, now) - now)  # whatever happens
     return record
+
+
+def sharing(state: State, number: int, held: Ints, whose: str | None = None) -> list[str]:
+    """Who else is on accelerators that a job holds, by name; others' jobs, to one user, without."""
+    if not (state.holdings.shared and len(held)):
+        return []
+    there = np.zeros(state.cluster.size, dtype=np.bool_)
+    there[held] = True
+    others = [state.job_of[other] for other in state.holdings.on(there).tolist() if other != number]
+    return [other.name if whose in (None, other.user) else ANOTHERS for other in others]
 
 
 def _last_straw(state: State, number: int, phase: Phase) -> bool:
@@ -118,7 +133,8 @@ def service_of(state: State, number: int, now: float) -> float:
 def node_records(plane: Plane, whose: str | None = None) -> list[dict[str, Any]]:
     """With the names of the jobs on each, those that are still leaving too, of one user or (None) of everybody."""
     state = plane.loop.state
-    free = state.up & (state.holdings.occupancy == 0)
+    holders = state.holdings.occupancy
+    free = state.up & (holders == 0)
     records = []
     for number, node in enumerate(state.cluster.nodes):
         mine = state.cluster.node_of == number
@@ -134,6 +150,7 @@ def node_records(plane: Plane, whose: str | None = None) -> list[dict[str, Any]]
                 "jobs": [job.name for job in jobs if whose in (None, job.user)],
                 "connected": number in plane.hub.connected,
                 "free": int(np.count_nonzero(free[mine])),
+                "shared": int(np.count_nonzero(holders[mine] > 1)),
                 **_inability(plane, number),
             }
         )
@@ -181,21 +198,21 @@ def overview(plane: Plane, whose: str | None) -> dict[str, Any]:
     running_first = sorted(alive, key=lambda n: (state.store.arrays["held"][n] == 0, n))
     return {
         "second": now,
-        "policy": _policy(state.scheduler),
+        "policy": policy_of(state.scheduler),
         "nodes": nodes,
         "jobs": [job_record(plane.loop, number, now, plane.heard_s, whose) for number in running_first[:MOST_SHOWN]],
         "decisions": plane.decisions.records(state, whose),
     }
 
 
-def _policy(scheduler: Mapping[str, Any]) -> str:
+def policy_of(scheduler: Mapping[str, Any]) -> str:
     """A scheduler names its policy alone, or with parameters under the name."""
     policy = scheduler.get("policy", "")
     return str(policy.get("name", policy) if isinstance(policy, Mapping) else policy)
 
 
 def usage(state: State, now: float) -> list[dict[str, Any]]:
-    """Accelerator hours by user and entity."""
+    """Accelerator hours by user and entity; who shares one has held it, as much as the other."""
     hours: dict[tuple[str, str], list[float]] = {}
     for number, job in state.job_of.items():
         entry = hours.setdefault((job.user, job.entity), [0, 0.0])

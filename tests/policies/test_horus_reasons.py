@@ -1,0 +1,55 @@
+"""Horus says why who waits has no company: nothing is known of it, it refuses, or somebody would be slower than it may be."""
+
+from __future__ import annotations
+
+from test_horus import believed, machine, of, scene
+
+from fairlead.core.job import Job
+
+ALONE = "others go first: needs 1 accelerator, free where it may run: 0; it shares none: "
+
+
+def why(*jobs: Job, **how) -> dict[str, str]:
+    """By name, of those who do not run on one accelerator."""
+    harness = scene(on=machine(size=1), **how).submit(*jobs)
+    round_ = harness.round()
+    return {name: round_.reason(name).text for name in round_.reasons}
+
+
+def test_a_kind_of_which_nothing_is_predicted_is_told_of():
+    uses = believed()
+    known = {kind: use for kind, use in uses.parameters["uses"].items() if kind != "heavy"}
+    told = why(of("light", "one"), of("heavy", "two"), estimation=type(uses)("predicted", {"uses": known}))
+    assert told == {"two": f"{ALONE}nothing is predicted of its kind"}
+
+
+def test_who_refuses_company_is_told_that_it_does():
+    told = why(of("light", "one"), of("light", "two", most_slowdown=1.0))
+    assert told == {"two": f"{ALONE}it bears no slowdown (most_slowdown)"}
+    assert why(of("light", "one"), of("light", "two"), slo=1.0) == {"two": f"{ALONE}nobody may be slowed down here (slo)"}
+
+
+def test_whose_company_would_be_too_slow_is_told_so():
+    told = why(of("heavy", "one"), of("heavy", "two", most_slowdown=1.01))
+    assert told == {"two": f"{ALONE}with any who would have room for it, one of the two would be slower than it may be"}
+
+
+def test_who_could_share_and_finds_the_places_taken_is_told_of_those_alone():
+    told = why(of("light", "one"), of("light", "two"), of("light", "three"))
+    assert told == {"three": "others go first: needs 1 accelerator, free where it may run: 0"}
+
+
+def test_who_was_put_out_is_told_from_when_on_its_wait_counts():
+    harness = scene(on=machine(nodes=2, size=1), most_jobs=1).outage(1, 100.0, 1e6)
+    harness.submit(of("light", "one"), of("light", "two"))
+    while "two" not in (round_ := harness.round()).reasons:
+        pass
+    assert round_.reason("two").text.endswith("the longest wait goes first, and its own counts from when it last stopped")
+
+
+def test_who_waits_for_nodes_that_are_down_is_told_of_those():
+    harness = scene(on=machine(nodes=2, size=1)).outage(0, 0.0, 1e6)
+    harness.submit(of("light", "one", at=10.0), of("light", "wide", workers=2, at=20.0, most_slowdown=1.0))
+    while "wide" not in (round_ := harness.round()).reasons:
+        pass
+    assert round_.reason("wide").text == "needs 2 accelerators, up where it may run: 1"
