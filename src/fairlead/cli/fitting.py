@@ -19,7 +19,7 @@ def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], n
     # with the space that the table puts around and between cells
     widths = [max(len(heading), *(len(row[i]) for row in whole), 0) + 3 for i, heading in enumerate(headings)]
     widths[:names] = [max(len(heading), *(len(row[i]) for row in rows)) + 3 for i, heading in enumerate(headings[:names])]
-    widths[0] = room_for_names(widths[0], sum(widths[1:]), out.width - 2)
+    longest, widths[0] = widths[0], room_for_names(widths[0], sum(widths[1:]), out.width - 2)
     room = out.width - sum(widths[:names]) - 2
     kept = list(range(names))
     for index in range(names, len(headings)):
@@ -31,7 +31,8 @@ def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], n
         if index:
             table.add_column(escape(headings[index]), justify="right", no_wrap=True)
         else:
-            table.add_column(escape(headings[index]), max_width=widths[0] - 3, overflow="fold")
+            whole_names = widths[0] == longest  # else others would take of their room all the same
+            table.add_column(escape(headings[index]), no_wrap=whole_names, max_width=widths[0] - 3, overflow="fold")
     for row in rows:
         if len(row) == len(headings):
             table.add_row(*(escape(row[index]) for index in kept))
