@@ -23,11 +23,11 @@ def labels(picture, monkeypatch):
     "picture",
     [
         Lines("l", "times", "jobs", "ms", [Line("policy", [32, 2048], [1.7, 41.0])], log_x=True, log_y=True),
-        Points("p", "times", "jobs", "ms", [("policy", [0.2, 5.0, 700.0], [1.0, 2.0, 3.0])], log_x=True),
+        Points("p", "times", "jobs", "ms", [("policy", [3.0, 5.0, 8.0], [1.0, 2.0, 3.0])], log_x=True),
         Distribution("d", "times", "hours", [("policy", [3.0, 5.0, 8.0])]),
     ],
 )
 def test_logarithmic_axes_are_labelled_in_digits(picture, monkeypatch):
     found = labels(picture, monkeypatch)
     assert not [label for label in found if "$" in label]
-    assert {"5", "10"} & found
+    assert {"5"} <= found
