@@ -19,12 +19,12 @@ help:
 
 setup: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml papers/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Fairlead needs Python 3.11 or newer; this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: install it (Debian: apt-get install python3-venv) and try again"; exit 1; }
 	@echo "installing into $(VENV): a few minutes, the first time"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@$(BIN)/python -m compileall -q src
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --editable papers
+	@$(BIN)/python -m compileall -q src papers/src
 	@touch $@
 
 demo: setup
@@ -38,8 +38,8 @@ demo: setup
 test: lint types imports unit
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks examples docs/make_policy_pictures.py docs/make_prediction_pictures.py
-	$(BIN)/ruff format --check src tests benchmarks examples docs/make_policy_pictures.py docs/make_prediction_pictures.py
+	$(BIN)/ruff check src papers tests benchmarks examples docs/make_policy_pictures.py docs/make_prediction_pictures.py
+	$(BIN)/ruff format --check src papers tests benchmarks examples docs/make_policy_pictures.py docs/make_prediction_pictures.py
 
 types: setup
 	$(BIN)/mypy

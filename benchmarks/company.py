@@ -37,7 +37,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
 from fairlead.engine.state import State
-from fairlead.estimation.company import Company
+from fairlead.estimators.colocated_rates import Company
 from fairlead.workloads.catalogue import accelerator_types
 
 LIGHT, OTHER_LIGHT = "mlp-512@784:512", "unet-16@128:4"
@@ -54,7 +54,7 @@ import sys, time
 import torch
 import fairlead
 from fairlead.profiling.configurations import configuration
-from fairlead.profiling.training import Training
+from fairlead.profiling.training_step import Training
 
 name, steps, hold_gb = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -84,7 +84,7 @@ class Stage:
     told: list[dict[str, Any]] = field(default_factory=list)
 
     def submit(self, name: str, kind: str, hold_gb: float = 0.0, steps: int = 10**9, **more: Any) -> None:
-        from fairlead.runtime.tasks import TaskSpec
+        from fairlead.runtime.protocol.task_file import TaskSpec
 
         run = [sys.executable, str(self.folder / "job.py"), kind, str(steps), str(hold_gb)]
         task = TaskSpec(name=name, kind=kind, run=run, directory=str(self.folder), env=passed_on(), grace_s=5.0, **more)

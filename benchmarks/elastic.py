@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-import fairlead.policies.pollux as pollux
-from fairlead.backends.costs import Costs
+import fairlead.policies.elastic.pollux as pollux
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.journal import NoJournal
-from fairlead.study.inputs import TraceFile
-from fairlead.study.simulate import Simulation, begin
+from fairlead.engine.event_journal import NoJournal
+from fairlead.experiments.inputs import TraceFile
+from fairlead.experiments.simulate import Simulation, begin
+from fairlead.simulator.costs import Costs
 
 SCHEDULERS = {
     "tiresias": {"policy": {"name": "tiresias", "thresholds": [57600], "first": "submitted"}, "rounds": 60},

@@ -20,10 +20,10 @@ import numpy as np
 
 from fairlead.core.job import TIMED, Job
 from fairlead.core.rng import stream
-from fairlead.report.metrics import summarize
-from fairlead.study.fidelity import Measured, RealCluster, beside, measured
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.experiments.metrics import summarize
+from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
+from fairlead_papers.fidelity import Measured, RealCluster, beside, measured
 
 MACHINES = "2xv100:2,2xk80:2"
 ROUND_S = 10.0

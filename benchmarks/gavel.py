@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from fairlead.config import SchedulerConfig
-from fairlead.config.scheduler import parse_part
+from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
-from fairlead.study.inputs import TraceFile, read_table
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.experiments.inputs import TraceFile, read_table
+from fairlead.experiments.simulate import Simulation, simulate
 
 SHARED = (Path(__file__).resolve().parents[1] / ".." / "shared").resolve()
 GAVEL = "turns:least_interval_s=1920:newcomers=wait:lease_s=360"

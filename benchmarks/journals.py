@@ -23,16 +23,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from fairlead.backends.simulated import Simulated
 from fairlead.config import SchedulerConfig
-from fairlead.config.cluster import read_cluster
+from fairlead.config.clusters import read_cluster
 from fairlead.core.events import Event, JobSubmitted, Opened
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
-from fairlead.engine.saved import save
 from fairlead.engine.state import State
-from fairlead.journals.database import DatabaseJournal
-from fairlead.journals.opening import open_journal
+from fairlead.engine.state_codec import save
+from fairlead.journal.recovery import open_journal
+from fairlead.journal.sql_journal import DatabaseJournal
+from fairlead.simulator.backend import Simulated
 from fairlead.workloads.catalogue import accelerator_types, catalogue
 from fairlead.workloads.generate import Generator
 
@@ -45,8 +45,8 @@ MEASURE_S = 3.0
 
 RECOVER = """
 import sys, time
-from fairlead.journals.opening import open_journal
-from fairlead.journals.recovery import recover
+from fairlead.journal.recovery import open_journal
+from fairlead.journal.recovery import recover
 began = time.perf_counter()
 state, last = recover(open_journal(sys.argv[1]))
 print(time.perf_counter() - began, state.digest())

@@ -88,7 +88,7 @@ class Scene:
             yield plane
 
     def _submit(self, plane: Any, names: list[str], width: int) -> None:
-        from fairlead.runtime.tasks import TaskSpec
+        from fairlead.runtime.protocol.task_file import TaskSpec
 
         run = [sys.executable, str(self.folder / "job.py"), str(width)]
         tasks = [TaskSpec(name=name, run=run, directory=str(self.folder), env=passed_on(), retries=0) for name in names]
@@ -174,7 +174,7 @@ def main() -> int:
     if why_not:
         print(why_not, file=sys.stderr)
         return 2
-    from fairlead.runtime.agent.sharing import CONTROL
+    from fairlead.runtime.agent.mps import CONTROL
 
     with_mps = dict(os.environ)
     without = {**with_mps, "PATH": "/nowhere"}  # so that the agent finds no daemon; everything else is called by its path

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import FairleadError
-from fairlead.core.extras import install
+from fairlead.core.errors import FairleadError, install
 from fairlead.core.stages import Stages
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 
 PATIENCE_S = 120.0
 NEEDED = {"torch": "torch", "pynvml": "nvidia-ml-py", "grpc": "grpcio", "prometheus_client": "prometheus-client"}
@@ -61,7 +60,7 @@ def lacking() -> str:
 
 def machine_here() -> str:
     """The accelerators that NVML finds, spelled as a cluster of one node."""
-    from fairlead.runtime.agent.accelerators import Accelerators
+    from fairlead.runtime.agent.devices import Accelerators
 
     found = Accelerators.found()
     try:
@@ -73,7 +72,7 @@ def machine_here() -> str:
 @contextmanager
 def plane_on(cluster: Cluster, scheduler: Mapping[str, Any], stages: Stages, term_s: float = 15.0) -> Iterator[tuple[Any, int]]:
     """A control plane in a thread of its own, with an event loop of its own, and the port for its agents."""
-    from fairlead.runtime.control.plane import Plane
+    from fairlead.runtime.control.control_plane import Plane
 
     plane = Plane(cluster, scheduler, lambda data: stages, MemoryJournal(), term_s=term_s)
     up, over, ports = threading.Event(), threading.Event(), list[int]()

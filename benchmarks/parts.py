@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fairlead.study.part_lines import BLOX, part_lines, preset_lines
+from fairlead_papers.part_lines import BLOX, part_lines, preset_lines
 
 
 def rows_of_parts() -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import grpc.aio
 
 from fairlead.core.cluster import Cluster
-from fairlead.runtime.messages import (
+from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
     Beat,

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.config.scheduler import make, parse_part
+from fairlead.config.registry import Registry
+from fairlead.config.schedulers import make, parse_part
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.job import Job
@@ -30,12 +31,11 @@ from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocator
 from fairlead.engine.state import State
-from fairlead.estimation.oracle import Oracle
-from fairlead.registry import Registry
-from fairlead.study.simulate import peak_rss_mb
+from fairlead.estimators.oracle import Oracle
+from fairlead.experiments.simulate import peak_rss_mb
 from fairlead.workloads.catalogue import catalogue
-from fairlead.workloads.profiles import ThroughputTable
-from fairlead.workloads.tables import read_throughputs
+from fairlead.workloads.table_files import read_throughputs
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 TABLE = Path(__file__).resolve().parents[1] / ".." / "shared" / "data" / "gavel" / "simulation_throughputs.json"
 TYPES = ("v100", "p100", "k80")

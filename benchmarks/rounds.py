@@ -22,13 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
-from fairlead.config.scheduler import parse_part
+from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase
-from fairlead.study.inputs import read_table
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.experiments.inputs import read_table
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.simulator.costs import Costs
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import Generator
 

@@ -24,10 +24,10 @@ from played_agents import PlayedAgent, joined
 from serving import Served, serving
 
 from fairlead.client import lease
-from fairlead.client.page import Page
+from fairlead.client.lease_page import Page
 from fairlead.core.cluster import Cluster
-from fairlead.runtime.messages import Orders, Words
-from fairlead.runtime.orders import Extend, Launch, Wants
+from fairlead.runtime.protocol.messages import Orders, Words
+from fairlead.runtime.protocol.orders import Extend, Launch, Wants
 
 STEPS, REPEATS = 500_000, 7
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from journals import fill, run_of
 from serving import Served, serving
 
 from fairlead.engine.state import State
-from journals import fill, run_of
 
 HERE = Path(__file__).resolve().parent
 CLIENTS = 8

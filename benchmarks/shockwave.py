@@ -3,7 +3,7 @@
     python benchmarks/shockwave.py          # a table
     python benchmarks/shockwave.py --json   # the same as one JSON object
 
-Windows are drawn from fixed seeds, as those of Figure 12 are (`fairlead.study.reproduce.shockwave.windows` says how). Of each
+Windows are drawn from fixed seeds, as those of Figure 12 are (`fairlead_papers.shockwave.windows` says how). Of each
 case the worst gap, (bound − value)/Σw in nats, and the worst CPU time over all windows."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.policies.shockwave.planner import plan
-from fairlead.study.reproduce.shockwave.windows import drawn
+from fairlead.policies.shockwave.planning.planner import plan
+from fairlead_papers.shockwave.windows import drawn
 
 WINDOWS = 10
 

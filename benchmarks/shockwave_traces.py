@@ -21,15 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
-from fairlead.config.scheduler import parse_part
+from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.rng import stream
-from fairlead.report.metrics import MetricOptions, summarize
-from fairlead.study.inputs import TraceFile, read_table
-from fairlead.study.simulate import Simulation, simulate
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.experiments.inputs import TraceFile, read_table
+from fairlead.experiments.metrics import MetricOptions, summarize
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.simulator.costs import Costs
+from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "shockwave"

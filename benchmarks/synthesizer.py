@@ -12,12 +12,12 @@ import time
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.journal import NoJournal
-from fairlead.study.inputs import table_for
-from fairlead.study.simulate import Simulation, begin
-from fairlead.study.synthesizer import Advisor, Wanted, combinations
+from fairlead.engine.event_journal import NoJournal
+from fairlead.experiments.inputs import table_for
+from fairlead.experiments.simulate import Simulation, begin
+from fairlead.experiments.synthesizer import Advisor, Wanted, combinations
 from fairlead.workloads.generate import Generator
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 POLICIES = [Part("fifo"), Part("srtf"), Part("las")]
 DOORS = [Part("accept-all"), *(Part("accept-up-to", {"factor": factor}) for factor in (1.2, 1.4))]

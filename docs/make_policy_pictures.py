@@ -17,13 +17,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fairlead.config import Part, SchedulerConfig, read_cluster
-from fairlead.config.scheduler import parse_part
-from fairlead.registry import Registry
-from fairlead.report.figures import LOOK
-from fairlead.report.metrics import Summary, summarize
-from fairlead.report.record import RunRecord, Stretches
-from fairlead.study.inputs import TraceFile
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.config.registry import Registry
+from fairlead.config.schedulers import parse_part
+from fairlead.experiments.inputs import TraceFile
+from fairlead.experiments.metrics import Summary, summarize
+from fairlead.experiments.run_record import RunRecord, Stretches
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.reporting.figures import LOOK
 from fairlead.workloads.catalogue import accelerator_types
 
 HERE = Path(__file__).resolve().parent

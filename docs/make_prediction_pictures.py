@@ -14,10 +14,10 @@ import numpy as np
 
 from fairlead.prediction import evaluation, learners
 from fairlead.prediction.dataset import dataset
+from fairlead.prediction.measured_profiles import profiles, slowdowns
 from fairlead.prediction.predictor import trained
-from fairlead.prediction.profiles import profiles, slowdowns
+from fairlead.profiling.pair_selection import Span
 from fairlead.profiling.results import measured
-from fairlead.profiling.spanning import Span
 
 TO = Path(__file__).parent / "img"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairlead.config import Part, SchedulerConfig, read_cluster
-from fairlead.report.metrics import summarize
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.experiments.metrics import summarize
+from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import Generator
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.config import Part, SchedulerConfig
+from fairlead.config.registry import Registry
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Cluster
 from fairlead.core.events import Memo
 from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
-from fairlead.registry import Registry
-from fairlead.report.metrics import summarize
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.experiments.metrics import summarize
+from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.workloads.trace import Trace
 
 

@@ -9,14 +9,14 @@ import math
 from dataclasses import dataclass
 
 from fairlead.config import Part, SchedulerConfig
+from fairlead.config.registry import Registry
 from fairlead.core.cluster import Cluster
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
-from fairlead.core.ranking import in_order
 from fairlead.core.snapshot import Snapshot
-from fairlead.registry import Registry
-from fairlead.report.metrics import summarize
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.experiments.metrics import summarize
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.policies.ranking.base import in_order
 from fairlead.testing import Harness, job
 from fairlead.workloads.generate import Generator
 

@@ -33,14 +33,14 @@ import uvicorn  # noqa: E402
 from fastapi import FastAPI  # noqa: E402
 
 import fairlead.cli.main  # noqa: E402
-import fairlead.runtime.agent.session  # noqa: E402
-import fairlead.runtime.control.api  # noqa: E402
-from fairlead.cli.on_demand import COMMANDS  # noqa: E402
+import fairlead.runtime.agent.agent_service  # noqa: E402
+import fairlead.runtime.control.http_api  # noqa: E402
+from fairlead.cli.main import COMMANDS  # noqa: E402
 from fairlead.config import SchedulerConfig  # noqa: E402
+from fairlead.config.registry import Registry  # noqa: E402
 from fairlead.core.events import Event  # noqa: E402
-from fairlead.journals.database import DatabaseJournal  # noqa: E402
-from fairlead.registry import Registry  # noqa: E402
-from fairlead.runtime.control.plane import Plane  # noqa: E402
+from fairlead.journal.sql_journal import DatabaseJournal  # noqa: E402
+from fairlead.runtime.control.control_plane import Plane  # noqa: E402
 from fairlead.workloads.catalogue import accelerator_types, catalogue  # noqa: E402
 
 

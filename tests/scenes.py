@@ -9,13 +9,13 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
-from fairlead.core.holdings import ragged
+from fairlead.core.device_map import ragged
 from fairlead.core.job import TIMED, Job
 from fairlead.core.plan import Launches, Placed, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
-from fairlead.estimation.oracle import Oracle
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.estimators.oracle import Oracle
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 
 def table_of(types: Sequence[str], rates: Mapping[tuple[str, int], Sequence[float]], **others: np.ndarray) -> ThroughputTable:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
-from fairlead.core.ranking import in_order
 from fairlead.core.snapshot import Snapshot
+from fairlead.policies.ranking.base import in_order
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.admission.accept_all import AcceptAll
-from fairlead.admission.accept_up_to import AcceptUpTo
+from fairlead.admission.accept import AcceptAll, AcceptUpTo
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.admission.accept_up_to import AcceptUpTo
-from fairlead.admission.chain import Chain
+from fairlead.admission.accept import AcceptUpTo
+from fairlead.admission.base import Chain
 from fairlead.admission.quotas import JobResourceQuota, JobTypeQuota, UserJobQuota, UserResourceQuota
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import pytest
 
 from fairlead.cli import main
-from fairlead.cli.plane import tokens_of
-from fairlead.journals.opening import open_journal
+from fairlead.journal.recovery import open_journal
+from fairlead.runtime.bootstrap import tokens_of
 from postgres_server import PostgresServer
 
 CLUSTER = ("--cluster", "1xv100:1")
@@ -30,7 +30,7 @@ def fairlead(
 ) -> Callable[..., str]:
     """The command in this process, in a folder of its own, to its one line of error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fairlead.cli.cluster.log_to_stderr", lambda *_: None)
+    monkeypatch.setattr("fairlead.cli.cmd_cluster.log_to_stderr", lambda *_: None)
 
     def run(*words: object) -> str:
         monkeypatch.setattr("sys.argv", ["fairlead", request.param, *CLUSTER, *map(str, words)])
@@ -172,7 +172,7 @@ def test_a_second_plane_on_a_file_of_lines_is_refused(fairlead: Fairlead) -> Non
 def test_a_second_plane_on_a_database_is_refused(
     fairlead: Fairlead, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.journals.postgres.LOCK_WAIT_MS", 10)
+    monkeypatch.setattr("fairlead.journal.postgres.LOCK_WAIT_MS", 10)
     url = postgres.database()
     journal = open_journal(url)
     assert fairlead(*PORTS, "--journal", url).endswith(": another process writes this journal; end it first")

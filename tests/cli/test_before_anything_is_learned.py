@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
-from fairlead.prediction import training
-from fairlead.prediction.profiles import profiles
+from fairlead.prediction import fit_predictor as training
+from fairlead.prediction.measured_profiles import profiles
 
 FAMILIES = sorted({one.family for one in profiles().alone.values()})
 

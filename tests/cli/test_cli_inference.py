@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.config.request_rates import read_request_rates
+from fairlead.config.workload_files import read_request_rates
 from fairlead.core.errors import FairleadError
 
 SESSIONS = str(Path(__file__).resolve().parents[2] / "examples" / "sessions.yaml")

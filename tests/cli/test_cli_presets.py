@@ -10,9 +10,9 @@ from command import fairlead
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.config.presets import presets
+from fairlead.config.registry import presets
 from fairlead.core.errors import FairleadError
-from fairlead.engine.journal import JsonlJournal
+from fairlead.engine.event_journal import JsonlJournal
 
 FEW = ("--jobs", "12", "--cluster", "8xv100:4", "--json")
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from fairlead import __version__
 from fairlead.cli.main import app
-from fairlead.engine.journal import read_events
+from fairlead.engine.event_journal import read_events
 from fairlead.engine.state import State
-from fairlead.study.record import record_from_journal
+from fairlead.experiments.run_record import record_from_journal
 
 KEYS = {
     "jobs",

@@ -14,7 +14,7 @@ from command import answer, environment
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.runtime.tasks import checked
+from fairlead.runtime.protocol.task_file import checked
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 INFERENCE = EXAMPLES.parent / "docs" / "inference.md"

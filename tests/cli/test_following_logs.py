@@ -29,6 +29,6 @@ class Told:
     ],
 )
 def test_a_log_that_does_not_begin_at_the_first_launch_says_so(words, launches, said, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fairlead.cli.logs.control_plane", lambda: Told(*launches))
+    monkeypatch.setattr("fairlead.cli.cmd_jobs.control_plane", lambda: Told(*launches))
     done = CliRunner().invoke(app, ["logs", *words, "a"])
     assert (done.stdout, done.stderr) == ("".join(f"of {launch}\n" for launch in launches), said)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fairlead.cli.job_table import done, job_table, told, where
+from fairlead.cli.job_tables import done, job_table, told, where
 
 RUNS: dict[str, Any] = {
     "number": 7,

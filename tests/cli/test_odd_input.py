@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app, run
 from fairlead.cli.options import override
 from fairlead.config import SchedulerConfig
-from fairlead.config.source import parse_yaml
+from fairlead.config.yaml_source import parse_yaml
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.runtime.people import ControlPlane, Unreachable
+from fairlead.runtime.http_client import ControlPlane, Unreachable
 
 BIG = "1" + 400 * "0"
 
@@ -130,7 +130,7 @@ def test_an_event_log_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.
     def fail(*_: object, **__: object) -> None:
         raise FairleadError("half-way")
 
-    monkeypatch.setattr("fairlead.cli.simulate.run_simulation", fail)
+    monkeypatch.setattr("fairlead.cli.cmd_simulate.run_simulation", fail)
     assert refused(*asked) == "half-way"
     assert log.read_bytes() == before
     assert [path.name for path in log.parent.iterdir()] == ["log.jsonl"]

@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 from cluster_up import LOG, until
 
-from fairlead.config.cluster import read_cluster
+from fairlead.config.clusters import read_cluster
 from fairlead.core import events as ev
 from fairlead.core.job import Job
 from fairlead.engine.state import State
-from fairlead.journals.sqlite import SqliteJournal
+from fairlead.journal.sqlite import SqliteJournal
 from fairlead.workloads.catalogue import accelerator_types
 from foundry import free_port, running
 

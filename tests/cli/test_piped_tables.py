@@ -8,8 +8,7 @@ import re
 import pytest
 from command import fairlead
 
-from fairlead.cli.fitting import fitted
-from fairlead.cli.output import Out, out
+from fairlead.cli.output import Out, fitted, out
 
 WIDE = ("las:by=time", "las", "srtf", "fifo")
 
@@ -51,10 +50,10 @@ def test_who_sets_a_width_gets_it(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_terminal_is_fitted_to(monkeypatch: pytest.MonkeyPatch):
     screen = Out(file=io.StringIO(), force_terminal=True, width=40)
-    monkeypatch.setattr("fairlead.cli.fitting.out", screen)
+    monkeypatch.setattr("fairlead.cli.output.out", screen)
     headings = ("name", *(f"figure {n}" for n in range(9)))
     assert len(fitted("", headings, [("a", *"123456789")], 1).columns) < len(headings)
-    monkeypatch.setattr("fairlead.cli.fitting.out", out)
+    monkeypatch.setattr("fairlead.cli.output.out", out)
 
 
 def test_a_predictor_is_shown_term_by_term():

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
-from fairlead.prediction.profiles import profiles
+from fairlead.prediction.measured_profiles import profiles
 
 onnx = pytest.importorskip("onnx", reason="the extra `predict` is not installed")
 helper, FLOAT = onnx.helper, onnx.TensorProto.FLOAT

@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.config.wall_time import read_scheduler
+from fairlead.config.schedulers import read_scheduler
 from fairlead.core import events as ev
-from fairlead.journals.opening import read_journal
+from fairlead.journal.recovery import read_journal
 from foundry import PATIENCE_S, Running, free_port, running
 
 

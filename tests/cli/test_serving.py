@@ -15,7 +15,7 @@ from command import environment, fairlead
 from certificates import certificates
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
-from fairlead.runtime.people import ControlPlane, RefusedRequest, Unreachable
+from fairlead.runtime.http_client import ControlPlane, RefusedRequest, Unreachable
 from foundry import PATIENCE_S, free_port, running
 
 

@@ -12,7 +12,7 @@ import command
 import pytest
 from cluster_up import cluster_up, until
 
-from fairlead.runtime.people import ControlPlane, RefusedRequest, Unreachable
+from fairlead.runtime.http_client import ControlPlane, RefusedRequest, Unreachable
 from foundry import SOURCE
 
 JOB = """

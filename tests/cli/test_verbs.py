@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.cli.output import out
-from fairlead.runtime.people import ControlPlane, RefusedRequest
-from fairlead.workloads.tables import read_throughputs
+from fairlead.runtime.http_client import ControlPlane, RefusedRequest
+from fairlead.workloads.table_files import read_throughputs
 from foundry import PATIENCE_S, SOURCE, environment
 
 PRINTS = """

@@ -13,13 +13,14 @@ from command import from_scratch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fairlead.cli import people, reproduce
-from fairlead.cli.job_table import done as done_of
+from fairlead.cli import cmd_jobs as people
+from fairlead.cli.cmd_top import looks, picture
+from fairlead.cli.job_tables import done as done_of
 from fairlead.cli.main import app
-from fairlead.cli.top import looks, picture
-from fairlead.runtime.people import RefusedRequest, Unreachable
-from fairlead.runtime.tasks import TaskSpec
-from fairlead.study.reproduce.findings import Row
+from fairlead.reporting.findings import Row
+from fairlead.runtime.http_client import RefusedRequest, Unreachable
+from fairlead.runtime.protocol.task_file import TaskSpec
+from fairlead_papers import command as reproduce
 
 SEEN = {"second": 7.0, "policy": "las", "nodes": [], "jobs": [], "decisions": []}
 

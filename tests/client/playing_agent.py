@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.client.page import Field, Page, Stage
+from fairlead.client.lease_page import Field, Page, Stage
 from foundry import free_port
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "jobs"

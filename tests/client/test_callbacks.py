@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from playing_agent import Agent
 
-from fairlead.client.page import PAGE, Field, Page, Stage
-from fairlead.client.surroundings import CHECKPOINTS
+from fairlead.client.launch_context import CHECKPOINTS
+from fairlead.client.lease_page import PAGE, Field, Page, Stage
 
 
 @pytest.fixture

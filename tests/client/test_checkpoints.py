@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.client.checkpoints import Checkpoints
-from fairlead.client.holder import Holder, Saving
+from fairlead.client.lease_holder import Holder, Saving
 
 KILLED_AT_EACH_EFFECT = """
 import json, os, signal, sys

@@ -10,21 +10,12 @@ import numpy as np
 import pytest
 from playing_agent import EXAMPLES, Agent
 
-from fairlead.client import reports
-from fairlead.client.noise import Noise
-from fairlead.client.page import Field, Stage
-from fairlead.client.part import WARM_UP, Elastic, Limits, elastic
-from fairlead.client.surroundings import BATCH_SIZE, NODES, REPORTS
-from fairlead.core.goodput import (
-    LARGEST,
-    LEAST_LOCAL,
-    MOST_LOCAL,
-    REPORTED,
-    SMALLEST,
-    TWICE_ABOVE,
-    Goodputs,
-    StepModel,
-)
+from fairlead.client import reporting_api as reports
+from fairlead.client.batch_arithmetic import Noise
+from fairlead.client.elastic import WARM_UP, Elastic, Limits, elastic
+from fairlead.client.launch_context import BATCH_SIZE, NODES, REPORTS
+from fairlead.client.lease_page import Field, Stage
+from fairlead.models.goodput import LARGEST, LEAST_LOCAL, MOST_LOCAL, REPORTED, SMALLEST, TWICE_ABOVE, Goodputs, StepModel
 
 
 class Clock:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playing_agent import EXAMPLES, Agent, lines, until
 
-from fairlead.client.page import Field, Stage
+from fairlead.client.lease_page import Field, Stage
 
 COUNT = EXAMPLES / "count.py"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playing_agent import Agent
 
-from fairlead.client.reports import Reports
+from fairlead.client.reporting_api import Reports
 
 
 class Clock:

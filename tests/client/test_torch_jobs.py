@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playing_agent import EXAMPLES, Agent, lines
 
-from fairlead.client.page import Field, Stage
+from fairlead.client.lease_page import Field, Stage
 
 pytest.importorskip("torch", reason="the extra `torch` is not installed")
 

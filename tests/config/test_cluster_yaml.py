@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.config import read_cluster
+from fairlead.config.clusters import LINKS
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError
-from fairlead.workloads.machines import LINKS
 
 KNOWN = [AcceleratorType("v100", 16.0, 2.5), AcceleratorType("k80", 12.0, 0.5)]
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from fairlead.backends.costs import Costs
 from fairlead.config import read_costs
 from fairlead.core.errors import InputError
+from fairlead.simulator.costs import Costs
 
 WHOLE = """\
 launch_s: 10

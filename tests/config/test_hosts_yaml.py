@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.config.hosts import read_hosts
+from fairlead.config.workload_files import read_hosts
 from fairlead.core.errors import InputError
-from fairlead.core.sensitivity import Curve, Sensitivity
+from fairlead.models.sensitivity import Curve, Sensitivity
 
 HOSTS = """cpus:
   ResNet-50: 3@1|9@2.4

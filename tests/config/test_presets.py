@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 
 from fairlead.config import Part, SchedulerConfig
-from fairlead.config.presets import Preset, preset_named, presets
-from fairlead.config.scheduler import make
-from fairlead.config.wall_time import FIRST_STEP_S, MEASURED, compose, read_scheduler, scheduler_of
+from fairlead.config.registry import Preset, Registry, preset_named, presets
+from fairlead.config.schedulers import FIRST_STEP_S, MEASURED, compose, make, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import Phase
-from fairlead.engine.journal import MemoryJournal
-from fairlead.registry import Registry
-from fairlead.study.simulate import Faults, Outage, Simulation, simulate
+from fairlead.engine.event_journal import MemoryJournal
+from fairlead.experiments.simulate import Faults, Outage, Simulation, simulate
 from fairlead.testing import check_events
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import Generator

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.config.registry import GROUPS, Registered, Registry
 from fairlead.core.errors import DuplicateName, FairleadError, UnknownName
 from fairlead.core.stages import Admission, Allocator, Estimation, Mechanism, Placement, Policy, Termination
-from fairlead.policies.fifo import Fifo
-from fairlead.registry import GROUPS, Registered, Registry
+from fairlead.policies.ranking.fifo import Fifo
 from fairlead.workloads.formats import BUILT_IN
 
 INSTALLED = Registry.installed()
@@ -105,7 +105,7 @@ def test_a_name_that_two_packages_claim_is_an_error_for_who_asks_for_it_and_for_
     ("value", "said"),
     [
         ("no_such_module_anywhere:Mine", "policy 'mine' of alpha cannot be loaded: No module named 'no_such_module_anywhere'"),
-        ("fairlead.policies.fifo:Nothing", "policy 'mine' of alpha cannot be loaded: .*Nothing"),
+        ("fairlead.policies.ranking.fifo:Nothing", "policy 'mine' of alpha cannot be loaded: .*Nothing"),
         ("fairlead.core.rng:stream", "policy 'mine' of alpha: expected a class, found <function stream"),
     ],
 )
@@ -126,7 +126,7 @@ def package(folder: Path, name: str, code: str, entry: str = "mine") -> None:
     (info / "entry_points.txt").write_text(f"[fairlead.policies]\n{entry} = {name}:Mine\n")
 
 
-GOOD = "from fairlead.policies.fifo import Fifo\nclass Mine(Fifo):\n    'Mine.'\n"
+GOOD = "from fairlead.policies.ranking.fifo import Fifo\nclass Mine(Fifo):\n    'Mine.'\n"
 BAD = "raise RuntimeError('I am broken')\n"
 
 

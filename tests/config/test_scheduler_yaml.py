@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.admission.accept_up_to import AcceptUpTo
+from fairlead.admission.accept import AcceptUpTo
 from fairlead.config import Part, SchedulerConfig
-from fairlead.config.scheduler import make, parse_chain, parse_part
+from fairlead.config.registry import Registry
+from fairlead.config.schedulers import make, parse_chain, parse_part
 from fairlead.core.errors import FairleadError, InputError, UnknownName
-from fairlead.placement.consolidated import Consolidated
-from fairlead.policies.fifo import Fifo
-from fairlead.policies.tiresias import Tiresias
-from fairlead.registry import Registry
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.placement.basic import Consolidated
+from fairlead.policies.ranking.fifo import Fifo
+from fairlead.policies.ranking.tiresias import Tiresias
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 TABLE = ThroughputTable.timed(("v100",))
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.config.sessions import read_sessions, sessions_from
-from fairlead.config.source import parse_yaml
+from fairlead.config.workload_files import read_sessions, sessions_from
+from fairlead.config.yaml_source import parse_yaml
 from fairlead.core.errors import InputError
 
 GOOD = """models:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.config.source import parse_yaml
+from fairlead.config.yaml_source import parse_yaml
 from fairlead.core.errors import InputError
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
-from fairlead.core.ranking import crossing, in_order, smallest_first, take
+from fairlead.policies.ranking.base import crossing, in_order, smallest_first, take
 from scenes import state_of, table_of, view_of
 
 # take

@@ -8,21 +8,18 @@ import numpy as np
 import pytest
 
 from fairlead.config import SchedulerConfig
-from fairlead.config.scheduler import parse_part
+from fairlead.config.schedulers import parse_part
 from fairlead.core import events as ev
-from fairlead.core.adaptation import Regime, flags_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, JournalError
-from fairlead.core.job import Job
-from fairlead.core.schedule import departure, foreseen, wrong_schedule
+from fairlead.core.job import Job, Regime, departure, flags_of, foreseen, wrong_schedule
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.saved import load, save
 from fairlead.engine.state import State
-from fairlead.study.simulate import Simulation, simulate
-from fairlead.workloads.adaptation import as_declared
+from fairlead.engine.state_codec import load, save
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.workloads.dynamics import Regimes
 from fairlead.workloads.formats import read_trace
-from fairlead.workloads.generate import Generator
-from fairlead.workloads.regimes import Regimes
+from fairlead.workloads.generate import Generator, as_declared
 from fairlead.workloads.trace import Trace
 from scenes import table_of
 

@@ -11,14 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
+from fairlead.core.device_map import Holdings, ragged
 from fairlead.core.errors import InputError, InvalidPlan
-from fairlead.core.failure import Failure
-from fairlead.core.holdings import Holdings, ragged
-from fairlead.core.job import Job, batch_size_of, kind_of, model_of
-from fairlead.core.plan import Selection
+from fairlead.core.job import Failure, Job, batch_size_of, kind_of, model_of
+from fairlead.core.plan import Selection, boundary_after, boundary_at
 from fairlead.core.reasons import Code, Unplaced
 from fairlead.core.rng import stream
-from fairlead.core.rounds import boundary_after, boundary_at
 
 # Clusters.
 

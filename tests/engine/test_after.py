@@ -8,16 +8,15 @@ from dataclasses import replace
 import pytest
 
 from fairlead.core import events as ev
-from fairlead.core.after import Awaited
 from fairlead.core.errors import InputError, InvalidPlan
-from fairlead.core.job import Job, Phase
+from fairlead.core.job import Awaited, Job, Phase
 from fairlead.core.reasons import Unplaced
-from fairlead.engine import saved
+from fairlead.engine import state_codec as saved
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.testing.builders import cluster, job
-from fairlead.workloads.formats.reading import read_trace
-from fairlead.workloads.formats.writing import write_trace
+from fairlead.workloads.formats.native_trace import write_trace
+from fairlead.workloads.formats.reader import read_trace
 from fairlead.workloads.trace import Trace
 
 

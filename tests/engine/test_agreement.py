@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairlead.backends.costs import Costs
-from fairlead.backends.simulated import Other, Simulated
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
@@ -22,15 +20,17 @@ from fairlead.core.rng import stream
 from fairlead.core.stages import Stages
 from fairlead.engine.codec import decode, encode, encode_memo
 from fairlead.engine.decide import decide
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
-from fairlead.engine.saved import load, save
 from fairlead.engine.state import State
+from fairlead.engine.state_codec import load, save
+from fairlead.simulator.backend import Other, Simulated
+from fairlead.simulator.costs import Costs
 from fairlead.testing.builders import asking_of_hosts, cluster, random_table, with_hosts
-from fairlead.testing.contracts.termination import random_searches
+from fairlead.testing.contracts.termination_contract import random_searches
 from fairlead.testing.invariants import check_events
-from fairlead.workloads.nature import Nature, Speed, Standing
-from fairlead.workloads.shared_table import Measured, shared_table
+from fairlead.workloads.dynamics import Nature, Speed, Standing
+from fairlead.workloads.throughput_tables import Measured, shared_table
 
 ASKED = {"slo_ms": 100, "batches": [1, 32], "latency_ms": {"v100": [9, 40], "k80": [20, 90]}, "rate": 300}
 NEEDS = {"kind-0": (20.0, 2.0), "kind-1": (55.0, 4.0), "kind-2": (95.0, 8.0), "kind-3": (20.0, 2.0)}

@@ -15,11 +15,11 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Code, Unplaced
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.explain import why_in, why_not_running
 from fairlead.engine.loop import Decision, Loop
 from fairlead.engine.state import State
-from fairlead.engine.why import why_in, why_not_running
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 CLUSTER = Cluster.parse("2xv100:1")
 ROUND = 10.0

@@ -10,7 +10,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InvalidPlan, JournalError
 from fairlead.core.job import Job
 from fairlead.engine.codec import VERSION, decode, encode
-from fairlead.engine.journal import read_events
+from fairlead.engine.event_journal import read_events
 from fairlead.engine.state import State
 
 

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.backends.costs import Costs
-from fairlead.backends.faults import listed, random_process
-from fairlead.backends.simulated import Simulated
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.job import Phase
 from fairlead.engine.codec import encode
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.simulator.backend import Simulated
+from fairlead.simulator.costs import Costs
+from fairlead.simulator.faults import listed, random_process
 from fairlead.testing import cluster, random_jobs, random_table
 
 POLICIES = {

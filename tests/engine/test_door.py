@@ -13,7 +13,7 @@ from fairlead.core.job import Job, Phase
 from fairlead.core.reasons import Code, Unplaced
 from fairlead.engine.decide import decide, why_waiting
 from fairlead.testing import Harness, job
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 from scenes import selection_of, state_of, table_of
 
 MIXED = Cluster(

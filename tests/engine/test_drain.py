@@ -11,10 +11,10 @@ from fairlead.core import events as ev
 from fairlead.core.plan import Launches, Placed, Selection
 from fairlead.core.reasons import Code, Unplaced
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine import saved
+from fairlead.engine import state_codec as saved
 from fairlead.engine.codec import decode, encode
+from fairlead.engine.explain import why_not_running
 from fairlead.engine.state import State
-from fairlead.engine.why import why_not_running
 from fairlead.testing.builders import job
 
 

@@ -7,9 +7,6 @@ import pickle
 import numpy as np
 import pytest
 
-from fairlead.backends.costs import Costs
-from fairlead.backends.faults import Outage, listed
-from fairlead.backends.simulated import Simulated
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
@@ -18,11 +15,14 @@ from fairlead.core.plan import Launches, RoundPlan, Selection
 from fairlead.core.stages import Stages
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.decide import decide
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.simulator.backend import Simulated
+from fairlead.simulator.costs import Costs
+from fairlead.simulator.faults import Outage, listed
 from fairlead.testing import cluster, job, random_jobs, random_table
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 
 def compose(table):

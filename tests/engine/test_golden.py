@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairlead.backends.costs import Costs
-from fairlead.backends.faults import Outage, listed
-from fairlead.backends.simulated import Simulated
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.job import Job
-from fairlead.engine.journal import JsonlJournal, read_events
+from fairlead.engine.event_journal import JsonlJournal, read_events
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.simulator.backend import Simulated
+from fairlead.simulator.costs import Costs
+from fairlead.simulator.faults import Outage, listed
 from fairlead.testing import check_events
 from fairlead.testing.invariants import check_state
 from scenes import table_of

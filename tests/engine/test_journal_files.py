@@ -10,7 +10,7 @@ import pytest
 from fairlead.core.errors import JournalError
 from fairlead.core.events import Opened
 from fairlead.engine.codec import encode
-from fairlead.engine.journal import JsonlJournal, MemoryJournal, NoJournal, opening, read_events
+from fairlead.engine.event_journal import JsonlJournal, MemoryJournal, NoJournal, opening, read_events
 from fairlead.engine.state import State
 from fairlead.testing.contracts import every_event
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from fairlead.backends.simulated import Simulated
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
@@ -16,12 +15,13 @@ from fairlead.core.plan import Lesson, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.estimation.measured import Measured
-from fairlead.estimation.oracle import Oracle
-from fairlead.estimation.watched import Watched
+from fairlead.estimators.measured import Measured
+from fairlead.estimators.oracle import Oracle
+from fairlead.estimators.predicted import Watched
+from fairlead.simulator.backend import Simulated
 from fairlead.testing import cluster
 from fairlead.testing.builders import random_jobs, random_table
 

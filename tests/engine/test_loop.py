@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from fairlead.backends.costs import Costs
-from fairlead.backends.faults import Outage, listed
-from fairlead.backends.simulated import Simulated
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Selection
-from fairlead.core.ranking import in_order
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
+from fairlead.policies.ranking.base import in_order
+from fairlead.simulator.backend import Simulated
+from fairlead.simulator.costs import Costs
+from fairlead.simulator.faults import Outage, listed
 from fairlead.testing import Harness, check_events, job
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 from scenes import table_of
 
 ONE = Cluster.parse("1xv100:1")

@@ -7,15 +7,14 @@ import pytest
 
 from fairlead.core import events as ev
 from fairlead.core.errors import InvalidPlan, JournalError
-from fairlead.core.inference import Route
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import Launches, RoundPlan, Selection
+from fairlead.core.routes import Route
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.overtaken import still_possible
-from fairlead.engine.saved import load, save
 from fairlead.engine.state import State
-from fairlead.engine.undecided import sound
-from fairlead.placement.consolidated import Consolidated
+from fairlead.engine.state_codec import load, save
+from fairlead.engine.validate import sound, still_possible
+from fairlead.placement.basic import Consolidated
 from fairlead.placement.resource_aware import ResourceAware
 from fairlead.placement.synergy import Synergy
 from fairlead.testing import cluster

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.errors import JournalError
 from fairlead.core.events import Event, FactsLearned, JobCancelled, JobSubmitted, MetricsReported, Opened
 from fairlead.core.job import Job
-from fairlead.engine.saved import freeze, load, save
 from fairlead.engine.state import State
+from fairlead.engine.state_codec import freeze, load, save
+from fairlead.simulator.costs import Costs
 from fairlead.testing import cluster
 from fairlead.testing.contracts import SCENES, every_event, play
 

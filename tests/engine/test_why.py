@@ -14,15 +14,14 @@ import pytest
 from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.failure import Failure
-from fairlead.core.job import Job
+from fairlead.core.job import Failure, Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Code, Unplaced
-from fairlead.engine import saved
+from fairlead.engine import state_codec as saved
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.overtaken import still_possible
+from fairlead.engine.explain import why_not_running
 from fairlead.engine.state import State
-from fairlead.engine.why import why_not_running
+from fairlead.engine.validate import still_possible
 
 ONE = np.array([0])
 STARTS = Launches(ONE, ONE * 0, np.array([0, 1]), ONE)

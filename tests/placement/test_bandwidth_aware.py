@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.config import Part, SchedulerConfig
+from fairlead.config.clusters import LINKS
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
-from fairlead.placement.bandwidth_aware import BandwidthAware
-from fairlead.placement.consolidated import Consolidated
-from fairlead.placement.links import aggregate, best, leaving_order
+from fairlead.placement.bandwidth_aware import BandwidthAware, aggregate, best, leaving_order
+from fairlead.placement.basic import Consolidated
 from fairlead.testing import Harness, random_jobs, random_table
 from fairlead.testing.builders import JobBuilder
-from fairlead.workloads.machines import LINKS
 from scenes import places_in, selection_of, state_of, view_of
 
 

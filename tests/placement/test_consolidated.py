@@ -14,7 +14,7 @@ from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Unplaced
-from fairlead.placement.consolidated import Consolidated
+from fairlead.placement.basic import Consolidated
 from fairlead.testing import Harness, job
 from scenes import places_in, selection_of, state_of, view_of
 

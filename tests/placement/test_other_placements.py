@@ -15,13 +15,10 @@ from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Unplaced
 from fairlead.placement.bandwidth_aware import BandwidthAware
-from fairlead.placement.consolidated import Consolidated
-from fairlead.placement.first_free import FirstFree
+from fairlead.placement.basic import Consolidated, FirstFree, Spread
 from fairlead.placement.least_network import LeastNetwork
 from fairlead.placement.resource_aware import ResourceAware
-from fairlead.placement.spread import Spread
-from fairlead.placement.tiresias import Tiresias
-from fairlead.placement.tiresias_plus import TiresiasPlus
+from fairlead.placement.tiresias_placement import Tiresias, TiresiasPlus
 from scenes import places_in, selection_of, state_of, view_of
 
 ALL = (

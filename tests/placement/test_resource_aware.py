@@ -15,7 +15,7 @@ from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Unplaced
-from fairlead.placement.consolidated import Consolidated
+from fairlead.placement.basic import Consolidated
 from fairlead.placement.resource_aware import ResourceAware
 from fairlead.testing import Harness, InvariantBroken, check_events, check_hosts, job
 from fairlead.testing.contracts import SCENES, InPairs, play

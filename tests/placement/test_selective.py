@@ -12,8 +12,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, model_of
 from fairlead.core.plan import RoundPlan
-from fairlead.placement.tiresias import SKEW, Tiresias
-from fairlead.placement.tiresias_plus import TiresiasPlus
+from fairlead.placement.tiresias_placement import SKEW, Tiresias, TiresiasPlus
 from fairlead.workloads.catalogue import catalogue
 from scenes import places_in, selection_of, state_of, table_of, view_of
 

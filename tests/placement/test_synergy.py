@@ -9,27 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.backends.simulated import Simulated
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.errors import InputError
 from fairlead.core.events import RoundPlanned
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
-from fairlead.core.sensitivity import Curve, Sensitivity
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.placement.allotments import Tenant, allot
-from fairlead.placement.synergy import Synergy
-from fairlead.report.metrics import summarize
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.experiments.metrics import summarize
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.models.sensitivity import Curve, Sensitivity
+from fairlead.placement.synergy import Synergy, Tenant, allot
+from fairlead.simulator.backend import Simulated
 from fairlead.testing import Harness, PlacementContract, job
 from fairlead.testing.contracts import SCENES, play
-from fairlead.workloads.hosts import HostBound, bound_to_hosts
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
+from fairlead.workloads.transform import HostBound, bound_to_hosts
 
 HUNGRY = {"image": "3@1|9@2.4", "speech": "3@1|10@2.6", "video": "3@1|12@2.9"}
 MODEST = {"text": "1@1", "graph": "1@1", "game": "1@1"}

@@ -13,9 +13,9 @@ from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
-from fairlead.estimation.oracle import Oracle
+from fairlead.estimators.oracle import Oracle
 from fairlead.testing.builders import cluster
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 TYPES = ("v100", "p100", "k80")
 

@@ -15,7 +15,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 from scenes import table_of, view_of
 
 cp, sparse = pytest.importorskip("cvxpy"), pytest.importorskip("scipy.sparse")

@@ -13,8 +13,8 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.core.stages import Allocated
-from fairlead.policies.allox import AlloX, assigned, cheapest, first_in_line, total_completion
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.allox import AlloX, assigned, cheapest, first_in_line, total_completion
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
 from fairlead.testing import Harness, PolicyContract
 from scenes import state_of, table_of, view_of
 

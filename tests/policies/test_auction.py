@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fairlead.core.rng import stream
-from fairlead.policies.auction import LEAST_KEPT, Bid, partial_allocation
+from fairlead.policies.ranking.themis import LEAST_KEPT, Bid, partial_allocation
 
 
 def best_of(bids: list[Bid], pool: int) -> tuple[int, float]:

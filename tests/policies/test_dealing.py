@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.policies.programs.dealing import lifted, windows
+from fairlead.policies.allocation.lp.disaggregation import lifted, windows
 
 
 def supply(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
-from fairlead.policies.programs.classes import classes_of
-from fairlead.policies.programs.demands import Demands, no_prices
-from fairlead.policies.programs.program import Model, Program
+from fairlead.policies.allocation.lp.demands import Demands, no_prices
+from fairlead.policies.allocation.lp.job_classes import classes_of
+from fairlead.policies.allocation.lp.program import Model, Program
 from policies.per_job import cp, moment, solved
 
 

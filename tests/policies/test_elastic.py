@@ -9,28 +9,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairlead.backends.costs import Costs
-from fairlead.backends.simulated import Simulated
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
-from fairlead.core import goodput
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.plan import TUNED
 from fairlead.engine.codec import encode
-from fairlead.engine.journal import MemoryJournal, NoJournal
+from fairlead.engine.event_journal import MemoryJournal, NoJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.policies.optimus import Optimus
-from fairlead.policies.pollux import Pollux
-from fairlead.study.simulate import Faults, Outage, Run, Simulation, begin, simulate
+from fairlead.experiments.simulate import Faults, Outage, Run, Simulation, begin, simulate
+from fairlead.models import goodput
+from fairlead.policies.elastic.optimus import Optimus
+from fairlead.policies.elastic.pollux import Pollux
+from fairlead.simulator.backend import Simulated
+from fairlead.simulator.costs import Costs
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster, random_table
-from fairlead.workloads.applications import read_applications
-from fairlead.workloads.losses import LossCurve
+from fairlead.workloads.applications import as_training, read_applications
+from fairlead.workloads.dynamics import LossCurve
 from fairlead.workloads.trace import Trace
-from fairlead.workloads.training import as_training
 from toy_applications import write_applications
 
 MACHINE = Cluster.parse("16xv100:4")
@@ -228,7 +227,7 @@ def test_optimus_takes_as_long_as_in_the_simulator_of_pollux():
     folder = Path(__file__).resolve().parents[3] / "shared" / "data" / "pollux"
     if not folder.is_dir():
         pytest.skip(f"Pollux' measurements are not at {folder}")
-    from fairlead.study.inputs import TraceFile
+    from fairlead.experiments.inputs import TraceFile
 
     trace = TraceFile(folder / "workloads" / "workload-6.csv", applications=folder).read()
     given = Simulation(

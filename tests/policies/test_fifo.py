@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.policies.fifo_any import FifoAnyType
+from fairlead.policies.ranking.fifo import FifoAnyType
 from fairlead.testing import PolicyContract, job
 
 

@@ -8,8 +8,8 @@ from instances import moment
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.stages import Allocated
-from fairlead.policies.fifo_shares import FifoPerf
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.fifo_allocation import FifoPerf
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import Together, cp, solved
 from policies.per_job import moment as random_moment

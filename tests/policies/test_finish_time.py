@@ -9,9 +9,9 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.finish_time import FinishTimeFairness, FinishTimeFairnessPerf, isolated_rates
-from fairlead.policies.programs.classes import classes_of
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.finish_time_fairness import FinishTimeFairness, FinishTimeFairnessPerf, isolated_rates
+from fairlead.policies.allocation.lp.job_classes import classes_of
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import Moment, arrived, cp, moment, solved
 from scenes import state_of, table_of, view_of

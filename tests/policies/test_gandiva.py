@@ -11,9 +11,9 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import MemoChanged
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.gandiva import GandivaPacking
-from fairlead.policies.max_min import MaxMinFairness
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.max_min import MaxMinFairness
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.colocation.gandiva_packing import GandivaPacking
 from fairlead.testing import Harness, PolicyContract, check_events
 from scenes import state_of, table_of, view_of
 

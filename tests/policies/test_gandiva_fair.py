@@ -12,8 +12,8 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.core.stages import Allocated
-from fairlead.policies.gandiva_fair import GandivaFair, equal_parts, traded
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.gandiva_fair import GandivaFair, equal_parts, traded
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
 from fairlead.testing import PolicyContract
 from scenes import state_of, table_of, view_of
 

@@ -13,10 +13,10 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.hierarchy import Hierarchical, HierarchicalPerf
-from fairlead.policies.partition import StaticPartition
-from fairlead.policies.water_filling import MaxMinFairnessWaterFillingPerf
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.hierarchical import Hierarchical, HierarchicalPerf
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.partition import StaticPartition
+from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFillingPerf
 from fairlead.testing import Harness, job
 from fairlead.testing.contracts import PolicyContract
 from lifting import Textbook, fairly, gains_of, in_order, random_view, time_of

@@ -5,18 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.backends.costs import Costs
-from fairlead.backends.simulated import OUT_OF_MEMORY
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError
 from fairlead.core.events import JobsFailed, JobsInterrupted
 from fairlead.core.job import Job, Phase
-from fairlead.policies.horus.packers import OpportunisticPacking, PerformanceAwarePacking
-from fairlead.policies.horus.policy import Horus
-from fairlead.policies.horus.queues import clustered, in_turns
+from fairlead.policies.colocation.horus import Horus, clustered, in_turns
+from fairlead.policies.colocation.packers import OpportunisticPacking, PerformanceAwarePacking
+from fairlead.simulator.backend import OUT_OF_MEMORY
+from fairlead.simulator.costs import Costs
 from fairlead.testing import Harness
-from fairlead.workloads.shared_table import Measured, shared_table
+from fairlead.workloads.throughput_tables import Measured, shared_table
 
 BUSY = {"light": 20.0, "middle": 55.0, "heavy": 95.0, "worse": 20.0}
 MEMORY = {"light": 2.0, "middle": 4.0, "heavy": 8.0, "worse": 2.0}

@@ -13,11 +13,9 @@ from test_horus import of
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.job import Job
-from fairlead.policies.horus.policy import Horus
-from fairlead.policies.horus.queues import clustered, in_turns
+from fairlead.policies.colocation.horus import Horus, clustered, in_turns
 from fairlead.testing import Harness
-from fairlead.workloads.profiles import ThroughputTable
-from fairlead.workloads.shared_table import Measured, shared_table
+from fairlead.workloads.throughput_tables import Measured, ThroughputTable, shared_table
 
 KINDS = ("a", "b", "c", "d")
 HALF = 1e-6

@@ -9,21 +9,18 @@ import numpy as np
 import pytest
 from test_horus import believed, machine, of, scene, table, together
 
-from fairlead.backends.costs import Costs
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.events import JobsInterrupted, NodeDrained, RoundPlanned
 from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
-from fairlead.estimation.oracle import Oracle
-from fairlead.estimation.predicted import Predicted
-from fairlead.policies.horus.company import Judge, Limits, looks_of
-from fairlead.policies.horus.critical import critical
-from fairlead.policies.horus.floor import Floor
-from fairlead.policies.horus.placing import floor_of, running_groups
-from fairlead.policies.horus.policy import _features
-from fairlead.policies.horus.queues import clustered
-from fairlead.policies.horus.watch import Seen, harm_of, slowdowns_seen
+from fairlead.estimators.oracle import Oracle
+from fairlead.estimators.predicted import Predicted
+from fairlead.policies.colocation.horus import _features, clustered, critical
+from fairlead.policies.colocation.pairing.compatibility import Judge, Limits, looks_of
+from fairlead.policies.colocation.pairing.slots import Floor, floor_of, running_groups
+from fairlead.policies.colocation.pairing.slowdown_monitor import Seen, harm_of, slowdowns_seen
+from fairlead.simulator.costs import Costs
 from fairlead.testing import Harness
 from scenes import state_of, table_of
 

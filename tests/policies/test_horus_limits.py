@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 from test_horus import believed, machine, of, scene, table, together
 
-from fairlead.backends.costs import Costs
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.events import FactsLearned, MetricsReported
 from fairlead.core.job import Job
-from fairlead.core.plan import Lesson, Rates
+from fairlead.core.plan import BUSY, TAKEN_GB, Lesson, Rates
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.usage import BUSY, TAKEN_GB
-from fairlead.estimation.measured import Measured as MeasuredRates
-from fairlead.estimation.predicted import Predicted
-from fairlead.policies.horus.company import SURE, Judge, Limits, looks_of
-from fairlead.policies.horus.placing import floor_of, running_groups
-from fairlead.policies.horus.watch import slowdowns_seen
+from fairlead.estimators.measured import Measured as MeasuredRates
+from fairlead.estimators.predicted import Predicted
+from fairlead.policies.colocation.pairing.compatibility import SURE, Judge, Limits, looks_of
+from fairlead.policies.colocation.pairing.slots import floor_of, running_groups
+from fairlead.policies.colocation.pairing.slowdown_monitor import slowdowns_seen
+from fairlead.simulator.costs import Costs
 from fairlead.testing import Harness
 from scenes import state_of
 

@@ -12,7 +12,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
-from fairlead.policies.las import LeastAttainedService
+from fairlead.policies.ranking.las import LeastAttainedService
 from fairlead.testing import Harness, job
 from scenes import state_of, view_of
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.config.registry import Registry
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.makespan import MinTotalDuration, MinTotalDurationPerf
-from fairlead.registry import Registry
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.makespan import MinTotalDuration, MinTotalDurationPerf
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import cp, moment, solved
 from scenes import state_of, table_of, view_of

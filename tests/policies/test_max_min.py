@@ -9,12 +9,12 @@ from instances import Moment, is_valid, moment, random_moment
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.core.stages import Allocated, Allocator
-from fairlead.policies.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
-from fairlead.policies.programs.centre import centre
-from fairlead.policies.programs.classes import classes_of, lots
-from fairlead.policies.programs.company import apart
-from fairlead.policies.programs.fair_shares import FairShares
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.lp.analytic_centre import centre
+from fairlead.policies.allocation.lp.colocation_columns import apart
+from fairlead.policies.allocation.lp.fair_shares import FairShares
+from fairlead.policies.allocation.lp.job_classes import classes_of, lots
+from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
 from fairlead.testing.contracts import PolicyContract
 
 SEEDS = range(24)

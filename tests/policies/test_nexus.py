@@ -7,22 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairlead.backends.simulated import Simulated
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.core.inference import REPORTED, Route
 from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.reasons import Unplaced
+from fairlead.core.routes import REPORTED, Route
 from fairlead.core.stages import Stages
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
-from fairlead.engine.saved import load, save
 from fairlead.engine.state import State
-from fairlead.policies.nexus import Asked, Nexus
+from fairlead.engine.state_codec import load, save
+from fairlead.policies.serving.nexus import Asked, Nexus
+from fairlead.simulator.backend import Simulated
 from fairlead.testing.invariants import check_events
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 ENDLESS = 1e12
 PHOTOS = Asked(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40), "p100": (18, 80)}, rate=700)

@@ -9,10 +9,10 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.hierarchy import HierarchicalPerf
-from fairlead.policies.max_min import MaxMinFairness
-from fairlead.policies.partition import Isolated, Proportional, StaticPartition
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.hierarchical import HierarchicalPerf
+from fairlead.policies.allocation.max_min import MaxMinFairness
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.partition import Isolated, Proportional, StaticPartition
 from fairlead.testing.contracts import PolicyContract
 from lifting import random_view
 from scenes import state_of, table_of, view_of

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fairlead.core.events import MetricsReported
-from fairlead.core.goodput import LARGEST, LEAST_LOCAL, MOST_LOCAL, SMALLEST, SQR, VAR, Goodputs, StepModel, fact_of, learned
 from fairlead.core.job import ELASTIC
-from fairlead.policies.pollux import Pollux, _Crowd
-from fairlead.policies.sizing import least_cost
+from fairlead.models.goodput import LARGEST, LEAST_LOCAL, MOST_LOCAL, SMALLEST, SQR, VAR, Goodputs, StepModel, fact_of, learned
+from fairlead.policies.elastic.base import least_cost
+from fairlead.policies.elastic.pollux import Pollux, _Crowd
 from fairlead.testing import Harness, job
 from toy_applications import times
 

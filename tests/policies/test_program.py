@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
-from fairlead.policies.programs import program
-from fairlead.policies.programs.program import Model, Program
+from fairlead.policies.allocation.lp import program
+from fairlead.policies.allocation.lp.program import Model, Program
 
 INF = np.inf
 
@@ -35,7 +35,7 @@ def test_a_solver_that_another_thread_has_just_taken_is_made_anew(monkeypatch: p
         def __bool__(self) -> bool:
             return True
 
-    monkeypatch.setattr("fairlead.policies.programs.program._IDLE", JustTaken())
+    monkeypatch.setattr("fairlead.policies.allocation.lp.program._IDLE", JustTaken())
     assert diet().solve().objective == pytest.approx(12.0)
 
 

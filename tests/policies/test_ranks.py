@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.policies.programs.classes import lots, lots_of_ways
-from fairlead.policies.programs.ranks import Layouts, Ranks, ranges
-from fairlead.policies.programs.ways import Sides
+from fairlead.policies.allocation.lp.colocation_columns import Sides
+from fairlead.policies.allocation.lp.job_classes import lots, lots_of_ways
+from fairlead.policies.allocation.lp.rank_weights import Layouts, Ranks, ranges
 
 
 def ranks_of(rng, classes=7):

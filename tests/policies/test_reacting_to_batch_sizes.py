@@ -9,25 +9,24 @@ import numpy as np
 import pytest
 import yaml
 
-from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
-from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.cluster import Cluster
-from fairlead.core.job import Job
+from fairlead.core.job import BATCH_SIZE, Job
 from fairlead.engine.codec import encode
-from fairlead.engine.journal import MemoryJournal
-from fairlead.policies.allox import AlloX
-from fairlead.policies.finish_time import FinishTimeFairness
-from fairlead.policies.gandiva_fair import GandivaFair
-from fairlead.policies.makespan import MinTotalDuration
-from fairlead.policies.max_min import MaxMinFairness, MaxMinFairnessPerf
-from fairlead.policies.themis import ThemisRanking
-from fairlead.policies.total import MaxSumThroughputPerf
-from fairlead.study.reproduce.shockwave.runs import ALLOX, GANDIVA_FAIR, GAVEL, MST, OSSP, THEMIS, Arm
-from fairlead.study.simulate import Simulation, simulate
-from fairlead.workloads.regimes import Regimes
+from fairlead.engine.event_journal import MemoryJournal
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.policies.allocation.allox import AlloX
+from fairlead.policies.allocation.finish_time_fairness import FinishTimeFairness
+from fairlead.policies.allocation.gandiva_fair import GandivaFair
+from fairlead.policies.allocation.makespan import MinTotalDuration
+from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf
+from fairlead.policies.allocation.sum_objectives import MaxSumThroughputPerf
+from fairlead.policies.ranking.themis import ThemisRanking
+from fairlead.simulator.costs import Costs
+from fairlead.workloads.dynamics import Regimes
 from fairlead.workloads.trace import Trace
+from fairlead_papers.shockwave.runs import ALLOX, GANDIVA_FAIR, GAVEL, MST, OSSP, THEMIS, Arm
 from scenes import state_of, table_of, view_of
 
 SMALL, GROWN, ALIKE, OTHER = "A (batch size 8)", "A (batch size 32)", "C", "B"

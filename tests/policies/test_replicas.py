@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.core.inference import Session
 from fairlead.core.rng import stream
-from fairlead.policies.pooling import Pooled, Way, accelerators_for, headroom, way
-from fairlead.policies.replicas import Seats, Wanted, divided, seated
+from fairlead.core.routes import Session
+from fairlead.policies.serving.packing.pooled import Pooled, Way, accelerators_for, headroom, way
+from fairlead.policies.serving.packing.replicas import Seats, Wanted, divided, seated
 
 HOW = Pooled()
 LATENCY = {"v100": np.linspace(0.009, 0.04, 32)}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.core.inference import ServingPlan, Session, latencies
-from fairlead.policies.pooling import Pooled, gathered_batch, pooled
-from fairlead.policies.squishy import squishy, whole_batch
-from fairlead.study.inference import Mix, least_accelerators
+from fairlead.core.routes import ServingPlan, Session, latencies
+from fairlead.experiments.serving import Mix, least_accelerators
+from fairlead.policies.serving.packing.pooled import Pooled, gathered_batch, pooled
+from fairlead.policies.serving.packing.squishy import squishy, whole_batch
 
 LINE = latencies((1, 41), (0.010, 0.050))  # 9 ms and 1 ms for each request
 

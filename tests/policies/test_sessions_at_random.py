@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairlead.backends.costs import Costs
-from fairlead.backends.faults import Outage, listed
-from fairlead.backends.simulated import Simulated
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
-from fairlead.core.inference import REPORTED
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.rng import stream
-from fairlead.engine.journal import MemoryJournal
+from fairlead.core.routes import REPORTED
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.simulator.backend import Simulated
+from fairlead.simulator.costs import Costs
+from fairlead.simulator.faults import Outage, listed
 from fairlead.testing.builders import cluster
 from fairlead.testing.contracts.scenes import check_skipping
 from fairlead.testing.invariants import check_events, check_reasons
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 WHERE = ("v100:4,v100:4", "v100:2,k80:2", "v100:1,p100:3,k80:4", "p100:8")
 

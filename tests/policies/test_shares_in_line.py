@@ -11,11 +11,10 @@ from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.fifo_shares import FifoPerf
-from fairlead.policies.shortest_shares import ShortestJobFirstPerf
-from fairlead.rounds.turns import Turns
-from fairlead.study.inputs import TraceFile, read_table
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.experiments.inputs import TraceFile, read_table
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.policies.allocation.fifo_allocation import FifoPerf, ShortestJobFirstPerf
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import cp, moment, solved
 from scenes import state_of, table_of, view_of

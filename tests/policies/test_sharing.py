@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 from fairlead.config import SchedulerConfig
-from fairlead.config.scheduler import parse_part
+from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.finish_time import FinishTimeFairness, FinishTimeFairnessPerf, isolated_rates
-from fairlead.policies.hierarchy import HierarchicalPerf
-from fairlead.policies.makespan import MinTotalDuration, MinTotalDurationPerf
-from fairlead.policies.max_min import MaxMinFairnessPerf
-from fairlead.policies.programs.classes import classes_of
-from fairlead.policies.shortest_shares import ShortestJobFirstPerf
-from fairlead.policies.total import MaxSumThroughputPerf, MinCost, MinCostSlo
-from fairlead.policies.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
-from fairlead.rounds.turns import Turns
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.policies.allocation.fifo_allocation import ShortestJobFirstPerf
+from fairlead.policies.allocation.finish_time_fairness import FinishTimeFairness, FinishTimeFairnessPerf, isolated_rates
+from fairlead.policies.allocation.hierarchical import HierarchicalPerf
+from fairlead.policies.allocation.lp.job_classes import classes_of
+from fairlead.policies.allocation.makespan import MinTotalDuration, MinTotalDurationPerf
+from fairlead.policies.allocation.max_min import MaxMinFairnessPerf
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.sum_objectives import MaxSumThroughputPerf, MinCost, MinCostSlo
+from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
 from fairlead.testing.contracts import PolicyContract
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import Generator

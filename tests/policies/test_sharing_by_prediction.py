@@ -10,10 +10,10 @@ import yaml
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.study.inputs import TraceFile
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.experiments.inputs import TraceFile
+from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.workloads.catalogue import catalogue
 
 DOCS = Path(__file__).parents[2] / "docs"

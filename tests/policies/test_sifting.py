@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
-from fairlead.policies.programs.program import Model, Program
-from fairlead.policies.programs.sifting import Sifted
+from fairlead.policies.allocation.lp.program import Model, Program, Sifted
 
 COLUMNS, ROWS = 400, 12
 

@@ -7,7 +7,7 @@ import pytest
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
-from fairlead.policies.size import ShortestJobFirst, ShortestRemainingTimeFirst
+from fairlead.policies.ranking.job_size import ShortestJobFirst, ShortestRemainingTimeFirst
 from fairlead.testing import Harness, job
 from scenes import state_of, table_of, view_of
 

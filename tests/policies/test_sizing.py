@@ -7,9 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fairlead.policies.nodes import Nodes
-from fairlead.policies.pollux import sizes_on
-from fairlead.policies.sizing import least_cost
+from fairlead.policies.elastic.base import Nodes, least_cost
+from fairlead.policies.elastic.pollux import sizes_on
 
 
 @pytest.mark.parametrize("seed", range(20))

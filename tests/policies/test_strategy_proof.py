@@ -11,11 +11,10 @@ import pytest
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.nash import nash
-from fairlead.policies.programs.classes import classes_of
-from fairlead.policies.strategy_proof import StrategyProofPerf, partial
-from fairlead.policies.water_filling import MaxMinFairnessWaterFillingPerf
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.lp.job_classes import classes_of
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.strategy_proof import StrategyProofPerf, nash, partial
+from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFillingPerf
 from fairlead.testing.contracts import PolicyContract
 from scenes import state_of, table_of, view_of
 

@@ -11,9 +11,9 @@ import pytest
 from fairlead.config import SchedulerConfig
 from fairlead.core.errors import InputError
 from fairlead.core.job import ELASTIC, Job
-from fairlead.policies.themis import Themis, ThemisRanking
+from fairlead.policies.ranking.themis import Themis, ThemisRanking
 from fairlead.testing import Harness, PolicyContract, job
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 
 class TestThemis(PolicyContract):

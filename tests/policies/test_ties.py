@@ -7,9 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fairlead.policies.programs import hulls
-from fairlead.policies.programs.hulls import hulls_of
-from fairlead.policies.programs.ties import Tie, distinct, filling
+from fairlead.policies.allocation.lp import lower_hulls as hulls
+from fairlead.policies.allocation.lp.demands import Tie, distinct, filling
+from fairlead.policies.allocation.lp.lower_hulls import hulls_of
 
 
 @pytest.mark.parametrize("size", range(1, 6))

@@ -15,7 +15,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.policies.tiresias import Gittins, Tiresias, gittins_index
+from fairlead.policies.ranking.tiresias import Gittins, Tiresias, gittins_index
 from fairlead.testing import Harness, job
 from scenes import state_of, view_of
 

@@ -10,8 +10,8 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.reasons import Code
 from fairlead.core.stages import Allocated
-from fairlead.policies.total import MaxSumThroughputPerf, MinCost, MinCostSlo, prices
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.sum_objectives import MaxSumThroughputPerf, MinCost, MinCostSlo, prices
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import Moment, arrived, cp, moment, solved
 from scenes import state_of, table_of, view_of

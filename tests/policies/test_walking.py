@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.policies.programs import walking
-from fairlead.policies.programs.classes import classes_of
-from fairlead.policies.programs.demands import Demands, no_prices
-from fairlead.policies.programs.levels import Paces
-from fairlead.policies.programs.program import Program
-from fairlead.policies.programs.walking import FREE, HELD, Corner, Walking, fails, solved, walked
+from fairlead.policies.allocation.lp import dual_simplex_walk as walking
+from fairlead.policies.allocation.lp.demands import Demands, no_prices
+from fairlead.policies.allocation.lp.dual_simplex_walk import FREE, HELD, Corner, Walking, fails, solved, walked
+from fairlead.policies.allocation.lp.job_classes import classes_of
+from fairlead.policies.allocation.lp.levels import Paces
+from fairlead.policies.allocation.lp.program import Program
 from policies.per_job import moment
 
 

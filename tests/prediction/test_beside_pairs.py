@@ -8,9 +8,9 @@ import statistics
 import pytest
 
 from fairlead.prediction.evaluation import of_slowdown
-from fairlead.prediction.profiles import each_slowdown, profiles, slowdowns
+from fairlead.prediction.measured_profiles import each_slowdown, profiles, slowdowns
+from fairlead.profiling.pair_selection import spanning
 from fairlead.profiling.results import measured, sets
-from fairlead.profiling.spanning import spanning
 
 ALONE = profiles("h200").alone
 TENS = ("h200_beside_ten", "h200_beside_ten_again", "h200_beside_ten_third")

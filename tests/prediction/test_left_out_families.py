@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cli.command import fairlead
 from fairlead.prediction.dataset import dataset
+from fairlead.prediction.fit_predictor import leaving_out
+from fairlead.prediction.measured_profiles import profiles
 from fairlead.prediction.predictor import trained
-from fairlead.prediction.profiles import profiles
-from fairlead.prediction.training import leaving_out
 from fairlead.profiling.results import measured
 
 DATA, KNOWN = dataset(measured()[1], measured("h200_features")[1]), profiles()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
-from fairlead.prediction import apart
+from fairlead.prediction import onnx_process as apart
 from fairlead.prediction.features import features, features_of
 from fairlead.prediction.graph import load
 

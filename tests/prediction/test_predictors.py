@@ -14,16 +14,17 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
-from fairlead.prediction import evaluation, interference, learners, memory, utilization
+from fairlead.models import interference
+from fairlead.models.learned_models import Forest, Line, Tree, restored
+from fairlead.prediction import evaluation, learners, memory, utilization
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.features import Features
-from fairlead.prediction.holding import Interference
-from fairlead.prediction.learned import Forest, Line, Tree, restored
+from fairlead.prediction.fit_predictor import kernels
+from fairlead.prediction.measured_profiles import Alone, devices, each_slowdown, profiles, slowdowns
+from fairlead.prediction.multiprocessors import Interference
 from fairlead.prediction.predictor import Predictor, fingerprint, load, trained
-from fairlead.prediction.profiles import Alone, devices, each_slowdown, profiles, slowdowns
-from fairlead.prediction.training import kernels
+from fairlead.profiling.pair_selection import Span
 from fairlead.profiling.results import measured
-from fairlead.profiling.spanning import Span
 
 
 @pytest.fixture(scope="module")
@@ -456,7 +457,7 @@ def test_how_far_predictions_are_off_is_told_beside_a_bar_that_reaches_its_end(m
         yield SimpleNamespace(advance=lambda steps=1: moved.append(steps), say=lambda what: None)
 
     monkeypatch.setattr("fairlead.prediction.learners.there", lambda: {"linear": learners.LEARNERS["linear"]})
-    monkeypatch.setattr("fairlead.cli.predict.progress", watched)
+    monkeypatch.setattr("fairlead.cli.cmd_predict.progress", watched)
     for words in ([], ["--json"]):
         assert CliRunner().invoke(app, ["predict", "evaluate", *words]).exit_code == 0
     assert [quiet for _, quiet, _ in seen] == [False, True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.prediction.evaluation import of_slowdown
-from fairlead.prediction.profiles import profiles, slowdowns
+from fairlead.prediction.measured_profiles import profiles, slowdowns
 from fairlead.profiling.results import measured
 
 QUIET, FIRST = (measured(name)[1] for name in ("h200_quiet_pairs", "h200_pairs"))

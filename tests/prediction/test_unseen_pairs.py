@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.prediction import learners
-from fairlead.prediction.holding import Hold, Interference, holds
+from fairlead.prediction.measured_profiles import paired_sets, profiles_of
+from fairlead.prediction.multiprocessors import Hold, Interference, holds
 from fairlead.prediction.predictor import trained
-from fairlead.prediction.profiles import paired_sets, profiles_of
 from fairlead.prediction.unseen import Belief, Pair, ends, errors, foremost, in_order, seen
 from fairlead.profiling.results import MEASURED, measured
 

@@ -13,7 +13,7 @@ from fairlead.profiling.results import measured
 def test_an_exported_model_has_the_features_that_ship(tmp_path):
     pytest.importorskip("torch", reason="the extra `torch` is not installed")
     pytest.importorskip("onnx", reason="the extra `predict` is not installed")
-    from fairlead.profiling.exported import export
+    from fairlead.profiling.onnx_export import export
 
     path = tmp_path / "model.onnx"
     export(configuration("mlp-512@784:64"), path)
@@ -27,7 +27,7 @@ def test_an_exported_model_has_the_features_that_ship(tmp_path):
 def test_a_file_that_was_made_for_inference_is_read_as_its_model_trains(tmp_path):
     torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
     pytest.importorskip("onnx", reason="the extra `predict` is not installed")
-    from fairlead.profiling.exported import export_module
+    from fairlead.profiling.onnx_export import export_module
 
     layers = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, bias=False),

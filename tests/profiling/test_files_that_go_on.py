@@ -22,11 +22,11 @@ PAIR = {"name": "a + b", "pair": ["a", "b"], "steps_per_s": [4.0, 9.0], "spread"
 
 @pytest.fixture(autouse=True)
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {} if device == "cpu" else {"device": device})
-    monkeypatch.setattr("fairlead.cli.profile._onnx", lambda: "1")
+    monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda device: {} if device == "cpu" else {"device": device})
+    monkeypatch.setattr("fairlead.cli.cmd_profile._onnx", lambda: "1")
     measured = SimpleNamespace(measure_alone=lambda one, device: {**ALONE, "name": one.name})
-    monkeypatch.setitem(sys.modules, "fairlead.profiling.alone", measured)
-    monkeypatch.setitem(sys.modules, "fairlead.profiling.exported", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "fairlead.profiling.profile_alone", measured)
+    monkeypatch.setitem(sys.modules, "fairlead.profiling.onnx_export", SimpleNamespace())
 
 
 def written(path: Path, *rows: dict[str, Any], **about: str) -> Path:

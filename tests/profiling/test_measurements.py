@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fairlead.cli.cmd_profile import _all_met
 from fairlead.cli.main import app
-from fairlead.cli.profile_table import _all_met
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.prediction.profiles import profiles
+from fairlead.prediction.measured_profiles import profiles
 from fairlead.profiling.configurations import configuration, configurations
+from fairlead.profiling.pair_selection import Span
 from fairlead.profiling.results import Results, measured, read_results
-from fairlead.profiling.spanning import Span
-from fairlead.workloads.tables import read_throughputs
+from fairlead.workloads.table_files import read_throughputs
 
 FAMILIES = [
     *("mobilenet-v1", "mobilenet-v2", "mobilenet-v3", "googlenet", "resnet", "vgg", "squeezenet", "densenet", "shufflenet-v2"),
@@ -146,7 +146,7 @@ def test_the_command_lists_and_says_what_is_wrong(tmp_path):
 
 def test_a_training_is_measured_on_a_cpu():
     pytest.importorskip("torch", reason="the extra `torch` is not installed")
-    from fairlead.profiling.alone import Plan, measure_alone
+    from fairlead.profiling.profile_alone import Plan, measure_alone
 
     told = measure_alone(configuration("mlp-512@784:64"), "cpu", Plan(1, 0.0, 0.01, 1, 1.0, 1))
     assert told["steps_per_s"] > 0
@@ -246,8 +246,8 @@ def test_features_without_onnx_say_what_to_install(tmp_path, monkeypatch):
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
-    monkeypatch.setattr("fairlead.cli.profile.version", missing)
+    monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda device: {})
+    monkeypatch.setattr("fairlead.cli.cmd_profile.version", missing)
     refused = CliRunner().invoke(app, ["profile", "features", "--out", str(tmp_path / "features.jsonl")]).exception
     assert isinstance(refused, FairleadError)
     assert "[predict]" in str(refused)

@@ -17,10 +17,9 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.profiling.pairs import TOO_FEW, Bench, _told
+from fairlead.profiling.pair_selection import MANY, Span, meetings, noisiest, programme, shares, spanning
+from fairlead.profiling.profile_pairs import TOO_FEW, Bench, Look, Seen, Spell, Stretch, _told
 from fairlead.profiling.results import measured
-from fairlead.profiling.spanning import MANY, Span, meetings, noisiest, programme, shares, spanning
-from fairlead.profiling.spells import Look, Seen, Spell, Stretch
 
 
 def test_those_who_meet_span_the_range_of_utilization_and_the_families():
@@ -237,7 +236,7 @@ def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp
 @pytest.mark.parametrize(("device", "chosen"), [("cuda:1", ["cuda:1"]), ("cuda", []), ("cpu", [])])
 def test_the_device_that_a_training_is_on_is_the_one_that_is_waited_for(monkeypatch, device: str, chosen: list[str]):
     torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
-    from fairlead.profiling.training import Training
+    from fairlead.profiling.training_step import Training
 
     asked = list[str]()
     monkeypatch.setattr(torch.cuda, "set_device", asked.append)
@@ -267,8 +266,8 @@ class Stub:
 
 
 def test_what_cannot_be_set_up_is_left_out_and_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
-    monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
+    monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda device: {})
+    monkeypatch.setattr("fairlead.profiling.profile_pairs.Bench", Stub)
     path, names = tmp_path / "pairs.jsonl", ("mlp-512@784:64", "encoder-256x4@128:8")
     asked = ["profile", "pairs", "--out", str(path), "--of", ",".join(names), "--json", "--solos", "2"]
     monkeypatch.setattr(Stub, "unfit", frozenset(names))
@@ -287,8 +286,8 @@ def test_a_library_that_is_not_there_is_no_result(tmp_path, monkeypatch):
     def lacking(*_: object) -> dict[str, object]:
         raise ImportError("No module named 'timm'", name="timm")
 
-    monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
-    monkeypatch.setitem(sys.modules, "fairlead.profiling.alone", SimpleNamespace(measure_alone=lacking))
+    monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda device: {})
+    monkeypatch.setitem(sys.modules, "fairlead.profiling.profile_alone", SimpleNamespace(measure_alone=lacking))
     path = tmp_path / "alone.jsonl"
     said = CliRunner().invoke(
         app, ["profile", "alone", "--out", str(path), "--only", "unet-*", "--json"], catch_exceptions=False
@@ -317,8 +316,8 @@ def test_pairs_measured_again_are_what_they_were():
 
 
 def test_what_went_wrong_first_is_said_when_all_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairlead.cli.profile._about", lambda device: {})
-    monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
+    monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda device: {})
+    monkeypatch.setattr("fairlead.profiling.profile_pairs.Bench", Stub)
     problem = "OutOfMemoryError: too large\x1b[2J"
     monkeypatch.setattr(Stub, "together", lambda self, *pair: {"pair": [*pair], "problem": problem})
     names = "mlp-512@784:64,encoder-256x4@128:8"
@@ -335,12 +334,12 @@ def ask(path: Path, *words: str) -> Result:
 
 @pytest.mark.parametrize(("device", "words", "field"), [("H200", ["--sharing", "mps"], "sharing"), (None, [], "device")])
 def test_a_file_holds_what_was_measured_on_one_device_and_in_one_way(tmp_path, monkeypatch, device, words, field):
-    monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
+    monkeypatch.setattr("fairlead.profiling.profile_pairs.Bench", Stub)
     path = tmp_path / "pairs.jsonl"
-    monkeypatch.setattr("fairlead.cli.profile._about", lambda _: {"device": "H200"})
+    monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda _: {"device": "H200"})
     assert ask(path).exit_code == 0
     before = path.read_bytes()
-    monkeypatch.setattr("fairlead.cli.profile._about", lambda _: {} if device is None else {"device": device})
+    monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda _: {} if device is None else {"device": device})
     refused = ask(path, *words).exception
     assert isinstance(refused, InputError)
     assert refused.field == field
@@ -348,8 +347,8 @@ def test_a_file_holds_what_was_measured_on_one_device_and_in_one_way(tmp_path, m
 
 
 def test_who_is_named_twice_is_measured_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairlead.cli.profile._about", lambda _: {})
-    monkeypatch.setattr("fairlead.profiling.pairs.Bench", Stub)
+    monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda _: {})
+    monkeypatch.setattr("fairlead.profiling.profile_pairs.Bench", Stub)
     said = ask(tmp_path / "pairs.jsonl", "--of", "mlp-512@784:64,mlp-512@784:64", "--json")
     assert json.loads(said.stdout) == {"measured": 2, "left": 0, "kept": 2, "with_a_problem": 0}
 

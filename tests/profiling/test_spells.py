@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fairlead.profiling.pairs import tried, work
-from fairlead.profiling.spells import Look, Seen, Spell, Stretch, rate, seen, turns
+from fairlead.profiling.profile_pairs import Look, Seen, Spell, Stretch, rate, seen, tried, turns, work
 
 
 class Clockwork:

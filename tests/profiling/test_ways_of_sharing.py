@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.profiling.sharing import Sharing, shared
+from fairlead.profiling.sharing_mode import Sharing, shared
 
 
 def test_time_slicing_needs_nothing_and_mps_says_what_it_lacks(monkeypatch):

@@ -25,7 +25,7 @@ import httpx
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.engine.state import State
-from fairlead.journals.opening import read_journal
+from fairlead.journal.recovery import read_journal
 from fairlead.testing import check_events
 from foundry import SOURCE, ends, foundry, free_port, has_ended
 

@@ -7,7 +7,7 @@ from collections import Counter
 from test_together import Together, all_ended, check_journal, run
 
 from fairlead.core.cluster import Cluster
-from fairlead.runtime.orders import Extend
+from fairlead.runtime.protocol.orders import Extend
 
 
 def test_jobs_with_bounds_ask_are_answered_and_do_every_step_once(tmp_path):

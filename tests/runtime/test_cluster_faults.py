@@ -13,7 +13,7 @@ from cluster_at_work import ClusterAtWork, Gone, wait_for
 from wire import Wire
 
 from fairlead.core import events as ev
-from fairlead.journals.opening import read_journal
+from fairlead.journal.recovery import read_journal
 
 ONE = {"machines": "1xv100:1", "policy": "fifo"}
 TWO = {"machines": "1xv100:1,1xk80:1", "policy": "fifo"}

@@ -10,8 +10,8 @@ from typing import Any
 from cluster_at_work import SOURCE, ClusterAtWork
 
 from fairlead.core import events as ev
-from fairlead.core.goodput import fact_of
-from fairlead.journals.opening import read_journal
+from fairlead.journal.recovery import read_journal
+from fairlead.models.goodput import fact_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "jobs" / "elastic.py"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.runtime import people
-from fairlead.runtime.people import ControlPlane, RefusedRequest, Unreachable
+from fairlead.runtime import http_client as people
+from fairlead.runtime.http_client import ControlPlane, RefusedRequest, Unreachable
 
 
 def piece(text: str, at: int, *, over: bool = False) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Played(ControlPlane):
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.runtime.reading.LOOK_S", 0.0)
+    monkeypatch.setattr("fairlead.runtime.http_client.LOOK_S", 0.0)
 
 
 def test_a_control_plane_that_is_away_for_a_moment_is_waited_for() -> None:

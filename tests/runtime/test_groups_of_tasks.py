@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.runtime.tasks import TaskSpec
+from fairlead.runtime.protocol.task_file import TaskSpec
 
 
 def test_a_group_is_its_users_so_that_nobody_ends_anothers_trials():

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from cluster_at_work import SOURCE, ClusterAtWork
 
-from fairlead.cli.people import info
-from fairlead.config.wall_time import compose
+from fairlead.cli.cmd_jobs import info
+from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
-from fairlead.core.adaptation import BATCH_SIZE, Regime
+from fairlead.core.job import BATCH_SIZE, Regime
 from fairlead.engine.state import State
-from fairlead.journals.opening import read_journal
+from fairlead.journal.recovery import read_journal
 
 SMALL, LARGE, STEPS = 32, 512, 800
 SMALL_S, LARGE_S = 0.04, 0.08  # a step: at the large size eight times as much is done in a second, on a busy machine still more

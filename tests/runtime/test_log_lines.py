@@ -6,11 +6,11 @@ import logging
 import subprocess
 import sys
 
-from fairlead.runtime.logs import TextLines
+from fairlead.runtime.log_format import TextLines
 
 CODE = """
 import logging
-from fairlead.runtime.logs import log_to_stderr
+from fairlead.runtime.log_format import log_to_stderr
 log_to_stderr("text")
 for number in range(30_000):
     logging.getLogger("fairlead").info("something happened")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.tasks import checked
+from fairlead.runtime.protocol.task_file import checked
 
 
 def test_a_line_too_long_to_be_split_at_once_is_told_and_words_are_not():

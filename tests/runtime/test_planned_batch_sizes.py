@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.tasks import UNKNOWN_STEPS, checked
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS, checked
 
 TASK = {"run": "python train.py", "mode": "expert", "steps": 1000, "schedule": "32@0.3|256@0.7"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.runtime.scratch import scratch
+from fairlead.runtime.embedded import scratch
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from cluster_at_work import wait_for
 from machines import SOURCE, CannotHave, Machines
 
 from certificates import certificates
-from fairlead.runtime.packing import pack
-from fairlead.runtime.people import ControlPlane, Unreachable
+from fairlead.runtime.http_client import ControlPlane, Unreachable
+from fairlead.runtime.protocol.code_archive import pack
 
 PLANE, ONE, TWO = "plane", "one", "two"
 GANG = """

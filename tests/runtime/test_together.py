@@ -15,18 +15,17 @@ from typing import Any
 import httpx
 
 from fairlead.config import SchedulerConfig
-from fairlead.config.wall_time import FIRST_STEP_S
+from fairlead.config.registry import Registry
+from fairlead.config.schedulers import FIRST_STEP_S
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase
 from fairlead.engine.state import State
-from fairlead.journals.opening import open_journal, read_journal
-from fairlead.journals.recovery import recover
-from fairlead.registry import Registry
-from fairlead.runtime.agent.accelerators import Accelerators
-from fairlead.runtime.agent.session import Agent
+from fairlead.journal.recovery import open_journal, read_journal, recover
+from fairlead.runtime.agent.agent_service import Agent
+from fairlead.runtime.agent.devices import Accelerators
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.control.api import create_app
-from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.testing import check_events
 

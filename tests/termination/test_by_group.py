@@ -15,12 +15,12 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.journal import MemoryJournal
-from fairlead.engine.saved import load, save
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.study.simulate import Simulation, simulate
-from fairlead.termination.by_group import HyperBand, Rung, SuccessiveHalving, rungs
-from fairlead.workloads.losses import LossCurve
+from fairlead.engine.state_codec import load, save
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.termination.successive_halving import HyperBand, Rung, SuccessiveHalving, rungs
+from fairlead.workloads.dynamics import LossCurve
 from fairlead.workloads.trace import Trace
 from scenes import state_of, view_of
 

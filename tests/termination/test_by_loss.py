@@ -12,15 +12,15 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, Phase
-from fairlead.core.losses import AT, EARLIER, ERROR, RECENT, WINDOW
 from fairlead.core.rng import stream
 from fairlead.engine.codec import encode
-from fairlead.engine.journal import MemoryJournal
-from fairlead.engine.saved import load, save
-from fairlead.report.metrics import summarize
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.state_codec import load, save
+from fairlead.experiments.metrics import summarize
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.models.convergence import AT, EARLIER, ERROR, RECENT, WINDOW
 from fairlead.termination.by_loss import ByLoss
-from fairlead.workloads.losses import LossCurve
+from fairlead.workloads.dynamics import LossCurve
 from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import with_loss_curves
 from scenes import state_of, view_of

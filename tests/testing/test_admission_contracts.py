@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.admission.accept_all import AcceptAll
-from fairlead.admission.accept_up_to import AcceptUpTo
-from fairlead.admission.chain import Chain
+from fairlead.admission.accept import AcceptAll, AcceptUpTo
+from fairlead.admission.base import Chain
 from fairlead.admission.quotas import JobResourceQuota, JobTypeQuota, UserJobQuota, UserResourceQuota
 from fairlead.core.plan import Admitted
 from fairlead.core.snapshot import Snapshot

@@ -7,42 +7,40 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.backends.simulated import Simulated
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Backend, Stages
-from fairlead.engine.journal import Journal, JsonlJournal, MemoryJournal
-from fairlead.estimation.fitted import Fitted
-from fairlead.estimation.online import Online
-from fairlead.estimation.oracle import Oracle
-from fairlead.estimation.predicted import Predicted
-from fairlead.estimation.profiled import Profiled
-from fairlead.journals.postgres import PostgresJournal
-from fairlead.journals.sqlite import SqliteJournal
+from fairlead.engine.event_journal import Journal, JsonlJournal, MemoryJournal
+from fairlead.estimators.fitted import Fitted
+from fairlead.estimators.online import Online
+from fairlead.estimators.oracle import Oracle
+from fairlead.estimators.predicted import Predicted
+from fairlead.estimators.profiled import Profiled
+from fairlead.journal.postgres import PostgresJournal
+from fairlead.journal.sqlite import SqliteJournal
 from fairlead.placement.bandwidth_aware import BandwidthAware
-from fairlead.placement.consolidated import Consolidated
-from fairlead.placement.first_free import FirstFree
+from fairlead.placement.basic import Consolidated, FirstFree, Spread
 from fairlead.placement.least_network import LeastNetwork
 from fairlead.placement.resource_aware import ResourceAware
-from fairlead.placement.spread import Spread
-from fairlead.placement.tiresias import Tiresias as TiresiasPlacement
-from fairlead.placement.tiresias_plus import TiresiasPlus
-from fairlead.policies.fifo import Fifo, FifoPriority
-from fairlead.policies.horus.packers import OpportunisticPacking, PerformanceAwarePacking
-from fairlead.policies.horus.policy import Horus
-from fairlead.policies.las import LeastAttainedService
-from fairlead.policies.nexus import Asked, Nexus
-from fairlead.policies.optimus import Optimus
-from fairlead.policies.pollux import Pollux
+from fairlead.placement.tiresias_placement import Tiresias as TiresiasPlacement
+from fairlead.placement.tiresias_placement import TiresiasPlus
+from fairlead.policies.colocation.horus import Horus
+from fairlead.policies.colocation.packers import OpportunisticPacking, PerformanceAwarePacking
+from fairlead.policies.elastic.optimus import Optimus
+from fairlead.policies.elastic.pollux import Pollux
+from fairlead.policies.elastic.sia import Sia
+from fairlead.policies.ranking.fifo import Fifo, FifoPriority
+from fairlead.policies.ranking.job_size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
+from fairlead.policies.ranking.las import LeastAttainedService
+from fairlead.policies.ranking.tiresias import Gittins, Tiresias
+from fairlead.policies.serving.nexus import Asked, Nexus
 from fairlead.policies.shockwave.policy import Shockwave
-from fairlead.policies.sia import Sia
-from fairlead.policies.size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
-from fairlead.policies.tiresias import Gittins, Tiresias
+from fairlead.simulator.backend import Simulated
 from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 from postgres_server import PostgresServer
 
 

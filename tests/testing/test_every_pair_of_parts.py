@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fairlead.config import Part, SchedulerConfig
+from fairlead.config.registry import Registry
 from fairlead.core.job import Phase
 from fairlead.core.rng import stream
-from fairlead.registry import Registry
 from fairlead.testing import check_events
-from fairlead.testing.contracts.termination import play_searches
+from fairlead.testing.contracts.termination_contract import play_searches
 
 STAGES = ("policy", "admission", "placement", "termination")
 SETTINGS: dict[str, list[dict[str, Any]]] = {

@@ -14,7 +14,7 @@ from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Unplaced
 from fairlead.engine.state import State
-from fairlead.policies.las import LeastAttainedService
+from fairlead.policies.ranking.las import LeastAttainedService
 from fairlead.testing import Harness, InvariantBroken, check_events, check_state, cluster, job, random_jobs, random_table
 from fairlead.testing.contracts import every_event, play
 from fairlead.testing.invariants import check_reasons

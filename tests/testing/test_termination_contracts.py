@@ -6,9 +6,8 @@ import pytest
 
 from fairlead.core.cluster import Ints
 from fairlead.core.snapshot import Snapshot
-from fairlead.termination.by_group import HyperBand, SuccessiveHalving
-from fairlead.termination.by_loss import ByLoss
-from fairlead.termination.by_steps import BySteps
+from fairlead.termination.by_loss import ByLoss, BySteps
+from fairlead.termination.successive_halving import HyperBand, SuccessiveHalving
 from fairlead.testing import TerminationContract
 
 

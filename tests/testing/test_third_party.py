@@ -19,7 +19,7 @@ import pytest
 
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.rounds.turns import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import Turns
 from fairlead.testing import Harness, PolicyContract, job
 from fairlead.workloads.catalogue import catalogue
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.estimation.watched import Watched
+from fairlead.estimators.predicted import Watched
 from fairlead.testing import EstimationContract
 
 

@@ -9,20 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.core.goodput import LOCAL, STEP
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import TUNED
-from fairlead.engine.journal import MemoryJournal
-from fairlead.study.inputs import TraceFile
-from fairlead.study.simulate import Simulation, simulate
-from fairlead.workloads.applications import Application, Split, consolidated, read_applications
-from fairlead.workloads.nature import Standing
+from fairlead.engine.event_journal import MemoryJournal
+from fairlead.experiments.inputs import TraceFile
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.models.goodput import LOCAL, STEP
+from fairlead.simulator.costs import Costs
+from fairlead.workloads.applications import Application, Split, Training, as_training, consolidated, read_applications, table_of
+from fairlead.workloads.dynamics import Standing
 from fairlead.workloads.trace import Trace
-from fairlead.workloads.training import Training, as_training, table_of
 from toy_applications import EPOCHS, STEPS_OF_AN_EPOCH, times, write_applications
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"

@@ -19,13 +19,16 @@ from fairlead.core.job import model_of
 from fairlead.workloads.catalogue import (
     DEMANDS,
     DEVICES,
+    Placing,
     accelerator_types,
     catalogue,
     claims,
     distributable,
+    gang_step_times,
     memory_gb_of,
+    shared_rates,
+    step_times,
 )
-from fairlead.workloads.performance_model import Placing, gang_step_times, shared_rates, step_times
 
 TABLE = catalogue()
 TYPES = ("k80", "p100", "v100", "a100", "h100", "h200")

@@ -11,8 +11,8 @@ import trace_samples as samples
 from fairlead.core.errors import FairleadError, InputError, UnknownName
 from fairlead.core.job import TIMED, Job
 from fairlead.workloads.formats import BUILT_IN, read_trace, read_trace_skipping_bad
-from fairlead.workloads.formats.gavel import Gavel
-from fairlead.workloads.formats.quick import timed_job
+from fairlead.workloads.formats.base import timed_job
+from fairlead.workloads.formats.gavel_trace import Gavel
 from fairlead.workloads.trace import OnBad, Trace, raise_it
 
 NAMES = ["native", "gavel", "shockwave", "pollux", "philly", "tiresias", "swf", "helios", "pai", "sacct"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.errors import InputError
 from fairlead.workloads.formats import BUILT_IN, read_trace, read_trace_skipping_bad
-from fairlead.workloads.formats.lines import LONGEST_LINE
+from fairlead.workloads.formats.text_fields import LONGEST_LINE
 
 SCRIBBLES = [
     b"",

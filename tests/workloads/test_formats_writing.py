@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
+from fairlead.workloads.dynamics import LossCurve
 from fairlead.workloads.formats import read_trace, write_trace
-from fairlead.workloads.formats.cells import COLUMNS, MODES
-from fairlead.workloads.losses import LossCurve
+from fairlead.workloads.formats.native_trace import COLUMNS, MODES
 from fairlead.workloads.trace import Trace
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)

@@ -14,7 +14,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import TIMED, model_of
 from fairlead.workloads.catalogue import catalogue, distributable, memory_gb_of
 from fairlead.workloads.generate import Generator
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import check_job
 
 MANY = 20_000

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.workloads.tables import read_throughputs
+from fairlead.workloads.table_files import read_throughputs
 
 
 @pytest.mark.parametrize("rate", ["1e-300", "1e-10", "5e-324"])

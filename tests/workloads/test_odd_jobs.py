@@ -10,25 +10,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairlead.config.source import read_yaml
+from fairlead.config.yaml_source import read_yaml
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
-from fairlead.endless import endless
-from fairlead.engine.journal import read_events
-from fairlead.policies.shockwave.window import window
+from fairlead.engine.event_journal import read_events
+from fairlead.experiments.inputs import TraceFile, table_for
+from fairlead.files import endless
+from fairlead.policies.shockwave.planning.window import window
 from fairlead.prediction.predictor import load
 from fairlead.profiling.results import Results
-from fairlead.study.inputs import TraceFile, table_for
-from fairlead.study.reproduce import World
+from fairlead.workloads.dynamics import Regimes, Standing
 from fairlead.workloads.formats import read_trace
-from fairlead.workloads.formats.regime_files import with_regimes
+from fairlead.workloads.formats.shockwave_trace import with_regimes
 from fairlead.workloads.generate import Generator
-from fairlead.workloads.nature import Standing
-from fairlead.workloads.profiles import ThroughputTable
-from fairlead.workloads.regimes import Regimes
-from fairlead.workloads.tables import read_throughputs
+from fairlead.workloads.table_files import read_throughputs
+from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
+from fairlead_papers import World
 
 NET = kind_of("Net", 8)
 

@@ -10,22 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
-from fairlead.config.scheduler import parse_part
+from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.events import MetricsReported
 from fairlead.core.job import Job, batch_size_of, kind_of
-from fairlead.engine.journal import MemoryJournal
-from fairlead.study.inputs import TraceFile, read_table
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.engine.event_journal import MemoryJournal
+from fairlead.experiments.inputs import TraceFile, read_table
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.simulator.costs import Costs
+from fairlead.workloads.dynamics import Regimes, Standing, parsed, run_time_s
 from fairlead.workloads.formats import read_trace, write_trace
-from fairlead.workloads.formats.regime_files import with_regimes
+from fairlead.workloads.formats.shockwave_trace import with_regimes
 from fairlead.workloads.generate import Generator
-from fairlead.workloads.nature import Standing, run_time_s
-from fairlead.workloads.profiles import ThroughputTable
-from fairlead.workloads.regimes import Regimes, parsed
+from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
 SHOCKWAVE = Path(__file__).parents[3] / "shared" / "data" / "shockwave"

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import TIMED
 from fairlead.workloads.catalogue import catalogue
-from fairlead.workloads.profiles import ThroughputTable
-from fairlead.workloads.tables import COLUMNS, fill_workers, read_throughputs, write_throughputs
+from fairlead.workloads.table_files import COLUMNS, fill_workers, read_throughputs, write_throughputs
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 DATA = Path(__file__).resolve().parents[2] / "../shared/data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the public tables of ../shared/data are not here")

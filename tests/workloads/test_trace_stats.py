@@ -10,8 +10,7 @@ import trace_samples as samples
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.workloads.formats import read_trace
-from fairlead.workloads.stats import trace_stats
-from fairlead.workloads.trace import Trace
+from fairlead.workloads.trace import Trace, trace_stats
 
 TIMED_JOBS = Trace.of(
     [

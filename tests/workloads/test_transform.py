@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import TIMED, Job
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import (
     DAY_S,

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError, JournalError
 from fairlead.core.job import Job
+from fairlead.files import atomic_write
 from fairlead.prediction.predictor import trained
 from fairlead.profiling.results import MEASURED
-from fairlead.whole import write_whole
 from fairlead.workloads.formats import write_trace
-from fairlead.workloads.shared_table import Measured, shared_table
-from fairlead.workloads.tables import write_throughputs
+from fairlead.workloads.table_files import write_throughputs
+from fairlead.workloads.throughput_tables import Measured, shared_table
 from fairlead.workloads.trace import Trace
 
 TABLE = shared_table("gpu", [Measured(f"kind {n}", 1.0, 50.0, 1.0) for n in range(40)], lambda one, other: 1.2)
@@ -39,7 +39,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "bytes": lambda path: write_whole(path, bytes(4096)),
+    "bytes": lambda path: atomic_write(path, bytes(4096)),
     "predictor.json": lambda path: trained().save(path),
     "table.csv": lambda path: write_throughputs(TABLE, path),
     "table.parquet": lambda path: write_throughputs(TABLE, path),
@@ -83,20 +83,20 @@ def test_a_reproduction_on_a_full_disk_keeps_no_half_of_a_case(tmp_path: Path):
 
 def test_what_cannot_be_written_is_told_by_the_name_it_was_asked_for(tmp_path: Path):
     with files_of_at_most(1000), pytest.raises(OSError, match="File too large") as told:
-        write_whole(tmp_path / "mine", bytes(4096))
+        atomic_write(tmp_path / "mine", bytes(4096))
     assert told.value.filename == str(tmp_path / "mine")
     with pytest.raises(FileNotFoundError) as told:
-        write_whole(tmp_path / "nowhere" / "mine", b"")
+        atomic_write(tmp_path / "nowhere" / "mine", b"")
     assert told.value.filename == str(tmp_path / "nowhere" / "mine")
 
 
 def test_a_link_leads_to_what_is_replaced_and_a_pipe_takes_it_as_it_comes(tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    write_whole(tmp_path / "link", b"new")
+    atomic_write(tmp_path / "link", b"new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_bytes() == b"new"
     os.mkfifo(tmp_path / "pipe")
-    writer = threading.Thread(target=write_whole, args=(tmp_path / "pipe", b"through"), daemon=True)
+    writer = threading.Thread(target=atomic_write, args=(tmp_path / "pipe", b"through"), daemon=True)
     writer.start()
     assert (tmp_path / "pipe").read_bytes() == b"through"
     assert (tmp_path / "pipe").is_fifo()

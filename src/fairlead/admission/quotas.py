@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fairlead.admission.lines import admit_in_lines
+from fairlead.admission.base import admit_in_lines
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.core.job import model_of

@@ -5,14 +5,106 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import Annotated
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from fairlead import __version__
-from fairlead.cli.on_demand import STYLE, OnDemand, interrupted
-from fairlead.core.errors import FairleadError
-from fairlead.core.extras import install
+from fairlead.core.errors import FairleadError, install
+
+# Commands that are imported when they are asked for: a quick question does not wait for what only other commands need.
+
+STYLE: dict[str, Any] = {
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 110},
+}
+
+COMMANDS = {
+    "demo": "fairlead.cli.cmd_demo:demo",
+    "simulate": "fairlead.cli.cmd_simulate:simulate",
+    "compare": "fairlead.cli.cmd_compare:compare",
+    "resimulate": "fairlead.cli.cmd_resimulate:resimulate",
+    "synthesize": "fairlead.cli.cmd_synthesize:synthesize",
+    "profile": "fairlead.cli.cmd_profile:profile_app",
+    "predict": "fairlead.cli.cmd_predict:predict_app",
+    "inference": "fairlead.cli.cmd_inference:inference_app",
+    "trace": "fairlead.cli.cmd_trace:trace_app",
+    "report": "fairlead.cli.cmd_resimulate:report",
+    "policies": "fairlead.cli.cmd_scheduler:policies",
+    "presets": "fairlead.cli.cmd_scheduler:presets_app",
+    "up": "fairlead.cli.cmd_cluster:up",
+    "serve": "fairlead.cli.cmd_cluster:serve",
+    "agent": "fairlead.cli.cmd_cluster:agent",
+    "scheduler": "fairlead.cli.cmd_scheduler:scheduler_app",
+    "advise": "fairlead.cli.cmd_synthesize:advise",
+    "submit": "fairlead.cli.cmd_jobs:submit",
+    "queue": "fairlead.cli.cmd_jobs:queue",
+    "info": "fairlead.cli.cmd_jobs:info",
+    "why": "fairlead.cli.cmd_jobs:why",
+    "when": "fairlead.cli.cmd_when:when",
+    "logs": "fairlead.cli.cmd_jobs:logs",
+    "cancel": "fairlead.cli.cmd_jobs:cancel",
+    "nodes": "fairlead.cli.cmd_jobs:nodes",
+    "drain": "fairlead.cli.cmd_jobs:drain",
+    "top": "fairlead.cli.cmd_top:top",
+    "usage": "fairlead.cli.cmd_jobs:usage",
+    "rates": "fairlead.cli.cmd_rates:rates_app",
+    "token": "fairlead.cli.cmd_tokens:token_app",
+}
+"""By name, in the order of `--help`: where the command stands, a function or a group of further ones."""
+
+
+def commands() -> dict[str, str]:
+    """Return all commands: the built-in ones, then those that installed packages add (entry points `fairlead.commands`)."""
+    added = {entry.name: entry.value for entry in sorted(entry_points(group="fairlead.commands"), key=lambda entry: entry.name)}
+    return {**COMMANDS, **{name: target for name, target in added.items() if name not in COMMANDS}}
+
+
+class OnDemand(TyperGroup):
+    """A group whose commands are those of `COMMANDS`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(commands())
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # typer would end without a word
+            interrupted()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS and cmd_name not in commands():  # all are there to be compared with
+            self.commands = {name: self.get_command(ctx, name) for name in commands()}
+            return None
+        if cmd_name not in self.commands:
+            self.commands[cmd_name] = _loaded(cmd_name)
+        return self.commands[cmd_name]
+
+
+def interrupted() -> NoReturn:
+    """How every command ends at Ctrl-C."""
+    sys.stderr.write("fairlead: interrupted\n")
+    sys.exit(130)
+
+
+def _loaded(name: str) -> Any:
+    module, _, attribute = (COMMANDS.get(name) or commands()[name]).partition(":")
+    found = getattr(import_module(module), attribute)
+    command: Any
+    if isinstance(found, typer.Typer):
+        found.rich_markup_mode = None
+        command = typer.main.get_group(found)
+    else:
+        alone = typer.Typer(add_completion=False, **STYLE)
+        alone.command(name)(found)
+        command = typer.main.get_command(alone)
+    command.name = name
+    return command
+
 
 app = typer.Typer(
     name="fairlead",

@@ -11,21 +11,27 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from fairlead.backends.costs import Costs
-from fairlead.backends.faults import Outage
 from fairlead.cli.output import JsonOption as JsonOption
 from fairlead.cli.output import note
 from fairlead.config import Part, SchedulerConfig, read_cluster, read_costs
-from fairlead.config.scheduler import EVENT_DRIVEN, LONGEST_ROUND_S, SHORTEST_ROUND_S, parse_chain, parse_part
-from fairlead.config.virtual_time import simulated_with
-from fairlead.config.wall_time import FIRST_STEP_S
+from fairlead.config.schedulers import (
+    EVENT_DRIVEN,
+    FIRST_STEP_S,
+    LONGEST_ROUND_S,
+    SHORTEST_ROUND_S,
+    parse_chain,
+    parse_part,
+    simulated_with,
+)
 from fairlead.core.cluster import AcceleratorType, Cluster
 from fairlead.core.errors import InputError, near_names
 from fairlead.core.job import TIMED
-from fairlead.estimation.company import Accompanied
-from fairlead.report.metrics import MetricOptions, measure_from
-from fairlead.study.inputs import TraceFile
-from fairlead.study.simulate import Faults
+from fairlead.estimators.colocated_rates import Accompanied
+from fairlead.experiments.inputs import TraceFile
+from fairlead.experiments.metrics import MetricOptions, measure_from
+from fairlead.experiments.simulate import Faults
+from fairlead.simulator.costs import Costs
+from fairlead.simulator.faults import Outage
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import GENERATOR, Generator
 from fairlead.workloads.trace import LONGEST_S, Trace

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import orjson
 import typer
+from rich import box
 from rich.console import Console, ConsoleDimensions
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -20,7 +24,12 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 from rich.text import Text
+
+from fairlead.core.errors import InputError, JournalError
+from fairlead.engine.event_journal import JsonlJournal
+from fairlead.reporting.tables import no_room, room_for_names
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
@@ -134,3 +143,97 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+# Tables for a terminal of any width: what a row is called is always there, figures as far as there is room.
+
+
+def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], names: int, caption: str = "") -> Table:
+    """The first `names` columns say what a row is about. A row that has only one cell behind them says something else there,
+    such as why it has no figures."""
+    whole = [row for row in rows if len(row) == len(headings)]
+    # with the space that the table puts around and between cells
+    widths = [max(len(heading), *(len(row[i]) for row in whole), 0) + 3 for i, heading in enumerate(headings)]
+    widths[:names] = [max(len(heading), *(len(row[i]) for row in rows)) + 3 for i, heading in enumerate(headings[:names])]
+    longest, widths[0] = widths[0], room_for_names(widths[0], sum(widths[1:]), out.width - 2)
+    room = out.width - sum(widths[:names]) - 2
+    kept = list(range(names))
+    for index in range(names, len(headings)):
+        if widths[index] <= room:
+            room -= widths[index]
+            kept.append(index)
+    table = Table(title=escape(title), box=box.SIMPLE, title_justify="left", caption_justify="left")
+    for index in kept:
+        if index:
+            table.add_column(escape(headings[index]), justify="right", no_wrap=True)
+        else:
+            whole_names = widths[0] == longest  # else others would take of their room all the same
+            table.add_column(escape(headings[index]), no_wrap=whole_names, max_width=widths[0] - 3, overflow="fold")
+    for row in rows:
+        if len(row) == len(headings):
+            table.add_row(*(escape(row[index]) for index in kept))
+        else:
+            table.add_row(*map(escape, row[:names]), *("–" for _ in kept[names:]))
+    hidden = [headings[index] for index in range(names, len(headings)) if index not in kept]
+    table.caption = "; ".join(part for part in (caption, no_room(hidden) if hidden else "") if part) or None
+    return table
+
+
+# Where a command may write: looked at before the work. It knows nothing else, so that a quick command stays quick.
+
+
+def distinct(inputs: Sequence[Path | None], outputs: Sequence[Path | None], folders: Sequence[Path | None] = ()) -> None:
+    """No output takes the place of an input or of another output, and each can be written: told before the work, not after."""
+    seen = {path.resolve() for path in inputs if path is not None}
+    for path in outputs:
+        if path is None:
+            continue
+        if not str(path) or str(path) == "." or path.is_dir():
+            raise InputError("command line", "a file to write; a folder stands there", field="output", value=str(path))
+        if path.resolve() in seen:
+            raise InputError("command line", "a file that is not read or written already", field="output", value=str(path))
+        seen.add(path.resolve())
+        if path.is_file() or not path.exists():  # a pipe or a device is where it is
+            _writable(path, path.resolve().parent)
+    for folder in folders:
+        if folder is not None:
+            _writable(folder, folder.resolve())
+
+
+def _writable(said: Path, folder: Path) -> None:
+    """A folder, or what would have to be made to have it there."""
+    for link in (said, *said.parents):
+        if link.is_symlink() and not link.exists() and not folder.exists():
+            raise InputError("command line", f"a place to write to; {link} leads nowhere", field="output", value=str(said))
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir():
+        raise InputError("command line", f"a place to write to; {there} is a file", field="output", value=str(said))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError("command line", f"a place to write to; {there} may not be written", field="output", value=str(said))
+
+
+# The file that `--events` asks for: there once the run is over, and until then what was there before.
+
+
+@contextmanager
+def event_log(path: Path | None) -> Iterator[JsonlJournal | None]:
+    """A journal to write, or none where none is asked for. A run that fails or is interrupted leaves no half of one behind."""
+    if path is None:
+        yield None
+        return
+    if path.exists() and not path.is_file():  # a pipe or a device cannot be put in place later
+        yield JsonlJournal(path, fresh=True)
+        return
+    place = path.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    begun = place.with_name(f"{place.name}.part")
+    journal = JsonlJournal(begun, fresh=True)
+    try:
+        yield journal
+        journal.close()
+        begun.replace(place)
+    except BaseException:
+        with suppress(JournalError):  # it is of no use any more
+            journal.close()
+        begun.unlink(missing_ok=True)
+        raise

@@ -16,8 +16,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from fairlead.client.gang import Patience
-from fairlead.client.holder import Holder, Saving
-from fairlead.client.surroundings import Surroundings
+from fairlead.client.launch_context import Surroundings
+from fairlead.client.lease_holder import Holder, Saving
 
 
 class LeaseCallback(TrainerCallback):  # type: ignore[misc]  # transformers need not be here when types are checked

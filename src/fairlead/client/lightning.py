@@ -19,8 +19,8 @@ except ImportError:
     from pytorch_lightning.callbacks import Callback
 
 from fairlead.client.gang import Patience
-from fairlead.client.holder import Holder, Saving
-from fairlead.client.surroundings import Surroundings
+from fairlead.client.launch_context import Surroundings
+from fairlead.client.lease_holder import Holder, Saving
 
 FILE = "lightning.ckpt"
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from fairlead.client.page import Field, Page
-from fairlead.client.surroundings import Surroundings
+from fairlead.client.launch_context import Surroundings
+from fairlead.client.lease_page import Field, Page
 
 TRIES = 50
 PAUSE_S = 0.0002

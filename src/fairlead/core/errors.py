@@ -114,3 +114,15 @@ def _shorten(value: object, limit: int = 60) -> object:
         except (ValueError, RecursionError):  # a number of thousands of digits, or what has one in it, or is too deep
             return f"{type(value).__name__} too large to show"
     return value if len(text) <= limit else text[: limit - 1] + "…"
+
+
+# What Fairlead can do without is in extras of its package; whoever finds one missing says here how it is had.
+
+
+class NotInstalled(FairleadError):
+    """What was asked for needs an extra that is not there; nothing is wrong with it otherwise."""
+
+
+def install(extra: str) -> str:
+    """The mend, as the end of a sentence."""
+    return f"in the clone of Fairlead, pip install -e '.[{extra}]'"

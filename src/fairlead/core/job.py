@@ -5,10 +5,76 @@ from __future__ import annotations
 import enum
 import math
 import re
-from dataclasses import dataclass
+import signal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 from fairlead.core.errors import IllegalTransition
-from fairlead.core.schedule import Schedule
+
+# The batch sizes that a job's owner has planned for it (mode `expert`), each with the share of the declared steps that is to
+# be trained at it. It is what was declared, and says nothing about how the job really goes: where the two part is seen from
+# what
+# the job announces.
+
+Schedule: TypeAlias = tuple[tuple[int, float], ...]
+"""(batch size, share of the declared steps), in their order."""
+
+EXPERT = "expert"
+
+LATE = 0.05
+"""Of the declared steps: a change that comes so much sooner or later is still as declared."""
+
+_SUM = 1e-6  # shares that add up to 1 but for so much do
+
+
+def wrong_schedule(schedule: Schedule, mode: str) -> str:
+    """What would be right; empty where nothing is wrong."""
+    if mode != EXPERT:
+        return f"nothing, for a job of mode {mode}: a schedule is for mode {EXPERT}"
+    if not all(size >= 1 and 0 < share <= 1 for size, share in schedule):
+        return "batch sizes of at least 1, and shares above 0"
+    if any(one == next_ for (one, _), (next_, _) in pairwise(schedule)):
+        return "batch sizes that differ from the one before"
+    total = math.fsum(share for _, share in schedule)
+    return "" if abs(total - 1.0) <= _SUM else f"shares that add up to 1; these make {total:g}"
+
+
+def foreseen(schedule: Schedule, had: Sequence[int]) -> list[tuple[int, float]]:
+    """All regimes of a job that has had some batch sizes, the present one last: those, and what the schedule has behind them,
+    each with its declared share. Who skips some is where it has come to; who is at a size that is not ahead in its schedule has
+    left it, and goes on as it is."""
+    at, kept, course = -1, True, list[tuple[int, float]]()
+    for size in had:
+        place = next((place for place in range(at + 1, len(schedule)) if schedule[place][0] == size), None)
+        kept = place is not None
+        at = at if place is None else place
+        course.append(schedule[at] if kept else (size, 1.0 / len(schedule)))
+    return [*course, *(schedule[at + 1 :] if kept else ())]
+
+
+def departure(schedule: Schedule, steps: float, had: Sequence[tuple[int, float]], done: float, *, ended: bool = False) -> str:
+    """How a job that has `done` some of its declared `steps` has departed from its schedule, if it has; `had` are the batch
+    sizes that it announced, each with the steps from which on it ran at it. Of one that has `ended` nothing is said of how
+    far it was: whoever ends well counts as done, after however few steps."""
+    begins = [0.0, *accumulate(share for _, share in schedule)]
+    for place, (size, begun) in enumerate(had):
+        if place >= len(schedule):
+            return f"its batch size became {size} behind the last of its schedule"
+        if size != schedule[place][0]:
+            return f"its batch size became {size} where its schedule has {schedule[place][0]}"
+        if place and abs(begun / steps - begins[place]) > LATE:
+            return (
+                f"its batch size became {size} after {begun / steps:.0%} of its steps, and {begins[place]:.0%} by its schedule"
+            )
+    due = max(len(had), 1)
+    if due < len(schedule) and done / steps - begins[due] > LATE:
+        if ended:
+            return f"its batch size never became {schedule[due][0]}, as its schedule has it"
+        return f"its batch size is not yet {schedule[due][0]} after {done / steps:.0%} of its steps, as its schedule has it"
+    return ""
+
 
 TIMED = ""
 """The kind of a job whose work is given in seconds: it runs at one step a second on every type."""
@@ -99,3 +165,139 @@ def batch_size_of(kind: str) -> int | None:
 def kind_of(model: str, batch_size: int | None) -> str:
     """The kind's name for a model at a batch size; the inverse of `model_of` and `batch_size_of`."""
     return model if batch_size is None else f"{model} (batch size {batch_size})"
+
+
+# How jobs' batch sizes have changed so far: what a decision may know of their adaptation. Jobs report them; what they will be
+# nobody here knows.
+
+BATCH_SIZE = "batch_size"
+"""The name under which jobs report the batch size that they run with from now on."""
+
+LARGEST = 2.0**53
+
+Look: TypeAlias = tuple[int, int, int]
+"""The code of a kind, workers, and a batch size that is not the kind's own."""
+
+
+class Regime(NamedTuple):
+    """A stretch of training at one batch size, from so many steps on."""
+
+    batch_size: int
+    from_steps: float
+
+
+@dataclass
+class Adaptations:
+    """Of all jobs that have reported a batch size. The state writes it, others read it."""
+
+    regimes: dict[int, tuple[Regime, ...]] = field(default_factory=dict)
+    """By number, the present one last; each ends where the next begins."""
+    looks: dict[Look, int] = field(default_factory=dict)  # in the order in which they first occurred: 0, 1, …
+    changes: int = 0  # how often a batch size has become another
+
+    def __bool__(self) -> bool:
+        return bool(self.regimes)
+
+    def note(self, number: int, size: float, steps: float, kind: str, code: int, workers: int) -> None:
+        """A job says its batch size when it has done so many steps. What it did at later steps was lost with a node."""
+        if not 1 <= size < LARGEST:
+            return
+        past = self.regimes.get(number, ())
+        kept = tuple(regime for regime in past if regime.from_steps < steps)
+        same = bool(kept) and kept[-1].batch_size == int(size)
+        self.regimes[number] = kept if same else (*kept, Regime(int(size), steps))
+        own = batch_size_of(kind)
+        self.changes += (past[-1].batch_size if past else own) != int(size)
+        if own is not None and own != int(size):
+            self.looks.setdefault((code, workers, int(size)), len(self.looks))
+
+    def of(self, numbers: Collection[int]) -> Adaptations:
+        """A copy with some of the jobs."""
+        regimes = {number: each for number, each in self.regimes.items() if number in numbers}
+        return Adaptations(regimes, dict(self.looks), self.changes)
+
+    def to_data(self) -> dict[str, Any]:
+        regimes = [(number, [*map(list, each)]) for number, each in self.regimes.items()]
+        return {"regimes": regimes, "looks": [*map(list, self.looks)], "changes": self.changes}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Adaptations:
+        regimes = {number: tuple(Regime(*one) for one in each) for number, each in data["regimes"]}
+        looks: dict[Look, int] = {(kind, workers, size): at for at, (kind, workers, size) in enumerate(data["looks"])}
+        return cls(regimes, looks, data["changes"])
+
+
+def flags_of(job: Job, regimes: Sequence[Regime], overran: bool, done: float = 0.0, *, ended: bool = False) -> tuple[str, ...]:
+    """What a job that has `done` some of its steps, and maybe has `ended`, does that its owner did not declare; it is
+    scheduled like any other."""
+    flags = ["did more steps than it declared"] if overran else []
+    sizes = [regime.batch_size for regime in regimes]
+    falls = [size for size, before in zip(sizes[1:], sizes) if size < before]
+    if job.mode == "static" and len(sizes) > 1:
+        flags.append(f"declared static, and its batch size became {sizes[-1]}")
+    elif job.mode == "accordion" and len(set(sizes)) > 2:
+        flags.append(f"declared accordion, and had {len(set(sizes))} batch sizes")
+    elif job.mode == "gns" and falls:
+        flags.append(f"declared gns, and its batch size fell to {falls[0]}")
+    elif job.schedule and (departed := departure(job.schedule, job.steps, regimes, done, ended=ended)):
+        flags.append(f"declared a schedule, and {departed}")
+    return tuple(flags)
+
+
+# Jobs that wait for others. A job may begin when all that it was submitted to come *after* have finished; when one of them
+# ends in any other way, it never will.
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Whom one job waits for, by number."""
+
+    unfinished: tuple[int, ...] = ()  # not ended yet
+    lost: int = -1  # the first that ended without finishing; -1: none has
+    how: Phase = Phase.FINISHED  # it ended
+
+
+Waits: TypeAlias = Mapping[int, Awaited]
+"""By number, jobs at the door that do not enter yet or never will."""
+
+NO_WAITS: Waits = {}
+
+
+def awaited(after: Iterable[int], phase_of: Callable[[int], Phase]) -> Awaited | None:
+    """None where all have finished."""
+    phases = [(number, phase_of(number)) for number in after]
+    unfinished = tuple(number for number, phase in phases if phase not in ENDED)
+    bad = [(number, phase) for number, phase in phases if phase in ENDED and phase is not Phase.FINISHED]
+    if bad:
+        return Awaited(unfinished, *bad[0])
+    return Awaited(unfinished) if unfinished else None
+
+
+# How a try of a job ended badly, as whoever ran it told. Words and numbers for people: no decision rests on them.
+
+NOT_BEGUN = 126
+"""The exit status of a launch that was never begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`code` is an exit status, or below 0 the signal that ended it, 0 where there is neither; `node` is its number, or -1;
+    `rank` is the worker's who failed first; `start` is which of the job's starts it was, from 1, or 0 where nobody knows. It is
+    not the job's `own` where its node could not begin it."""
+
+    why: str = ""
+    code: int = 0
+    node: int = -1
+    rank: int = 0
+    start: int = 0
+    own: bool = True
+
+    @property
+    def facts(self) -> tuple[tuple[str, float | str], ...]:
+        if self.code > 0:
+            return (("status", self.code),)
+        return (("signal", signal_name(-self.code)),) if self.code else ()
+
+
+def signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"

@@ -11,11 +11,27 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.device_map import NONE
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.holdings import NONE
-from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.reasons import Reason
-from fairlead.core.usage import Usage
+from fairlead.core.routes import NO_ROUTES, Routes
+
+# What a job is thought to take of each accelerator it runs on, as far as an estimation says so. It knows no rates.
+
+BUSY, TAKEN_GB = "accelerator_busy", "accelerator_memory_gb"
+"""Metrics of jobs that agents measure, where a job has its accelerators to itself: the share of time in which they are busy,
+and the memory in use on one. No job says them of itself, and they are of its last launch: another one may be elsewhere."""
+SEEN = frozenset({BUSY, TAKEN_GB})
+
+
+@dataclass(frozen=True)
+class Usage:
+    """By class, as `Rates` has them, and type: the share of time in which an accelerator is busy with one worker of it, from 0
+    to 1, and the memory that the worker needs there. What is not known is 1, and infinity: it fills its accelerator."""
+
+    utilization: Floats  # classes × types
+    memory_gb: Floats  # classes × types
+
 
 T = TypeVar("T")
 
@@ -316,3 +332,25 @@ class RoundPlan:
     def changes(self) -> bool:
         moves = len(self.suspended) or len(self.launches.jobs) or len(self.admitted) or len(self.ended)
         return bool(moves or self.refused or self.routes)
+
+
+# When rounds begin: at the multiples of their length, counted from second 0. Exact, so that skipping rounds and stepping
+# through them meet at the same numbers. A length of 0 means no rounds: every moment is a boundary.
+
+
+def boundary_at(time: float, length: float) -> float:
+    """The first boundary that is not before `time`."""
+    if length == 0 or time == math.inf:
+        return time
+    count = math.ceil(time / length)
+    if (count - 1) * length >= time:
+        count -= 1
+    elif count * length < time:
+        count += 1
+    return count * length
+
+
+def boundary_after(time: float, length: float) -> float:
+    """The first boundary behind `time`."""
+    at = boundary_at(time, length)
+    return at if at > time else (round(at / length) + 1) * length

@@ -6,7 +6,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from fairlead.core.failure import Failure
+from fairlead.core.job import Failure
 
 
 class Code(enum.StrEnum):

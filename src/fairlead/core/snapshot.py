@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fairlead.core.adaptation import Adaptations, Regime
-from fairlead.core.after import NO_WAITS, Waits
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ColumnStore, JobColumns
+from fairlead.core.device_map import Holdings
 from fairlead.core.errors import FairleadError
-from fairlead.core.holdings import Holdings
-from fairlead.core.inference import NO_ROUTES, Routes
-from fairlead.core.job import ELASTIC, Job, Phase
+from fairlead.core.job import ELASTIC, NO_WAITS, Adaptations, Job, Phase, Regime, Waits
 from fairlead.core.plan import NO_FACTS, Facts, Rates
+from fairlead.core.routes import NO_ROUTES, Routes
 
 
 def _nobody() -> JobColumns:

@@ -14,13 +14,13 @@ import orjson
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Floats, Ints, Node
+from fairlead.core.device_map import offsets_of
 from fairlead.core.errors import JournalError
-from fairlead.core.holdings import offsets_of
-from fairlead.core.inference import Route
 from fairlead.core.job import Job
 from fairlead.core.plan import NO_LAUNCHES, Launches, RoundPlan
 from fairlead.core.reasons import Code, Reason
-from fairlead.engine.possible import MOST_WHOLE, amount, amounts, floats, ints, numbers, of_sort, second_of, share, whole
+from fairlead.core.routes import Route
+from fairlead.engine.event_schema import MOST_WHOLE, amount, amounts, floats, ints, numbers, of_sort, second_of, share, whole
 
 VERSION = 1
 

@@ -11,15 +11,15 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.columns import JobColumns, without
+from fairlead.core.device_map import NONE
 from fairlead.core.events import Memo
-from fairlead.core.holdings import NONE
-from fairlead.core.inference import NO_ROUTES, Routes
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import NO_FACTS, Lesson, Placed, RoundPlan, Selection, filled
 from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages
-from fairlead.engine.fits import why_never
+from fairlead.engine.feasibility import why_never
 
 
 def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]:

@@ -20,16 +20,14 @@ from fairlead.core.events import (
     RoundPlanned,
     SchedulerSwitched,
 )
-from fairlead.core.plan import RoundPlan
+from fairlead.core.plan import RoundPlan, boundary_after, boundary_at
 from fairlead.core.reasons import Reason
-from fairlead.core.rounds import boundary_after, boundary_at
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Backend, Stages
 from fairlead.engine.decide import decide
-from fairlead.engine.journal import Journal, NoJournal
-from fairlead.engine.overtaken import still_possible
+from fairlead.engine.event_journal import Journal, NoJournal
 from fairlead.engine.state import State
-from fairlead.engine.undecided import sound, undecided
+from fairlead.engine.validate import sound, still_possible, undecided
 
 STALLED_AFTER = 20_000
 """So many decisions without a step of progress: this run would not end."""

@@ -10,22 +10,18 @@ from typing import Any
 import numpy as np
 
 from fairlead.core import events as ev
-from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.columns import without
+from fairlead.core.columns import NO, ONE, ZERO, moment, without
 from fairlead.core.errors import FairleadError, InvalidPlan
-from fairlead.core.facts import about_whom, without_jobs
-from fairlead.core.failure import NOT_BEGUN, Failure
-from fairlead.core.inference import Routes
-from fairlead.core.job import ELASTIC, LEGAL, Phase, check_transition
-from fairlead.core.losses import LOSS, note_losses
-from fairlead.core.operands import NO, ONE, ZERO, moment
-from fairlead.core.plan import Facts, Launches
+from fairlead.core.job import BATCH_SIZE, ELASTIC, LEGAL, NOT_BEGUN, Failure, Phase, check_transition
+from fairlead.core.observations import about_whom, without_jobs
+from fairlead.core.plan import SEEN, Facts, Launches
 from fairlead.core.reasons import Code
+from fairlead.core.routes import Routes
 from fairlead.core.snapshot import Names
-from fairlead.core.usage import SEEN
-from fairlead.engine.fits import types_that_fit
-from fairlead.engine.known import CODED, Known
+from fairlead.engine.feasibility import types_that_fit
+from fairlead.engine.state_views import CODED, Known
+from fairlead.models.convergence import LOSS, note_losses
 
 # Looked up often, and an enum's members are slow to reach.
 QUEUED, WAITING, RUNNING = int(Phase.QUEUED), int(Phase.WAITING), int(Phase.RUNNING)

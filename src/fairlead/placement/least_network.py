@@ -15,8 +15,8 @@ import numpy as np
 from fairlead.core.cluster import Ints
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.placement.consolidated import fullest_node_first
-from fairlead.placement.packing import Room, pack
+from fairlead.placement.base import Room, pack
+from fairlead.placement.basic import fullest_node_first
 
 
 @dataclass(frozen=True)

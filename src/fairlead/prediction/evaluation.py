@@ -10,9 +10,10 @@ import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.rng import stream
-from fairlead.prediction import interference, memory, utilization
+from fairlead.models import interference
+from fairlead.models.interference import FULL, terms
+from fairlead.prediction import memory, utilization
 from fairlead.prediction.dataset import Dataset
-from fairlead.prediction.interference import FULL, terms
 from fairlead.prediction.learners import Learner
 from fairlead.prediction.utilization import rmsle
 

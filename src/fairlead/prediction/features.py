@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fairlead.prediction.apart import load
-from fairlead.prediction.graph import Graph, Operator
-from fairlead.prediction.operators import CELLS, CONVOLUTIONS, PRODUCTS
+from fairlead.prediction.graph import CELLS, CONVOLUTIONS, PRODUCTS, Graph, Operator
+from fairlead.prediction.onnx_process import load
 
 TABLE_3 = (
     *("Exp", "Split", "Constant", "GlobalAveragePool", "ReduceMean", "MaxPool", "GRU", "Reshape", "LSTM", "Concat", "Gather"),

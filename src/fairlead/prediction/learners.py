@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fairlead.core.cluster import Floats
-from fairlead.core.extras import NotInstalled, install
-from fairlead.prediction.learned import Forest, Learned, Line, Tree
+from fairlead.core.errors import NotInstalled, install
+from fairlead.models.learned_models import Forest, Learned, Line, Tree
 
 Learner = Callable[[Floats, Floats], Learned]
 

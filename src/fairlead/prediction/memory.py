@@ -16,8 +16,8 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
+from fairlead.models.learned_models import sane
 from fairlead.prediction.features import BYTES
-from fairlead.prediction.learned import sane
 from fairlead.prediction.utilization import Column
 
 MB = 2.0**20

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core.cluster import Ints
-from fairlead.core.errors import FairleadError, InputError, near_or_all
-from fairlead.core.extras import install
+from fairlead.core.errors import FairleadError, InputError, install, near_or_all
 
 MOST_BYTES = 2**31  # protobuf's own limit
 MOST_NODES = 20_000

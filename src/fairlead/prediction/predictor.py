@@ -15,12 +15,11 @@ import orjson
 
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.endless import endless
+from fairlead.files import atomic_write, is_stream
+from fairlead.models.interference import Slowdown
 from fairlead.prediction.features import NAMES, Features
-from fairlead.prediction.interference import Slowdown
 from fairlead.prediction.memory import Memory
 from fairlead.prediction.utilization import Utilization, kernel_s
-from fairlead.whole import write_whole
 
 FORMAT = "fairlead predictor 1"
 TRAINED = Path(__file__).parent / "trained"
@@ -97,11 +96,11 @@ class Predictor:
             "at_once": {mode: one.kept() for mode, one in self.at_once.items()},
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, orjson.dumps(_short(told)) + b"\n")
+        atomic_write(path, orjson.dumps(_short(told)) + b"\n")
 
 
 def load(path: Path) -> Predictor:
-    if endless(path):
+    if is_stream(path):
         raise InputError(path, "a regular file", field="predictor")
     try:
         data = orjson.loads(path.read_bytes())

@@ -12,11 +12,11 @@ import numpy as np
 
 from fairlead.prediction.dataset import Dataset
 from fairlead.prediction.evaluation import by_family, r_squared
-from fairlead.prediction.holding import UNKNOWN, Hold, Interference
+from fairlead.prediction.fit_predictor import kernels
 from fairlead.prediction.learners import Learner
+from fairlead.prediction.measured_profiles import Alone
 from fairlead.prediction.memory import Memory
-from fairlead.prediction.profiles import Alone
-from fairlead.prediction.training import kernels
+from fairlead.prediction.multiprocessors import UNKNOWN, Hold, Interference
 
 
 @dataclass(frozen=True)

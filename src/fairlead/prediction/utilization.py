@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
-from fairlead.prediction.learned import Learned, restored
+from fairlead.models.learned_models import Learned, restored
 from fairlead.prediction.learners import Learner
 
 Column = Mapping[str, float]  # features by name

@@ -1,5 +1,4 @@
-"""Jobs end when their loss is as low as it gets, however many steps are left (Blox §5.3). It knows what jobs report and nothing
-of the curve that they are on."""
+"""Jobs end at their last step."""
 
 from __future__ import annotations
 
@@ -9,10 +8,23 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.columns import JobColumns
+from fairlead.core.device_map import NONE
 from fairlead.core.errors import InputError
-from fairlead.core.holdings import NONE
-from fairlead.core.losses import AT, EARLIER, ERROR, LOSS, LOWEST, RECENT, TARGET, WINDOW
 from fairlead.core.snapshot import Snapshot
+from fairlead.models.convergence import AT, EARLIER, ERROR, LOSS, LOWEST_LOSS, RECENT, TARGET, WINDOW
+
+
+@dataclass(frozen=True)
+class BySteps:
+    """A job runs for the steps it asked for; the backend tells when they are done."""
+
+    def finished_early(self, view: Snapshot) -> Ints:
+        return NONE
+
+
+# Jobs end when their loss is as low as it gets, however many steps are left (Blox §5.3). It knows what jobs report and
+# nothing
+# of the curve that they are on.
 
 SURE = 4.0
 """Standard errors by which a fall may be larger than it looks."""
@@ -46,7 +58,7 @@ class ByLoss:
         done = self._flat(jobs)
         if self.targets:
             target = jobs.metric(TARGET)
-            done = np.where(np.isnan(target), done, jobs.metric(LOWEST) <= target + self.threshold * np.abs(target))
+            done = np.where(np.isnan(target), done, jobs.metric(LOWEST_LOSS) <= target + self.threshold * np.abs(target))
         return jobs.number[done]
 
     def _flat(self, jobs: JobColumns) -> Bools:

@@ -10,7 +10,7 @@ import numpy as np
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import TIMED, Job
 from fairlead.core.rng import stream
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 
 @dataclass(frozen=True)

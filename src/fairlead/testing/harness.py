@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.backends.costs import Costs
-from fairlead.backends.faults import Outage, listed
-from fairlead.backends.simulated import Simulated
 from fairlead.config import Part, SchedulerConfig
+from fairlead.config.registry import Registry
 from fairlead.core.cluster import Cluster
 from fairlead.core.events import Opened
 from fairlead.core.job import Job, Phase
@@ -17,14 +15,16 @@ from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Reason
 from fairlead.core.stages import Policy, Stages
 from fairlead.engine.decide import why_waiting
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.registry import Registry
+from fairlead.simulator.backend import Simulated
+from fairlead.simulator.costs import Costs
+from fairlead.simulator.faults import Outage, listed
 from fairlead.testing.builders import JobBuilder
 from fairlead.testing.builders import cluster as build_cluster
 from fairlead.testing.invariants import check_events, check_reasons
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 
 @dataclass(frozen=True)

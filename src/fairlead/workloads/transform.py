@@ -4,17 +4,20 @@ random comes from streams of its own. Nothing here reads files or knows schedule
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import numpy as np
 
 from fairlead.core.errors import InputError, UnknownName
-from fairlead.core.job import TIMED, Job
+from fairlead.core.events import MetricsReported
+from fairlead.core.job import TIMED, Job, model_of
 from fairlead.core.rng import stream
-from fairlead.workloads.losses import LossCurve
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.core.routes import REPORTED
+from fairlead.models.sensitivity import Sensitivity
+from fairlead.workloads.dynamics import LossCurve, Nature, Speed, Standing
+from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
 DAY_S, HOUR_S = 86_400.0, 3_600.0
@@ -201,3 +204,45 @@ def _new_names(trace: Trace, prefix: str) -> Iterator[str]:
 def _above_0(source: str, field: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
         raise InputError(source, "a number above 0", field=field, value=value)
+
+
+# Jobs that wait for their host: their speed depends on the CPUs and the memory that each of their workers is given. It knows
+# how a file says so of models, and no scheduler.
+
+
+@dataclass(frozen=True)
+class HostBound(Nature):
+    """As fast as the table says, times what its host makes of that."""
+
+    sensitivity: Sensitivity
+
+    def speed(self, standing: Standing) -> Speed:
+        return Speed(standing.rate * self.sensitivity.speed(standing.cpus, standing.host_memory_gb))
+
+
+def bound_to_hosts(trace: Trace, known: Mapping[str, Sensitivity]) -> Trace:
+    """The same trace, in which jobs of some kinds, or of some models at any batch size, depend on their hosts. Who has another
+    nature keeps it."""
+    natures = dict(trace.natures)
+    for job in trace.jobs:
+        sensitivity = known.get(job.kind) or known.get(model_of(job.kind))
+        if sensitivity is not None:
+            natures.setdefault(job.name, HostBound(sensitivity))
+    return replace(trace, natures=natures)
+
+
+# What a trace's sessions report of their requests. It knows no scheduler and serves nobody.
+
+
+def told_rates(trace: Trace, rates: Mapping[str, Sequence[tuple[float, float]]]) -> list[MetricsReported]:
+    """What sessions report of their requests: from which second on, how many a second. Before a job is there it reports
+    nothing, and when it comes what is so then."""
+    found = []
+    number_of = {job.name: number for number, job in enumerate(trace.jobs)}
+    for name, parts in rates.items():
+        number = number_of[name]
+        begin = trace.jobs[number].submitted_s
+        first = [(begin, rate) for second, rate in parts if second <= begin][-1:]
+        for second, rate in [*first, *(part for part in parts if part[0] > begin)]:
+            found.append(MetricsReported(second, REPORTED, np.array([number]), np.array([rate])))
+    return sorted(found, key=lambda event: event.time)

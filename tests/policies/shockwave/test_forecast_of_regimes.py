@@ -8,7 +8,7 @@ from trajectories import TRACES, drawn, errors, of_trace
 
 from fairlead.core.errors import InputError
 from fairlead.core.rng import stream
-from fairlead.policies.shockwave.forecast import (
+from fairlead.policies.shockwave.planning.regime_forecast import (
     RULES,
     ahead,
     evenly,

@@ -7,8 +7,8 @@ import pytest
 
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.job import Job
-from fairlead.core.ranking import in_order
-from fairlead.policies.shockwave.by_type import chosen_types
+from fairlead.policies.ranking.base import in_order
+from fairlead.policies.shockwave.planning.planner import chosen_types
 from fairlead.policies.shockwave.policy import Shockwave
 from scenes import state_of, table_of, view_of
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from trajectories import TRACES
 
-from fairlead.backends.costs import Costs
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
-from fairlead.report.metrics import MetricOptions, summarize
-from fairlead.study.inputs import TraceFile, read_table
-from fairlead.study.simulate import Simulation, simulate
+from fairlead.experiments.inputs import TraceFile, read_table
+from fairlead.experiments.metrics import MetricOptions, summarize
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.simulator.costs import Costs
 
 
 @pytest.mark.skipif(not TRACES.exists(), reason="no ../shared/data/shockwave")

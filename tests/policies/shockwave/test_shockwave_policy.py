@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from fairlead.core import events as ev
-from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.events import MemoChanged
-from fairlead.core.job import Job
+from fairlead.core.job import BATCH_SIZE, Job
 from fairlead.core.plan import RoundPlan
 from fairlead.policies.shockwave.policy import Shockwave
 from fairlead.testing import Harness, job

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 from fairlead.core import events as ev
-from fairlead.core.adaptation import BATCH_SIZE
 from fairlead.core.cluster import Cluster
-from fairlead.core.job import Job
+from fairlead.core.job import BATCH_SIZE, Job
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
-from fairlead.policies.shockwave.forecast import restated
+from fairlead.policies.shockwave.planning.regime_forecast import Trajectories, restated, trajectories
 from fairlead.policies.shockwave.policy import Shockwave
-from fairlead.policies.shockwave.trajectory import Trajectories, trajectories
 from fairlead.testing import Harness, job
 from scenes import state_of, table_of, view_of
 

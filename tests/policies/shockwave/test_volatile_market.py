@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from volatile_market import Chances, Equilibrium, expected_market, leontief_market, linear_market
 
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
-from fairlead.policies.shockwave.expected import Chances, expected_market
-from fairlead.policies.shockwave.market import Equilibrium, leontief_market, linear_market
 
 MARKETS = {"linear": linear_market, "leontief": leontief_market}
 

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from windows import best, drawn
 
 from fairlead.core.errors import InputError
-from fairlead.policies.shockwave.exact import exact
-from fairlead.policies.shockwave.fairness import Deadlines, contention, deadlines, projected, rho
-from fairlead.policies.shockwave.planner import plan, relative_gap
-from fairlead.policies.shockwave.published import published
-from fairlead.policies.shockwave.relaxation import hull_slopes, relax
-from fairlead.policies.shockwave.window import EPSILON, Window, critical_part, progress, window
+from fairlead.policies.shockwave.planning.exact import exact
+from fairlead.policies.shockwave.planning.planner import plan, relative_gap
+from fairlead.policies.shockwave.planning.relaxation import hull_slopes, relax
+from fairlead.policies.shockwave.planning.window import EPSILON, Window, critical_part, progress, window
+from fairlead.policies.shockwave.policy import Deadlines, contention, deadlines, projected, published, rho
 
 PENALTIES = st.sampled_from([0.0, 1e-3, 0.1, 1.0, 10.0])
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.rng import stream
-from fairlead.policies.shockwave.forecast import Rule, ahead, evenly, run_time, to_come
+from fairlead.policies.shockwave.planning.regime_forecast import Rule, ahead, evenly, run_time, to_come
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "shockwave"
 

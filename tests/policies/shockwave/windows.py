@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
-from fairlead.policies.shockwave.window import Window, progress, window
+from fairlead.policies.shockwave.planning.window import Window, progress, window
 
 
 def drawn(

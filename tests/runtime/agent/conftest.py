@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from workshop import Node
 
-from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.devices import Accelerators
 from fairlead.runtime.agent.settings import Settings
 
 

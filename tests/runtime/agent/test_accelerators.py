@@ -12,14 +12,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from workshop import FOR_EVER, Node, order
 
-from fairlead.cli.cluster import agent
+from fairlead.cli.cmd_cluster import agent
 from fairlead.core.errors import InputError
-from fairlead.runtime.agent.accelerators import Accelerator, Accelerators, Sample, are_here, type_of
-from fairlead.runtime.agent.faults import RuntimeFault
-from fairlead.runtime.agent.session import Agent
-from fairlead.runtime.agent.sharing import MultiProcessService
+from fairlead.runtime.agent.agent_errors import RuntimeFault
+from fairlead.runtime.agent.agent_service import Agent
+from fairlead.runtime.agent.devices import Accelerator, Accelerators, Sample, are_here, type_of
+from fairlead.runtime.agent.mps import MultiProcessService
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.orders import Given
+from fairlead.runtime.protocol.orders import Given
 
 GB = 2**30
 

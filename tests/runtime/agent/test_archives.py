@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from workshop import Node, order
 
+from fairlead.runtime.agent.agent_errors import ArchiveRefused
 from fairlead.runtime.agent.archives import Limits, unpack
-from fairlead.runtime.agent.faults import ArchiveRefused
-from fairlead.runtime.packing import digest_of
+from fairlead.runtime.protocol.code_archive import digest_of
 
 
 def packed(files: dict[str, str | bytes], modes: dict[str, int] | None = None) -> bytes:

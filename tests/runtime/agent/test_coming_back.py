@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
 
-from fairlead.runtime.agent import records
-from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault
+from fairlead.runtime.agent import launch_records as records
+from fairlead.runtime.agent.agent_errors import OrderRefused, RuntimeFault
 from fairlead.runtime.agent.processes import look
-from fairlead.runtime.orders import Ended, Launch
+from fairlead.runtime.protocol.orders import Ended, Launch
 
 AGENT = """
 import signal, sys
@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 import pytest
 from workshop import order
-from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.devices import Accelerators
 from fairlead.runtime.agent.supervisor import Supervisor
 supervisor = Supervisor(Path({root!r}), Accelerators.spelled("v100:4"))
 {before}
@@ -138,7 +138,7 @@ def test_a_grace_goes_on_under_the_next_agent(node: Node) -> None:
 def test_an_agent_that_dies_before_the_record_has_started_nothing(make_node, tmp_path: Path) -> None:
     before = """
 import os
-from fairlead.runtime.agent.records import Record
+from fairlead.runtime.agent.launch_records import Record
 def die(self, directory):
     print("about to write", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

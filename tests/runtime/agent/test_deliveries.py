@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from workshop import Node, order
 
-from fairlead.core.failure import NOT_BEGUN
-from fairlead.runtime.agent.deliveries import Deliveries
-from fairlead.runtime.agent.session import Agent
-from fairlead.runtime.control.code import CodeStore
-from fairlead.runtime.messages import PIECE, CodePiece, WantCode
-from fairlead.runtime.orders import Ended, Kill, Launch, Reroute, Revoke, Routed
-from fairlead.runtime.packing import digest_of
+from fairlead.core.job import NOT_BEGUN
+from fairlead.runtime.agent.agent_service import Agent
+from fairlead.runtime.agent.code_delivery import Deliveries
+from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.protocol.code_archive import digest_of
+from fairlead.runtime.protocol.messages import PIECE, CodePiece, WantCode
+from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Reroute, Revoke, Routed
 
 
 def archive() -> bytes:

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
 
-from fairlead.runtime.agent.faults import OrderRefused, RuntimeFault, StaleGeneration, StillRunning
+from fairlead.runtime.agent.agent_errors import OrderRefused, RuntimeFault, StaleGeneration, StillRunning
 from fairlead.runtime.agent.settings import Settings, User
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.packing import digest_of
+from fairlead.runtime.protocol.code_archive import digest_of
 
 SHOW = "import json, os; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))"
 
@@ -314,7 +314,7 @@ def test_two_supervisors_do_not_share_a_root(node: Node) -> None:
     script = """
 import sys
 from pathlib import Path
-from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.devices import Accelerators
 from fairlead.runtime.agent.supervisor import Supervisor
 Supervisor(Path(sys.argv[1]), Accelerators.spelled("v100:1"))
 """

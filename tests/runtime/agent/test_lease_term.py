@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.runtime.agent.term import LeaseTerm
+from fairlead.runtime.agent.agent_service import LeaseTerm
 
 
 def test_a_term_that_was_never_granted_is_over() -> None:

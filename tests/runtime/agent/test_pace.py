@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.runtime.agent.pace import PIECE_NS, PIECES, Pace
+from fairlead.runtime.agent.worker_reports import PIECE_NS, PIECES, Pace
 
 SECOND = 10**9
 AT = 7 * SECOND  # when a launch began

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from workshop import Node, order
 
-from fairlead.client.page import Field, Page
+from fairlead.client.launch_context import PAGE
+from fairlead.client.lease_page import Field, Page
 from fairlead.client.route import Route, Routed, route
-from fairlead.client.surroundings import PAGE
-from fairlead.runtime.agent.pages import LeaseFile
-from fairlead.runtime.orders import Given, Reroute
-from fairlead.runtime.orders import Routed as Dealt
+from fairlead.runtime.agent.lease_file import LeaseFile
+from fairlead.runtime.protocol.orders import Given, Reroute
+from fairlead.runtime.protocol.orders import Routed as Dealt
 
 SERVES = """
 import time, fairlead

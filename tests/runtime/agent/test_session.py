@@ -13,12 +13,12 @@ import grpc.aio
 import pytest
 from workshop import order
 
-from fairlead.runtime.agent.accelerators import Accelerators
-from fairlead.runtime.agent.session import Agent
+from fairlead.runtime.agent.agent_service import Agent
+from fairlead.runtime.agent.devices import Accelerators
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.control.hub import Hub
-from fairlead.runtime.messages import METHOD, SERVICE, Heard, Orders, Welcome, Words, decode, encode
-from fairlead.runtime.orders import Ended, Kill, Metric, Order, Revoke
+from fairlead.runtime.control.agent_hub import Hub
+from fairlead.runtime.protocol.messages import METHOD, SERVICE, Heard, Orders, Welcome, Words, decode, encode
+from fairlead.runtime.protocol.orders import Ended, Kill, Metric, Order, Revoke
 from fairlead.testing.builders import cluster
 
 PATIENCE_S = 120.0

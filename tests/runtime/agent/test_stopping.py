@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from workshop import FOR_EVER, LEASED, STUBBORN, Node, order
 
-from fairlead.client.page import Field, Page
+from fairlead.client.lease_page import Field, Page
+from fairlead.runtime.agent.launch_records import Stop
 from fairlead.runtime.agent.processes import Process, look, send
-from fairlead.runtime.agent.records import Stop
 from fairlead.runtime.agent.settings import Settings
-from fairlead.runtime.orders import Extend, Wants
+from fairlead.runtime.protocol.orders import Extend, Wants
 
 SAVES_WHEN_ASKED = """
 import os, signal, sys
@@ -344,7 +344,7 @@ def test_who_fails_when_asked_has_failed_however_long_the_others_stay(node: Node
     script = (
         "import os, time\n"
         "print('up', flush=True)\n"
-        "from fairlead.client.page import Field, Page\n"
+        "from fairlead.client.lease_page import Field, Page\n"
         "if os.environ['RANK'] == '0':\n"
         "    page = Page(os.environ['FAIRLEAD_LEASE'])\n"
         "    while not page[Field.REVOKED]: time.sleep(0.01)\n"

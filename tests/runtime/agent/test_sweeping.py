@@ -9,7 +9,7 @@ import zipfile
 
 from workshop import FOR_EVER, order
 
-from fairlead.runtime.packing import digest_of
+from fairlead.runtime.protocol.code_archive import digest_of
 
 
 def test_old_launches_and_code_go_and_the_rest_stays(node):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from fairlead.runtime.agent.telling import PAUSE_S, Telling
-from fairlead.runtime.messages import Words, decode, encode
-from fairlead.runtime.orders import Ended, Metric, Progress, Wants
+from fairlead.runtime.agent.agent_service import PAUSE_S, Telling
+from fairlead.runtime.protocol.messages import Words, decode, encode
+from fairlead.runtime.protocol.orders import Ended, Metric, Progress, Wants
 
 
 def test_of_progress_and_metrics_the_last_word_of_a_second_is_said():

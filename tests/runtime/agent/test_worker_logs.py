@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from workshop import Node, order
 
-from fairlead.runtime.agent.faults import OrderRefused
-from fairlead.runtime.agent.logs import LogWriter, read
+from fairlead.runtime.agent.agent_errors import OrderRefused
 from fairlead.runtime.agent.settings import Settings
+from fairlead.runtime.agent.worker_logs import LogWriter, read
 
 
 def test_both_streams_are_in_one_log_in_their_order(node: Node) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from workshop import Node, order
 
-from fairlead.client.page import Field, Page
-from fairlead.runtime.agent.pages import LeaseFile
-from fairlead.runtime.agent.reports import AT_ONCE, BACKLOG, LINE, Reports
-from fairlead.runtime.orders import MOST_METRICS
+from fairlead.client.lease_page import Field, Page
+from fairlead.runtime.agent.lease_file import LeaseFile
+from fairlead.runtime.agent.worker_reports import AT_ONCE, BACKLOG, LINE, Reports
+from fairlead.runtime.protocol.orders import MOST_METRICS
 
 
 def test_reports_become_metrics_and_nonsense_is_counted(node: Node) -> None:
@@ -76,7 +76,7 @@ def test_lines_without_an_end_and_floods_are_passed_over(tmp_path: Path) -> None
 def test_progress_is_told_when_it_changed(node: Node) -> None:
     script = """
 import os, sys
-from fairlead.client.page import Field, Page
+from fairlead.client.lease_page import Field, Page
 page = Page(os.environ["FAIRLEAD_LEASE"])
 page[Field.BEGAN_NS], page[Field.BEGAN_AT] = 1_000_000_000, 10
 page[Field.LAST_NS], page[Field.STEPS], page[Field.SAVED], page[Field.BATCH_SIZE] = 3_000_000_000, 14, 12, 32

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.runtime.agent.devices import Accelerators
 from fairlead.runtime.agent.processes import with_variable
 from fairlead.runtime.agent.settings import Settings
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task, Told
+from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task, Told
 
 PATIENCE_S = 120.0
 
@@ -23,7 +23,7 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FO
 
 LEASED = """
 import os, sys, time
-from fairlead.client.page import Field, Page, Stage
+from fairlead.client.lease_page import Field, Page, Stage
 page = Page(os.environ["FAIRLEAD_LEASE"])
 print("up", flush=True)
 page[Field.STAGE] = Stage.RUNNING

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fairlead.config import SchedulerConfig
+from fairlead.config.registry import Registry
 from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.registry import Registry
-from fairlead.runtime.control.clock import WallClock
-from fairlead.runtime.control.live import Live
-from fairlead.runtime.orders import Ended, Order, Task
+from fairlead.runtime.control.cluster_backend import Live
+from fairlead.runtime.control.wall_clock import WallClock
+from fairlead.runtime.protocol.orders import Ended, Order, Task
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster
 from fairlead.testing.invariants import check_state

@@ -12,14 +12,14 @@ from typing import Any
 import uvicorn
 
 from fairlead.config import SchedulerConfig
-from fairlead.engine.journal import MemoryJournal
+from fairlead.config.registry import Registry
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.registry import Registry
-from fairlead.runtime.control.api import create_app
-from fairlead.runtime.control.foresight import Foresee
-from fairlead.runtime.control.plane import Plane
+from fairlead.experiments.lookahead import foresee
+from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.http_api import create_app
+from fairlead.runtime.control.lookahead_service import Foresee
 from fairlead.runtime.control.tokens import Role, Tokens
-from fairlead.study.foresee import foresee
 from fairlead.testing.builders import cluster
 
 PATIENCE_S = 120.0

@@ -14,17 +14,17 @@ import pytest
 from serving import served
 from typer.testing import CliRunner
 
-from fairlead.cli import advise
+from fairlead.cli import cmd_synthesize as advise
+from fairlead.cli.cmd_when import _sentence, _table
 from fairlead.cli.main import app
-from fairlead.cli.when import _sentence, _table
 from fairlead.core.events import JobSubmitted, ProgressReported, RoundPlanned, SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.state import State
-from fairlead.runtime.people import ControlPlane, RefusedRequest
-from fairlead.runtime.tasks import UNKNOWN_STEPS
-from fairlead.study.synthesizer.live import Guessed, guessed, rates_of, state_of, with_ends
-from fairlead.study.when import Expected, Turn, expected
+from fairlead.experiments.lookahead import Expected, Turn, expected
+from fairlead.experiments.synthesizer.live_advice import Guessed, guessed, rates_of, state_of, with_ends
+from fairlead.runtime.http_client import ControlPlane, RefusedRequest
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.testing import cluster
 
 
@@ -293,7 +293,7 @@ def test_who_ended_between_two_questions_is_told_as_ended(busy, monkeypatch):
         plane.cancel("short-2")
         return state_of(plane)
 
-    monkeypatch.setattr("fairlead.cli.when.state_of", later)
+    monkeypatch.setattr("fairlead.cli.cmd_when.state_of", later)
     assert "short-2 is cancelled" in CliRunner().invoke(app, ["when", "short-2"]).stdout
 
 

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from fairlead.config import SchedulerConfig
-from fairlead.engine.journal import MemoryJournal
+from fairlead.config.registry import Registry
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.registry import Registry
-from fairlead.runtime.control.api import LARGEST_BODY, create_app
-from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.http_api import LARGEST_BODY, create_app
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.testing.builders import cluster
 

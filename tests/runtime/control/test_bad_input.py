@@ -12,10 +12,10 @@ import pytest
 from serving import Served, served
 
 from fairlead.engine.codec import encode as spelled
-from fairlead.runtime.control.api import LARGEST_BODY
-from fairlead.runtime.messages import METHOD, SERVICE, Hello, Refused, Welcome, Words, decode, encode
-from fairlead.runtime.orders import Ended, Progress, Wants
-from fairlead.runtime.people import ControlPlane, RefusedRequest
+from fairlead.runtime.control.http_api import LARGEST_BODY
+from fairlead.runtime.http_client import ControlPlane, RefusedRequest
+from fairlead.runtime.protocol.messages import METHOD, SERVICE, Hello, Refused, Welcome, Words, decode, encode
+from fairlead.runtime.protocol.orders import Ended, Progress, Wants
 
 PATIENCE_S = 120.0
 

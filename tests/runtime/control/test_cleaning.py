@@ -9,8 +9,8 @@ from pathlib import Path
 
 from test_api import with_plane
 
-from fairlead.runtime.control.code import CodeStore
-from fairlead.runtime.packing import digest_of, pack
+from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.protocol.code_archive import digest_of, pack
 
 
 def test_only_what_is_left_of_ended_jobs_goes(tmp_path):

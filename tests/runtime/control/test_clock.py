@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.control.clock import WallClock, origin_of
+from fairlead.runtime.control.wall_clock import WallClock, origin_of
 
 
 def test_a_clock_that_is_set_back_does_not_go_back():

@@ -10,13 +10,13 @@ import pytest
 from played import Scene
 
 from fairlead.core.job import Phase
-from fairlead.engine.saved import load, save
 from fairlead.engine.state import State
-from fairlead.runtime.orders import Progress
-from fairlead.study.ahead import Asked, look_ahead
-from fairlead.study.company import with_company
-from fairlead.study.outside import outside
-from fairlead.study.synthesizer.live import rates_of
+from fairlead.engine.state_codec import load, save
+from fairlead.experiments.forward_rates import with_company
+from fairlead.experiments.lookahead import Asked, look_ahead
+from fairlead.experiments.resimulate import outside
+from fairlead.experiments.synthesizer.live_advice import rates_of
+from fairlead.runtime.protocol.orders import Progress
 
 USES = {"small": (30.0, 4.0), "other": (90.0, 4.0)}
 RATES = {

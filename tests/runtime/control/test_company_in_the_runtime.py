@@ -8,10 +8,10 @@ from played import Scene
 from fairlead.core.job import Phase
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
-from fairlead.runtime.control.uses import FEWEST
+from fairlead.runtime.control.job_metrics import FEWEST
 from fairlead.runtime.control.views import why
-from fairlead.runtime.messages import Beat
-from fairlead.runtime.orders import Ended, Progress
+from fairlead.runtime.protocol.messages import Beat
+from fairlead.runtime.protocol.orders import Ended, Progress
 from fairlead.testing.invariants import check_state
 
 USES = {"small": (30.0, 4.0), "other": (30.0, 4.0)}

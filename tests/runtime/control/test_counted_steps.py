@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from played import Scene, restarted
 
-from fairlead.core.adaptation import Regime
 from fairlead.core.events import MetricsReported, ProgressReported
-from fairlead.core.job import ELASTIC, Phase
-from fairlead.runtime.control.counting import SETTLED, Counted, Sizes
+from fairlead.core.job import ELASTIC, Phase, Regime
+from fairlead.runtime.control.job_tracker import SETTLED, Counted, Sizes
 from fairlead.runtime.control.views import job_record
-from fairlead.runtime.orders import Ended, Metric, Progress
-from fairlead.runtime.tasks import UNKNOWN_STEPS
+from fairlead.runtime.protocol.orders import Ended, Metric, Progress
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 
 
 def test_a_step_of_twice_the_size_is_two_of_those_declared_and_the_way_back_is_the_same() -> None:

@@ -13,15 +13,15 @@ import pytest
 from without_agents import Scene
 
 from fairlead.core.allocation import Allocation
+from fairlead.core.device_map import ragged
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.events import Memo
-from fairlead.core.holdings import ragged
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, Placed, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.undecided import sound
-from fairlead.placement.consolidated import Consolidated
-from fairlead.policies.fifo import Fifo
+from fairlead.engine.validate import sound
+from fairlead.placement.basic import Consolidated
+from fairlead.policies.ranking.fifo import Fifo
 from fairlead.runtime.control.views import job_record
 from fairlead.testing import Harness, job
 from fairlead.testing.builders import cluster

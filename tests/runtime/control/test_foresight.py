@@ -25,14 +25,12 @@ from fairlead.cli.main import app
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job
-from fairlead.engine.saved import freeze
 from fairlead.engine.state import State
-from fairlead.runtime.control.foresight import KEPT_S, Foresight
-from fairlead.runtime.people import ControlPlane, RefusedRequest
-from fairlead.study.ahead import Ahead, Asked, read, spelled
-from fairlead.study.foresee import TO_BEGIN_S, foresee
-from fairlead.study.synthesizer.live import Guessed
-from fairlead.study.when import Expected, Turn
+from fairlead.engine.state_codec import freeze
+from fairlead.experiments.lookahead import TO_BEGIN_S, Ahead, Asked, Expected, Turn, foresee, read, spelled
+from fairlead.experiments.synthesizer.live_advice import Guessed
+from fairlead.runtime.control.lookahead_service import KEPT_S, Foresight
+from fairlead.runtime.http_client import ControlPlane, RefusedRequest
 from fairlead.testing import Harness, cluster
 
 NOTHING: dict[str, Any] = spelled(Ahead((), 1, Asked(), 0.0))
@@ -371,7 +369,7 @@ def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are_and_ends_b
     """So that there is something to tell where a decision does not end, and nothing is left where nobody is there to end it.
     Here no look ends."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import fairlead.study.when as w, time\nw.look = lambda *_, **__: time.sleep(90)\n"
+        "import fairlead.experiments.lookahead as w, time\nw.look = lambda *_, **__: time.sleep(90)\n"
     )
     harness = (
         Harness(SchedulerConfig(Part("fifo")))
@@ -381,7 +379,7 @@ def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are_and_ends_b
     harness.round()
     about = json.dumps({"now": 61.0, "rates": {"rates": []}, "budget_s": 5.0 - TO_BEGIN_S}).encode()
     looking = subprocess.Popen(
-        [sys.executable, "-m", "fairlead.study.foresee"],
+        [sys.executable, "-m", "fairlead.experiments.lookahead"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -399,8 +397,8 @@ def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are_and_ends_b
 
 
 def test_of_a_process_that_does_not_end_counts_what_it_has_said_last(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairlead.study.foresee.BUDGET_S", 0.0)
-    monkeypatch.setattr("fairlead.study.foresee.TO_BEGIN_S", 2.0)
+    monkeypatch.setattr("fairlead.experiments.lookahead.BUDGET_S", 0.0)
+    monkeypatch.setattr("fairlead.experiments.lookahead.TO_BEGIN_S", 2.0)
     looks = tmp_path / "looks"
     monkeypatch.setattr(sys, "executable", str(looks))
     for said, told in (("""{"made": 0}\\n{"made": 1}\\n{"ma""", {"made": 1}), ('{"ma', None)):

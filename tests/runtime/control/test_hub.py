@@ -9,8 +9,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from fairlead.runtime.control.hub import Hub
-from fairlead.runtime.messages import (
+from fairlead.runtime.control.agent_hub import Hub
+from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
     BadMessage,
@@ -26,7 +26,7 @@ from fairlead.runtime.messages import (
     decode,
     encode,
 )
-from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task
+from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task
 from fairlead.testing.builders import cluster
 
 PATIENCE_S = 60.0

@@ -13,15 +13,15 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlead.config.wall_time import compose
+from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.runtime.control.api import create_app
-from fairlead.runtime.control.plane import Plane
+from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.tokens import Role, Tokens
-from fairlead.runtime.logs import JsonLines, TextLines
-from fairlead.runtime.orders import Ended
+from fairlead.runtime.log_format import JsonLines, TextLines
+from fairlead.runtime.protocol.orders import Ended
 from fairlead.testing.builders import cluster
 
 PATIENCE_S = 120.0
@@ -260,7 +260,7 @@ def test_of_too_many_jobs_those_that_run_and_the_youngest_are_told():
 
 
 def test_a_name_is_taken_while_its_job_is_on_its_way_though_nobody_waits_for_it(monkeypatch):
-    monkeypatch.setattr("fairlead.runtime.control.api.ANSWER_WITHIN_S", 0.1)
+    monkeypatch.setattr("fairlead.runtime.control.http_api.ANSWER_WITHIN_S", 0.1)
     scene, held = Scene(), []
     live = scene.plane.live
     deliver = live.inbox.ring
@@ -282,7 +282,7 @@ def test_a_name_is_taken_while_its_job_is_on_its_way_though_nobody_waits_for_it(
 
 
 def test_while_nobody_can_look_into_the_state_people_are_told_so(monkeypatch):
-    monkeypatch.setattr("fairlead.runtime.control.api.ANSWER_WITHIN_S", 0.1)
+    monkeypatch.setattr("fairlead.runtime.control.http_api.ANSWER_WITHIN_S", 0.1)
     scene = Scene()
 
     async def story() -> None:

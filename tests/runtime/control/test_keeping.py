@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.config.wall_time import compose
+from fairlead.config.schedulers import compose
 from fairlead.core.errors import InputError, JournalError
 from fairlead.engine.state import State
-from fairlead.journals.database import DatabaseJournal
-from fairlead.journals.opening import open_journal, read_journal
-from fairlead.journals.recovery import recover
-from fairlead.runtime.control import keeping
-from fairlead.runtime.control.keeping import DAY_S, Retention
-from fairlead.runtime.control.plane import Plane
-from fairlead.runtime.tasks import TaskSpec
+from fairlead.journal.recovery import open_journal, read_journal, recover
+from fairlead.journal.sql_journal import DatabaseJournal
+from fairlead.runtime.control import snapshotter as keeping
+from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.snapshotter import DAY_S, Retention
+from fairlead.runtime.protocol.task_file import TaskSpec
 from fairlead.testing.builders import cluster
 
 PATIENCE_S = 120.0

@@ -10,10 +10,10 @@ from played import Scene, begun, restarted, unable
 from fairlead.core import events as ev
 from fairlead.core.job import Phase
 from fairlead.core.reasons import Code
-from fairlead.engine.why import why_in
+from fairlead.engine.explain import why_in
 from fairlead.runtime.control import views
 from fairlead.runtime.control.launches import Fate, Seat
-from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Progress, Revoke, Task, Wants
+from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, Revoke, Task, Wants
 from fairlead.termination.by_loss import ByLoss
 
 

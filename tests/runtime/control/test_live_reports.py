@@ -11,8 +11,8 @@ from played import Scene, begun
 from fairlead.core import events as ev
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
-from fairlead.runtime.control.measures import MOST_OF_ONE_USER, Measures
-from fairlead.runtime.orders import MOST_METRICS, Ended, Metric, Progress
+from fairlead.runtime.control.job_metrics import MOST_OF_ONE_USER, Measures
+from fairlead.runtime.protocol.orders import MOST_METRICS, Ended, Metric, Progress
 
 
 def test_progress_that_was_foreseen_is_no_event():

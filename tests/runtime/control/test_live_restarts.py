@@ -15,8 +15,8 @@ from fairlead.core.plan import Launches as PlannedLaunches
 from fairlead.core.plan import RoundPlan
 from fairlead.engine.state import State
 from fairlead.runtime.control.launches import Fate, Launches, Seat
-from fairlead.runtime.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task
-from fairlead.runtime.people import ControlPlane
+from fairlead.runtime.http_client import ControlPlane
+from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task
 from fairlead.termination.by_loss import ByLoss
 from fairlead.testing.builders import cluster
 

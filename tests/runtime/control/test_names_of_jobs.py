@@ -7,8 +7,8 @@ import pytest
 from serving import served
 
 from fairlead.engine.state import State
-from fairlead.runtime.control.names import MOST_LOOKED_AT, Names
-from fairlead.runtime.people import ControlPlane, RefusedRequest
+from fairlead.runtime.control.http_api import MOST_LOOKED_AT, Names
+from fairlead.runtime.http_client import ControlPlane, RefusedRequest
 from fairlead.testing.builders import cluster as cluster_of
 
 

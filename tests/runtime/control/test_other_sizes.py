@@ -8,22 +8,21 @@ import numpy as np
 import pytest
 from played import Scene
 
-from fairlead.config.wall_time import compose, scheduler_of
-from fairlead.core.adaptation import BATCH_SIZE
+from fairlead.config.schedulers import compose, scheduler_of
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
-from fairlead.core.goodput import REPORTED
-from fairlead.core.job import ELASTIC
+from fairlead.core.job import BATCH_SIZE, ELASTIC
 from fairlead.core.plan import TUNED, Placed, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
-from fairlead.placement.consolidated import Consolidated
-from fairlead.policies.nexus import Asked, Nexus
-from fairlead.runtime.agent.environment import variables
-from fairlead.runtime.control.measures import MOST_NAMES, Measures
-from fairlead.runtime.messages import Orders, decode, encode
-from fairlead.runtime.orders import Ended, Given, Launch, Metric, Progress, Reroute, Revoke, Routed, Task
-from fairlead.runtime.tasks import checked
+from fairlead.models.goodput import REPORTED
+from fairlead.placement.basic import Consolidated
+from fairlead.policies.serving.nexus import Asked, Nexus
+from fairlead.runtime.agent.settings import variables
+from fairlead.runtime.control.job_metrics import MOST_NAMES, Measures
+from fairlead.runtime.protocol.messages import Orders, decode, encode
+from fairlead.runtime.protocol.orders import Ended, Given, Launch, Metric, Progress, Reroute, Revoke, Routed, Task
+from fairlead.runtime.protocol.task_file import checked
 
 
 class Says:

@@ -12,7 +12,7 @@ from played import Scene
 
 from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.state import State
-from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress
+from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress
 from fairlead.testing import check_events
 from fairlead.testing.invariants import check_state
 

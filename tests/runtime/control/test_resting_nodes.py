@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from played import Scene, unable
 
-from fairlead.runtime.orders import Ended
+from fairlead.runtime.protocol.orders import Ended
 
 
 def test_after_its_rest_a_node_rests_again_only_for_a_try_that_came_to_nothing():

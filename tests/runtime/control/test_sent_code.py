@@ -11,8 +11,8 @@ from test_api import with_plane
 
 from fairlead.core.errors import InputError
 from fairlead.runtime.agent.archives import Limits
-from fairlead.runtime.control.code import CodeStore
-from fairlead.runtime.packing import digest_of, pack
+from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.protocol.code_archive import digest_of, pack
 
 
 def zipped(**files: str) -> bytes:

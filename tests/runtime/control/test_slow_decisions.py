@@ -18,10 +18,10 @@ from fairlead.core.events import Memo
 from fairlead.core.job import Phase
 from fairlead.core.plan import Placed, Rates, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.estimation.measured import Measured
-from fairlead.journals.opening import read_journal
-from fairlead.placement.consolidated import Consolidated
-from fairlead.policies.fifo import Fifo
+from fairlead.estimators.measured import Measured
+from fairlead.journal.recovery import read_journal
+from fairlead.placement.basic import Consolidated
+from fairlead.policies.ranking.fifo import Fifo
 from fairlead.runtime.control.views import job_record
 
 

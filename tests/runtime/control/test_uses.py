@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 from played import Scene
 
-from fairlead.config.wall_time import compose
+from fairlead.config.schedulers import compose
 from fairlead.core.errors import InputError
 from fairlead.core.job import Phase
-from fairlead.core.usage import BUSY, TAKEN_GB
+from fairlead.core.plan import BUSY, TAKEN_GB
 from fairlead.engine.state import State
-from fairlead.estimation.predicted import Predicted
-from fairlead.estimation.watched import Watched
+from fairlead.estimators.predicted import Predicted, Watched
+from fairlead.runtime.control.job_metrics import FEWEST, LONGEST_START, Measures, Uses
 from fairlead.runtime.control.launches import Running, Seat
-from fairlead.runtime.control.measures import Measures
-from fairlead.runtime.control.uses import FEWEST, LONGEST_START, Uses
-from fairlead.runtime.messages import Beat
-from fairlead.runtime.orders import Metric, Progress, Task
+from fairlead.runtime.protocol.messages import Beat
+from fairlead.runtime.protocol.orders import Metric, Progress, Task
 from fairlead.testing.invariants import check_state
 from scenes import table_of
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.config import SchedulerConfig
+from fairlead.config.registry import Registry
 from fairlead.core.job import Phase
 from fairlead.engine.state import State
-from fairlead.journals.opening import open_journal, read_journal
-from fairlead.registry import Registry
-from fairlead.runtime.control.plane import Plane
-from fairlead.runtime.tasks import TaskSpec
+from fairlead.journal.recovery import open_journal, read_journal
+from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.protocol.task_file import TaskSpec
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster
 

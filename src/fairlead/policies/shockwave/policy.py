@@ -22,18 +22,78 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
-from fairlead.core.ranking import in_order
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.shockwave.by_type import TypedPlan, on_types
-from fairlead.policies.shockwave.fairness import contention, deadlines, rho
-from fairlead.policies.shockwave.forecast import RULES, noised
-from fairlead.policies.shockwave.planner import NODES
-from fairlead.policies.shockwave.published import published
-from fairlead.policies.shockwave.relaxation import LEVELS
-from fairlead.policies.shockwave.trajectory import Trajectories, trajectories
-from fairlead.policies.shockwave.window import EPSILON, Window, critical_part, progress, window
+from fairlead.policies.ranking.base import in_order
+from fairlead.policies.shockwave.planning.planner import NODES, TypedPlan, on_types
+from fairlead.policies.shockwave.planning.regime_forecast import RULES, Trajectories, noised, trajectories
+from fairlead.policies.shockwave.planning.relaxation import LEVELS
+from fairlead.policies.shockwave.planning.window import EPSILON, Window, after, critical_part, progress, window
+
+# How fair a job's end will be, as far as one can tell (Shockwave, appendix G.2), and what that makes of its say in a plan.
+
+
+def rho(ran_s: Floats, waited_s: Floats, left_s: Floats, contention: Floats) -> Floats:
+    """Equation 9: (L + W + R·n) / (P·n) with P = L + R, where n is the contention that a job met on average in its time here,
+    jobs per accelerator and at least 1."""
+    total = np.maximum((ran_s + left_s) * contention, np.finfo(float).tiny)
+    return (ran_s + waited_s + left_s * contention) / total
+
+
+def contention(demand_s: Floats, here_s: Floats, accelerators: int) -> Floats:
+    """Of each job: `demand_s` is the integral of the number of jobs over the time it has been here. Who has just come meets
+    those who are here now."""
+    here = here_s > 0
+    mean = np.where(here, demand_s / np.where(here, here_s, 1.0), len(here_s)) / accelerators
+    return np.maximum(mean, 1.0)
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """The published program's side of fairness: a job's projected end may be at most `rho_max` times its fair one."""
+
+    least: Ints  # rounds without which a job's projected end is too late; as many as it can use where these do not suffice
+    ratio: Floats  # projected to fair end without a round in this window
+    late: Bools  # even with all rounds that it can use it ends too late
+
+
+def projected(window: Window, left_s: Floats, here_s: Floats, contention: Floats) -> Floats:
+    """Jobs × (rounds + 1): seconds from submission to the end after n rounds, of jobs that have `left_s` to run. Who finishes
+    in the window does so as fast as its contention lets it; who does not goes on behind the window as slowly as that."""
+    span = window.rounds * window.round_s
+    left = after(left_s, window.rounds, window.round_s)
+    inside = here_s + np.minimum(span, contention * left_s)
+    behind = here_s[:, None] + span + contention[:, None] * left
+    return np.where(left > 0, behind, inside[:, None])
+
+
+def deadlines(window: Window, left_s: Floats, here_s: Floats, run_s: Floats, contention: Floats, rho_max: float) -> Deadlines:
+    """`run_s` is each job's whole run time alone; its fair end is that times its contention."""
+    if not rho_max > 0:
+        raise InputError("shockwave planner", "a number above 0", field="rho_max", value=rho_max)
+    ratio = projected(window, left_s, here_s, contention) / np.maximum(run_s * contention, np.finfo(float).tiny)[:, None]
+    in_time = ratio <= rho_max
+    late = ~in_time[np.arange(len(window)), window.most]
+    least = np.where(late, window.most, in_time.argmax(axis=1))
+    return Deadlines(least, ratio[:, 0], late)
+
+
+# The program that Shockwave's published results were made with, beside the one that its text states: a job's projected end
+# is to be at most ρ_max times its fair end, as a constraint; H is the longest run time left alone (a window with
+# `loads=False`). Where the constraint cannot be kept by all, it is dropped, and who would break it counts by its ratio to a
+# power instead.
+
+
+def published(window: Window, ends: Deadlines, rho_max: float, power: float) -> Window:
+    """The window as that program sees it."""
+    if not power >= 0:
+        raise InputError("shockwave planner", "a number from 0 on", field="power", value=power)
+    if not ends.late.any() and int(ends.least @ window.workers) <= window.room:
+        return window.at_least(ends.least)
+    factor = np.where(ends.ratio > rho_max, ends.ratio**power, 1.0)
+    return replace(window, worth=window.worth * factor[:, None], weight=window.weight * factor)
+
 
 _EARLY = 1e-9  # of a round: a second so near to the next round belongs to it
 _LEAST = 1e-2  # of its run time is left of a job, however wrong the forecast

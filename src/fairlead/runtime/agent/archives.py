@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from fairlead.runtime.agent.faults import ArchiveRefused, faults_of
-from fairlead.runtime.agent.files import remove, sync_directory
-from fairlead.runtime.packing import digest_of
+from fairlead.files import remove, sync_directory
+from fairlead.runtime.agent.agent_errors import ArchiveRefused, faults_of
+from fairlead.runtime.protocol.code_archive import digest_of
 
 _CHUNK = 1 << 16
 

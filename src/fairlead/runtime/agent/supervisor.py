@@ -14,22 +14,21 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from fairlead.runtime.agent.accelerators import Accelerators
+from fairlead.files import make_folder, remove, remove_empty
+from fairlead.runtime.agent.agent_errors import OrderRefused, RootTaken, RuntimeFault, StaleGeneration, StillRunning, faults_of
 from fairlead.runtime.agent.archives import unpack
-from fairlead.runtime.agent.faults import OrderRefused, RootTaken, RuntimeFault, StaleGeneration, StillRunning, faults_of
-from fairlead.runtime.agent.files import make_folder, remove, remove_empty
-from fairlead.runtime.agent.launched import Launched, Running
-from fairlead.runtime.agent.lifeline import Lifeline
-from fairlead.runtime.agent.logs import Excerpt, read
-from fairlead.runtime.agent.pages import LeaseFile
-from fairlead.runtime.agent.records import RECORD, SETTLED, Record, Stop, boot, launches, read_ended
-from fairlead.runtime.agent.reports import Reports
+from fairlead.runtime.agent.devices import Accelerators
+from fairlead.runtime.agent.launch import Launched, Running
+from fairlead.runtime.agent.launch_records import RECORD, SETTLED, Record, Stop, boot, launches, read_ended
+from fairlead.runtime.agent.launcher import Starter
+from fairlead.runtime.agent.lease_file import LeaseFile
+from fairlead.runtime.agent.mps import MultiProcessService
 from fairlead.runtime.agent.settings import DEFAULTS, Settings
-from fairlead.runtime.agent.sharing import MultiProcessService
-from fairlead.runtime.agent.starting import Starter
-from fairlead.runtime.agent.stub import LOG
+from fairlead.runtime.agent.shim import LOG, Lifeline
 from fairlead.runtime.agent.worker import REPORTS, Worker
-from fairlead.runtime.orders import Ended, Extend, Kill, Launch, Reroute, Revoke, Told
+from fairlead.runtime.agent.worker_logs import Excerpt, read
+from fairlead.runtime.agent.worker_reports import Reports
+from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Reroute, Revoke, Told
 
 READ_AT_ONCE = 1 << 20
 SWEPT_AT_ONCE = 10

@@ -11,14 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-from fairlead.client.page import PAGE
-from fairlead.runtime.agent.cgroups import Cgroup
-from fairlead.runtime.agent.files import read_json
-from fairlead.runtime.agent.pages import LeaseFile, Standing
-from fairlead.runtime.agent.processes import Process, descendants, end, has_ended, is_there, send, watch, with_variable
-from fairlead.runtime.agent.records import WorkerRecord
-from fairlead.runtime.agent.stub import END, EXIT, NEVER_BEGAN, Exit
-from fairlead.runtime.orders import Routed
+from fairlead.client.lease_page import PAGE
+from fairlead.files import read_json
+from fairlead.runtime.agent.launch_records import WorkerRecord
+from fairlead.runtime.agent.lease_file import LeaseFile, Standing
+from fairlead.runtime.agent.processes import Cgroup, Process, descendants, end, has_ended, is_there, send, watch, with_variable
+from fairlead.runtime.agent.shim import END, EXIT, NEVER_BEGAN, Exit
+from fairlead.runtime.protocol.orders import Routed
 
 REPORTS = "reports"
 LEASE = "lease"
@@ -28,7 +27,7 @@ def start_stub(desk: Path) -> subprocess.Popen[bytes]:
     """A stub that waits for its errand."""
     with open(desk / "stub.err", "wb") as complaints:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "fairlead.runtime.agent.stub"],
+            [sys.executable, "-P", "-m", "fairlead.runtime.agent.shim"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=complaints,

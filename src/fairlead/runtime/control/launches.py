@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.runtime.orders import Ended, Extend, Given, Kill, Launch, Order, Reroute, Revoke, Routed, Task, Wants
+from fairlead.runtime.protocol.orders import Ended, Extend, Given, Kill, Launch, Order, Reroute, Revoke, Routed, Task, Wants
 
 NOTHING = Given()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.agent.files import write_whole
+from fairlead.files import atomic_write
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Tokens:
 
     def _write(self) -> None:
         if self._path is not None:
-            write_whole(self._path, orjson.dumps([asdict(entry) for entry in self._entries.values()]))
+            atomic_write(self._path, orjson.dumps([asdict(entry) for entry in self._entries.values()]), private=True)
 
 
 def _digest(token: str) -> str:

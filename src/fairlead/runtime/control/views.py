@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairlead.core.adaptation import flags_of
 from fairlead.core.cluster import Ints
-from fairlead.core.job import Phase
+from fairlead.core.job import Phase, flags_of
+from fairlead.engine.explain import node_of, why_in
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.engine.why import node_of, why_in
-from fairlead.estimation.measured import measured_rates
-from fairlead.runtime.messages import Beat
-from fairlead.runtime.tasks import UNKNOWN_STEPS
+from fairlead.estimators.measured import measured_rates
+from fairlead.runtime.protocol.messages import Beat
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 
 if TYPE_CHECKING:
-    from fairlead.runtime.control.plane import Plane
+    from fairlead.runtime.control.control_plane import Plane
 
 MOST_SHOWN = 200
 """Jobs in an overview."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fairlead.backends.costs import Costs
-from fairlead.backends.faults import Outage, listed
-from fairlead.backends.simulated import Simulated
 from fairlead.core import events as ev
 from fairlead.core.job import ELASTIC
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages
 from fairlead.engine.codec import encode
-from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.simulator.backend import Simulated
+from fairlead.simulator.costs import Costs
+from fairlead.simulator.faults import Outage, listed
 from fairlead.testing.builders import asking_of_hosts, cluster, random_jobs, random_table, with_hosts
-from fairlead.workloads.profiles import ThroughputTable
+from fairlead.workloads.throughput_tables import ThroughputTable
 
 SCENES = (("v100:4,v100:4", 0), ("v100:4,v100:2,k80:4,k80:1", 1), ("p100:8", 2))
 """Clusters and seeds on which policies and placements are tried."""

@@ -1,0 +1,83 @@
+"""How a reproduction goes: gather the cases, answer them, read the answers, write the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic
+
+from fairlead.experiments.cases import Answers, Case, Store, Tell, answer_all, distinct, silent
+from fairlead.experiments.inputs import World
+from fairlead.reporting.findings import Findings, Row
+from fairlead_papers.pages import Report, Told, check_folder, paragraphs, sections, write_pages
+from fairlead_papers.study import Paper, S, Study
+
+
+@dataclass(frozen=True)
+class Reproduction(Generic[S]):
+    """What to reproduce, how large, with which rates, and into which folder; without studies, all of the paper's."""
+
+    paper: Paper[S]
+    scale: S
+    world: World
+    folder: Path
+    only: tuple[Study[S], ...] = ()
+
+    @property
+    def studies(self) -> tuple[Study[S], ...]:
+        return self.only or self.paper.studies
+
+    def cases(self) -> list[Case]:
+        """Each once, whichever studies need it."""
+        every = (case for study in self.studies for case in study.cases(self.scale))
+        return list(distinct(every, self.world).values())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    told: Sequence[Told]
+    files: Sequence[Path]
+    ran: int  # cases that were not kept from before
+    kept: Sequence[str] = ()  # studies that were not run, and stand in the report as they did before
+
+    @property
+    def rows(self) -> list[tuple[Study[Any], Row]]:
+        return [(one.study, row) for one in self.told for row in one.findings.rows]
+
+
+def reproduce(
+    given: Reproduction[S],
+    *,
+    processes: int | None = None,
+    on_done: Callable[[bool], None] | None = None,
+    tell: Tell = silent,
+) -> Outcome:
+    """Answer what is not answered yet, and write the report; `on_done` is told of each case whether it had to be run, and
+    `tell` what long ones say meanwhile."""
+    ran = 0
+
+    def note(new: bool) -> None:
+        nonlocal ran
+        ran += new
+        if on_done:
+            on_done(new)
+
+    check_folder(given.folder, given.paper.title, given.scale.name)
+    store = Store(given.folder / "cases", given.world)
+    answers = answer_all(given.cases(), store, processes=processes, on_done=note, tell=tell)
+    told = [Told(study, _read(study, given.scale, answers)) for study in given.studies]
+    introduction = given.paper.introduction(given.scale, given.world)
+    others = [study for study in given.paper.studies if study not in given.studies]
+    kept = sections(given.folder, others, paragraphs(introduction))
+    order = [study.name for study in given.paper.studies]
+    report = Report(given.paper.title, given.scale, introduction, told, kept, order)
+    return Outcome(told, write_pages(report, given.folder), ran, [*kept])
+
+
+def _read(study: Study[S], scale: S, answers: Answers) -> Findings:
+    """A study that cannot be read at all is told as one row with the error; the others stand."""
+    try:
+        return study.read(scale, answers)
+    except Exception as problem:
+        return Findings([Row(study.title, None, None, note=f"{type(problem).__name__}: {problem}")])

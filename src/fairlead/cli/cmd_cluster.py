@@ -1,0 +1,335 @@
+"""`fairlead up`, `serve` and `agent`: the processes of a real cluster."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
+
+from fairlead.cli.options import AdmissionOption, PlacementOption, PresetOption, override
+from fairlead.cli.output import note
+from fairlead.config import SchedulerConfig
+from fairlead.config.clusters import read_cluster
+from fairlead.config.schedulers import compose, parse_part, read_scheduler, scheduler_of
+from fairlead.core.errors import InputError
+from fairlead.files import atomic_write
+from fairlead.runtime.agent.agent_errors import RootTaken
+from fairlead.runtime.bootstrap import Housekeeping, Places, serve_plane
+from fairlead.runtime.control.snapshotter import Retention, check_keepable
+from fairlead.runtime.http_client import CONNECTION, TOKEN, URL
+from fairlead.runtime.log_format import LogFormat, log_to_stderr
+from fairlead.runtime.protocol.orders import Ended
+from fairlead.workloads.catalogue import accelerator_types
+
+if TYPE_CHECKING:
+    from fairlead.runtime.agent.supervisor import Supervisor
+
+ClusterOption = Annotated[str, typer.Option("--cluster", help="Accelerators × type : per node, or a YAML file.")]
+PolicyOption = Annotated[str | None, typer.Option("--policy", help="See `fairlead policies`. [default: las]")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="A scheduler as YAML, in place of --policy, --preset and --round.")
+]
+RoundOption = Annotated[
+    float | None, typer.Option("--round", help="Seconds of a round. [default: 60, with up 10; a preset's own]", min=0.1)
+]
+EstimationOption = Annotated[
+    str | None,
+    typer.Option("--estimation", help="What is known of throughputs and uses. [default: measured; a preset's own: watched]"),
+]
+MetricsOption = Annotated[bool, typer.Option("--metrics-open", help="Let everybody read /metrics, without a token.")]
+LogOption = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or JSON for machines.")]
+RootOption = Annotated[Path, typer.Option("--root", help="Where journal, tokens, checkpoints and logs are kept.")]
+
+JournalOption = Annotated[str, typer.Option("--journal", help="x.sqlite or postgresql://…  [default: in --root]")]
+HttpOption = Annotated[str, typer.Option("--http", help="Address for people; port 0 is one that is free.")]
+AgentsOption = Annotated[str, typer.Option("--agents", help="Address for agents.")]
+InsecureOption = Annotated[bool, typer.Option("--insecure", help="Go beyond this machine in the clear, tokens and all.")]
+LeashOption = Annotated[
+    bool, typer.Option("--leashed", hidden=True, help="End when standard input does; wait where another is ending.")
+]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says of the scheduler. A file says all of it; a preset what is not said here."""
+
+    config: Path | None
+    preset: str | None
+    policy: str | None
+    round_s: float | None
+    admission: str | None
+    placement: str | None
+    estimation: str | None
+
+    def scheduler(self, usual_round_s: float) -> SchedulerConfig:
+        for name, value in self._said().items():
+            if self.config is not None:
+                raise InputError("command line", f"either --config FILE or --{name}", field=name, value=value)
+        asked = read_scheduler(self.config) if self.config is not None else self._spelled(usual_round_s)
+        compose(asked.to_data())  # names and parameters are checked before any process is started
+        check_keepable(asked.to_data())
+        return asked
+
+    def _said(self) -> dict[str, object]:
+        """What was asked for option by option."""
+        spoken = (("preset", self.preset), ("policy", self.policy), ("round", self.round_s))
+        parts = (("admission", self.admission), ("placement", self.placement), ("estimation", self.estimation))
+        return {name: value for name, value in (*spoken, *parts) if value is not None}
+
+    def _spelled(self, usual_round_s: float) -> SchedulerConfig:
+        base = scheduler_of({"preset": self.preset} if self.preset else {"policy": "las", "rounds": usual_round_s}, "--preset")
+        if self.policy is not None:
+            base = replace(base, policy=parse_part(self.policy), name="")
+        return override(base, self.round_s, False, self.admission, self.placement, False, estimation=self.estimation)
+
+
+def serve(
+    cluster: ClusterOption,
+    policy: PolicyOption = None,
+    preset: PresetOption = None,
+    config: ConfigOption = None,
+    round_s: RoundOption = None,
+    admission: AdmissionOption = None,
+    placement: PlacementOption = None,
+    estimation: EstimationOption = None,
+    root: RootOption = Path(".fairlead"),
+    journal: JournalOption = "",
+    http: HttpOption = "127.0.0.1:7420",
+    agents: AgentsOption = "127.0.0.1:7421",
+    term: Annotated[float, typer.Option("--term", help="Seconds of an agent's lease.", min=1.0)] = 15.0,
+    grace: Annotated[float, typer.Option("--grace", help="Seconds after it in which jobs save and end.", min=1.0)] = 35.0,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="The server's certificate (PEM), for both.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
+    insecure: InsecureOption = False,
+    metrics_open: MetricsOption = False,
+    log_format: LogOption = "text",
+    checkpoints: Annotated[
+        Path | None, typer.Option("--checkpoints", help="Where jobs save, the same on all nodes. [default: ROOT/checkpoints]")
+    ] = None,
+    keep_ended: Annotated[
+        float, typer.Option("--keep-ended", help="Seconds for which checkpoints of ended jobs are kept.", min=0.0)
+    ] = 7 * 86400.0,
+    snapshot_events: Annotated[
+        int, typer.Option("--snapshot-events", help="A snapshot after so many events …", min=1)
+    ] = 50_000,
+    snapshot_minutes: Annotated[float, typer.Option("--snapshot-minutes", help="… or so many minutes.", min=0.01)] = 30.0,
+    keep_snapshots: Annotated[int, typer.Option("--keep-snapshots", help="So many stay.", min=1)] = 3,
+    keep_days: Annotated[
+        float | None, typer.Option("--keep-days", help="Events older than this may be dropped. [default: all stay]", min=0.001)
+    ] = None,
+) -> None:
+    """Run the control plane of a cluster. It is the scheduler's loop on wall time, for agents and people. Jobs outlive it; run
+    it again to go on.
+
+    A token for people (admin) and one for agents are made at the first start and kept in ROOT/admin.token and ROOT/agent.token;
+    fairlead token makes more. Beyond this machine it listens with a certificate only: fairlead serve --http 0.0.0.0:7420
+    --agents 0.0.0.0:7421 --tls-cert server.pem --tls-key server.key; agents then need --tls-ca, and people FAIRLEAD_CA.
+
+    SIGHUP reads --config again; a scheduler with a mistake is refused in the log, and the old one stays. Without --config, a
+    plane that is started again goes on with the scheduler of its journal; `fairlead scheduler set` gives it another.
+    """
+    from fairlead.runtime.protocol.network import Certificate, check_clear
+
+    certificate = Certificate.given(tls_cert, tls_key)
+    for option, address in (("--http", http), ("--agents", agents)):
+        mend = "--tls-cert and --tls-key"
+        check_clear(option, address, encrypted=certificate is not None, insecure=insecure, mend=mend)
+    for option, seconds in (("term", term), ("grace", grace)):
+        if not math.isfinite(seconds):
+            raise InputError("command line", "a number of seconds", field=f"--{option}", value=seconds)
+    scheduler = Asked(config, preset, policy, round_s, admission, placement, estimation).scheduler(60.0)
+    log_to_stderr(log_format)
+    machines = read_cluster(cluster, accelerator_types())
+    rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
+    keeping = Housekeeping(config, metrics_open, rules, keep_ended, certificate, term, grace)
+    serve_plane(machines, scheduler, Places(root, journal, http, agents, checkpoints), keeping)
+
+
+def agent(
+    control: Annotated[str, typer.Option("--control", help="The control plane's address for agents.")] = "127.0.0.1:7421",
+    node: Annotated[str, typer.Option("--node", help="This node's name in the cluster.")] = os.uname().nodename,
+    accelerators: Annotated[str, typer.Option("--accelerators", help="Such as v100:4. [default: found by NVML]")] = "",
+    root: Annotated[Path, typer.Option("--root", help="Where jobs' files and logs are kept.")] = Path(".fairlead-agent"),
+    token_file: Annotated[Path | None, typer.Option("--token-file", help="A file with an agent's token.")] = None,
+    address: Annotated[
+        str,
+        typer.Option("--address", help="Where other nodes find this one. [default: where it reaches the control plane from]"),
+    ] = "",
+    user: Annotated[str, typer.Option("--user", help="Whom jobs run as, where the agent is root.")] = "",
+    end_jobs: Annotated[bool, typer.Option("--end-jobs", help="When it is ended, let jobs save and end them too.")] = False,
+    log_format: LogOption = "text",
+    tls_ca: Annotated[
+        Path | None, typer.Option("--tls-ca", help="The authority (PEM) by which it believes the control plane.")
+    ] = None,
+    insecure: InsecureOption = False,
+    keep_logs: Annotated[
+        float, typer.Option("--keep-logs", help="Seconds for which logs are kept after a launch has ended.", min=0.0)
+    ] = 7 * 86400.0,
+    leashed: LeashOption = False,
+) -> None:
+    """Run the agent of this node. It starts and stops jobs as the control plane says, and by itself when it is cut off.
+
+    Jobs outlive it unless --end-jobs is given: start it again on the same --root, and it goes on with them.
+    """
+    from fairlead.runtime.agent.agent_service import Agent
+    from fairlead.runtime.agent.devices import Accelerators
+    from fairlead.runtime.agent.settings import Settings, User
+    from fairlead.runtime.agent.supervisor import Supervisor
+    from fairlead.runtime.protocol.network import check_clear, trusting
+
+    check_clear("--control", control, encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
+    log_to_stderr(log_format, logging.WARNING)
+    has = Accelerators.spelled(accelerators) if accelerators else Accelerators.found()
+    token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
+    settings, stopping = Settings(user=User.named(user) if user else None, keep_s=keep_logs), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    if leashed:
+        _follow_leash(stopping.set)
+    supervisor = _on_the_root(lambda: Supervisor(root, has, settings), stopping if leashed else None)
+    if supervisor is None:
+        return
+    try:
+        Agent(supervisor, node, control, token, address, trusting(tls_ca), stopping=stopping).run()
+        if end_jobs:
+            _end_jobs(supervisor)
+    finally:
+        supervisor.close()
+
+
+def _follow_leash(end: Callable[[], object]) -> None:
+    """Whoever started this process holds its standard input: it ends with them, however they ended."""
+
+    def follow() -> None:
+        while os.read(0, 1 << 10):
+            pass
+        end()
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _on_the_root(make: Callable[[], Supervisor], stopping: threading.Event | None) -> Supervisor | None:
+    """The supervisor. With `stopping`, an agent that is on its way out is waited for: whoever started it was killed, and its
+    jobs save. None where it is stopped meanwhile."""
+    while True:
+        try:
+            return make()
+        except RootTaken:
+            if stopping is None:
+                raise
+            if stopping.wait(0.2):
+                return None
+
+
+def _end_jobs(supervisor: Supervisor) -> None:
+    """Returns when all have left; people are told what each has saved."""
+    names = {(one.job, one.generation): one.name for one in supervisor.running()}
+    supervisor.stop_all()
+    while supervisor.running():
+        supervisor.wait(0.2)
+        for word in supervisor.poll():
+            if isinstance(word, Ended):
+                note(f"{names.get((word.job, word.generation), word.job)} {_how_it_left(word)}")
+    supervisor.stop_sharing()
+
+
+def _how_it_left(word: Ended) -> str:
+    if word.yielded and word.code:
+        return f"did not leave and was {word.why}"
+    if word.yielded:
+        return f"has left with {word.saved:,} steps saved" if word.saved else "has left"
+    return f"has failed: {word.why}" if word.code else "has finished"
+
+
+def _check_folders(*folders: Path) -> None:
+    """Agents die of what is no folder in place of theirs, and the plane would wait for them."""
+    for folder in folders:
+        new = not folder.exists() and not folder.is_symlink()
+        if not new and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            raise InputError("--root", "a folder that can be written, or nothing yet", field="agents", value=str(folder))
+
+
+def with_own_python(around: Mapping[str, str]) -> dict[str, str]:
+    """What agents of this machine, and by them jobs, are started with. Who runs `.venv/bin/fairlead up` without activating the
+    environment means it all the same: `python` is then the one that has Fairlead. Another one that is active stays first."""
+    active = around.get("VIRTUAL_ENV") or around.get("CONDA_PREFIX")
+    if active or sys.prefix == sys.base_prefix:
+        return dict(around)
+    folder = str(Path(sys.executable).parent)
+    return {**around, "PATH": f"{folder}{os.pathsep}{around.get('PATH') or os.defpath}"}
+
+
+def up(
+    cluster: ClusterOption = "2xv100:2,2xk80:2",
+    policy: PolicyOption = None,
+    preset: PresetOption = None,
+    config: ConfigOption = None,
+    round_s: RoundOption = None,
+    admission: AdmissionOption = None,
+    placement: PlacementOption = None,
+    estimation: EstimationOption = None,
+    root: RootOption = Path(".fairlead"),
+    journal: JournalOption = "",
+    http: HttpOption = "127.0.0.1:7420",
+    agents: AgentsOption = "127.0.0.1:7421",
+    metrics_open: MetricsOption = False,
+    log_format: LogOption = "text",
+    leashed: LeashOption = False,
+) -> None:
+    """Run a whole cluster on this machine. That is a control plane and an agent for each node; Ctrl-C lets jobs save, and ends
+    it.
+
+    Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes. With
+    another --root it says first what has to be set there for these to find it.
+    """
+    from fairlead.runtime.agent.devices import are_here
+    from fairlead.runtime.protocol.network import check_clear
+
+    if leashed:
+        _follow_leash(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    for option, address in (("--http", http), ("--agents", agents)):
+        check_clear(option, address, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
+    scheduler = Asked(config, preset, policy, round_s, admission, placement, estimation).scheduler(10.0)
+    log_to_stderr(log_format)
+    machines = read_cluster(cluster, accelerator_types())
+    _check_folders(root / "agents", *(root / "agents" / machine.name for machine in machines.nodes))
+    started: list[subprocess.Popen[bytes]] = []
+    connection = root / "connection.json"
+
+    def begun(people: str, control: str) -> None:
+        atomic_write(connection, orjson.dumps({"url": people, "token": (root / "admin.token").read_text()}), private=True)
+        if connection != CONNECTION:
+            token = (root / "admin.token").absolute()
+            note(f'in other terminals: export {URL}={people} {TOKEN}="$(cat {shlex.quote(str(token))})"')
+        base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", control]
+        base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
+        surroundings = with_own_python(os.environ)
+        for machine in machines.nodes:
+            words = ["--node", machine.name, "--root", str(root / "agents" / machine.name)]
+            if len(machines.nodes) > 1 or not are_here(machine.type, machine.accelerators):
+                words += ["--accelerators", f"{machine.type}:{machine.accelerators}"]
+            started.append(subprocess.Popen([*base, *words], stdin=subprocess.PIPE, env=surroundings))
+
+    try:
+        serve_plane(machines, scheduler, Places(root, journal, http, agents), Housekeeping(config, metrics_open), begun)
+        note("letting jobs save and ending them …")
+    finally:
+        if started:  # before that, what stands there is another cluster's
+            connection.unlink(missing_ok=True)
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait()
+    note(f"ended; jobs that had not finished were asked to save. `fairlead up` with the same --root ({root}) goes on with them")

@@ -1,0 +1,136 @@
+"""`fairlead demo`: the whole idea once through. Real jobs on a cluster of this machine, the same jobs under other policies, and
+a larger comparison in simulation."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli.output import note, out, progress
+from fairlead.config import Part, SchedulerConfig, read_cluster
+from fairlead.core.events import Event
+from fairlead.demo.story import Story
+from fairlead.experiments.compare import Comparison, Workload, compare
+from fairlead.experiments.resimulate import Recorded, beside, comparison, records
+from fairlead.experiments.run_record import RunRecord
+from fairlead.reporting.figures import write_figures
+from fairlead.reporting.html import write_parts
+from fairlead.reporting.tables import comparison_table
+from fairlead.simulator.costs import Costs
+from fairlead.workloads.catalogue import accelerator_types
+from fairlead.workloads.generate import Generator
+
+POLICY = "las"
+OTHERS = ("fifo", "srtf", "max-min-fairness-perf")
+SEVEN = ("fifo", "sjf", "srtf", "las", "tiresias", "gittins", "largest-first")
+MACHINES = "16xv100:4,16xp100:4,32xk80:4"
+IN_THE_REPORT = "see the report"
+
+
+def demo(
+    to: Annotated[Path, typer.Option("--out", help="The folder for the report, the plots and the journal.")] = Path("out"),
+    quick: Annotated[bool, typer.Option("--quick", help="Half a dozen jobs, fewer in simulation, and no plots.")] = False,
+) -> None:
+    """Show the whole idea in under two minutes.
+
+    A cluster of two nodes with pretended accelerators is started on this machine, and a dozen small jobs run on it as real
+    processes: one is a gang, one fails and is tried again, one is cancelled, one changes its batch size; every few seconds
+    those that had least take their turns. Then the same jobs are simulated under three other policies, and 300 larger ones
+    under seven. Everything is in one report, OUT/demo.html; the journal of the real run stays as OUT/demo.jsonl.
+
+    Exit codes: 0 done, 2 the cluster did not come up, 130 interrupted. Ctrl-C leaves no process behind.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    to.mkdir(parents=True, exist_ok=True)
+    out.print(_heading("1. Real jobs, on a cluster of this machine"), highlight=False)
+    journal = to / "demo.jsonl"
+    _play(journal, quick)
+    out.print(_heading("2. The same jobs, simulated under other policies"))
+    same = _again(journal)
+    out.print(_heading(f"3. {_jobs(quick)} larger jobs, simulated under seven schedulers"))
+    larger = _seven(quick)
+    parts = {"the real run, and other policies": same, "seven schedulers": larger}
+    report = write_parts(parts, to / "demo.html", title="Fairlead: the demo")
+    if not quick:
+        for runs, plots in ((same, to / "demo-live-plots"), (larger, to / "demo-plots")):
+            write_figures(runs, plots)
+            note(f"plots: {plots}")
+    note(f"journal: {journal}")
+    note(f"report: {report}")
+
+
+def _jobs(quick: bool) -> int:
+    return 20 if quick else 300
+
+
+def _heading(text: str) -> Text:
+    return Text(f"\n{text}\n", style="bold")
+
+
+def _play(journal: Path, quick: bool) -> None:
+    from fairlead.demo.demo_cluster import (
+        CLUSTER,
+        a_dozen,
+        a_few,
+        play,  # with what it brings, a second
+    )
+
+    coming, round_s = (a_few(), 2.0) if quick else (a_dozen(), 3.0)
+    out.print(f"{CLUSTER}, policy {POLICY}, rounds of {round_s:g} s, {len(coming)} jobs", highlight=False)
+    with Live(console=out, auto_refresh=False, transient=True) as live:
+
+        def heard(story: Story, new: Sequence[tuple[Event, Sequence[str]]]) -> None:
+            for event, lines in new:
+                for line in lines:
+                    live.console.print(f"{event.time:6.1f} s  {line}", highlight=False, markup=False)
+            if out.is_terminal:
+                live.update(_holders(story), refresh=True)
+
+        story = play(coming, policy=POLICY, round_s=round_s, journal=journal, heard=heard)
+    told = f"{story.preemptions} preemptions; {story.resumed} times a job went on from where it had been."
+    out.print(f"\nAll {len(coming)} have ended. {told}", highlight=False)
+
+
+def _holders(story: Story) -> Group:
+    """Who holds which accelerator at this moment, and who waits."""
+    table = Table("node", "accelerators", box=box.SIMPLE)
+    for node, holders in story.running():
+        table.add_row(node, Text("  ".join(f"[{holder or 'free':^12}]" for holder in holders)))
+    return Group(table, Text(f"  waiting: {', '.join(story.waiting()) or 'nobody'}"))
+
+
+def _again(journal: Path) -> list[RunRecord]:
+    run = Recorded.read(str(journal))
+    given = comparison(run, [run.under(Part(name)) for name in OTHERS])
+    with progress(len(OTHERS), "simulating", quiet=False) as bar:
+        outcomes = compare(given, processes=1, keep_records=True, on_done=lambda _: bar.advance())
+    out.print(
+        comparison_table(beside(run, given, outcomes), title=f"{given.cluster}", width=out.width, elsewhere=IN_THE_REPORT)
+    )
+    if run.world.guessed:
+        note(f"never measured, so as fast as on other types: {'; '.join(run.world.guessed)}")
+    return records(run, given, outcomes)
+
+
+def _seven(quick: bool) -> list[RunRecord]:
+    schedulers = [SchedulerConfig(Part(name)) for name in SEVEN]
+    workload = Workload(Generator(jobs=_jobs(quick), jobs_per_hour=5.0, workers="multiple"))
+    machines = read_cluster(MACHINES, accelerator_types())
+    given = Comparison(workload, machines, schedulers, costs=Costs(restart_s=30.0))
+    with progress(len(SEVEN), "simulating", quiet=False) as bar:
+        outcomes = compare(given, processes=1 if quick else None, keep_records=True, on_done=lambda _: bar.advance())
+    rows = [(schedulers[o.case.scheduler].label, o.summary) for o in outcomes]
+    out.print(comparison_table(rows, title=f"{machines}", width=out.width, elsewhere=IN_THE_REPORT))
+    return [replace(o.record, scheduler=schedulers[o.case.scheduler].label) for o in outcomes if o.record is not None]

@@ -1,0 +1,363 @@
+"""`fairlead predict model`: what a training does to an accelerator alone, by its graph; and what other commands need to ask the
+same of an ONNX file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import numpy as np
+import typer
+
+from fairlead.cli.job_tables import legible
+from fairlead.cli.output import JsonOption, note, out, print_json
+from fairlead.core.errors import InputError, listed, near_names, near_or_all
+from fairlead.models.interference import SHORTEST_S
+from fairlead.prediction.dataset import kept_features
+from fairlead.prediction.features import Features, features
+from fairlead.prediction.measured_profiles import profiles
+from fairlead.prediction.multiprocessors import UNKNOWN, Hold, Interference, holds
+from fairlead.prediction.onnx_process import load as load_graph
+from fairlead.prediction.predictor import Prediction, Predictor, load, trained
+from fairlead.profiling.results import measured
+from fairlead.runtime.agent.devices import type_of
+from fairlead.workloads.catalogue import accelerator_types
+
+WithOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--with", help="A predictor from `predict train`; else the one that ships.")
+]
+SizeOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="NAME=N", help="What a file leaves open beside the batch, as in sequence=128; repeatable."),
+]
+SHIPPED = "h200"
+LARGEST = 10**9
+"""Of batches, and of other sizes that are given."""
+
+
+def model(
+    what: Annotated[str, typer.Argument(help="An ONNX file; nothing of it is run. Or a configuration of the set that ships.")],
+    batch: Annotated[int | None, typer.Option("--batch", help="Batch size; else that of the file.", min=1, max=LARGEST)] = None,
+    size: SizeOption = None,
+    device: Annotated[str, typer.Option("--device", help="Where it will run; refused where nothing was measured.")] = SHIPPED,
+    with_: WithOption = None,
+    json: JsonOption = False,
+) -> None:
+    """GPU utilization and memory of a training alone. From the graph of an ONNX file, or from that of a configuration.
+
+    Examples:
+
+      fairlead predict model resnet50.onnx --batch 64
+
+      fairlead predict model bert.onnx --batch 16 --size sequence=128
+
+      fairlead predict model resnet50@224:64
+    """
+    predictor, shipped = predictor_of(with_), profiles().alone
+    seen = shipped.get(what) if not Path(what).exists() else None
+    if seen is not None:
+        for name, given in (("batch", batch), ("size", size)):
+            if given is not None:
+                raise InputError("predict model", "an ONNX file; a configuration has its own", field=name, value=given)
+        found, taken = predictor.predict(_shipped_features(what), device), ""
+    else:
+        found, taken = of_file("predict model", what, batch, sizes_of("predict model", size), predictor, device)
+    there = memory_mb_of(predictor.device)
+    fits = None if there is None else found.memory_mb <= there
+    if json:
+        told = {**asdict(found), "device": predictor.device, "fingerprint": predictor.about["fingerprint"], "fits": fits}
+        if seen is not None:
+            told["measured"] = {"utilization": seen.utilization, "memory_mb": seen.memory_mb, "device": profiles().device}
+        print_json(told)
+        return
+    out.print(f"on {predictor.device}: {found.utilization:.0f} % utilization, {found.memory_mb:,.0f} MB", highlight=False)
+    if fits is False:
+        out.print(f"it does not fit: the device has {there:,.0f} MB", highlight=False)
+    held = "" if found.multiprocessors is None else f"{found.multiprocessors:.0f} % of the multiprocessors busy, "
+    out.print(f"{held}kernels of {1e6 * found.kernel_s:,.0f} µs on average", highlight=False)
+    if taken:
+        note(taken)
+    if found.unknown:
+        note(f"operators nobody knows, so take it with care: {legible(listed(sorted(found.unknown)))}")
+    if seen is not None:
+        was = f"{seen.utilization:.0f} % utilization, {seen.memory_mb:,.0f} MB"
+        learned = "" if with_ is not None else ", and learned from"
+        note(f"it was measured on {profiles().device}: {was}{learned}")
+
+
+def predictor_of(path: Path | None) -> Predictor:
+    return load(path) if path else trained()
+
+
+def of_file(
+    asked_by: str,
+    what: str,
+    batch: int | None,
+    sizes: Mapping[str, int],
+    predictor: Predictor,
+    device: str | None = None,
+) -> tuple[Prediction, str]:
+    """What is predicted of an ONNX file, and at which batch size, in words."""
+    if "@" in what and not Path(what).exists():
+        expected = f"an ONNX file, or a configuration of the set that ships; {near_or_all(what, profiles().alone)}"
+        raise InputError(asked_by, expected, field="model", value=what)
+    graph = load_graph(Path(what), sizes)
+    taken = f"batch size {batch or graph.batch_size}"
+    if batch is None:
+        taken += ", as the file leaves it open; give --batch" if graph.open_batch else ", as in the file"
+    return predictor.predict(features(graph, batch), device), taken
+
+
+def sizes_of(asked_by: str, spelled: Sequence[str] | None) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for text in spelled or ():
+        name, _, number = text.rpartition("=")
+        if not name or not number.isdecimal() or not 1 <= int(number[:20]) <= LARGEST:
+            expected = f"a name and a number from 1 to {LARGEST:,}, as in sequence=128"
+            raise InputError(asked_by, expected, field="size", value=text)
+        found[name] = int(number)
+    return found
+
+
+def memory_mb_of(device: str) -> float | None:
+    """What a device of that product's name has, where the catalogue knows it."""
+    known = {each.name: each.memory_gb * 1024 for each in accelerator_types()}
+    return known.get(type_of(device))
+
+
+def _shipped_features(name: str) -> Features:
+    return next(kept_features(row) for row in measured(f"{SHIPPED}_features")[1] if row["name"] == name)
+
+
+# `fairlead predict pair`: what two trainings that share an accelerator do to each other, by the best that is known of both:
+# what was measured of a configuration, what the graph of an ONNX file says, or numbers as they are given.
+
+MOST = {"utilization": 100.0, "multiprocessors": 100.0, "kernel-us": 1e9}
+WHO = "predict pair"
+PLAIN = "utilization alone"
+GIVEN, MEASURED, PREDICTED = "given", "measured", "predicted"
+
+
+def pair(
+    jobs: Annotated[
+        list[str], typer.Argument(help="Of each: an ONNX file, a measured configuration, or its utilization alone in percent.")
+    ],
+    sharing: Annotated[str, typer.Option("--sharing", help="time-slicing or mps.")] = "time-slicing",
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--batch", help="Batch size of ONNX files, else their own; for all, or once for each.", min=1, max=LARGEST
+        ),
+    ] = None,
+    size: SizeOption = None,
+    held: Annotated[
+        list[float] | None,
+        typer.Option("--multiprocessors", help="Busy alone, in percent, for mps; once for each, or for the one utilization."),
+    ] = None,
+    kernel_us: Annotated[
+        list[float] | None, typer.Option("--kernel-us", help="How long a kernel takes on average; as --multiprocessors.")
+    ] = None,
+    with_: WithOption = None,
+    json: JsonOption = False,
+) -> None:
+    """How much longer two jobs take that share an accelerator. For example: fairlead predict pair 26 36
+
+    With whom does my model get on: fairlead predict pair mine.onnx resnet50@224:64 --batch 64
+
+    Through MPS it counts how many multiprocessors each keeps busy: --sharing mps --multiprocessors 20 --multiprocessors 80. Of
+    configurations that were measured this is known, and of ONNX files it is predicted from the graph.
+    """
+    if len(jobs) != 2:
+        raise InputError(WHO, "two; more than two were not measured", field="utilization", value=len(jobs))
+    for name, numbers in (("multiprocessors", held), ("kernel-us", kernel_us)):
+        for each in numbers or ():
+            _check(name, each)
+    predictor = predictor_of(with_)
+    if sharing not in predictor.slowdown:
+        known = near_or_all(sharing, predictor.slowdown)
+        expected = f"a way of sharing that was measured; {known}"
+        raise InputError(f"predictor for {predictor.device}", expected, field="sharing", value=sharing)
+    spelled = [_Spelled.of(each) for each in jobs]
+    _check_counts(predictor, sharing, held, kernel_us, sum(one.number is not None for one in spelled))
+    batches = _batches(spelled, batch, size)
+    sizes = sizes_of(WHO, size)
+    asked = [_asked(one, many, sizes, predictor) for one, many in zip(spelled, batches)]
+    asked = _with_holds(asked, held, kernel_us)
+    fitted = Interference.fitted(predictor, sharing)
+    have = [one.hold if fitted.finer is not None else UNKNOWN for one in asked]
+    busy = np.array([[one.utilization] for one in asked])
+    slower, off, finer = fitted.slower(
+        busy, np.array([one.multiprocessors for one in have]), np.array([one.kernel_s for one in have])
+    )
+    there = memory_mb_of(predictor.device)
+    taken = [one.memory_mb for one in asked]
+    fits = None if there is None or not all(map(math.isfinite, taken)) else sum(taken) <= there
+    told: dict[str, Any] = {
+        "slowdowns": [float(slower[0, 1, 0]), float(slower[1, 0, 0])],
+        "spread": [float(off[0, 1, 0]), float(off[1, 0, 0])],
+        "by": _by(have, bool(finer[0, 1, 0])),
+        "device": predictor.device,
+        "sharing": sharing,
+        **_measured(asked, sharing),
+        "jobs": [_told(one) for one in asked],
+        "device_memory_mb": there,
+        "fit_together": fits,
+    }
+    if json:
+        print_json(told)
+        return
+    _print(asked, told)
+
+
+def _print(asked: Sequence[_Asked], told: Mapping[str, Any]) -> None:
+    names = [legible(Path(one.name).name) for one in asked]
+    width = max(map(len, names))
+    for at, (one, factor, spread) in enumerate(zip(asked, told["slowdowns"], told["spread"])):
+        seen = f"; it was measured to take {told['measured'][at]:.2f}" if "measured" in told else ""
+        name = f"{names[at]:<{width}}  " if width else ""
+        line = f"{name}{one.utilization:5.1f} %  takes {factor:.2f} ± {spread:.2f} times as long as alone{seen}"
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
+    if told["fit_together"] is not None:
+        both = " + ".join(f"{one.memory_mb:,.0f}" for one in asked)
+        verdict = "both fit in its memory" if told["fit_together"] else "they do not fit in its memory together"
+        out.print(
+            f"on {told['device']} {verdict}: {both} of {told['device_memory_mb']:,.0f} MB", highlight=False, soft_wrap=True
+        )
+    for name, one in zip(names, asked):
+        if name:
+            held = f"; multiprocessors {one.held_from}" if told["by"] != PLAIN and one.held_from != one.source else ""
+            note(f"{name}: {one.source}{f' from its graph, {one.taken}' if one.taken else ''}{held}")
+        if one.unknown:
+            note(f"operators nobody knows, so take it with care: {legible(listed(one.unknown))}")
+    note(f"by {told['by']}")
+
+
+@dataclass(frozen=True)
+class _Spelled:
+    """A number, the name of a configuration that was measured, or else a file."""
+
+    text: str
+    number: float | None = None
+    file: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> _Spelled:
+        try:
+            number = float(text)
+        except ValueError:
+            known = profiles().alone
+            if Path(text).exists() or text.endswith(".onnx"):
+                return cls(text, file=True)
+            if text not in known:
+                offered = near_or_all(text, known) if near_names(text, known) else "`fairlead profile list` has them"
+                expected = f"an ONNX file that is there, a configuration that was measured, or percent ({offered})"
+                raise InputError(WHO, expected, field="utilization", value=text) from None
+            return cls(text)
+        _check("utilization", number)
+        return cls(text, number)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is known of one of the two alone, and where from; NaN where nobody knows."""
+
+    name: str
+    utilization: float
+    memory_mb: float
+    hold: Hold
+    source: str
+    taken: str = ""  # of a file: which batch size
+    unknown: tuple[str, ...] = ()  # operators
+    held_from: str | None = None  # of what it holds
+
+
+def _asked(one: _Spelled, batch: int | None, sizes: Mapping[str, int], predictor: Predictor) -> _Asked:
+    if one.number is not None:
+        return _Asked("", one.number, math.nan, UNKNOWN, GIVEN)
+    if not one.file:
+        alone = profiles().alone[one.text]
+        hold = holds().get(one.text, UNKNOWN)
+        held_from = MEASURED if hold.counted else PREDICTED
+        return _Asked(one.text, alone.utilization, alone.memory_mb, hold, MEASURED, held_from=held_from)
+    found, taken = of_file(WHO, one.text, batch, sizes, predictor)
+    held = math.nan if found.multiprocessors is None else found.multiprocessors
+    hold = Hold(held, found.kernel_s)
+    strange = tuple(sorted(found.unknown))
+    return _Asked(one.text, found.utilization, found.memory_mb, hold, PREDICTED, taken, strange, PREDICTED)
+
+
+def _batches(spelled: Sequence[_Spelled], batch: Sequence[int] | None, size: Sequence[str] | None) -> list[int | None]:
+    """Of each: one that is said counts for all files."""
+    files = sum(one.file for one in spelled)
+    for name, said in (("batch", batch), ("size", size)):
+        if said and not files:
+            raise InputError(WHO, "an ONNX file beside it; a configuration has its own", field=name, value=list(said))
+    if batch and len(batch) not in (1, files):
+        raise InputError(WHO, "one for all ONNX files, or one for each", field="batch", value=list(batch))
+    left = list(batch or ())
+    return [left.pop(0) if one.file and len(left) > 1 else left[0] if one.file and left else None for one in spelled]
+
+
+def _with_holds(asked: list[_Asked], given: list[float] | None, kernel_us: list[float] | None) -> list[_Asked]:
+    """With what is said of multiprocessors, of both or of the one that is a number. Kernels of which nothing is said are as
+    long as the other's."""
+    if given is None:
+        return asked
+    if len(given) == 2:
+        long = [SHORTEST_S] * 2 if kernel_us is None else [each / 1e6 for each in kernel_us]
+        said = [Hold(percent, seconds, counted=True) for percent, seconds in zip(given, long)]
+        return [replace(one, hold=hold, held_from=GIVEN) for one, hold in zip(asked, said)]
+    (other,) = (one.hold for one in asked if one.source != GIVEN)
+    hold = Hold(given[0], other.kernel_s if kernel_us is None else kernel_us[0] / 1e6, counted=True)
+    return [replace(one, hold=hold, held_from=GIVEN) if one.source == GIVEN else one for one in asked]
+
+
+def _told(one: _Asked) -> dict[str, Any]:
+    return {
+        **({"name": one.name} if one.name else {}),
+        "utilization": one.utilization,
+        "memory_mb": one.memory_mb,
+        "multiprocessors": one.hold.multiprocessors,
+        "kernel_s": one.hold.kernel_s,
+        "from": one.source,
+        "multiprocessors_from": one.held_from,
+        **({"at": one.taken} if one.taken else {}),
+    }
+
+
+def _by(have: list[Hold], finer: bool) -> str:
+    if not finer:
+        return PLAIN
+    guessed = ("", ", those of one as its graph says", ", both as their graphs say")[sum(not one.counted for one in have)]
+    return f"multiprocessors and kernels{guessed}"
+
+
+def _measured(asked: list[_Asked], sharing: str) -> dict[str, list[float]]:
+    """What was measured of these two, where they were."""
+    one, other = (each.name for each in asked)
+    found = profiles(span=None).pairs.get(sharing, {}).get((one, other))
+    return {} if found is None else {"measured": list(found)}
+
+
+def _check(name: str, value: float) -> None:
+    if not 0 <= value <= MOST[name]:
+        raise InputError(WHO, f"a number from 0 to {MOST[name]:g}", field=name, value=value)
+
+
+def _check_counts(
+    predictor: Predictor, sharing: str, held: list[float] | None, kernel_us: list[float] | None, numbers: int
+) -> None:
+    """What is said beside utilizations counts where kernels run side by side, and how long these take beside what they hold."""
+    where = f"--sharing {' or '.join(predictor.at_once) or 'with which kernels of several jobs run at once'}"
+    for name, given in (("multiprocessors", held), ("kernel-us", kernel_us)):
+        if given is not None and len(given) != 2 and (len(given), numbers) != (1, 1):
+            expected = "two, or one where one of both jobs is a utilization"
+            raise InputError(WHO, expected, field=name, value=len(given))
+    if held is not None and sharing not in predictor.at_once:
+        raise InputError(WHO, f"{where}, without which it does not count", field="multiprocessors", value=held)
+    if kernel_us is not None and (held is None or len(held) != len(kernel_us)):
+        expected = f"--multiprocessors beside it and {where}, without which it does not count"
+        raise InputError(WHO, expected, field="kernel-us", value=kernel_us)

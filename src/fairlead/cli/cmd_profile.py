@@ -1,0 +1,372 @@
+"""`fairlead profile`: measure training configurations on the accelerator at hand."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os
+import platform
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+
+from fairlead.cli.job_tables import legible
+from fairlead.cli.output import JsonOption, distinct, note, out, print_json, progress
+from fairlead.core.cluster import is_type_name
+from fairlead.core.errors import FairleadError, InputError, install, near_or_all
+from fairlead.prediction.features import features as of_graph
+from fairlead.prediction.graph import load
+from fairlead.prediction.measured_profiles import Profiles, devices, profiles, profiles_of
+from fairlead.profiling.configurations import Configuration, configuration, configurations
+from fairlead.profiling.pair_selection import Span, noisiest, programme, spanning
+from fairlead.profiling.profile_pairs import Look
+from fairlead.profiling.results import Results, measured, read_pairs, read_results
+from fairlead.profiling.sharing_mode import Sharing, shared
+from fairlead.runtime.agent.devices import type_of
+from fairlead.workloads.table_files import write_throughputs
+from fairlead.workloads.throughput_tables import Measured, shared_table
+
+# `fairlead profile table`: what was measured as a throughput table, which simulations read.
+
+
+def table(
+    to: Annotated[Path, typer.Option("--out", help="Where to: CSV, or Parquet by its name.")],
+    alone: Annotated[Path | None, typer.Option("--alone", help="A file of `profile alone`; else the set that ships.")] = None,
+    pairs: Annotated[
+        list[Path] | None, typer.Option("--pairs", help="A file of `profile pairs`; several times. Else those that ship.")
+    ] = None,
+    set_: Annotated[str, typer.Option("--set", help="The set that ships.")] = "h200",
+    sharing: Annotated[Sharing, typer.Option("--sharing", help="Whose pairs are taken.")] = Sharing.TIME_SLICING,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together", help="Only those of whom every two were measured at once: for schedulers that put any two together."
+        ),
+    ] = False,
+    type_name: Annotated[str, typer.Option("--type", help="What the accelerator is called. [default: by its device]")] = "",
+    json: JsonOption = False,
+) -> None:
+    """Write measurements as a throughput table. As in: fairlead profile table --out h200.csv, then
+    fairlead simulate --throughputs h200.csv --trace ….
+
+    A kind of job is a configuration, model@input:batch; rates are of one worker, alone and beside every other that it was
+    measured with. Schedulers that go by the table put no others together; those that predict what company costs, such as
+    Horus, put any two together, and want --together.
+    """
+    if type_name and not is_type_name(type_name):
+        raise InputError("profile table", "a type's name, as a cluster has it: h200", field="type", value=type_name)
+    distinct([alone, *(pairs or [])], [to])
+    known = _known(alone, pairs or [], set_)
+    slowdowns = known.pairs.get(sharing.value, {})
+    found = {pair: max(1.0, slower) for pair, (slower, _) in slowdowns.items()}  # faster beside another than alone is noise
+    wanted = _all_met(found) if together else known.alone.keys()
+    if not wanted:
+        raise InputError("profile table", f"pairs that were measured, {sharing.value}", field="together")
+    rows = [
+        Measured(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024)
+        for one in known.alone.values()
+        if one.name in wanted
+    ]
+    made = shared_table(
+        type_name.lower() or type_of(known.device),
+        rows,
+        lambda one, other: found.get((one, other), math.inf),
+        source="measured",
+    )
+    write_throughputs(made, to)
+    met = {frozenset(pair) for pair in found if wanted >= {*pair}}
+    told = {"out": str(to), "type": made.types[0], "kinds": len(rows), "pairs": len(met)}
+    if json:
+        print_json(told)
+    else:
+        note(f"{to}: {told['kinds']} kinds on {told['type']}, {told['pairs']} pairs of them, {sharing.value}")
+
+
+def _all_met(pairs: Collection[tuple[str, str]]) -> set[str]:
+    """Many of whom every two were measured together: who missed most others is left out, until nobody did."""
+    names = {one for one, _ in pairs}
+    while names:
+        missed = {one: sum((one, other) not in pairs for other in names) for one in names}
+        worst = max(names, key=lambda one: (missed[one], one))
+        if not missed[worst]:
+            break
+        names.remove(worst)
+    return names
+
+
+def _known(alone: Path | None, pairs: list[Path], shipped: str) -> Profiles:
+    if alone is None and not pairs:
+        if shipped not in devices():
+            raise InputError(
+                "profile table", f"a set that ships ({near_or_all(shipped, devices())})", field="set", value=shipped
+            )
+        return profiles(shipped, None)
+    if alone is None:
+        raise InputError(
+            "profile table", "--alone FILE beside --pairs: speeds are of one host", field="pairs", value=str(pairs[0])
+        )
+    return profiles_of(read_results(alone), {path: read_pairs(path) for path in pairs}, alone)
+
+
+LONGEST_S = 3600.0  # that a pair is looked at
+
+profile_app = typer.Typer(help="Measure trainings on the accelerator at hand (extra torch).", no_args_is_help=True)
+
+
+@profile_app.command(name="list")
+def list_(
+    only: Annotated[str, typer.Option("--only", help="Names to show, as in 'resnet*@224:*'.")] = "*", json: JsonOption = False
+) -> None:
+    """The configurations there are: model@input:batch."""
+    found = _chosen(only)
+    if json:
+        print_json({"configurations": [one.name for one in found]})
+        return
+    for one in found:
+        out.print(f"{one.family:<16} {one.name}", highlight=False, markup=False)
+
+
+@profile_app.command()
+def alone(
+    to: Annotated[Path, typer.Option("--out", help="Where results are kept; what is there is not measured again.")],
+    only: Annotated[str, typer.Option("--only", help="Names to measure, as in 'resnet*@224:*'.")] = "*",
+    budget_s: Annotated[float, typer.Option("--budget", help="Seconds after which nothing new is begun.", min=1.0)] = 3600.0,
+    device: Annotated[str, typer.Option("--device", help="cuda, cuda:1, cpu …")] = "cuda",
+    json: JsonOption = False,
+) -> None:
+    """Each configuration by itself. Steps per second and their spread, utilization, memory.
+
+    It can be stopped and run again: fairlead profile alone --out h200.jsonl --budget 600. What cannot run here is kept with the
+    problem. Families take turns, so that a part of the list is a fair part.
+    """
+    about = _about(device)
+    measuring: Any = import_module("fairlead.profiling.profile_alone")
+    results = _begun(to, about, ("device",), unlike=("pair", "alone", "flops"))
+    left = [one for one in _chosen(only) if one.name not in results.known]
+    began, done, lacking = time.monotonic(), 0, set[str]()
+    with progress(len(left), "measuring", quiet=json) as bar:
+        for one in left:
+            if time.monotonic() - began > budget_s:
+                break
+            try:
+                results.add(measuring.measure_alone(one, device))
+                done += 1
+            except ImportError as problem:
+                lacking.add(problem.name or str(problem))
+            bar.advance()
+    if lacking:
+        note(f"some were left out, since they need what is not installed: {', '.join(sorted(lacking))}")
+    _tell(results, done, len(left) - done, json)
+
+
+@profile_app.command()
+def pairs(
+    to: Annotated[Path, typer.Option("--out", help="Where results are kept; what is there is not measured again.")],
+    of: Annotated[str, typer.Option("--of", help="Names, with commas between; else those that span the set that ships.")] = "",
+    span: Annotated[Span, typer.Option("--span", help="What they span: utilization, or the share filled.")] = Span.UTILIZATION,
+    sharing: Annotated[Sharing, typer.Option("--sharing", help="How the two share the accelerator.")] = Sharing.TIME_SLICING,
+    budget_s: Annotated[float, typer.Option("--budget", help="Seconds after which nothing new is begun.", min=1.0)] = 3600.0,
+    window_s: Annotated[float, typer.Option("--window", help="Seconds of both at once, in each look.", min=0.01)] = 0.3,
+    alone_s: Annotated[float, typer.Option("--alone", help="Seconds of each alone, in each look.", min=0.01)] = 0.2,
+    looks: Annotated[int, typer.Option("--looks", help="How often a pair is looked at, in a row.", min=1, max=100)] = 2,
+    warm_s: Annotated[float, typer.Option("--warm", help="Seconds before the first.", min=0.0)] = 0.1,
+    solos: Annotated[int, typer.Option("--solos", help="How often each is measured by itself too.", min=1, max=100)] = 1,
+    again: Annotated[int, typer.Option("--again", help="How many pairs are measured again, to tell noise.", min=0)] = 0,
+    times: Annotated[int, typer.Option("--times", help="How often these are, in all.", min=2, max=100)] = 2,
+    noisy: Annotated[
+        int, typer.Option("--noisiest", help="How many of the pairs kept, those that varied most, are measured twice.", min=0)
+    ] = 0,
+    device: Annotated[str, typer.Option("--device", help="cuda, cuda:1, cpu …")] = "cuda",
+    json: JsonOption = False,
+) -> None:
+    """Every two of some configurations at once. Each with its like too: steps per second of both, and of each alone.
+
+    A look is the one alone, both, and the other alone, within a second, so that a host that gets slower does so for all.
+
+    It can be stopped and run again: fairlead profile pairs --out pairs.jsonl --budget 600. Two processes hold all models at
+    once. Everybody takes turns, so that a part of the pairs is a fair part.
+    """
+    _seconds(window=window_s, alone=alone_s, warm=warm_s)
+    look = Look(warm_s, alone_s, window_s, looks)
+    about = {**_about(device), "sharing": sharing.value, **asdict(look)}
+    named = dict.fromkeys(configuration(name.strip()).name for name in of.split(",")) if of else ()
+    names = tuple(named) or spanning(measured()[1], span=span)
+    results = _begun(to, about, ("device", "sharing"), unlike=("flops",))
+    vary = noisiest([row for row in results.known.values() if {*row.get("pair", ())} <= {*names}], noisy)
+    asked = programme(names, solos, again, times, vary, results.known)
+    if not asked:
+        return _tell(results, 0, 0, json)
+    began, done = time.monotonic(), 0
+    measuring: Any = import_module("fairlead.profiling.profile_pairs")
+    with shared(sharing), measuring.Bench(names, device, look) as bench:
+        unfit = bench.problems
+        if unfit.keys() >= {*names}:
+            raise FairleadError(f"none of them can be trained here: {names[0]}: {unfit[names[0]]}")
+        if unfit:
+            name, problem = next(iter(unfit.items()))
+            note(f"{len(unfit)} are left out, since they cannot be trained here: {name}: {problem}")
+        fit = [one for one in asked if unfit.keys().isdisjoint(one.of)]
+        with progress(len(fit), "measuring", quiet=json) as bar:
+            for one in fit:
+                if time.monotonic() - began > budget_s:
+                    break
+                told = bench.alone(*one.of) if len(one.of) == 1 else bench.together(*one.of)
+                results.add({**told, "name": one.name, "session": results.session})
+                done += 1
+                bar.advance()
+    _tell(results, done, len(asked) - done, json)
+
+
+profile_app.command()(table)
+
+
+@profile_app.command()
+def module(
+    spelled: Annotated[str, typer.Argument(help="A file and a function in it, as in mine.py:training; it is run.")],
+    device: Annotated[str, typer.Option("--device", help="Where it is tried, if it has to be.")] = "cuda",
+    json: JsonOption = False,
+) -> None:
+    """What a training of your own takes. From its graph, or from a short trial where it has none that can be read: then on the
+    accelerator at hand, else on the one whose measurements were learned from; which, is said.
+
+    The function returns a PyTorch model, inputs, targets, and a loss unless it is cross entropy, all on the CPU.
+    """
+    trial = _needs_torch("fairlead.prediction.module_trial")
+    model, inputs, targets, *loss = trial.training_in(spelled)
+    found = trial.of_module(model, inputs, targets, device, *loss)
+    if json:
+        print_json(asdict(found))
+        return
+    told = [f"{found.utilization:.0f} % utilization"] if found.utilization is not None else []
+    told += [f"{found.memory_mb:,.0f} MB"] if found.memory_mb is not None else []
+    by = f"by a trial on {found.device}" if found.why else f"by its graph, on {found.device}"
+    out.print(f"{by}: {', '.join(told) or 'it tells neither utilization nor memory'}", highlight=False, markup=False)
+    if found.why:
+        note(f"it was tried, at {found.steps_per_s:.1f} steps per second, since {found.why}")
+
+
+@profile_app.command()
+def features(
+    to: Annotated[Path, typer.Option("--out", help="Where features are kept; what is there is not computed again.")],
+    only: Annotated[str, typer.Option("--only", help="Names to look at, as in 'resnet*@224:*'.")] = "*",
+    json: JsonOption = False,
+) -> None:
+    """What is known of each configuration before it runs. Its model is exported to ONNX and its graph read, on the CPU.
+
+    This is what predictions of utilization and memory learn from: fairlead profile features --out features.jsonl
+    """
+    about = {**_about("cpu"), "onnx": _onnx()}
+    exporting: Any = import_module("fairlead.profiling.onnx_export")
+    results = _begun(to, about, (), unlike=("steps_per_s",))
+    left = [one for one in _chosen(only) if one.name not in results.known]
+    with progress(len(left), "exporting", quiet=json) as bar, TemporaryDirectory() as folder:
+        for _, alike in groupby(sorted(left), key=lambda one: (one.family, one.model, one.input)):
+            same = list(alike)
+            path = Path(folder) / "model.onnx"
+            try:
+                exporting.export(same[0], path)
+                graph = load(path)
+            except FairleadError as problem:
+                rows = [{"name": one.name, "family": one.family, "problem": str(problem)} for one in same]
+            else:
+                rows = [{"name": one.name, "family": one.family, **asdict(of_graph(graph, one.batch_size))} for one in same]
+            path.unlink(missing_ok=True)
+            for row in rows:
+                results.add(row)
+                bar.advance()
+    _tell(results, len(left), 0, json)
+
+
+def _begun(to: Path, about: dict[str, Any], same: Sequence[str], unlike: Sequence[str]) -> Results:
+    """A file to be added to. One that only says what was to be measured on was not begun, and who asks now says that anew; in
+    one with measurements of another kind, which have what is named in `unlike`, those would be lost among the others."""
+    rows = list[dict[str, Any]]()
+    with suppress(InputError, OSError):  # what is wrong with it is told when it is opened
+        rows = read_results(to)[1]
+        if not rows:
+            to.write_bytes(b"")
+    if strange := next((row for row in rows if not {*unlike}.isdisjoint(row)), None):
+        expected = "measurements of one kind in a file; give another --out"
+        raise InputError(to, expected, field="out", value=strange["name"])
+    return Results(to, about, same)
+
+
+def _tell(results: Results, done: int, left: int, json: bool) -> None:
+    failed = [one for one in results.known.values() if "problem" in one]
+    if json:
+        print_json({"measured": done, "left": left, "kept": len(results.known), "with_a_problem": len(failed)})
+        return
+    note(f"{results.path}: {done} measured, {left} left, {len(results.known)} kept, {len(failed)} of them with a problem")
+    if failed:
+        note(legible(f"{failed[0]['name']}: {failed[0]['problem']}") + (" …" if len(failed) > 1 else ""))
+
+
+def _about(device: str) -> dict[str, Any]:
+    """What is measured on."""
+    torch = _torch(device)
+    meter = import_module("fairlead.profiling.meter").Meter(device)
+    return {
+        **meter.device(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda),
+        "precision": "single; TF32 as PyTorch's defaults",
+    }
+
+
+def _chosen(only: str) -> list[Configuration]:
+    found = [one for one in configurations() if fnmatch.fnmatchcase(one.name, only)]
+    if not found:
+        raise InputError(
+            "--only", "a pattern that some configuration has; `fairlead profile list` shows them", field="only", value=only
+        )
+    return found
+
+
+def _onnx() -> str:
+    try:
+        return version("onnx")
+    except PackageNotFoundError:
+        raise FairleadError(f"reading a model's graph needs onnx: {install('predict')}") from None
+
+
+def _needs_torch(name: str) -> Any:
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # else CUDA has the fastest first, and NVML would be asked of another
+    try:
+        return import_module(name)
+    except ImportError:
+        raise FairleadError(f"profiling trains models and needs torch: {install('torch')}") from None
+
+
+def _torch(device: str) -> Any:
+    torch = _needs_torch("torch")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(
+            "--device", "a device that is there; this machine has no CUDA, try --device cpu", field="device", value=device
+        )
+    try:
+        where = torch.device(device)
+        there = where.index is None or where.index < torch.cuda.device_count()
+        if where.type != "cuda":  # whoever asks CUDA for a tensor takes of what is to be measured
+            there = torch.ones(1, device=where).sum().item() == 1
+    except (RuntimeError, AssertionError, ImportError, AttributeError):  # PyTorch knows many it was not built for
+        there = False
+    if not there:
+        raise InputError("--device", "a device that is there and trains, as in cuda, cuda:0, cpu", field="device", value=device)
+    return torch
+
+
+def _seconds(**given: float) -> None:
+    for name, value in given.items():
+        if value > LONGEST_S:
+            raise InputError(f"--{name}", f"at most {LONGEST_S:,.0f} seconds", field=name, value=value)

@@ -1,0 +1,208 @@
+"""`fairlead scheduler show` and `set`: which scheduler decides on a running cluster, and another one without a restart."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fairlead.cli.cmd_jobs import control_plane
+from fairlead.cli.output import JsonOption, note, out, print_json, print_lines
+from fairlead.config.registry import GROUPS, Preset, Registered, Registry, preset_named
+from fairlead.config.registry import presets as all_presets
+from fairlead.config.schedulers import SchedulerConfig, parse_part, read_scheduler, scheduler_of
+from fairlead.core.errors import InputError, UnknownName, near_names
+from fairlead.runtime.control.snapshotter import check_keepable
+
+scheduler_app = typer.Typer(help="Show or change which scheduler decides on a cluster.", no_args_is_help=True)
+
+
+@scheduler_app.command()
+def show(json: JsonOption = False) -> None:
+    """The scheduler that decides now. As the scheduler file that it is; and what keeps it from deciding, if anything does.
+
+    Examples:
+
+      fairlead scheduler show
+
+      fairlead scheduler show > mine.yaml
+    """
+    plane = control_plane()
+    _tell(scheduler_of(plane.scheduler()), json, plane.trouble())
+
+
+@scheduler_app.command(name="set")
+def set_(
+    file: Annotated[Path | None, typer.Argument(help="A scheduler as YAML.")] = None,
+    preset: Annotated[
+        str, typer.Option("--preset", help="A scheduler that ships with Fairlead, in place of a file; see `fairlead presets`.")
+    ] = "",
+    policy: Annotated[str, typer.Option("--policy", help="Only another policy; see `fairlead policies`.")] = "",
+    round_s: Annotated[
+        float | None, typer.Option("--round", help="Only another length of rounds, in seconds.", min=0.1)
+    ] = None,
+    why: Annotated[str, typer.Option("--why", help="For the journal.")] = "",
+    json: JsonOption = False,
+) -> None:
+    """Let another scheduler decide from the next round on. As in: fairlead scheduler set scheduler.yaml, or --policy srtf.
+
+    Jobs go on; what the old policy remembered of them is forgotten, throughputs that were measured stay. A scheduler that
+    cannot be made is refused with the reason, and the old one stays. With --policy or --round alone, everything else stays as
+    it is.
+    """
+    from fairlead.cli.options import tell_unseen  # with what it brings; nobody else here needs it
+
+    if file is None and not preset and not policy and round_s is None:
+        raise InputError("scheduler set", "a scheduler file, --preset, --policy or --round")
+    if file is not None and preset:
+        raise InputError("scheduler set", "either a scheduler file or --preset", field="preset", value=preset)
+    plane = control_plane()
+    present = None if file is not None or preset else plane.scheduler()  # of which the rest stays
+    asked = {"preset": preset} if preset else present or {}
+    config = read_scheduler(file) if file is not None else scheduler_of(asked, "--preset" if preset else "scheduler")
+    if policy:
+        config = replace(config, policy=parse_part(policy), name="")
+    if round_s is not None:
+        config = config.with_rounds(round_s)
+    check_keepable(config.to_data())
+    tell_unseen(config)
+    _tell(scheduler_of(plane.switch(config.to_data(), why, instead_of=present)), json)
+
+
+def _tell(config: SchedulerConfig, json: bool, trouble: str = "") -> None:
+    if json:
+        print_json({"scheduler": config.to_data(), "trouble": trouble})
+        return
+    out.print(config.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)
+    if trouble:
+        note(f"it does not decide at present, what was decided last stands: {trouble}")
+
+
+# `fairlead policies`: what there is to choose from, a line each, and all about one of them.
+
+KINDS = {**{kind: kind for kind in GROUPS}, **{f"{kind}s": kind for kind in GROUPS}, "policies": "policy"}
+"""By what people call them."""
+
+
+def policies(
+    what: Annotated[
+        str, typer.Argument(help=f"A kind ({', '.join(GROUPS)}), all of them (all), or the name of one part.")
+    ] = "policy",
+    json: JsonOption = False,
+) -> None:
+    """List policies and other parts, or tell all about one. A line each; of one, its parameters and the paper it comes from.
+
+    Examples:
+
+      fairlead policies
+
+      fairlead policies tiresias
+
+      fairlead policies placement
+
+      fairlead policies all --json
+    """
+    installed = Registry.installed()
+    if what == "all" or what in KINDS:
+        kinds = list(GROUPS) if what == "all" else [KINDS[what]]
+        found = {kind: [_described(entry) for entry in installed.of(kind)] for kind in kinds}
+        if json:
+            print_json({"parts": [part for parts in found.values() for part in parts]})
+            return
+        for kind, parts in found.items():
+            print_lines([(part["name"], part["summary"]) for part in parts], kind)
+        note("all about one, with its parameters: fairlead policies NAME")
+        return
+    claims = [(kind, name) for kind in GROUPS for name in installed.entries.get(kind, {}) if name == what.replace("_", "-")]
+    if not claims:
+        known = {*KINDS, "all", *(name for kind in GROUPS for name in installed.entries.get(kind, {}))}
+        if not near_names(what, known):
+            raise InputError("policies", f"a kind ({', '.join(GROUPS)}) or a part that 'all' lists", field="what", value=what)
+        raise UnknownName("kind or part", what, known)
+    named = [installed.find(kind, name) for kind, name in claims]
+    if json:
+        print_json({"parts": [_described(entry) for entry in named]})
+        return
+    for index, entry in enumerate(named):
+        out.print("\n" * bool(index) + "\n".join(_told(entry)), highlight=False, markup=False, soft_wrap=True)
+
+
+def _told(entry: Registered) -> list[str]:
+    """Everything about a part, line by line."""
+    about = _described(entry)
+    parameters = about["parameters"]
+    text = inspect.getdoc(entry.load()) or ""
+    lines = [f"{entry.name} ({entry.what})", ""]
+    lines += [f"  {line}".rstrip() for line in (text if text.startswith(about["summary"]) else about["summary"]).splitlines()]
+    lines += ["", "  parameters, and their defaults:"] if parameters else ["", "  no parameters"]
+    lines += [f"    {name} = {value}" for name, value in parameters.items()]
+    return [*lines, f"  from {entry.paper or entry.origin}"]
+
+
+def _described(entry: Registered) -> dict[str, Any]:
+    found = entry.load()
+    parameters = {}
+    if dataclasses.is_dataclass(found):
+        for field in dataclasses.fields(found):
+            if field.init and field.default is not dataclasses.MISSING:
+                parameters[field.name] = field.default
+            elif field.init and field.default_factory is not dataclasses.MISSING:
+                parameters[field.name] = field.default_factory()
+    summary = str(getattr(found, "summary", "")) or entry.summary  # formats carry a line for people of their own
+    return {
+        "kind": entry.what,
+        "name": entry.name,
+        "summary": summary,
+        "parameters": parameters,
+        "paper": entry.paper,
+        "origin": entry.origin,
+    }
+
+
+# `fairlead presets`: the schedulers that ship with the package.
+
+presets_app = typer.Typer(help="List the schedulers that ship with Fairlead, or show one.", invoke_without_command=True)
+
+
+@presets_app.callback()
+def presets(context: typer.Context, json: JsonOption = False) -> None:
+    """List the schedulers that ship with Fairlead, or show one. Each is a named set of parts.
+
+    Examples:
+
+      fairlead presets
+
+      fairlead presets show tiresias > mine.yaml
+
+      fairlead simulate --preset tiresias --placement spread --round 60
+    """
+    if context.invoked_subcommand is not None:
+        return
+    found = all_presets().values()
+    if json:
+        print_json({"presets": [_preset_data(preset) for preset in found]})
+        return
+    print_lines([(preset.name, preset.about) for preset in found], "presets")
+    note("one as the scheduler file that it is: fairlead presets show NAME")
+
+
+@presets_app.command("show")
+def show_preset(
+    name: Annotated[str, typer.Argument(help="A preset; `fairlead presets` lists them.")],
+    json: JsonOption = False,
+) -> None:
+    """Print a preset as a scheduler file. It is one for --config, or to begin one of your own with."""
+    preset = preset_named(name)
+    if json:
+        print_json(_preset_data(preset))
+    else:
+        typer.echo(preset.text, nl=False)
+
+
+def _preset_data(preset: Preset) -> dict[str, object]:
+    scheduler = SchedulerConfig.preset(preset.name).to_data()
+    return {"name": preset.name, "about": preset.about, "paper": preset.paper, "scheduler": scheduler}

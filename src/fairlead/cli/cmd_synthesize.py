@@ -1,0 +1,352 @@
+"""`fairlead synthesize`: a simulation whose scheduler is chosen anew every few rounds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from rich import box
+from rich.table import Table
+
+from fairlead.cli import options as opt
+from fairlead.cli.cmd_jobs import control_plane
+from fairlead.cli.output import distinct, event_log, note, out, print_json, progress
+from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import parse_part, scheduler_of
+from fairlead.core.errors import InputError
+from fairlead.experiments.compare import Comparison, Workload
+from fairlead.experiments.compare import compare as run_comparison
+from fairlead.experiments.forward_rates import with_company
+from fairlead.experiments.inputs import TraceFile, read_table, table_for
+from fairlead.experiments.metric_columns import duration
+from fairlead.experiments.metrics import summarize
+from fairlead.experiments.simulate import Simulation
+from fairlead.experiments.synthesizer import Advice, Advisor, Forecast, Wanted, combinations
+from fairlead.experiments.synthesizer.live_advice import advise as look_at
+from fairlead.experiments.synthesizer.live_advice import rates_of, state_of
+from fairlead.experiments.synthesizer.synthesize import synthesize as run_synthesis
+from fairlead.reporting.html import write_report
+from fairlead.reporting.tables import comparison_table
+from fairlead.runtime.http_client import OVERTAKEN, ControlPlane, RefusedRequest, Unreachable
+from fairlead.simulator.costs import Costs
+from fairlead.workloads.throughput_tables import ThroughputTable
+
+# What `fairlead synthesize` and `fairlead advise` share: the options that say what to choose from, by what, and how often to
+# look, and how what was seen is shown.
+
+PoliciesOption: TypeAlias = Annotated[str, typer.Option("--policies", help="Policies to choose from, separated by commas.")]
+AdmissionsOption: TypeAlias = Annotated[
+    str, typer.Option("--admissions", help="Admissions to combine them with, as in 'accept-all,accept-up-to:factor=1.2'.")
+]
+PlacementsOption: TypeAlias = Annotated[
+    str, typer.Option("--placements", help="Placements to combine them with. [default: the one there is]")
+]
+EveryOption: TypeAlias = Annotated[int, typer.Option("--every", help="Look ahead every so many rounds.", min=1)]
+MetricOption: TypeAlias = Annotated[
+    str,
+    typer.Option("--metric", help="What to choose by: jct, responsiveness, or both by weight as in 'jct=2,responsiveness=1'."),
+]
+ForecastOption: TypeAlias = Annotated[
+    str,
+    typer.Option("--forecast", help="Who will come: 'nobody', or as in the 'recent' past."),
+]
+WindowOption: TypeAlias = Annotated[
+    float, typer.Option("--window", help="With --forecast recent: hours of the past, and of the future.", min=0.01)
+]
+MarginOption: TypeAlias = Annotated[
+    float, typer.Option("--margin", help="Switch only where it is better by more than this share.", min=0.0)
+]
+
+POLICIES, ADMISSIONS = "fifo,srtf,las", "accept-all,accept-up-to:factor=1.2,accept-up-to:factor=1.4"
+EVERY = 10
+"""The nine combinations of Blox §5.2, and how often it looks."""
+
+METRIC, FORECAST, WINDOW_H, MARGIN = "jct", "nobody", 6.0, 0.01
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person wants an advisor to be."""
+
+    policies: str
+    admissions: str
+    placements: str
+    metric: str
+    forecast: str
+    window_h: float
+    margin: float
+    processes: int | None
+
+    def __post_init__(self) -> None:
+        _ = wanted_of(self.metric), self._forecast(0)  # what is wrong with them is told before a long trace is read
+
+    def candidates(self, base: SchedulerConfig) -> tuple[SchedulerConfig, ...]:
+        return combinations(base, *([parse_part(name) for name in opt.split(text)] for text in self._parts))
+
+    def advisor(
+        self, candidates: Sequence[SchedulerConfig], table: ThroughputTable, costs: Costs | None = None, seed: int = 0
+    ) -> Advisor:
+        return Advisor(
+            candidates,
+            table,
+            wanted=wanted_of(self.metric),
+            forecast=self._forecast(seed),
+            costs=costs,
+            margin=self.margin,
+            processes=self.processes or os.cpu_count() or 1,
+        )
+
+    def _forecast(self, seed: int) -> Forecast:
+        return Forecast(self.forecast, 3600.0 * self.window_h, seed)  # type: ignore[arg-type]  # it says what is wrong
+
+    @property
+    def _parts(self) -> tuple[str, str, str]:
+        return self.policies, self.admissions, self.placements
+
+
+def wanted_of(metric: str) -> Wanted:
+    weights: dict[str, float] = {}
+    for one in opt.split(metric):
+        name, equals, weight = one.partition("=")
+        try:
+            weights[name.strip()] = float(weight) if equals else 1.0
+        except ValueError:
+            raise InputError("--metric", "jct, responsiveness, or name=weight", field="metric", value=one) from None
+    return Wanted(weights)
+
+
+def outlook_table(advice: Advice) -> Table:
+    """What was seen of every candidate; the chosen one is marked."""
+    table = Table(box=box.SIMPLE, title=f"from second {advice.time:,.0f} on", title_justify="left")
+    for name, side in (("scheduler", "left"), ("jobs end after", "right"), ("begin after", "right"), ("", "left")):
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    for label, outlook in advice.outlooks:
+        least = "" if outlook.complete else "> "
+        marks = [
+            mark for mark, holds in (("runs", label == advice.running.label), ("best", label == advice.chosen.label)) if holds
+        ]
+        if outlook.problem:
+            table.add_row(label, "", "", outlook.problem)
+        else:
+            seconds = (outlook.jct_s, outlook.responsiveness_s)
+            table.add_row(label, *(f"{least}{duration(one)}" for one in seconds), ", ".join(marks))
+    return table
+
+
+def advice_data(advice: Advice) -> dict[str, object]:
+    """The same for --json."""
+    return {
+        "time": advice.time,
+        "running": advice.running.label,
+        "chosen": advice.chosen.label,
+        "switch": advice.switch,
+        "gain": advice.gain,
+        "took_s": advice.took_s,
+        "outlooks": {
+            label: {"jct_s": seen.jct_s, "responsiveness_s": seen.responsiveness_s, "complete": seen.complete}
+            if not seen.problem
+            else {"problem": seen.problem}
+            for label, seen in advice.outlooks
+        },
+    }
+
+
+def synthesize(
+    policies: PoliciesOption = POLICIES,
+    admissions: AdmissionsOption = ADMISSIONS,
+    placements: PlacementsOption = "",
+    every: EveryOption = EVERY,
+    metric: MetricOption = METRIC,
+    forecast: ForecastOption = FORECAST,
+    window: WindowOption = WINDOW_H,
+    margin: MarginOption = MARGIN,
+    alone: Annotated[
+        bool, typer.Option("--alone/--no-alone", help="Run every combination by itself too, to compare with.")
+    ] = True,
+    trace: opt.TraceOption = None,
+    format: opt.FormatOption = None,
+    skip_bad: opt.SkipBadOption = False,
+    throughputs: opt.ThroughputsOption = None,
+    fill_workers: opt.FillWorkersOption = False,
+    cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
+    round: opt.RoundOption = None,
+    launch_cost: opt.LaunchCostOption = 0.0,
+    restart_cost: opt.RestartCostOption = 0.0,
+    checkpoint_cost: opt.CheckpointCostOption = 0.0,
+    checkpoint_every: opt.CheckpointEveryOption = None,
+    costs: opt.CostsOption = None,
+    jobs: opt.JobsOption = 200,
+    load: opt.LoadOption = 6.0,
+    workers: opt.WorkersOption = "multiple",
+    seed: opt.SeedOption = 0,
+    measure: opt.MeasureOption = None,
+    processes: opt.ProcessesOption = None,
+    events: opt.EventsOption = None,
+    report: opt.ReportOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Choose the scheduler anew every few rounds. Every combination is simulated forward from where things stand, and the best
+    is taken.
+
+    The candidates are every policy with every admission (and placement, where several are given). A switch is an event in the
+    log, with what was expected of it. `fairlead advise` does the same for a running cluster.
+
+    Examples:
+
+      fairlead synthesize --load 8
+
+      fairlead synthesize --trace philly.csv --cluster 128xv100:4 --metric jct=1,responsiveness=1 --report out.html
+
+      fairlead synthesize --policies las,tiresias,max-min-fairness-perf --admissions accept-all --forecast recent
+    """
+    asked = Asked(policies, admissions, placements, metric, forecast, window, margin, processes)
+    distinct([trace, throughputs, costs], [events, report])
+    metrics = opt.metrics_of(measure, "first-submission", "submission", "average", 1.05)
+    machine = opt.cluster_of(cluster)
+    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
+    base = opt.override(SchedulerConfig(), round, False, None, None, False)
+    candidates = asked.candidates(base)
+    for candidate in candidates:
+        candidate.build(None)
+    known = read_table(throughputs)
+    source = (
+        opt.generator_of(jobs, load, workers).trace(seed) if trace is None else TraceFile(trace, format, skip_bad).read(known)
+    )
+    opt.tell_skipped(source, quiet=json)
+    opt.tell_strange_types(machine, source)
+    opt.tell_left_alone(spent, candidates)
+    opt.check_measure(metrics, len(source))
+    table = table_for(source, machine, known, fill=fill_workers)
+    given = Simulation(source, machine, candidates[0], table, spent, seed=seed, measure=metrics.measure)
+    advisor = asked.advisor(candidates, table, spent, seed)
+    with event_log(events) as journal, advisor, progress(None, f"synthesizing on {source.name}", quiet=json) as bar:
+        found = run_synthesis(given, advisor, every=every, journal=journal, gantt=report is not None, on_progress=bar.show)
+    rows = [("synthesized", summarize(found.run.record, metrics))]
+    if alone:
+        static = Comparison(Workload(source, table), machine, candidates, costs=spent, measure=metrics.measure, metrics=metrics)
+        with progress(len(candidates), "each by itself", quiet=json) as bar:
+            outcomes = run_comparison(static, processes=processes, on_done=lambda _: bar.advance())
+        rows += [(candidates[one.case.scheduler].label, one.summary) for one in outcomes]
+    switches = [one for one in found.advice if one.switch]
+    shares = dict(sorted(found.shares.items(), key=lambda one: -one[1]))
+    if json:
+        print_json(
+            {
+                "trace": source.name,
+                "cluster": str(machine),
+                "looks": len(found.advice),
+                "switches": [advice_data(one) for one in switches],
+                "shares": shares,
+                "results": [{"scheduler": label, **summary.to_dict()} for label, summary in rows],
+            }
+        )
+    else:
+        out.print(comparison_table(rows, title=f"{source.name} on {machine}", width=out.width))
+        decided = ", ".join(f"{label} {share:.0%}" for label, share in shares.items())
+        note(f"{len(found.advice)} looks ahead, {len(switches)} switches; who decided: {decided}")
+        if switches:
+            note(f"the last switch: {switches[-1].why.removeprefix('synthesizer: ')}")
+    if report is not None:
+        note(f"report: {write_report([found.run.record], report, metrics, title=f'synthesized on {source.name}')}")
+    if events is not None:
+        note(f"events: {events}")
+
+
+# `fairlead advise`: the synthesizer beside a running cluster.
+
+
+def advise(
+    policies: PoliciesOption = POLICIES,
+    admissions: AdmissionsOption = ADMISSIONS,
+    placements: PlacementsOption = "",
+    every: EveryOption = EVERY,
+    metric: MetricOption = METRIC,
+    forecast: ForecastOption = FORECAST,
+    window: WindowOption = WINDOW_H,
+    margin: MarginOption = MARGIN,
+    throughputs: opt.ThroughputsOption = None,
+    launch_cost: opt.LaunchCostOption = 0.0,
+    restart_cost: opt.RestartCostOption = 0.0,
+    checkpoint_cost: opt.CheckpointCostOption = 0.0,
+    checkpoint_every: opt.CheckpointEveryOption = None,
+    costs: opt.CostsOption = None,
+    looks: Annotated[
+        int | None,
+        typer.Option("--looks", help="End after so many looks; 0: go on until Ctrl-C. [default: 1; 0 with --switch]", min=0),
+    ] = None,
+    switch: Annotated[
+        bool, typer.Option("--switch/--dry-run", help="Switch the cluster's scheduler, or only say what would be better.")
+    ] = False,
+    processes: opt.ProcessesOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Say which scheduler would do best from here. It looks ahead from a running cluster's state; with --switch every few
+    rounds, and lets the best decide. It needs an admin's token.
+
+    Rates are what the cluster has measured, or --throughputs; a kind that nobody has measured yet is taken to run for an hour.
+    Starts and saves are taken to cost nothing where no cost is given.
+    With --json, a line of JSON for every look. `fairlead scheduler show` tells who decides; the journal says why.
+
+    Examples:
+
+      fairlead advise
+
+      fairlead advise --policies las,srtf,tiresias --admissions accept-all --switch --every 5
+    """
+    asked = Asked(policies, admissions, placements, metric, forecast, window, margin, processes)
+    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
+    plane, known, made = control_plane(), read_table(throughputs), 0
+    most = looks if looks is not None else 0 if switch else 1
+    while True:
+        try:
+            state = state_of(plane)
+            measured = None if known is not None else plane.rates()
+        except Unreachable as problem:  # it may come back; whoever decided last goes on deciding
+            if made == 0:
+                raise
+            note(f"{problem}; looking again in a minute")
+            time.sleep(60.0)
+            continue
+        running = scheduler_of(state.scheduler)
+        if running.round_s == 0:
+            raise InputError("advise", "a cluster with rounds", field="rounds", value="event-driven")
+        table = known.for_types(state.cluster.type_names) if known is not None else rates_of(measured or {}, state)
+        table = with_company(table, state)
+        candidates, alive = asked.candidates(running), len(state.live) + len(state.queue)
+        looking = f"{len(candidates)} candidates, {alive} jobs"
+        with asked.advisor(candidates, table, spent) as advisor, progress(None, looking, quiet=json):
+            advice = look_at(state, advisor)
+        if json:
+            print_json(advice_data(advice))
+        else:
+            out.print(outlook_table(advice))
+        if advice.switch and switch:
+            note(_switched(plane, advice.chosen.to_data(), advice.why, state.scheduler))
+        elif advice.switch:
+            note(f"better: {advice.why}")
+        elif not alive:
+            note("nobody is there: nothing would be better or worse")
+        else:
+            note(f"nothing would be better by more than {margin:.0%}")
+        made += 1
+        if made == most:
+            return
+        note(f"looking again in {duration(every * running.round_s)}; Ctrl-C ends it")
+        time.sleep(every * running.round_s)
+
+
+def _switched(plane: ControlPlane, chosen: Mapping[str, Any], why: str, instead_of: Mapping[str, Any]) -> str:
+    """A look takes a while. Whoever has switched meanwhile meant it: what was found is about another scheduler by now."""
+    try:
+        plane.switch(chosen, why, instead_of=instead_of)
+    except RefusedRequest as answer:
+        if answer.status != OVERTAKEN:
+            raise
+        return f"not switched, somebody else has switched the scheduler during this look; it would have been: {why}"
+    except Unreachable as problem:
+        return f"not known whether it is switched: {problem}"
+    return f"switched: {why}"

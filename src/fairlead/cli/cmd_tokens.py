@@ -1,0 +1,87 @@
+"""`fairlead token`: who may speak to a control plane. It works on the files of the control plane's root, so whoever may read
+those may do this; a control plane that runs sees the change at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from fairlead.cli.output import JsonOption, note, out, print_json
+from fairlead.core.errors import InputError
+from fairlead.runtime.protocol.task_file import is_name
+
+if TYPE_CHECKING:
+    from fairlead.runtime.control.tokens import Tokens
+
+token_app = typer.Typer(help="Who may speak to a control plane.", no_args_is_help=True, rich_markup_mode=None)
+TokenRoot = Annotated[Path, typer.Option("--root", help="The control plane's root.")]
+NameOfToken = Annotated[str, typer.Argument(help="The user's name; for agents, any.")]
+
+
+@token_app.command()
+def add(
+    name: NameOfToken,
+    role: Annotated[str, typer.Option("--role", help="user (their own jobs), admin (everything) or agent (nodes).")] = "user",
+    entity: Annotated[str, typer.Option("--entity", help="The group that pays: all their jobs are its. '*': any.")] = "",
+    root: TokenRoot = Path(".fairlead"),
+    json: JsonOption = False,
+) -> None:
+    """Make a token and print it, once; only its digest is kept.
+
+    export FAIRLEAD_TOKEN=$(fairlead token add ann). A name can have several tokens, such as one for each machine.
+    Exit codes: 0 made, 2 wrong.
+    """
+    from fairlead.runtime.control.tokens import ANY, Role
+
+    if not is_name(name):
+        raise InputError("token", "letters, digits, '.', '_' and '-'", field="name", value=name)
+    if role not in list(Role):
+        raise InputError("token", " or ".join(Role), field="role", value=role)
+    if entity and entity != ANY and not is_name(entity):
+        raise InputError("token", "letters, digits, '.', '_' and '-'; or '*' for any", field="entity", value=entity)
+    token = _tokens(root).issue(Role(role), name, entity)
+    if json:
+        print_json({"name": name, "role": role, "entity": entity, "token": token})
+    else:
+        typer.echo(token)
+
+
+@token_app.command("list")
+def list_(root: TokenRoot = Path(".fairlead"), json: JsonOption = False) -> None:
+    """All tokens, and whose they are. With the beginning of their digest; the tokens themselves are not kept."""
+    found = _tokens(root).listed()
+    if json:
+        print_json({"tokens": [{"id": one.id, "name": one.user, "role": one.role, "entity": one.entity} for one in found]})
+        return
+    table = Table("id", "name", "role", "entity", box=box.SIMPLE)
+    for one in found:
+        table.add_row(one.id, one.user, one.role, one.entity)
+    out.print(table)
+
+
+@token_app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(help="A user's name (all their tokens), or a token's id, as `token list` shows it.")],
+    root: TokenRoot = Path(".fairlead"),
+    json: JsonOption = False,
+) -> None:
+    """Take tokens back: from now on they open nothing. Jobs of their owner go on. Exit codes: 0 done, 2 there is none."""
+    count = _tokens(root).revoke(name)
+    if not count:
+        raise InputError("token", "a name or an id, as 'fairlead token list' shows it", field="name", value=name)
+    if json:
+        print_json({"revoked": count})
+    else:
+        note(f"{count} revoked")
+
+
+def _tokens(root: Path) -> Tokens:
+    from fairlead.runtime.control.tokens import Tokens
+
+    if not root.is_dir():
+        raise InputError(root, "the root of a control plane, which its first start makes", field="root")
+    return Tokens(root / "tokens.json")

@@ -1,0 +1,324 @@
+"""`fairlead trace …`: make, convert, change, describe and check traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from fairlead.cli import options as opt
+from fairlead.cli.output import note, out, print_json
+from fairlead.core.errors import InputError
+from fairlead.experiments.inputs import TraceFile, read_table
+from fairlead.experiments.metric_columns import duration
+from fairlead.experiments.metrics import measure_from
+from fairlead.workloads import transform as change
+from fairlead.workloads.catalogue import catalogue
+from fairlead.workloads.formats import write_trace
+from fairlead.workloads.generate import Generator
+from fairlead.workloads.throughput_tables import ThroughputTable
+from fairlead.workloads.trace import Trace, trace_stats
+
+trace_app = typer.Typer(help="Make, convert, change, describe and check traces.", no_args_is_help=True, rich_markup_mode=None)
+
+SourceArgument = Annotated[Path, typer.Argument(help="The trace file.")]
+OutputOption = Annotated[
+    Path, typer.Option("--out", "--output", "-o", help="The file to write: .csv or .parquet, native format.")
+]
+REFERENCE_TYPE = "v100"
+ReferenceTypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reference-type",
+        help=f"Durations are run times on this type of the throughput table. [default: {REFERENCE_TYPE}, or the only one]",
+    ),
+]
+
+
+@trace_app.command()
+def generate(
+    output: OutputOption,
+    jobs: opt.JobsOption = 100,
+    load: Annotated[float, typer.Option("--load", help="Jobs per hour, by a Poisson process.")] = 4.0,
+    static: Annotated[bool, typer.Option("--static", help="All jobs are there at second 0.")] = False,
+    throughputs: opt.ThroughputsOption = None,
+    kinds: Annotated[str, typer.Option("--kinds", help="Kinds or models, separated by commas; all by default.")] = "",
+    reference_type: ReferenceTypeOption = None,
+    durations: Annotated[
+        str, typer.Option("--durations", help="'gavel' (10^x minutes), 'shockwave' (size classes), or seconds by commas.")
+    ] = "gavel",
+    workers: opt.WorkersOption = "single",
+    priorities: Annotated[float, typer.Option("--priorities", help="Share of jobs of high priority.")] = 0.0,
+    entities: Annotated[str, typer.Option("--entities", help="Entities and their shares, as in 'a=0.5,b=0.5'.")] = "",
+    users: Annotated[int, typer.Option("--users", help="How many users the jobs belong to.")] = 0,
+    slos: Annotated[str, typer.Option("--slos", help="Deadlines as multiples of the duration, as in '1.2,2,10'.")] = "",
+    modes: Annotated[
+        str,
+        typer.Option("--modes", help="Shares of batch-size modes: static, accordion, gns, expert, as in 'static=0.5,gns=0.5'."),
+    ] = "",
+    schedule: Annotated[
+        str, typer.Option("--schedule", help="Of mode expert: multiples of the batch size and shares, as in '1@0.3|4@0.7'.")
+    ] = "",
+    memory: Annotated[bool, typer.Option("--memory", help="Jobs say what accelerator memory they need.")] = False,
+    seed: opt.SeedOption = 0,
+    json: opt.JsonOption = False,
+) -> None:
+    """Generate a workload after Gavel §7.1 or Shockwave §8.1.
+
+    Example:
+
+      fairlead trace generate --jobs 500 --load 6 --workers multiple -o jobs.csv
+    """
+    lengths = durations if durations in ("gavel", "shockwave") else tuple(_numbers("--durations", durations))
+    table = read_table(throughputs) or catalogue()
+    with opt.told_by_option():
+        generator = Generator(
+            jobs=jobs,
+            jobs_per_hour=None if static else load,
+            table=table,
+            kinds=tuple(part.strip() for part in kinds.split(",") if part.strip()),
+            reference_type=_among(table, reference_type),
+            durations=lengths,
+            workers=workers,
+            priorities=priorities,
+            entities=_shares("--entities", entities),
+            users=users,
+            slos=tuple(_numbers("--slos", slos)),
+            modes=_shares("--modes", modes) or {"static": 1.0},
+            schedule=_schedule(schedule),
+            memory=memory,
+        )
+        made = generator.trace(seed)
+    _write(made, output, json)
+
+
+@trace_app.command()
+def convert(
+    source: SourceArgument,
+    output: OutputOption,
+    format: opt.FormatOption = None,
+    regimes: opt.RegimesOption = None,
+    throughputs: opt.ThroughputsOption = None,
+    skip_bad: opt.SkipBadOption = False,
+    json: opt.JsonOption = False,
+) -> None:
+    """Write a trace of any known format in the native one.
+
+    Example:
+
+      fairlead trace convert philly.csv -o philly.parquet
+    """
+    trace = TraceFile(source, format, skip_bad, regimes).read(read_table(throughputs))
+    opt.tell_skipped(trace, quiet=json)
+    _write(trace, output, json)
+
+
+@trace_app.command()
+def transform(
+    source: SourceArgument,
+    output: OutputOption,
+    format: opt.FormatOption = None,
+    skip_bad: opt.SkipBadOption = False,
+    keep_workers: Annotated[str, typer.Option("--keep-workers", help="Only gangs of these sizes, as in '1,2,4,8'.")] = "",
+    slice: Annotated[str | None, typer.Option("--slice", help="Jobs by submission order, as in 0:1000.")] = None,
+    window: Annotated[str | None, typer.Option("--window", help="Jobs by submission time, as in 0:86400 seconds.")] = None,
+    thin: Annotated[float | None, typer.Option("--thin", help="Keep this share of the jobs, at random.")] = None,
+    scale_time: Annotated[float | None, typer.Option("--scale-time", help="Multiply submission times.")] = None,
+    load: Annotated[float | None, typer.Option("--load", help="Re-time to so many jobs per hour, Poisson.")] = None,
+    daily_spike: Annotated[
+        str | None, typer.Option("--daily-spike", help="Extra jobs in one hour of each day, as jobs@hour: '16@9'.")
+    ] = None,
+    bursts: Annotated[
+        float | None, typer.Option("--bursts", help="Short jobs for two hours in four, at twice this many jobs per hour.")
+    ] = None,
+    random_kinds: Annotated[
+        bool, typer.Option("--random-kinds", help="Give each job a kind of the throughput table; its duration stays.")
+    ] = False,
+    throughputs: opt.ThroughputsOption = None,
+    reference_type: ReferenceTypeOption = None,
+    loss_curves: Annotated[
+        str | None,
+        typer.Option("--loss-curves", help="Jobs report losses; a share converges at a share of its steps, as in '0.75@0.4'."),
+    ] = None,
+    seed: opt.SeedOption = 0,
+    json: opt.JsonOption = False,
+) -> None:
+    """Change a trace. What is asked for is applied in the order in which the options are listed here.
+
+    Example:
+
+      fairlead trace transform philly.csv --keep-workers 1,2,4,8 --load 8 --random-kinds -o blox.csv
+    """
+    table = read_table(throughputs)
+    trace = TraceFile(source, format, skip_bad).read(table)
+    opt.tell_skipped(trace, quiet=json)
+    if keep_workers:
+        sizes = _numbers("--keep-workers", keep_workers)
+        if not all(size >= 1 and size == int(size) for size in sizes if size < float("inf")) or float("inf") in sizes:
+            raise InputError("--keep-workers", "whole numbers from 1 on", field="keep-workers", value=keep_workers)
+        trace = change.keep_workers(trace, [int(size) for size in sizes])
+    if slice is not None:
+        trace = change.slice_jobs(trace, *measure_from(slice))
+    if window is not None:
+        trace = change.slice_time(trace, *_window(window))
+    if thin is not None:
+        trace = change.thin(trace, thin, seed)
+    if scale_time is not None:
+        trace = change.scale_time(trace, scale_time)
+    if load is not None:
+        trace = change.retime_poisson(trace, load, seed)
+    if daily_spike is not None:
+        trace = change.daily_spike(trace, *_spike(daily_spike), seed)
+    if bursts is not None:
+        trace = change.short_bursts(trace, bursts, seed)
+    if random_kinds:
+        rates = table or catalogue()
+        trace = change.with_random_kinds(trace, rates, None, seed, _among(rates, reference_type))
+    if loss_curves is not None:
+        trace = change.with_loss_curves(trace, seed, *_converging(loss_curves))
+    _write(trace, output, json)
+
+
+@trace_app.command()
+def stats(
+    source: SourceArgument,
+    format: opt.FormatOption = None,
+    throughputs: opt.ThroughputsOption = None,
+    skip_bad: opt.SkipBadOption = False,
+    accelerators: Annotated[int | None, typer.Option("--accelerators", help="Tell the load on so many.", min=1)] = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Describe a trace. How many jobs, how large, how long, how much load.
+
+    Example:
+
+      fairlead trace stats philly.csv --accelerators 400
+    """
+    trace = TraceFile(source, format, skip_bad).read(read_table(throughputs))
+    found = trace_stats(trace, accelerators)
+    if json:
+        print_json(found.to_dict())
+        return
+    table = Table(title=escape(str(source)), box=box.SIMPLE, show_header=False, title_justify="left")
+    table.add_row("jobs", f"{found.jobs:,}" + (f" ({found.skipped:,} lines left out)" if found.skipped else ""))
+    table.add_row("from first to last", duration(found.span_s) + (f", from {found.origin}" if found.origin else ""))
+    table.add_row("jobs per hour", "–" if found.jobs_per_hour is None else f"{found.jobs_per_hour:.2f}")
+    table.add_row("workers", ", ".join(f"{size}: {count:,}" for size, count in found.workers.items()))
+    table.add_row("users, entities, kinds", f"{found.users}, {found.entities}, {len(found.kinds)}")
+    if found.duration_s:
+        table.add_row("run time", ", ".join(f"{name} {duration(value)}" for name, value in found.duration_s.items()))
+    if found.accelerator_hours is not None:
+        table.add_row("accelerator-hours", f"{found.accelerator_hours:,.0f}")
+    if found.offered_load is not None:
+        table.add_row(f"load on {found.accelerators}", f"{100 * found.offered_load:.1f} %")
+    elif accelerators is not None:
+        table.add_row(f"load on {accelerators}", "– (jobs have kinds: how long they take depends on the type)")
+    out.print(table)
+
+
+@trace_app.command()
+def check(
+    source: SourceArgument,
+    format: opt.FormatOption = None,
+    throughputs: opt.ThroughputsOption = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Read a trace to its end and list every bad line. Exit code 1 where there are any.
+
+    Example:
+
+      fairlead trace check jobs.csv
+    """
+    trace = TraceFile(source, format, skip_bad=True).read(read_table(throughputs))
+    if json:
+        problems = [
+            {"file": p.source, "line": p.line, "field": p.field, "value": p.value, "expected": p.expected}
+            for p in trace.skipped
+        ]
+        print_json({"file": str(source), "jobs": len(trace), "problems": problems})
+    else:
+        for problem in trace.skipped:
+            out.print(str(problem), highlight=False, markup=False, soft_wrap=True)
+        out.print(f"{source}: {len(trace):,} jobs; lines left out: {len(trace.skipped):,}", highlight=False, soft_wrap=True)
+    if trace.skipped:
+        raise typer.Exit(1)
+
+
+def _write(trace: Trace, output: Path, json: bool) -> None:
+    write_trace(trace, output)
+    if json:
+        print_json({"file": str(output), "jobs": len(trace), "span_s": trace.span_s, "skipped_lines": len(trace.skipped)})
+    else:
+        note(f"{output}: {len(trace):,} jobs over {duration(trace.span_s)}")
+
+
+def _among(table: ThroughputTable, asked: str | None) -> str:
+    """The option has a default, so who measured types of their own may never have heard of it: it is what is named."""
+    only = table.types[0] if len(table.types) == 1 else REFERENCE_TYPE
+    reference_type = only if asked is None else asked
+    if reference_type not in table.types:
+        known = f"a type of the throughput table ({', '.join(table.types)})"
+        raise InputError("--reference-type", known, field="reference-type", value=reference_type)
+    return reference_type
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",") if part.strip()]
+        if any(value != value for value in found):
+            raise ValueError
+        return found
+    except ValueError:
+        raise InputError(option, "numbers separated by commas", field=option.strip("-"), value=text) from None
+
+
+def _shares(option: str, text: str) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for part in filter(str.strip, text.split(",")):
+        name, equals, share = part.partition("=")
+        try:
+            shares[name.strip()] = float(share)
+        except ValueError:
+            equals = ""
+        if not equals or not name.strip():
+            raise InputError(option, "name=share pairs, as in 'a=0.5,b=0.5'", field=option.strip("-"), value=part)
+    return shares
+
+
+def _window(text: str) -> tuple[float, float]:
+    try:
+        start, end = text.split(":")
+        return float(start or 0), float(end or "inf")
+    except ValueError:
+        raise InputError("--window", "from:to in seconds, as in '0:86400'", field="window", value=text) from None
+
+
+def _spike(text: str) -> tuple[int, int]:
+    try:
+        jobs, hour = text.split("@")
+        return int(jobs), int(hour)
+    except ValueError:
+        raise InputError("--daily-spike", "jobs@hour, as in '16@9'", field="daily-spike", value=text) from None
+
+
+def _schedule(text: str) -> tuple[tuple[float, float], ...]:
+    """'1@0.3|4@0.7' → ((1.0, 0.3), (4.0, 0.7))."""
+    try:
+        pairs = [piece.split("@") for piece in text.split("|")] if text else []
+        return tuple((float(multiple), float(share)) for multiple, share in pairs)
+    except ValueError:
+        expected = "multiples of the batch size and shares of the steps, as in '1@0.3|4@0.7'"
+        raise InputError("--schedule", expected, field="schedule", value=text) from None
+
+
+def _converging(text: str) -> tuple[float, float]:
+    try:
+        jobs, steps = text.split("@")
+        return float(jobs), float(steps)
+    except ValueError:
+        wanted = "share of jobs@share of steps, as in '0.75@0.4'"
+        raise InputError("--loss-curves", wanted, field="loss-curves", value=text) from None

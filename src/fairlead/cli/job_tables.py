@@ -1,0 +1,136 @@
+"""Jobs of a live cluster as people see them: a table for any terminal, and all about one. What a job is called, and where it
+runs or why it does not, is always there; the rest as far as there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.core.job import ELASTIC
+from fairlead.experiments.metric_columns import duration, until
+
+WIDE = 110
+"""Columns of a terminal in which everything about a job has room."""
+
+NARROW = 80
+"""With fewer, only who it is and where it runs, or why it does not, have room."""
+
+LONGEST_NAME = 24
+"""Letters of a name in one line where there is little room; the others stand below."""
+
+
+LONGEST_LINE = 500
+"""Letters of a line that a job printed."""
+
+MOST_NAMED = 3
+"""Of those who share with a job, in a table; sessions may be many."""
+
+_CONTROLS = {code: 0x2400 + code for code in range(32) if code != 9} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+def legible(said: str) -> str:
+    """What a job or its end said, for a terminal: control characters are seen and do nothing, and a long line is cut."""
+    line = said.translate(_CONTROLS)
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
+
+
+def job_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = False, left: bool = False) -> Table:
+    """`users`: whose they are, where there is room; `left`: how long they will take yet."""
+    wide, narrow = width >= WIDE, width < NARROW
+    shown = {
+        "number": wide,
+        "job": True,
+        "user": users and wide,
+        "phase": True,
+        "workers": wide,
+        "done": not narrow,
+        "steps/s": not narrow,
+        "time left": left and not narrow,
+    }
+    longest = None if wide else max(8, width // 4) if narrow else LONGEST_NAME
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
+    for heading in (heading for heading, there in shown.items() if there):
+        if heading == "job":
+            table.add_column(heading, overflow="fold", max_width=longest)
+        else:
+            table.add_column(heading, no_wrap=True, justify="left" if heading in ("user", "phase") else "right")
+    table.add_column("where, or why not", overflow="fold", min_width=17)
+    for job in jobs:
+        cells = {
+            "number": str(job["number"]),
+            "job": job["name"],
+            "user": job["user"],
+            "phase": job["phase"],
+            "workers": str(job["workers"]),
+            "done": done(job),
+            "steps/s": f"{job['rate']:.3g}" if job["rate"] else "",
+            "time left": "" if job.get("left_s") is None else duration(job["left_s"]),
+        }
+        table.add_row(*(Text(cells[heading]) for heading, there in shown.items() if there), Text(where(job)))
+    return table
+
+
+def done(job: Mapping[str, Any]) -> str:
+    """Which part of its steps it has done, or how many where nobody knows of how many."""
+    if job["steps_known"]:
+        whole = job["steps_done"] >= job["steps"]  # who has ended a little before is not done
+        return "100 %" if whole else f"{min(99.0, 100 * job['steps_done'] / job['steps']):.0f} %"
+    if job["phase"] == "finished":
+        return "100 %"
+    return f"step {job['steps_done']:,.0f}"
+
+
+def where(job: Mapping[str, Any]) -> str:
+    """Where a job runs, an elastic one also with how many workers, and whom it shares accelerators with; or why it does not."""
+    nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
+    if nodes and job.get("mode") == ELASTIC:
+        nodes += f", {many} {'worker' if many == 1 else 'workers'}"
+    if nodes and (others := job.get("shares_with")):
+        named, most = others[:MOST_NAMED], len(others) - MOST_NAMED
+        nodes += f", shared with {', '.join(named)}" + (f" and {most} more" if most > 0 else "")
+    return nodes or legible(str(job.get("reason", {}).get("text", "")))
+
+
+_MOMENTS = ("submitted_s", "first_started_s", "ended_s")
+
+
+_LABELS = {"accelerator_s": "accelerator time", "left_s": "time left", "earlier": "same name before"}
+
+
+def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Everything about one job that has something to say: what, and how it reads."""
+    shown = {key: value for key, value in job.items() if key not in ("now_s", "steps_known")}
+    if not job.get("steps_known", True):
+        shown["steps"] = "not known"
+    if not job.get("rate"):  # who does not run, or tells nothing of its steps
+        shown.pop("rate", None)
+    if (now := job.get("now_s")) is not None:
+        shown |= {moment: f"{duration(now - job[moment])} ago" for moment in _MOMENTS if job.get(moment) is not None}
+    there = ((key, value) for key, value in shown.items() if value not in (None, "", []))
+    return [(_LABELS.get(key, key.removesuffix("_s").replace("_", " ")), _shown(key, value)) for key, value in there]
+
+
+def _shown(key: str, value: Any) -> str:
+    if key == "reason":
+        return legible(str(value["text"]))
+    if key in ("next_decision_s", "latest_decision_s"):
+        return until(value)
+    if key == "earlier":
+        return f"number {', '.join(map(str, value))}"
+    if key == "regimes":
+        return ", ".join(f"batch size {one['batch_size']} from step {one['from_steps']:,.0f}" for one in value)
+    if key == "schedule":
+        return ", ".join(f"batch size {one['batch_size']} for {one['share']:.0%} of its steps" for one in value)
+    if key == "last_failure":
+        return legible(f"{value['why']} on {value['node']}" if value["node"] else str(value["why"]))
+    if key == "last_lines":
+        return f"\n{'':>18}".join(map(legible, value))
+    if key == "rate":
+        return f"{value:.3g} steps/s"
+    if isinstance(value, float):
+        return duration(value) if key.endswith("_s") else f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
+    return (", ".join(map(str, value)) if isinstance(value, list) else str(value)).translate(_CONTROLS)

@@ -1,0 +1,147 @@
+"""A cluster as a small YAML file.
+
+types:                                   # optional: what the bundled catalogue does not know, or knows otherwise
+  v100: {memory_gb: 32, price_per_hour: 2.5}
+nodes:
+  - {count: 4, type: v100, accelerators: 4, cpus: 32, memory_gb: 256, network_gbps: 10}
+  - {name: big, type: h200, accelerators: 2, links: [[0, 900], [900, 0]]}
+  - {type: v100, accelerators: 8, links: p3.16xlarge}
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from fairlead.config.yaml_source import Value, read_yaml
+from fairlead.core.cluster import AcceleratorType, Cluster, Node
+from fairlead.core.errors import InputError, near_or_all
+
+# How the accelerators of well-known machines are linked, by the machine's name, so that a cluster file can say `links:
+# p3.8xlarge` instead of a matrix. Gb/s one way, from data sheets and from what the machines' own tools print; what goes over
+# PCIe
+# is assumed at 80 Gb/s, as in the catalogue. Nothing here is measured.
+
+Links: TypeAlias = tuple[tuple[float, ...], ...]
+
+NVLINK_2_GBPS = 200.0
+"""One NVLink of the second generation, one way: 25 GB/s."""
+PCIE_GBPS = 80.0
+
+
+def _by_nvlinks(*rows: str) -> Links:
+    """A digit for each pair: so many NVLinks; 0 goes over PCIe."""
+    return tuple(
+        tuple(0.0 if i == j else int(digit) * NVLINK_2_GBPS or PCIE_GBPS for j, digit in enumerate(row))
+        for i, row in enumerate(rows)
+    )
+
+
+def _switched(accelerators: int, gbps: float) -> Links:
+    """Every pair at the full speed of an accelerator."""
+    return tuple(tuple(0.0 if i == j else gbps for j in range(accelerators)) for i in range(accelerators))
+
+
+# Two squares with their diagonals, and a link from each corner to the other square; each V100 has six NVLinks in all.
+_HYBRID_CUBE_MESH = _by_nvlinks(
+    "01122000",
+    "10210200",
+    "12020010",
+    "21200001",
+    "20000112",
+    "02001021",
+    "00101202",
+    "00012120",
+)
+_ONE_SQUARE = tuple(row[:4] for row in _HYBRID_CUBE_MESH[:4])
+
+LINKS: Mapping[str, Links] = {
+    "p3.8xlarge": _ONE_SQUARE,  # 4 × V100: half of a p3.16xlarge. 0–3, 1–2 and 2–3 are double
+    "p3.16xlarge": _HYBRID_CUBE_MESH,  # 8 × V100
+    "dgx-1-v100": _HYBRID_CUBE_MESH,
+    "dgx-2": _switched(16, 1200.0),  # 16 × V100 behind NVSwitch: six NVLinks each
+    "p4d.24xlarge": _switched(8, 2400.0),  # 8 × A100 behind NVSwitch: 300 GB/s one way
+    "dgx-a100": _switched(8, 2400.0),
+    "p5.48xlarge": _switched(8, 3600.0),  # 8 × H100 behind NVSwitch: 450 GB/s one way
+    "dgx-h100": _switched(8, 3600.0),
+    "dgx-h200": _switched(8, 3600.0),
+}
+"""By machine."""
+
+
+_TYPE_FIELDS = ("memory_gb", "price_per_hour")
+_NODE_FIELDS = ("name", "count", "type", "accelerators", "cpus", "memory_gb", "network_gbps", "links")
+MOST_ACCELERATORS = 1_000_000
+
+
+def read_cluster(text: str, known: Sequence[AcceleratorType] = ()) -> Cluster:
+    """A cluster from a short text such as `8xv100:4,16xp100:4`, or from the YAML file of that name."""
+    if text.endswith((".yaml", ".yml")) or (len(text) < 1000 and os.path.isfile(text)):
+        return cluster_from(read_yaml(text), known)
+    return Cluster.parse(text, known)
+
+
+def cluster_from(value: Value, known: Sequence[AcceleratorType] = ()) -> Cluster:
+    fields = value.mapping(("types", "nodes"))
+    types = {kind.name: kind for kind in known}
+    if "types" in fields:
+        for name, entry in fields["types"].mapping().items():
+            types[name.lower()] = _type(name.lower(), entry, types.get(name.lower()))
+    if "nodes" not in fields:
+        raise InputError(value.source, "a list of nodes", field="nodes")
+    nodes: list[Node] = []
+    for entry in fields["nodes"].items():
+        nodes.extend(_nodes(entry, len(nodes)))
+        if sum(node.accelerators for node in nodes) > MOST_ACCELERATORS:
+            raise entry.error(f"at most {MOST_ACCELERATORS:,} accelerators in all")
+    if not nodes:
+        raise fields["nodes"].error("at least one node")
+    twice = [name for name, times in Counter(node.name for node in nodes).items() if times > 1]
+    if twice:
+        raise InputError(value.source, "another name for each node", field="name", value=twice[0])
+    used = dict.fromkeys(node.type for node in nodes)
+    return Cluster(tuple(nodes), tuple(types.get(name, AcceleratorType(name)) for name in used))
+
+
+def _type(name: str, entry: Value, before: AcceleratorType | None) -> AcceleratorType:
+    fields = entry.mapping(_TYPE_FIELDS)
+    old = before or AcceleratorType(name)
+    memory = fields["memory_gb"].number("GB above 0", above=True) if "memory_gb" in fields else old.memory_gb
+    price = fields["price_per_hour"].number("a price from 0 on") if "price_per_hour" in fields else old.price_per_hour
+    return AcceleratorType(name, memory, price)
+
+
+def _nodes(entry: Value, already: int) -> list[Node]:
+    fields = entry.mapping(_NODE_FIELDS)
+    for required in ("type", "accelerators"):
+        if required not in fields:
+            raise InputError(entry.source, "a value; every node has one", line=entry.line, field=required)
+    kind = fields["type"].text("an accelerator type, such as v100").lower()
+    size = fields["accelerators"].whole("a whole number of at least 1", 1)
+    count = fields["count"].whole("a whole number of at least 1", 1) if "count" in fields else 1
+    if size * count > MOST_ACCELERATORS:
+        raise fields["accelerators"].error(f"at most {MOST_ACCELERATORS:,} accelerators")
+    numbers = {
+        name: fields[name].number("a number from 0 on") if name in fields else default
+        for name, default in (("cpus", float("inf")), ("memory_gb", float("inf")), ("network_gbps", 0.0))
+    }
+    links = _links(fields["links"], size) if "links" in fields else ()
+    base = fields["name"].text("a name") if "name" in fields else kind
+    alone = count == 1 and "name" in fields
+    return [Node(base if alone else f"{base}-{already + index}", kind, size, **numbers, links=links) for index in range(count)]
+
+
+def _links(value: Value, size: int) -> tuple[tuple[float, ...], ...]:
+    if isinstance(value.data, str):
+        named = LINKS.get(value.data.strip().lower())
+        if named is None:
+            raise value.error(f"a matrix of Gb/s, or a machine whose links are known ({near_or_all(value.data, LINKS)})")
+        if len(named) != size:
+            raise value.error(f"a machine of {size} accelerators; this one has {len(named)}")
+        return named
+    rows = tuple(tuple(cell.number("Gb/s from 0 on") for cell in row.items()) for row in value.items())
+    if len(rows) != size or any(len(row) != size for row in rows):
+        raise value.error(f"a {size} × {size} matrix of Gb/s")
+    return rows

@@ -1,0 +1,345 @@
+"""A scheduler as a small YAML of names and parameters, or the same as Python values; and the stages made of it.
+
+policy: {name: tiresias, thresholds: [3250, 7200]}
+admission: {name: accept-up-to, factor: 1.5}         # or a list: [{name: user-job-quota, default: 4}, accept-all]
+mechanism: {name: turns, least_interval_s: 1920}     # where the policy gives shares of time
+placement: consolidated
+rounds: 300            # seconds, or: event-driven
+
+With `preset: tiresias` the fields of that preset hold where the file itself has none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from fairlead.admission.base import Chain
+from fairlead.config.parameters import checked
+from fairlead.config.registry import Registry, preset_named, presets
+from fairlead.config.yaml_source import Value, in_a_line, parse_yaml, read_yaml
+from fairlead.core.errors import InputError, UnknownName, near_or_all
+from fairlead.core.stages import Allocated, Allocator, Stages
+from fairlead.simulator.costs import Costs
+
+DEFAULT_ROUND_S = 300.0
+EVENT_DRIVEN = "event-driven"
+
+SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.01, 1e9
+
+_PARTS = ("admission", "estimation", "policy", "mechanism", "placement", "termination")
+_FOR_PEOPLE = ("about", "paper")
+_FIELDS = ("name", *_PARTS, "rounds", "run_to_completion", "first_step_s", "preset", *_FOR_PEOPLE)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stage by its name, with its parameters."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    where: str = field(default="", compare=False)  # file and line, for errors
+    links: tuple[Part, ...] = ()  # of a chain, in their order
+    places: Mapping[tuple[str | int, ...], str] = field(default_factory=dict, compare=False, repr=False)  # of parameters
+
+    @classmethod
+    def chain(cls, links: Iterable[Part], where: str = "") -> Part:
+        """Several parts that are one, each behind the one before; one alone is itself."""
+        parts = tuple(links)
+        return parts[0] if len(parts) == 1 else cls("chain", where=where, links=parts)
+
+    def place(self, *path: str) -> str:
+        """File and line of a parameter, or of what is inside one: as near as is known."""
+        near = (path[:length] for length in range(len(path), 0, -1))
+        return next((self.places[one] for one in near if one in self.places), self.where)
+
+    def to_data(self) -> str | dict[str, Any] | list[Any]:
+        if self.links:
+            return [link.to_data() for link in self.links]
+        return {"name": self.name, **self.parameters} if self.parameters else self.name
+
+    def __str__(self) -> str:
+        if self.links:
+            return ", ".join(map(str, self.links))
+        given = ", ".join(_parameter(key, value) for key, value in self.parameters.items())
+        return f"{self.name}({given})" if given else self.name
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """A scheduler, composed of parts. `round_s` 0 means: decide at every event."""
+
+    policy: Part = Part("fifo")
+    admission: Part = Part("accept-all")
+    estimation: Part = Part("oracle")
+    placement: Part = Part("consolidated")
+    termination: Part = Part("by-steps")
+    round_s: float = DEFAULT_ROUND_S
+    run_to_completion: bool = False
+    first_step_s: float | None = None  # who has not made a step since its start is left alone for so long; None: as it is run
+    name: str = ""
+    mechanism: Part = Part("turns")  # used where the policy gives shares of time
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call it."""
+        if self.name:
+            return self.name
+        admission = "" if self.admission == Part("accept-all") else f" + {self.admission}"
+        termination = "" if self.termination == Part("by-steps") else f" + {self.termination}"
+        return f"{self.policy}{admission}{termination}"
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> SchedulerConfig:
+        return cls.from_value(read_yaml(path))
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any], source: str = "scheduler") -> SchedulerConfig:
+        """The same from plain data, such as a journal's."""
+        return cls.from_value(Value(dict(data), source, "", None, {}))
+
+    @classmethod
+    def from_value(cls, value: Value) -> SchedulerConfig:
+        fields = fields_of(value)
+        if "policy" not in fields:
+            raise InputError(value.source, "the name of a policy, as in 'policy: fifo', or of a preset", field="policy")
+        for name in _FOR_PEOPLE:
+            if name in fields:
+                fields[name].text("a line for people")
+        changes: dict[str, Any] = {name: _part(fields[name]) for name in _PARTS if name in fields}
+        if "rounds" in fields:
+            changes["round_s"] = _rounds(fields["rounds"])
+        if "run_to_completion" in fields:
+            changes["run_to_completion"] = fields["run_to_completion"].yes_or_no()
+        if "first_step_s" in fields:
+            changes["first_step_s"] = fields["first_step_s"].number("seconds from 0 on", least=0.0)
+        if "name" in fields:
+            changes["name"] = fields["name"].text("a short name for tables and plots")
+        elif "preset" in fields:
+            changes["name"] = _varied(fields["preset"].data.strip(), value)
+        return cls(**changes)
+
+    @classmethod
+    def preset(cls, name: str, /, **changes: Any) -> SchedulerConfig:
+        """A preset, with other parts where `changes` says so, as a scheduler file would: `placement="spread", rounds=60`."""
+        return cls.from_data({"preset": name, **changes}, f"preset '{name}'")
+
+    def to_data(self) -> dict[str, Any]:
+        """What `from_data` reads; also what a journal keeps."""
+        data: dict[str, Any] = {name: getattr(self, name).to_data() for name in _PARTS}
+        data["rounds"] = self.round_s or EVENT_DRIVEN
+        if self.run_to_completion:
+            data["run_to_completion"] = True
+        if self.first_step_s is not None:
+            data["first_step_s"] = self.first_step_s
+        if self.name:
+            data["name"] = self.name
+        return data
+
+    def to_yaml(self) -> str:
+        """The same as the scheduler file that it would be, a line for each field, for people; `from_file` reads it."""
+        return "".join(f"{name}: {in_a_line(value)}\n" for name, value in self.to_data().items())
+
+    def with_rounds(self, round_s: float) -> SchedulerConfig:
+        return replace(self, round_s=round_s)
+
+    def build(self, table: Any, registry: Registry | None = None) -> Stages:
+        """The stages. `table` (a cluster's throughputs) goes to the parts that have a field of that name."""
+        registry = registry or Registry.installed()
+        made = {what: make(what, getattr(self, what), registry, {"table": table}) for what in _PARTS}
+        mechanism = made.pop("mechanism")
+        if isinstance(made["policy"], Allocator):
+            made["policy"] = Allocated(made["policy"], mechanism)
+        whole, first_step_s = self.run_to_completion, self.first_step_s or 0.0
+        return Stages(**made, round_s=self.round_s, run_to_completion=whole, first_step_s=first_step_s)
+
+
+def fields_of(value: Value) -> dict[str, Value]:
+    """What a scheduler file says, and below it what its preset says."""
+    own = value.mapping(_FIELDS)
+    if "preset" not in own:
+        return own
+    place = "" if own["preset"].line is None else f"{own['preset'].where}: "
+    base = preset_named(own["preset"].text("the name of a preset"), place)
+    return {**base.value.mapping(_FIELDS), **own}
+
+
+def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] | None = None) -> Any:
+    """A stage from its name and parameters; wrong parameters are told by name, with what was expected."""
+    place = f"{part.where}: " if part.where else ""
+    if part.links:
+        if what != "admission":
+            raise InputError(part.where or "scheduler", "one part, not a list", field=what, value=str(part))
+        return Chain(tuple(make(what, link, registry, supplies) for link in part.links))
+    try:
+        found = registry.load(what, part.name)
+    except UnknownName as error:
+        instead = f"a preset is called so: --preset {part.name}" if what == "policy" and part.name in presets() else ""
+        raise UnknownName(what, part.name, error.known, place, instead) from None
+    if not dataclasses.is_dataclass(found):
+        try:
+            return found(**part.parameters)
+        except TypeError as error:
+            raise InputError(_source(what, part), f"other parameters ({error})") from error
+    fields = {f.name: f for f in dataclasses.fields(found) if f.init}
+    given = {name: supplied for name, supplied in (supplies or {}).items() if name in fields}
+    hints = get_type_hints(found)
+    for name, value in part.parameters.items():
+        if name not in fields or name in given:
+            known = [n for n in fields if n not in given]
+            raise InputError(_source(what, part, name), f"a parameter it has ({near_or_all(name, known)})", field=name)
+        given[name] = checked(name, value, hints[name], partial(_source, what, part))
+    try:
+        return found(**given)
+    except InputError as error:
+        if error.line is not None or not part.places:
+            raise
+        source = f"{part.place(*(error.field or '').split('.'))}: {error.source}"
+        raise InputError(source, error.expected, field=error.field, value=error.value) from error
+
+
+def parse_part(text: str) -> Part:
+    """`"tiresias"` or `"tiresias:thresholds=[3250,7200]:promote_after=2"`, as on a command line. Colons in brackets are part of
+    a value: `"hierarchical-perf:weights={a: 3, b: 1}"`."""
+    name, *settings = _outside_brackets(text)
+    parameters: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, written = setting.partition("=")
+        if not equals or not key.strip():
+            raise InputError("command line", "name or name:parameter=value", field="scheduler part", value=text)
+        if any(re.match(r"\s*\w+\s*=", more) for more in _outside_brackets(written, ",")[1:]):
+            expected = "colons between parameters, as in name:one=1:other=2"
+            raise InputError("command line", expected, field="scheduler part", value=text)
+        parameters[key.strip()] = parse_yaml(written or "''", f"parameter {key.strip()!r}").data
+    return Part(name.strip(), parameters)
+
+
+def parse_chain(text: str) -> Part:
+    """Parts with commas between them, each as `parse_part` reads it: `"user-job-quota:default=4,accept-up-to:factor=1.5"`."""
+    parts = [part for part in _outside_brackets(text, ",") if part.strip()]
+    if not parts:
+        raise InputError("command line", "names of parts with commas between them", field="scheduler part", value=text)
+    return Part.chain(map(parse_part, parts))
+
+
+def _outside_brackets(text: str, at: str = ":") -> list[str]:
+    """Split at the colons, or commas, that stand in no brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[({") - (letter in "])}")
+        if letter == at and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _source(what: str, part: Part, *path: str) -> str:
+    place = part.place(*path)
+    return f"{place}: {what} '{part.name}'" if place else f"{what} '{part.name}'"
+
+
+def _parameter(key: str, value: Any) -> str:
+    """As tables call it, which have no room for mappings of mappings or of lists."""
+    long = isinstance(value, Mapping) and any(isinstance(one, (Mapping, list, tuple)) for one in value.values())
+    return f"{key}: {len(value)}" if long else f"{key}={value}"
+
+
+def _part(value: Value) -> Part:
+    if isinstance(value.data, str):
+        return Part(value.text("the name of a part"), where=value.where)
+    if isinstance(value.data, list):
+        if not value.data or any(isinstance(link, list) for link in value.data):
+            raise value.error("one part, or a list of parts")
+        return Part.chain(map(_part, value.items()), value.where)
+    fields = value.mapping()
+    if "name" not in fields:
+        raise InputError(value.source, "a name, or a mapping with 'name' and parameters", line=value.line, field=value.field)
+    name = fields.pop("name").text("the name of a part")
+    if "parameters" in fields and isinstance(fields["parameters"].data, dict):
+        fields.update(fields.pop("parameters").mapping())
+    places = {(key, *path): where for key, item in fields.items() for path, where in item.places()}
+    return Part(name, {key: item.data for key, item in fields.items()}, value.where, places=places)
+
+
+def _varied(preset: str, value: Value) -> str:
+    """The preset's name, with what stands beside it, so that variants can be told apart."""
+    own = {name: field for name, field in value.mapping().items() if name not in ("preset", *_FOR_PEOPLE)}
+    given = ", ".join(f"{name}={_shown(field.data)}" for name, field in own.items())
+    return f"{preset}({given})" if given else preset
+
+
+def _shown(data: Any) -> str:
+    """A part as tables call it, or whatever stands there."""
+    return str(Part(data["name"], {k: v for k, v in data.items() if k != "name"})) if isinstance(data, dict) else str(data)
+
+
+def _rounds(value: Value) -> float:
+    if value.data == EVENT_DRIVEN:
+        return 0.0
+    wanted = f"{SHORTEST_ROUND_S:g} to {LONGEST_ROUND_S:g} seconds, or {EVENT_DRIVEN}"
+    length = value.number(wanted, SHORTEST_ROUND_S)
+    if not length <= LONGEST_ROUND_S:
+        raise value.error(wanted)
+    return length
+
+
+# Schedulers for a real cluster. There throughputs are measured, as there is no table to look them up in, and a start takes as
+# long as it takes: who is taken off before its first step has done nothing, however often.
+
+MEASURED = Part("measured")
+
+_WATCHED = {"predicted": "watched"}
+"""Estimations that say what `measured` does not, and those for real clusters that do: without what company costs, who shares by
+it would never share."""
+
+FIRST_STEP_S = 120.0
+"""For which a job that has not told of a step since its start is left alone, unless the scheduler says otherwise."""
+
+
+def read_scheduler(path: Path | str) -> SchedulerConfig:
+    return _config(read_yaml(path))
+
+
+def scheduler_of(data: Mapping[str, Any], source: str = "scheduler") -> SchedulerConfig:
+    """From plain data, such as a journal's or a request's."""
+    return _config(Value(dict(data), source, "", None, {}))
+
+
+def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages:
+    """The stages of a scheduler; whatever is wrong with it is an error here, and not when it decides."""
+    config = scheduler_of(data)
+    stages = config.build(None, registry)
+    if getattr(stages.estimation, "table", stages) is None:
+        place = config.estimation.where or "scheduler"
+        instead = _WATCHED.get(config.estimation.name, MEASURED.name)
+        wanted = f"one that needs no table of throughputs, which no real cluster has: {instead}"
+        raise InputError(place, wanted, field="estimation", value=config.estimation.name)
+    if getattr(stages.policy, "everybody", False):
+        wanted = "false: a real job has another size only where it says that it is elastic"
+        raise InputError(config.policy.where or "scheduler", wanted, field="everybody", value=True)
+    return stages
+
+
+def _config(value: Value) -> SchedulerConfig:
+    config = SchedulerConfig.from_value(value)
+    if "estimation" not in value.mapping():  # a preset's is for simulations
+        watched = _WATCHED.get(config.estimation.name)
+        config = replace(config, estimation=MEASURED if watched is None else replace(config.estimation, name=watched))
+    return config if config.first_step_s is not None else replace(config, first_step_s=FIRST_STEP_S)
+
+
+# Schedulers for simulations. There a start takes what the simulation's costs say. Where that is a round or longer, who is
+# taken off at the next decision has done nothing, however often: then who starts is left alone as on a real cluster.
+
+
+def simulated_with(costs: Costs, config: SchedulerConfig) -> SchedulerConfig:
+    """The same, with the `first_step_s` of a real cluster where starts are as long as rounds and it says none itself."""
+    if config.first_step_s is not None or not 0.0 < costs.longest_start_s >= config.round_s:
+        return config
+    return replace(config, first_step_s=FIRST_STEP_S)

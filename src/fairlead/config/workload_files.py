@@ -1,0 +1,186 @@
+"""What starting and saving cost, as a small YAML file: one value for all, and others for some kinds (or models).
+
+launch_s: 10
+restart_s: 30
+checkpoint_s: 5
+checkpoint_every_s: 1800
+kinds:
+  ResNet-50: {restart_s: 60}                      # every batch size
+  Transformer (batch size 64): {checkpoint_s: 20}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from fairlead.config.yaml_source import Value, read_yaml
+from fairlead.core.cluster import Floats
+from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.routes import MOST_IN_A_BATCH, MOST_REQUESTS_PER_S, Session, latencies
+from fairlead.models.sensitivity import EXPECTED, Curve, Sensitivity
+from fairlead.simulator.costs import Costs
+
+_FIELDS = ("launch_s", "restart_s", "checkpoint_s", "checkpoint_every_s")
+
+
+def read_costs(path: Path | str) -> Costs:
+    return costs_from(read_yaml(path))
+
+
+def costs_from(value: Value) -> Costs:
+    fields = value.mapping((*_FIELDS, "kinds"))
+    common = _costs(fields, Costs())
+    kinds = fields["kinds"].mapping() if "kinds" in fields else {}
+    return replace(common, by_kind={name: _costs(entry.mapping(_FIELDS), common) for name, entry in kinds.items()})
+
+
+def _costs(fields: dict[str, Value], base: Costs) -> Costs:
+    def seconds(name: str, default: float) -> float:
+        every = name == "checkpoint_every_s"
+        wanted = "seconds above 0" if every else "seconds from 0 on"
+        return fields[name].number(wanted, above=every) if name in fields else default
+
+    launch, restart, save, every = (seconds(name, getattr(base, name)) for name in _FIELDS)
+    return Costs(launch, restart, save, every)
+
+
+# How fast models are with so many CPUs and so much host memory for each worker, as a small YAML file, in the words that the
+# placement `synergy` has for the same.
+#
+# cpus:
+# ResNet-50: 3@1|9@2.4
+# memory_gb:
+# ResNet-50 (batch size 64): 20@0.8|60@1
+
+_HOST_FIELDS = ("cpus", "memory_gb")
+
+
+def read_hosts(path: Path | str) -> dict[str, Sensitivity]:
+    """By model or kind."""
+    fields = read_yaml(path).mapping(_HOST_FIELDS)
+    cpus, memory = (_curves(fields[name]) if name in fields else {} for name in _HOST_FIELDS)
+    return {name: Sensitivity(cpus.get(name), memory.get(name)) for name in {**cpus, **memory}}
+
+
+def _curves(value: Value) -> dict[str, Curve]:
+    return {name: _curve(entry) for name, entry in value.mapping().items()}
+
+
+def _curve(value: Value) -> Curve:
+    try:
+        return Curve.parse(value.text(EXPECTED))
+    except ValueError:
+        raise value.error(EXPECTED) from None
+
+
+# How many requests a second sessions get, and from when on, as a small YAML file.
+#
+# photos: [[0, 700], [3600, 2100], [7200, 900]]     # from this second on, so many a second
+
+_SECOND, _RATE = "a second from 0 on", f"requests per second above 0, at most {MOST_REQUESTS_PER_S:,.0f}"
+
+
+def read_request_rates(path: Path | str, sessions: Collection[str]) -> dict[str, tuple[tuple[float, float], ...]]:
+    """By session, of those that there are: from which second on, how many a second."""
+    fields = read_yaml(path).mapping()
+    for name, entry in fields.items():
+        if name not in sessions:
+            wanted = f"the name of a job of the trace that is a session ({near_or_all(name, sessions)})"
+            raise InputError(entry.source, wanted, line=entry.line, field=name)
+    return {name: _rates(entry) for name, entry in fields.items()}
+
+
+def _rates(value: Value) -> tuple[tuple[float, float], ...]:
+    rates = tuple(_rate(entry) for entry in value.items())
+    if not rates:
+        raise value.error("at least one second and rate, as in [[0, 700]]")
+    if any(one >= other for (one, _), (other, _) in pairwise(rates)):
+        raise value.error("seconds in ascending order")
+    return rates
+
+
+def _rate(value: Value) -> tuple[float, float]:
+    parts = list(value.items())
+    if len(parts) != 2:
+        raise value.error("a second and a rate, as in [3600, 700]")
+    rate = parts[1].number(_RATE, above=True)
+    if rate > MOST_REQUESTS_PER_S:
+        raise parts[1].error(_RATE)
+    return parts[0].number(_SECOND, least=0.0), rate
+
+
+# Inference sessions as a small YAML file.
+#
+# models:
+# resnet50:
+# batches: [1, 8, 32]                                 # what was measured; between them latencies lie on a line
+# latency_ms: {v100: [6, 14, 40], p100: [9, 25, 80]}  # of each of these batches, by type
+# sessions:
+# - {name: photos, model: resnet50, rate: 900, slo_ms: 100}
+
+_MODEL_FIELDS = ("batches", "latency_ms")
+_SESSION_FIELDS = ("name", "model", "rate", "slo_ms")
+
+
+def read_sessions(path: Path | str) -> tuple[Session, ...]:
+    return sessions_from(read_yaml(path))
+
+
+def sessions_from(value: Value) -> tuple[Session, ...]:
+    fields = value.mapping(("models", "sessions"))
+    for name in ("models", "sessions"):
+        if name not in fields:
+            raise InputError(value.source, f"{name}; a file of sessions has both models and sessions", field=name)
+    models = {name: _model(entry) for name, entry in fields["models"].mapping().items()}
+    sessions: list[Session] = []
+    taken: set[str] = set()
+    for entry in fields["sessions"].items():
+        session = _session(entry, models)
+        if session.name in taken:
+            raise entry.error(f"another name for each session; {session.name!r} is there twice")
+        taken.add(session.name)
+        sessions.append(session)
+    if not sessions:
+        raise fields["sessions"].error("at least one session")
+    return tuple(sessions)
+
+
+def _model(entry: Value) -> Mapping[str, Floats]:
+    fields = _all_of(entry, _MODEL_FIELDS)
+    batches = [size.whole(f"a whole number from 1 to {MOST_IN_A_BATCH}", 1) for size in fields["batches"].items()]
+    if not batches or any(one >= other for one, other in pairwise(batches)) or batches[-1] > MOST_IN_A_BATCH:
+        raise fields["batches"].error(f"batch sizes in ascending order, at most {MOST_IN_A_BATCH}")
+    known: dict[str, Floats] = {}
+    for name, column in fields["latency_ms"].mapping().items():
+        seconds = [one.number("milliseconds above 0", above=True) / 1000 for one in column.items()]
+        if len(seconds) != len(batches):
+            raise column.error(f"{len(batches)} latencies, one for each of the batches")
+        if name.lower() in known:
+            raise column.error(f"each type once; {name.lower()!r} is there already")
+        known[name.lower()] = latencies(batches, seconds)
+    if not known:
+        raise fields["latency_ms"].error("latencies on at least one type")
+    return known
+
+
+def _session(entry: Value, models: Mapping[str, Mapping[str, Floats]]) -> Session:
+    fields = _all_of(entry, _SESSION_FIELDS)
+    model = fields["model"].text("a model's name")
+    if model not in models:
+        raise fields["model"].error(f"one of the models of this file ({near_or_all(model, models)})")
+    rate = fields["rate"].number("requests per second above 0", above=True)
+    if rate > MOST_REQUESTS_PER_S:
+        raise fields["rate"].error(f"at most {MOST_REQUESTS_PER_S:,.0f} requests per second")
+    slo = fields["slo_ms"].number("milliseconds above 0", above=True)
+    return Session(fields["name"].text("a name"), rate, slo / 1000, models[model])
+
+
+def _all_of(entry: Value, names: tuple[str, ...]) -> dict[str, Value]:
+    fields = entry.mapping(names)
+    for name in names:
+        if name not in fields:
+            raise InputError(entry.source, "a value; it is needed", line=entry.line, field=name)
+    return fields

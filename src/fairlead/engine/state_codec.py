@@ -1,0 +1,184 @@
+"""A state as bytes and back, so that a restart need not read a journal from its beginning. Where the bytes are kept is not its
+business.
+
+They are numpy's arrays and a few events in the codec's spelling, compressed, behind a version and a checksum; nothing in them
+is code. A column that this Fairlead has and the bytes do not gets its default; where that would be wrong, the version
+changes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import astuple
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from fairlead.core import events as ev
+from fairlead.core.columns import FLOAT_COLUMNS, INT_COLUMNS
+from fairlead.core.device_map import Holdings
+from fairlead.core.errors import FairleadError, JournalError
+from fairlead.core.job import Adaptations, Failure, Phase
+from fairlead.core.plan import RoundPlan
+from fairlead.core.snapshot import Names
+from fairlead.engine.codec import decode, encode
+from fairlead.engine.state import State
+
+VERSION = 2
+
+_MAGIC = b"fairlead state %d\n"
+_CHECKSUM = 16
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+def save(state: State) -> bytes:
+    """All that events have made of a state. The same state gives the same bytes."""
+    return freeze(state)()
+
+
+def freeze(state: State) -> Callable[[], bytes]:
+    """The state of this moment, copied quickly; what is returned makes the bytes of it, at leisure and in any thread."""
+    arrays, told, jobs = _arrays(state), _told(state), tuple(state.job_of.items())
+
+    def spell() -> bytes:
+        events = (*told, *(ev.JobSubmitted(job.submitted_s, number, job) for number, job in jobs))
+        payload = io.BytesIO()
+        np.savez(payload, events=_text(b"\n".join(map(encode, events))), **arrays)  # type: ignore[arg-type]
+        body = zlib.compress(payload.getbuffer(), 1)
+        return _MAGIC % VERSION + _checksum(body) + body
+
+    return spell
+
+
+def load(data: bytes) -> State:
+    """The state that was saved; it goes on as the other would have."""
+    magic, line, _ = data[:64].partition(b"\n")
+    if not line or not magic.startswith(b"fairlead state "):
+        raise JournalError("not a saved state")
+    if magic + line != _MAGIC % VERSION:
+        found = magic.removeprefix(b"fairlead state ").decode(errors="replace")
+        raise JournalError(f"a saved state of version {found}; this Fairlead reads version {VERSION}")
+    start = len(magic) + len(line)
+    body = data[start + _CHECKSUM :]
+    if data[start : start + _CHECKSUM] != _checksum(body):
+        raise JournalError("a damaged state: its checksum is wrong")
+    try:
+        with np.load(io.BytesIO(zlib.decompress(body)), allow_pickle=False) as arrays:
+            return _state({name: arrays[name] for name in arrays.files})
+    except (KeyError, ValueError, TypeError, IndexError, zlib.error, zipfile.BadZipFile, FairleadError) as error:
+        raise JournalError(f"a damaged state: {type(error).__name__} {error}") from error
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_CHECKSUM).digest()
+
+
+def _told(state: State) -> tuple[ev.Event, ...]:
+    """What a state has besides jobs and numbers, as events that would tell it."""
+    return (
+        ev.Opened(0.0, state.cluster, state.scheduler, journal=state.journal),
+        ev.MemoChanged(0.0, state.memo),
+        ev.FactsLearned(0.0, state.learned),
+        ev.RoundPlanned(RoundPlan(0.0, refused=tuple(state.refusals.items()), routes=state.routes)),
+    )
+
+
+def _arrays(state: State) -> Arrays:
+    size, store, metrics = state.next_number, state.store, sorted(state.store.metrics)
+    about = {
+        "time": float(state.time),
+        "any_min_run": state.any_min_run,
+        "given": state.given,
+        "lessons": state.lessons,
+        "ints": tuple(INT_COLUMNS),
+        "floats": tuple(FLOAT_COLUMNS),
+        "metrics": metrics,
+        "adaptations": state.adaptations.to_data(),
+        "last_failure": {str(number): astuple(failure) for number, failure in sorted(state.last_failure.items())},
+        "groups_since": {str(group): number for group, number in state.groups.since.items()},
+        "codes": {column: tuple(codes) for column, codes in state._codes.items()},
+    }
+    changing = {
+        "ints": store.ints[:, :size],
+        "floats": store.floats[:, :size],
+        "last": state.holdings.last[:size],
+        "present": state.present,
+        "drained": state.drained,
+        "live": state.live,
+        "running": state.running,
+        "queue": state.queue,
+        "service_by_type": state.service_by_type,
+        "history": state._history[: state._finished_count],
+    }
+    return {
+        "about": _text(orjson.dumps(about)),
+        "metrics": np.array([store.metrics[name][:size] for name in metrics]).reshape(len(metrics), size),
+        "layers": state.holdings.layers,
+        **{name: array.copy() for name, array in changing.items()},
+    }
+
+
+def _state(arrays: Arrays) -> State:
+    about = orjson.loads(arrays["about"].tobytes())
+    opened, memo, learned, planned, *submitted = map(decode, arrays["events"].tobytes().split(b"\n"))
+    if not (
+        isinstance(opened, ev.Opened)
+        and isinstance(memo, ev.MemoChanged)
+        and isinstance(learned, ev.FactsLearned)
+        and isinstance(planned, ev.RoundPlanned)
+    ):
+        raise ValueError("its events are not where they should be")
+    state = State(opened.cluster)
+    state.time, state.any_min_run, state.lessons = about["time"], about["any_min_run"], about["lessons"]
+    state.scheduler, state.memo = opened.scheduler, memo.memo
+    state.journal = opened.journal
+    state.refusals, state.routes = dict(planned.plan.refused), planned.plan.routes
+    state.last_failure = {int(number): Failure(*how) for number, how in about.get("last_failure", {}).items()}
+    state.job_of = {event.number: event.job for event in submitted if isinstance(event, ev.JobSubmitted)}
+    size = arrays["ints"].shape[1]
+    state.next_number = size
+    state.store.reserve(size)
+    for block in ("ints", "floats"):
+        for name, column in zip(about[block], arrays[block]):
+            state.store.arrays[name][:size] = column
+    state.learned = state.without_the_ended(learned.facts)  # of which earlier versions kept some
+    for name, column in zip(about["metrics"], arrays["metrics"]):
+        state.store.metric(name)[:size] = column
+    state.weighted, state.given = bool((state.store.arrays["weight"][:size] != 1.0).any()), about.get("given", True)
+    state.holdings = Holdings.of_layers(arrays["layers"], arrays["last"])
+    state._show(arrays["present"], arrays["drained"])
+    state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
+    if "adaptations" in about:
+        state.adaptations = Adaptations.from_data(about["adaptations"])
+    state.followers = [number for number in state.queue.tolist() if state.job_of[number].after]
+    _group(state, {int(group): number for group, number in about["groups_since"].items()})
+    state.service_by_type = arrays["service_by_type"]
+    state._remember(arrays["history"])
+    state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}
+    state._names = Names(*(tuple(codes) for codes in state._codes.values()))
+    return state
+
+
+def _group(state: State, since: Mapping[int, int]) -> None:
+    """Who came to each group since it began."""
+    a, groups = state.store.arrays, state.groups
+    groups.since = dict(since)
+    grouped = [(int(a["group"][number]), number) for number, job in state.job_of.items() if job.group]
+    members = [(group, number) for group, number in grouped if number >= since[group]]
+    for group, number in members:
+        groups.sizes[group] = groups.sizes.get(group, 0) + 1
+        groups.there[group] = groups.there.get(group, 0) + bool(a["phase"][number] <= int(Phase.RUNNING))
+    for group, number in members:
+        whole = a["phase"][number] == int(Phase.FINISHED) and a["base_steps"][number] >= a["steps"][number]
+        if whole and groups.there[group]:
+            groups.through.setdefault(group, set()).add(number)
+
+
+def _text(data: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(data, dtype=np.uint8)

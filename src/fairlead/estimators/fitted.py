@@ -1,0 +1,162 @@
+"""What elastic jobs tell on their way, made into models: how long a step takes at any number of workers (`core.goodput`), or
+where they tell nothing of their steps how fast they are (`core.speeds`), and how their loss goes on (`core.convergence`). One
+fact for each job and each of these; a fact is replaced when a job is seen in a configuration in which it was not seen, at a
+speed that differs by more than a tenth, or with a loss after a tenth more steps. `measured` learns the same on a real cluster.
+
+Throughputs at the size that was asked for are the table's; at other sizes they are the model's, at the job's own batch
+size."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.columns import JobColumns
+from fairlead.core.job import ELASTIC, TIMED, batch_size_of
+from fairlead.core.plan import Lesson, Rates
+from fairlead.core.snapshot import Snapshot
+from fairlead.estimators.base import RateTable
+from fairlead.estimators.oracle import Oracle
+from fairlead.models import convergence, goodput
+from fairlead.models import speed_curves as speeds
+from fairlead.models.convergence import LOSS
+from fairlead.models.goodput import COMPUTE, LARGEST, LEAST_LOCAL, LOCAL, MOST_LOCAL, NODES, SMALLEST, STEP, WORKERS, Goodputs
+
+_FURTHER = 1.1
+_MOST_SEEN = 64
+"""Configurations of one job that are remembered, the latest ones."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Models of steps and losses from what jobs report; the table's throughputs for the sizes they asked for."""
+
+    table: RateTable
+    _oracle: list[Oracle] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def learn(self, view: Snapshot) -> Lesson:
+        return Lesson(lessons(view))
+
+    def rates(self, view: Snapshot) -> Rates:
+        if not self._oracle:
+            self._oracle.append(Oracle(self.table))
+        base = self._oracle[0].rates(view)
+        elastic = elastic_rows(view)
+        if not len(elastic):
+            return replace(base, other_sizes=None)
+        return by_job(base, ModelSizes(view, base, elastic, set(self.table.keys)))
+
+
+def elastic_rows(view: Snapshot) -> Ints:
+    """Whose speed at other sizes is worth knowing. A job whose work is given in seconds has one size."""
+    rows, kinds = view.elastic.nonzero()[0], view.names.kinds
+    return rows[[kinds[kind] != TIMED for kind in view.jobs.kind[rows].tolist()]]
+
+
+def lessons(view: Snapshot) -> dict[str, object]:
+    """What the jobs of a view tell that is new, as facts."""
+    steps = _steps(view)
+    return {**steps, **_speeds(view, steps), **_losses(view)}
+
+
+def by_job(base: Rates, sizes: ModelSizes) -> Rates:
+    """The same rates, with a class of its own for each elastic job."""
+    used, row = np.unique(base.row, return_inverse=True)
+    row[sizes.elastic] = len(used) + np.arange(len(sizes.elastic))
+    classes = np.concatenate((used, base.row[sizes.elastic]))
+    paired = base.paired[np.ix_(classes, classes)]
+    off, wide = (None if one is None else one[classes] for one in (base.uncertainty, base.spread_uncertainty))
+    return Rates(row, base.alone[classes], base.spread[classes], paired, off, other_sizes=sizes, spread_uncertainty=wide)
+
+
+class ModelSizes:
+    """Rates of elastic jobs at other sizes, as their models have them: on every type the same, where a job can run. Who has not
+    been seen yet is thought to be as fast for each worker with one as with all it asked for, and no other size is known.
+    `possible` are the sizes at which a kind can run, a question of memory and not of time; None: all."""
+
+    def __init__(self, view: Snapshot, base: Rates, elastic: Ints, possible: Collection[tuple[str, int]] | None) -> None:
+        jobs = view.jobs.only(elastic)
+        self.elastic = elastic
+        self._told, self._models = Goodputs.of(jobs, view.learned)
+        self._curves: Floats = np.full((len(elastic), 3), np.nan)
+        for at, number in enumerate(jobs.number.tolist()):
+            if (seen := view.learned.get(speeds.fact_of(number))) is not None:
+                self._curves[at] = seen["curve"]
+        self._kinds = [view.names.kinds[kind] for kind in jobs.kind.tolist()]
+        self._possible = possible
+        self._largest = _most_workers(jobs)
+        self._asked: Floats = base.alone[base.row[elastic]] / jobs.workers[:, None]
+        self._others = len(np.unique(base.row))  # classes of who is not elastic, which come first
+        self._on_a_node = int(view.cluster.node_size.max())
+        self._most = int(view.capacity.max(initial=1))
+        own: Floats = np.array([float(batch_size_of(kind) or 0) for kind in self._kinds])
+        self._batch: Floats = np.maximum(own[self._told], self._models.limits[:, 0])
+
+    @property
+    def sizes(self) -> range:
+        return range(1, self._most + 1)
+
+    def at(self, workers: Sequence[int]) -> Floats:
+        seen = np.isfinite(self._curves[:, 0]) & ~self._told
+        single = np.array(workers)[:, None] == 1
+        rates = (single & ~self._told & ~seen)[:, :, None] * self._asked
+        runs = self._asked > 0
+        modelled = self._models.at_batch(self._batch, workers, self._on_a_node)
+        rates[:, self._told] = modelled.T[:, :, None] * runs[self._told]
+        for at in seen.nonzero()[0].tolist():
+            sizes = [size if self._runs_with(at, size) else 0 for size in workers]
+            known = np.array([speeds.rate_at(self._curves[at], size) if size else 0.0 for size in sizes])
+            rates[:, at] = known[:, None] * runs[at]
+        return np.concatenate((np.zeros((len(workers), self._others, rates.shape[2])), rates), axis=1)
+
+    def _runs_with(self, at: int, workers: int) -> bool:
+        possible = self._possible is None or (self._kinds[at], workers) in self._possible
+        return possible and workers <= self._largest[at]
+
+
+def _most_workers(jobs: JobColumns) -> Floats:
+    """As many as share the largest batch that each has told of."""
+    limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
+    most, known = np.full(len(jobs), np.inf), goodput.believable_limits(limits)
+    most[known] = np.maximum(limits[known, 1] // limits[known, 2], 1.0)
+    return most
+
+
+def _steps(view: Snapshot) -> dict[str, object]:
+    jobs, facts = view.jobs, dict[str, object]()
+    told = np.stack([jobs.metric(name) for name in (NODES, WORKERS, LOCAL, COMPUTE, STEP)], axis=1)
+    for at in goodput.believable_steps(told).nonzero()[0].tolist():
+        number, one = int(jobs.number[at]), told[at].tolist()
+        seen = goodput.seen_of(view.learned, number)
+        before = next((other for other in seen if list(other[:3]) == one[:3]), None)
+        if before is None or any(abs(now - then) > speeds.TELLS * then for now, then in zip(one[3:], before[3:])):
+            others = [other for other in seen if other is not before]
+            facts[goodput.fact_of(number)] = goodput.learned([*others, one][-_MOST_SEEN:])
+    return facts
+
+
+def _speeds(view: Snapshot, told: Mapping[str, object]) -> dict[str, object]:
+    jobs, facts = view.jobs.runners, dict[str, object]()
+    for number, kind, workers, rate in zip(*(c.tolist() for c in (jobs.number, jobs.kind, jobs.held, jobs.rate))):
+        if view.job_of[number].mode != ELASTIC or view.names.kinds[kind] == TIMED or not rate > 0:
+            continue
+        if goodput.fact_of(number) not in view.learned and goodput.fact_of(number) not in told:
+            known = view.learned.get(speeds.fact_of(number))
+            if (fact := speeds.learned(known["seen"] if known else (), workers, rate)) is not None:
+                facts[speeds.fact_of(number)] = fact
+    return facts
+
+
+def _losses(view: Snapshot) -> dict[str, object]:
+    jobs, facts = view.jobs, dict[str, object]()
+    losses = jobs.metric(LOSS)
+    for at in ((losses >= convergence.LOWEST) & (losses <= convergence.HIGHEST)).nonzero()[0].tolist():
+        number, done = int(jobs.number[at]), float(jobs.steps_done[at])
+        known = view.learned.get(convergence.fact_of(number))
+        points = known["points"] if known else []
+        if done > 0 and (not points or (done >= _FURTHER * points[-1][0] and losses[at] != points[-1][1])):
+            facts[convergence.fact_of(number)] = convergence.learned([*points, [done, float(losses[at])]])
+    return facts

@@ -1,0 +1,274 @@
+"""What a study is made of: a trace, a cluster and the true rates, brought together and checked before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from fairlead.config.registry import Registry
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.job import TIMED, Job, kind_of, model_of
+from fairlead.files import is_stream
+from fairlead.workloads.applications import as_training, read_applications, table_of
+from fairlead.workloads.catalogue import catalogue
+from fairlead.workloads.dynamics import Nature, Regimes, Standing, run_time_s
+from fairlead.workloads.formats import BUILT_IN, Format, read_trace, read_trace_skipping_bad
+from fairlead.workloads.formats.gavel_trace import Gavel, RunTime
+from fairlead.workloads.formats.shockwave_trace import with_regimes
+from fairlead.workloads.table_files import fill_workers, read_throughputs
+from fairlead.workloads.throughput_tables import ThroughputTable
+from fairlead.workloads.trace import LONGEST_S, Trace
+
+REFERENCE_TYPE = "v100"
+"""SLOs in Gavel's traces are multiples of the run time on this type (Gavel §7.1)."""
+
+
+_ORDER = {name: place for place, name in enumerate(BUILT_IN)}
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """Where a trace comes from and how to read it."""
+
+    path: Path
+    format: str | None = None
+    skip_bad: bool = False
+    regimes: Path | None = None  # how batch sizes of its jobs change, in a file beside it
+    applications: Path | None = None  # what its jobs train, as it was measured
+
+    def read(self, table: ThroughputTable | None = None, registry: Registry | None = None) -> Trace:
+        if is_stream(self.path):
+            raise InputError(self.path, "a regular file")
+        formats = known_formats(registry, table)
+        if self.skip_bad:
+            trace = read_trace_skipping_bad(self.path, self.format, formats)
+        else:
+            trace = read_trace(self.path, self.format, formats=formats)
+        if self.applications is not None:
+            trace = as_training(trace, read_applications(self.applications))
+        return trace if self.regimes is None else with_regimes(trace, self.regimes)
+
+
+def known_formats(registry: Registry | None = None, table: ThroughputTable | None = None) -> Mapping[str, Format]:
+    """Every format there is, built-in and third-party, in an order in which the more particular ones are asked first."""
+    registry = registry or Registry.installed()
+    formats: dict[str, Format] = {}
+    for entry in sorted(registry.of("format"), key=lambda entry: _ORDER.get(entry.name, len(_ORDER))):
+        made = entry.load()()
+        formats[entry.name] = Gavel(_run_time(table)) if isinstance(made, Gavel) and table is not None else made
+    return formats
+
+
+def read_table(path: Path | None) -> ThroughputTable | None:
+    return None if path is None else read_throughputs(path)
+
+
+def table_for(trace: Trace, cluster: Cluster, table: ThroughputTable | None, *, fill: bool = False) -> ThroughputTable:
+    """The true rates for a trace on a cluster: the given table, or that of the applications that jobs train, or the bundled
+    catalogue where jobs have kinds.
+
+    Every job's (kind, workers) is looked up here, so that a run cannot stop half-way for a missing rate; the same at batch
+    sizes that it will have or that its owner has planned. `fill` models gang sizes that the table lacks from those it has.
+    """
+    if table is None and trace.natures:
+        table = table_of(trace, cluster)
+    if table is None:
+        timed = all(job.kind == TIMED for job in trace.jobs)
+        table = ThroughputTable.timed(cluster.type_names) if timed else catalogue()
+    needed = dict.fromkeys((job.kind, job.workers) for job in trace.jobs if job.kind != TIMED)
+    later = [one for job in trace.jobs for one in _later(job, trace.natures.get(job.name))]
+    if fill:
+        table = fill_workers(table, (*needed, *((kind, job.workers) for job, _, kind in later if kind in table.kinds)))
+    for kind, workers in needed:
+        if (kind, workers) not in table.row_of:
+            _explain_missing(trace, table, kind, workers)
+    timed = len(table.keys) == 1  # durations alone run anywhere
+    table = ThroughputTable.timed(cluster.type_names) if timed else table.for_types(cluster.type_names)
+    for one in later:
+        _check_later(trace, table, *one)
+    _check_lengths(trace, table)
+    return table
+
+
+def _check_lengths(trace: Trace, table: ThroughputTable) -> None:
+    """That every job is done, or at its time limit, within the longest time there is. A clock that is asked for more counts no
+    rounds any more, and a policy that takes turns would take them for ever."""
+    fastest: dict[tuple[str, int], float] = {}
+    for job in trace.jobs:
+        key = (job.kind, job.workers)
+        if key not in fastest:
+            fastest[key] = float(table.alone[table.row(*key)].max())
+        nature = trace.natures.get(job.name)
+        work = job.steps if nature is None else nature.work(job.steps)
+        if work > LONGEST_S * fastest[key] > 0 and job.time_limit_s > LONGEST_S:
+            expected = f"work for at most {LONGEST_S:g} seconds on its fastest type, or a time limit"
+            raise InputError(f"{trace.name}, job {job.name!r}", expected, field="steps", value=job.steps)
+
+
+def check_hosts(source: object, names: Iterable[str], jobs: Iterable[Job], table: ThroughputTable | None) -> None:
+    """That each name in a file about hosts is a kind of these jobs or of the table, or the model of one."""
+    kinds = (*(job.kind for job in jobs if job.kind != TIMED), *(table or catalogue()).kinds)
+    known = dict.fromkeys(name for kind in kinds for name in (model_of(kind), kind))
+    for name in names:
+        if name not in known:
+            raise InputError(source, f"a model or kind of the trace or the table ({near_or_all(name, known)})", field=name)
+
+
+def used_rates(jobs: Iterable[Job], table: ThroughputTable) -> dict[str, tuple[float, ...]]:
+    """The rates that matter in a run, by "kind|workers", for its journal."""
+    rates: dict[str, tuple[float, ...]] = {}
+    for kind, workers in dict.fromkeys((job.kind, job.workers) for job in jobs):
+        rates[f"{kind}|{workers}"] = tuple(table.alone[table.row(kind, workers)].tolist())
+    return rates
+
+
+def rates_by_nature(trace: Trace, table: ThroughputTable, cluster: Cluster) -> dict[str, tuple[float, ...]]:
+    """Of jobs that have a nature, by "kind|workers|name": the steps they declared over the time they take alone, on as few
+    nodes as possible."""
+    rates: dict[str, tuple[float, ...]] = {}
+    for job in trace.jobs if trace.natures else ():
+        if (nature := trace.natures.get(job.name)) is not None:
+            each = [
+                job.steps / run_time_s(nature, job.steps, _alone(job, t, table, cluster)) for t in range(len(cluster.types))
+            ]
+            rates[f"{job.kind}|{job.workers}|{job.name}"] = tuple(each)
+    return rates
+
+
+def _alone(job: Job, type_: int, table: ThroughputTable, cluster: Cluster) -> Standing:
+    """On an empty cluster, before the first step."""
+    largest = int(cluster.largest_node_of_type[type_])
+    nodes, rest = divmod(job.workers, largest)
+
+    def rate(size: int) -> float:
+        row = table.row_of.get((kind_of(model_of(job.kind), size), job.workers))
+        return 0.0 if row is None else float(table.alone[row, type_])
+
+    per_node = (*[largest] * nodes, *([rest] if rest else []))
+    own = float(table.alone[table.row(job.kind, job.workers), type_])
+    mine = cluster.node_type == type_
+    cpus, memory = (float((there / cluster.node_size)[mine].min()) for there in (cluster.node_cpus, cluster.node_memory_gb))
+    return Standing(0.0, cluster.type_names[type_], job.workers, per_node, 0, rate, own, cpus, memory)
+
+
+def _later(job: Job, nature: Nature | None) -> Iterator[tuple[Job, str, str]]:
+    """What a job will be, and what its owner says that it will be: the job, the field that says so, and a kind. Seconds are
+    the same at any batch size."""
+    for size in nature.batch_sizes if isinstance(nature, Regimes) else ():
+        yield job, "regimes", kind_of(model_of(job.kind), size)
+    for size in dict.fromkeys(size for size, _ in job.schedule) if job.kind != TIMED else ():
+        yield job, "schedule", kind_of(model_of(job.kind), size)
+
+
+def _check_later(trace: Trace, table: ThroughputTable, job: Job, field: str, kind: str) -> None:
+    """At every batch size that a job will have, it runs wherever it does at its first."""
+    first = table.alone[table.row(job.kind, job.workers)] > 0
+    row = table.row_of.get((kind, job.workers))
+    if row is None or (first & (table.alone[row] <= 0)).any():
+        expected = f"batch sizes at which {model_of(job.kind)!r} with {job.workers} workers has a throughput"
+        raise InputError(f"{trace.name}, job {job.name!r}", expected, field=field, value=kind)
+
+
+def _run_time(table: ThroughputTable) -> RunTime:
+    def seconds(kind: str, workers: int, steps: float) -> float:
+        column = table.types.index(REFERENCE_TYPE) if REFERENCE_TYPE in table.types else 0
+        rate = float(table.alone[table.row(kind, workers), column])
+        return steps / rate if rate > 0 else float("inf")
+
+    return seconds
+
+
+def _explain_missing(trace: Trace, table: ThroughputTable, kind: str, workers: int) -> None:
+    job = next(job for job in trace.jobs if (job.kind, job.workers) == (kind, workers))
+    where = f"{trace.name}, job {job.name!r}"
+    sizes = table.workers_of(kind)
+    if not sizes:
+        raise InputError(
+            where, f"a kind that the throughput table has ({near_or_all(kind, table.kinds)})", field="kind", value=kind
+        )
+    listed = ", ".join(map(str, sizes))
+    mend = f"a gang size that the throughput table has for {kind!r} ({listed}), or --fill-workers to model the others"
+    raise InputError(where, mend, field="workers", value=workers)
+
+
+TABLE, TRACE = "simulation_throughputs.json", ".trace"
+
+
+class NotHere(InputError):
+    """What was published, and is not at hand."""
+
+
+def public_file(data: Path | None, pattern: str) -> Path:
+    """A file in the folder of public traces, or the first that looks so. Who named no folder is told to name one, and who did
+    is told what it lacks."""
+    if data is None:
+        raise NotHere(pattern, "it in the folder of public traces: pass --data FOLDER")
+    found = [path for path in sorted(data.glob(pattern)) if path.is_file()]
+    if not found:
+        raise NotHere(f"--data {data}", f"a folder with {pattern} in it")
+    return found[0]
+
+
+@dataclass(frozen=True)
+class World:
+    """`throughputs` is a file, or None for the bundled catalogue. Traces are looked for beside it."""
+
+    throughputs: Path | None = None
+
+    @property
+    def table(self) -> ThroughputTable:
+        return catalogue() if self.throughputs is None else _table(self.throughputs)
+
+    @property
+    def rates_mark(self) -> str:
+        """Tells one table from another, whatever the file is called."""
+        return "catalogue" if self.throughputs is None else _digest(self.throughputs)
+
+    @property
+    def mark(self) -> str:
+        """Tells one world from another: the table, and the traces that lie beside it."""
+        beside = "" if self.throughputs is None else _traces_in(self.throughputs.parent)
+        return f"{self.rates_mark} {beside}".rstrip()
+
+    @property
+    def rates_are(self) -> str:
+        if self.throughputs is None:
+            return "rates: the bundled catalogue, which is modelled, not Gavel's measurements"
+        return f"rates: {self.throughputs.name}"
+
+    def trace(self, name: str) -> Trace:
+        if self.throughputs is None:
+            raise NotHere(f"trace {name}", f"it beside the throughput table: pass --throughputs FILE (Gavel's {TABLE})")
+        path = self.throughputs.parent / name
+        if not path.is_file():
+            raise NotHere(f"--throughputs {self.throughputs}", f"{name} beside it")
+        return TraceFile(path, "gavel").read(self.table)
+
+
+@lru_cache(maxsize=4)
+def _table(path: Path) -> ThroughputTable:
+    return read_throughputs(path)
+
+
+@lru_cache(maxsize=4)
+def _digest(path: Path) -> str:
+    return _content(path, "throughput table")
+
+
+@lru_cache(maxsize=4)
+def _traces_in(folder: Path) -> str:
+    files = [path for path in sorted(folder.glob(f"*{TRACE}")) if path.is_file()]
+    return " ".join(f"{path.name} {_content(path, 'trace')}" for path in files)
+
+
+def _content(path: Path, what: str) -> str:
+    if is_stream(path):
+        raise InputError(path, f"a {what} in a regular file")
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError as problem:
+        raise InputError(path, f"a {what} that can be read ({problem.strerror})") from None

@@ -1,0 +1,176 @@
+"""What a run's events show of every launch: how long it lasted, what it did, at which rate, and so what it cost. A state goes
+along with the events, and is looked at just before each of them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from fairlead.core import events as ev
+from fairlead.core.cluster import Ints
+from fairlead.core.columns import JobColumns
+from fairlead.core.job import TIMED, kind_of, model_of
+from fairlead.engine.state import State
+from fairlead.estimators.base import spread_gangs
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
+from fairlead.simulator.costs import Costs
+from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable
+
+Place: TypeAlias = tuple[str, int, str, bool]
+"""Kind, workers, type, and whether spread over more nodes than needed: what a rate depends on."""
+
+BELIEVED = 0.25
+"""By so much may the steps that a job seemed to have done at its end differ from those its owner told, before these are taken
+to be wrong: what is between two reports is guessed."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """From the plan that began it to the plan or the word that ended it. What a job does after it was asked to leave counts,
+    and so does its waiting for who leaves."""
+
+    kind: str
+    workers: int
+    type: str
+    spread: bool
+    first: bool
+    seconds: float
+    steps: float
+    job: int  # by number
+
+
+@dataclass
+class Watched:
+    """Give it all events, in order."""
+
+    state: State
+    launches: list[Launch] = field(default_factory=list)
+    work: dict[int, float] = field(default_factory=dict)  # steps of who finished; NaN where nobody told
+    why_failed: dict[int, str] = field(default_factory=dict)
+    again: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # steps lost by failures of a job's own
+    _seen: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _stands: dict[int, Place] = field(default_factory=dict)
+    _began: dict[int, tuple[float, float]] = field(default_factory=dict)  # second and steps
+    _leaving: dict[int, tuple[Launch, float]] = field(default_factory=dict)  # suspended, and its steps at the beginning
+
+    def rates(self) -> dict[Place, MeasuredRate]:
+        """The median of what was reported, by kind, workers, type and whether spread."""
+        return {key: MeasuredRate(*key, float(np.median(rates))) for key, rates in self._seen.items()}
+
+    def see(self, event: ev.Event) -> None:
+        if isinstance(event, ev.RoundPlanned):
+            for number in event.plan.suspended.tolist():
+                self._left(number, event.time)
+            for number in event.plan.ended.tolist():
+                self._ended(number, event.time)
+        elif isinstance(event, ev.JobsFinished):
+            for number, second in zip(event.jobs.tolist(), event.at.tolist()):
+                self._ended(number, second)
+        elif isinstance(event, ev.JobsFailed):
+            self.why_failed.update(dict.fromkeys(event.jobs.tolist(), event.why))
+        elif isinstance(event, ev.JobsInterrupted) and event.own_fault:
+            for number, kept in zip(event.jobs.tolist(), event.steps.tolist()):
+                self.again[number] += max(0.0, self._steps(number, event.time) - kept)
+        elif isinstance(event, ev.ProgressReported):
+            self._progressed(event)
+        self.state.apply(event)
+        if isinstance(event, ev.RoundPlanned):
+            self._stand(np.sort(event.plan.launches.jobs))
+            for number in event.plan.launches.jobs.tolist():
+                self._began[number] = event.time, self._steps(number, event.time)
+        elif isinstance(event, ev.ProgressReported):
+            self._rated(event)
+
+    def _steps(self, number: int, second: float) -> float:
+        a = self.state.store.arrays
+        return float(a["base_steps"][number] + a["rate"][number] * max(0.0, second - a["since_s"][number]))
+
+    def _launch(self, number: int, second: float, steps: float) -> Launch | None:
+        """The one that runs now, up to a second and to so many steps; None where others ran on the same accelerators."""
+        place = self.place(number)
+        if place is None or number not in self._began:
+            return None
+        began, base = self._began[number]
+        first = int(self.state.store.arrays["starts"][number]) == 1
+        return Launch(*place, first, second - began, steps - base, number)
+
+    def _left(self, number: int, second: float) -> None:
+        self._settle(number)
+        launch = self._launch(number, second, self._steps(number, second))
+        if launch is not None:
+            self._leaving[number] = launch, self._began[number][1]
+
+    def _progressed(self, event: ev.ProgressReported) -> None:
+        """Who was asked to leave tells how far it came."""
+        for number, steps, rate in zip(event.jobs.tolist(), event.steps.tolist(), event.rates.tolist()):
+            if rate == 0 and number in self._leaving:
+                launch, base = self._leaving[number]
+                self._leaving[number] = replace(launch, steps=steps - base), base
+                if self.state.store.arrays["held"][number]:  # it is about to go on elsewhere, from there
+                    self._began[number] = self._began[number][0], steps
+                self._settle(number)
+
+    def _ended(self, number: int, second: float) -> None:
+        self._settle(number)
+        a = self.state.store.arrays
+        told, seemed = float(a["steps"][number]), self._steps(number, second)
+        if a["rate"][number] <= 0:
+            self.work[number] = math.nan if told == UNKNOWN_STEPS else told
+        else:
+            self.work[number] = told if abs(seemed - told) <= BELIEVED * told else seemed
+        launch = self._launch(number, second, self.work[number])
+        if launch is not None:
+            self.launches.append(launch)
+
+    def _settle(self, number: int) -> None:
+        if number in self._leaving:
+            self.launches.append(self._leaving.pop(number)[0])
+
+    def _rated(self, event: ev.ProgressReported) -> None:
+        for number, rate in zip(event.jobs.tolist(), event.rates.tolist()):
+            if rate > 0 and (place := self.place(number)) is not None and place[0] != TIMED:
+                self._seen[place].append(rate)
+
+    def place(self, number: int) -> Place | None:
+        """Where it runs, where it runs and shares its accelerators with nobody."""
+        holdings = self.state.holdings
+        if not self.state.store.arrays["held"][number]:
+            return None
+        if holdings.shared and (holdings.occupancy[holdings.of(number)] > 1).any():
+            return None
+        return self._stands.get(number)
+
+    def _stand(self, jobs: Ints) -> None:
+        """Note where those stand that were launched just now; by number, as everybody's columns are."""
+        state, a, names = self.state, self.state.store.arrays, self.state.cluster.type_names
+        spread = spread_gangs(JobColumns(state.store, jobs, state.time), state.snapshot())
+        columns = (jobs, a["held"][jobs], a["type"][jobs], a["batch_size"][jobs], spread)
+        for number, held, type_, size, wide in zip(*(column.tolist() for column in columns)):
+            kind = state.job_of[number].kind
+            self._stands[number] = kind_of(model_of(kind), size) if size > 0 else kind, held, names[type_], wide
+
+
+def costs_of(launches: Iterable[Launch], table: ThroughputTable, types: Sequence[str]) -> Costs:
+    """What launches did not spend on steps, by kind; where a kind was never seen to start so, as all did."""
+    spent: dict[str, dict[bool, list[float]]] = {}
+    overall: dict[bool, list[float]] = {True: [], False: []}
+    for one in launches:
+        known = one.kind == TIMED or (one.kind, one.workers) in table.row_of
+        if known and one.steps > 0:  # who did no step was perhaps still starting when it had to leave
+            rates = table.spread if one.spread else table.alone
+            cost = one.seconds - one.steps / float(rates[table.row(one.kind, one.workers), types.index(one.type)])
+            spent.setdefault(one.kind, {True: [], False: []})[one.first].append(cost)
+            overall[one.first].append(cost)
+    first, later = _mean(overall[True], 0.0), _mean(overall[False], _mean(overall[True], 0.0))
+    by_kind = {kind: Costs(_mean(costs[True], first), _mean(costs[False], later)) for kind, costs in spent.items()}
+    return Costs(first, later, by_kind=by_kind)
+
+
+def _mean(costs: Sequence[float], otherwise: float) -> float:
+    """To the microsecond: a job that ends at a round's very end must not end behind it by a rounding."""
+    return max(0.0, round(float(np.mean(costs)), 6)) if costs else otherwise

@@ -1,0 +1,248 @@
+"""The same days under other schedulers: what came from outside in a recorded run, simulated anew for each of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fairlead.config import Part, SchedulerConfig
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import FairleadError, JournalError
+from fairlead.core.job import ELASTIC, TIMED, Job, Phase
+from fairlead.engine.state import State
+from fairlead.experiments.compare import Comparison, Outcome, Workload
+from fairlead.experiments.forward_rates import believed
+from fairlead.experiments.inputs import used_rates
+from fairlead.experiments.launch_history import Place, Watched, costs_of
+from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, summarize
+from fairlead.experiments.run_record import RunRecord, record_of
+from fairlead.experiments.simulate import Faults
+from fairlead.journal.recovery import read_journal
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
+from fairlead.simulator.backend import Other
+from fairlead.simulator.costs import Costs
+from fairlead.simulator.faults import Outage
+from fairlead.workloads.throughput_tables import Key, MeasuredRate, ThroughputTable, drafted
+from fairlead.workloads.trace import Trace
+
+# What came from outside in a run, found in its journal: the jobs and the work they really did, cancellations, outages,
+# drains,
+# and what was measured on the way: rates and what a start costs. It is what a simulation of the same days under another
+# scheduler
+# is given. Pure: events in, values out; it does not know whether processes or numbers made them.
+#
+# In hindsight much is known that nobody knew then. A job that finished has done so many steps, those that a failure of its
+# own
+# made it do again included. Who was cancelled leaves at the same second. Who failed fails after the same time of running, as
+# if
+# it had that limit. A job that never told of its steps counts in seconds, as long as it ran.
+#
+# What is left out: metrics that jobs reported, and with their batch sizes the schedules of those, which nobody would keep;
+# switches of the scheduler, which followed from decisions; saves of jobs' own accord, so that an outage takes them back to
+# their
+# last start. How jobs slow each other down on one accelerator is what the last estimation believed of it in the end.
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The world of a run, without its scheduler's decisions."""
+
+    cluster: Cluster
+    trace: Trace
+    table: ThroughputTable
+    costs: Costs
+    outages: tuple[Outage, ...] = ()
+    others: tuple[Other, ...] = ()  # cancellations and drains
+    scheduler: Mapping[str, Any] = field(default_factory=dict)  # the last that decided
+    guessed: tuple[str, ...] = ()  # rates that nobody measured, in words
+
+
+def outside(events: Sequence[ev.Event], name: str = "journal") -> tuple[Outside, RunRecord]:
+    """What came from outside, and the record of what came of it, both in the light of hindsight."""
+    try:
+        return _found(events, name)
+    except FairleadError:
+        raise
+    except (IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+        raise JournalError(f"{name}: events that cannot have happened: {error}") from error
+
+
+def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
+    opened = events[0] if events else None
+    if not isinstance(opened, ev.Opened):
+        raise JournalError(f"{name}: the beginning is missing; only a journal with all of its events can be simulated again")
+    seen = Watched(State(opened.cluster))
+    for line, event in enumerate(events, start=1):
+        try:
+            seen.see(event)
+        except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+            raise JournalError(f"{name}:{line}: an event that cannot have happened: {error}") from error
+    state, types = seen.state, opened.cluster.type_names
+    measured = {**_told(opened), **seen.rates()}
+    rates = {**_in_proportion(state.job_of.values(), measured), **measured}
+    fastest = _fastest(rates)
+    jobs = {number: _in_hindsight(seen, number, fastest) for number in sorted(state.job_of)}
+    table = ThroughputTable.timed(types)
+    if rates:
+        table = drafted(rates.values(), types, Path(name)).finish().for_types(types)
+        table = believed(table, state, SchedulerConfig.from_data(state.scheduler, name))
+    trace = Trace(tuple(jobs.values()), name)
+    world = Outside(
+        opened.cluster,
+        trace,
+        table,
+        costs_of(seen.launches, table, types),
+        tuple(_outages(events)),
+        tuple(_others(events, state, jobs)),
+        state.scheduler,
+        _guesses(jobs.values(), measured, types),
+    )
+    retold = [replace(e, job=jobs[e.number]) if isinstance(e, ev.JobSubmitted) else e for e in events]
+    label = _decided(events, name)
+    plans = sum(isinstance(event, ev.RoundPlanned) for event in events)
+    facts = {"decisions_with_changes": float(plans)}
+    return world, record_of(State.replay(retold), label, name, used_rates(trace.jobs, table), facts, retold)
+
+
+def _decided(events: Sequence[ev.Event], name: str) -> str:
+    """Who decided, in order: the last alone would be called the author of what others did before it was switched to."""
+    schedulers = [event.scheduler for event in events if isinstance(event, (ev.Opened, ev.SchedulerSwitched))]
+    labels = list(dict.fromkeys(SchedulerConfig.from_data(scheduler, name).label for scheduler in schedulers))
+    return ", then ".join(labels) if len(labels) <= 2 else f"{labels[0]}, then {len(labels) - 1} others"
+
+
+_Measured: TypeAlias = dict[Place, MeasuredRate]
+
+
+def _told(opened: ev.Opened) -> _Measured:
+    """The rates that a simulation writes down when it begins."""
+    told: _Measured = {}
+    for look, rates in (opened.rates or {}).items():
+        kind, _, workers = look.rpartition("|")
+        for type_name, rate in zip(opened.cluster.type_names, rates, strict=True):
+            if kind != TIMED:
+                told[kind, int(workers), type_name, False] = MeasuredRate(kind, int(workers), type_name, False, float(rate))
+    return told
+
+
+def _in_proportion(jobs: Iterable[Job], measured: _Measured) -> _Measured:
+    """Of elastic jobs that never ran with the workers they asked for, rates there in proportion to the nearest size."""
+    found: _Measured = {}
+    for kind, workers in sorted({(job.kind, job.workers) for job in jobs if job.mode == ELASTIC and job.kind != TIMED}):
+        by_place = defaultdict[tuple[str, bool], dict[int, float]](dict)
+        for rate in measured.values():
+            if rate.kind == kind:
+                by_place[rate.type, rate.spread][rate.workers] = rate.steps_per_s
+        for (type_name, spread), known in by_place.items():
+            nearest = min(known, key=lambda size: (abs(size - workers), size))
+            rate = MeasuredRate(kind, workers, type_name, spread, known[nearest] * workers / nearest)
+            found[kind, workers, type_name, spread] = rate
+    return found
+
+
+def _fastest(rates: _Measured) -> dict[Key, float]:
+    """Of each kind and number of workers that was measured, the highest rate."""
+    fastest: dict[Key, float] = {}
+    for rate in rates.values():
+        key = (rate.kind, rate.workers)
+        fastest[key] = max(fastest.get(key, 0.0), rate.steps_per_s)
+    return fastest
+
+
+def _in_hindsight(seen: Watched, number: int, fastest: Mapping[Key, float]) -> Job:
+    """A job with the work that it turned out to have."""
+    state = seen.state
+    job, a = state.job_of[number], state.store.arrays
+    job = replace(job, submitted_s=float(a["submitted_s"][number]), command="", schedule=())
+    phase, ran_s = Phase(int(a["phase"][number])), float(a["settled_run_s"][number])
+    work = seen.work.get(number, job.steps)
+    if (job.kind == TIMED or (job.kind, job.workers) in fastest) and work > 0:
+        job = replace(job, steps=work)
+    else:
+        job = replace(job, kind=TIMED, steps=ran_s if phase is Phase.FINISHED and ran_s > 0 else job.steps)
+    if phase is Phase.FAILED and ran_s > 0 and seen.why_failed[number] != "time limit":
+        most = ran_s * fastest.get((job.kind, job.workers), 1.0)  # more than it can do before its limit
+        job = replace(job, time_limit_s=ran_s, steps=max(job.steps, 2 * most))
+    return replace(job, steps=job.steps + seen.again[number])
+
+
+def _outages(events: Iterable[ev.Event]) -> Iterable[Outage]:
+    since: dict[int, float] = {}
+    for event in events:
+        if isinstance(event, ev.NodeLost):
+            since.setdefault(event.node, event.time)
+        elif isinstance(event, ev.NodeRepaired) and event.node in since:
+            yield Outage(event.node, since.pop(event.node), event.time)
+    for node, second in since.items():
+        yield Outage(node, second)
+
+
+def _others(events: Iterable[ev.Event], state: State, jobs: Mapping[int, Job]) -> Iterable[Other]:
+    """Who is at work at the end, and said not for how long, leaves with the journal."""
+    row = {number: row for row, number in enumerate(jobs)}
+    for event in events:
+        if isinstance(event, ev.JobCancelled):
+            yield replace(event, number=row[event.number])
+        elif isinstance(event, ev.NodeDrained):
+            yield event
+    for number, job in jobs.items():
+        if job.steps == UNKNOWN_STEPS and state.store.arrays["phase"][number] <= int(Phase.RUNNING):
+            yield ev.JobCancelled(state.time, row[number])
+
+
+def _guesses(jobs: Iterable[Job], rates: _Measured, types: Sequence[str]) -> tuple[str, ...]:
+    looks = dict.fromkeys((job.kind, job.workers) for job in jobs if job.kind != TIMED)
+    return tuple(
+        f"{workers} × {kind} on {type_name}"
+        for kind, workers in looks
+        for type_name in types
+        if not {(kind, workers, type_name, spread) for spread in (False, True)} & rates.keys()
+    )
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run that is over: the world that it ran in, and what came of it."""
+
+    world: Outside
+    record: RunRecord
+
+    @classmethod
+    def read(cls, where: str) -> Recorded:
+        """From a journal: a file x.jsonl or x.sqlite, or an address of PostgreSQL."""
+        name = "journal" if "://" in where else where
+        world, record = outside(tuple(read_journal(where)), name)
+        return cls(world, replace(record, scheduler=f"as it was: {record.scheduler}"))
+
+    def under(self, policy: Part) -> SchedulerConfig:
+        """The scheduler that it ran under, with another policy: rounds, placement, admission and estimation stay."""
+        return replace(SchedulerConfig.from_data(self.world.scheduler), policy=policy, name="")
+
+
+def comparison(run: Recorded, schedulers: Sequence[SchedulerConfig], metrics: MetricOptions = DEFAULTS) -> Comparison:
+    world = run.world
+    return Comparison(
+        Workload(world.trace, world.table),
+        world.cluster,
+        schedulers,
+        costs=world.costs,
+        faults=Faults(world.outages),
+        metrics=metrics,
+        others=world.others,
+    )
+
+
+def beside(run: Recorded, given: Comparison, outcomes: Sequence[Outcome]) -> list[tuple[str, Summary]]:
+    """What happened, and what would have: a row for each."""
+    simulated = [(given.schedulers[outcome.case.scheduler].label, outcome.summary) for outcome in outcomes]
+    return [(run.record.scheduler, summarize(run.record, given.metrics)), *simulated]
+
+
+def records(run: Recorded, given: Comparison, outcomes: Sequence[Outcome]) -> list[RunRecord]:
+    """The same for a report; the simulations must have kept theirs."""
+    kept = [(o.record, given.schedulers[o.case.scheduler].label) for o in outcomes]
+    return [run.record, *(replace(record, scheduler=label) for record, label in kept if record is not None)]

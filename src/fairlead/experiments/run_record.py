@@ -1,0 +1,232 @@
+"""What a run leaves behind for people to look at: one row per job, one row per stretch on an accelerator. Columns only; it
+does not know whether a simulation, a cluster or a journal filled it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster, Floats, Ints
+from fairlead.core.device_map import NONE
+from fairlead.core.errors import FairleadError, InvalidPlan, JournalError
+from fairlead.core.plan import Launches
+from fairlead.engine.event_journal import read_events
+from fairlead.engine.state import State
+
+
+@dataclass(frozen=True)
+class JobOutcomes:
+    """One row per submitted job, in order of submission. Times are seconds; what did not happen is NaN."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    users: tuple[str, ...]
+    entities: tuple[str, ...]
+    phase: Ints  # core.job.Phase
+    workers: Ints
+    weight: Floats
+    submitted_s: Floats
+    first_started_s: Floats
+    ended_s: Floats
+    run_s: Floats  # time spent holding accelerators
+    accelerator_s: Floats  # the same, times the accelerators held
+    exclusive_s: Floats  # run time alone on its fastest type, never interrupted
+    deadline_s: Floats  # after submission; inf where there is none
+    preemptions: Ints  # times it was suspended by a decision, to wait
+    moves: Ints  # times it was moved, or changed in size, by a decision
+    restarts: Ints  # starts after the first, whatever the cause
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Who held which accelerator from when to when; a gang of four has four rows. Sorted by start."""
+
+    job: Ints  # row in JobOutcomes
+    accelerator: Ints
+    start_s: Floats
+    end_s: Floats
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run of one scheduler on one trace."""
+
+    scheduler: str  # a short label, e.g. "tiresias"
+    trace: str
+    cluster: Cluster
+    jobs: JobOutcomes
+    stretches: Stretches | None = None  # absent where nobody asked for the Gantt
+    service_by_type: Floats | None = None  # accelerator-seconds, by type of the cluster, where it is known
+    facts: Mapping[str, float] = field(default_factory=dict)  # rounds, decide_s, wall_s, peak_rss_mb, …
+
+
+# From a state and its events to the record that reports are made of.
+
+
+def outcomes(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> JobOutcomes:
+    """One row per job, as the state knows them at its present moment. `rates` are by "kind|workers"."""
+    jobs = state.everybody()
+    described = [state.job_of[number] for number in jobs.number.tolist()]
+    return JobOutcomes(
+        names=tuple(job.name for job in described),
+        kinds=tuple(job.kind for job in described),
+        users=tuple(job.user for job in described),
+        entities=tuple(job.entity for job in described),
+        phase=jobs.phase,
+        workers=jobs.workers,
+        weight=jobs.weight,
+        submitted_s=jobs.submitted_s,
+        first_started_s=jobs.first_started_s,
+        ended_s=jobs.ended_s,
+        run_s=jobs.run_s,
+        accelerator_s=jobs.accelerator_s,
+        exclusive_s=_exclusive(state, rates),
+        deadline_s=jobs.deadline_s,
+        preemptions=jobs.preemptions,
+        moves=jobs.moves,
+        restarts=np.maximum(jobs.starts - 1, 0),
+    )
+
+
+def _exclusive(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> Floats:
+    """Run time alone on the fastest type that a job may use."""
+    jobs = state.everybody()
+    if rates is None:
+        return np.full(len(jobs), np.nan)
+    types = np.arange(len(state.cluster.types))
+    fastest: dict[tuple[str, int], float] = {}
+    speed = np.empty(len(jobs))
+    for index, (number, fits) in enumerate(zip(jobs.number.tolist(), jobs.fits.tolist())):
+        job = state.job_of[number]
+        own = f"{job.kind}|{job.workers}|{job.name}"  # of who has a nature
+        key = (own if own in rates else f"{job.kind}|{job.workers}", fits)
+        if key not in fastest:
+            allowed = np.array(rates[key[0]])[(fits >> types) & 1 == 1]
+            fastest[key] = float(allowed.max(initial=0.0))
+        speed[index] = fastest[key]
+    exclusive = np.full(len(jobs), np.nan)
+    np.divide(jobs.steps, speed, out=exclusive, where=speed > 0)
+    return exclusive
+
+
+def service_by_type(state: State) -> Floats:
+    """Accelerator-seconds by type for which somebody held an accelerator, stretches that still run included."""
+    jobs = state.everybody()
+    if len(state.cluster.types) == 1:
+        return state.service_by_type + float(jobs.accelerator_s.sum())
+    present = (jobs.accelerator_s - jobs.settled_accelerator_s)[jobs.running]
+    return state.service_by_type + np.bincount(jobs.type[jobs.running], present, minlength=len(state.cluster.types))
+
+
+class StretchRecorder:
+    """Watches events and notes who held which accelerator from when to when."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[float, Ints]] = {}
+        self._rows: list[tuple[int, float, float, Ints]] = []
+
+    def see(self, event: ev.Event) -> None:
+        if isinstance(event, ev.RoundPlanned):
+            plan = event.plan
+            for number in (*plan.ended.tolist(), *plan.suspended.tolist()):
+                self._close(number, plan.time)
+            starts, bounds = plan.launches, plan.launches.offsets.tolist()
+            for number, first, end in zip(starts.jobs.tolist(), bounds, bounds[1:]):
+                self._open[number] = (plan.time, starts.accelerators[first:end])
+        elif isinstance(event, (ev.JobsFinished, ev.JobsFailed)):
+            for number, second in zip(event.jobs.tolist(), event.at.tolist()):
+                self._close(number, second)
+        elif isinstance(event, ev.JobsInterrupted):
+            for number in event.jobs.tolist():
+                self._close(number, event.time)
+        elif isinstance(event, ev.JobCancelled):
+            self._close(event.number, event.time)
+
+    def stretches(self, now: float, rows: Mapping[int, int]) -> Stretches:
+        """All stretches, those still open up to now; `rows` tells the row of each job."""
+        for number in list(self._open):
+            self._close(number, now)
+        self._rows.sort(key=lambda row: (row[1], row[0]))
+        if not self._rows:
+            return Stretches(NONE, NONE, np.empty(0), np.empty(0))
+        numbers, start, end, places = zip(*self._rows)
+        sizes = np.array([len(place) for place in places], dtype=np.int64)
+        job = np.array([rows[n] for n in numbers], dtype=np.int64)
+        return Stretches(
+            np.repeat(job, sizes), np.concatenate(places), np.repeat(np.array(start), sizes), np.repeat(np.array(end), sizes)
+        )
+
+    def _close(self, number: int, second: float) -> None:
+        begun = self._open.pop(number, None)
+        if begun is not None and second > begun[0]:
+            self._rows.append((number, begun[0], second, begun[1]))
+
+
+def record_of(
+    state: State,
+    scheduler: str,
+    trace: str,
+    rates: Mapping[str, tuple[float, ...]] | None,
+    facts: Mapping[str, float],
+    events: Iterable[ev.Event] | None = None,
+) -> RunRecord:
+    """The record of a run; with its events, the stretches too."""
+    stretches = None
+    if events is not None:
+        recorder = StretchRecorder()
+        for event in events:
+            recorder.see(event)
+        stretches = recorder.stretches(state.time, _row_of(state))
+    jobs, service = outcomes(state, rates), service_by_type(state)
+    return RunRecord(scheduler, trace, state.cluster, jobs, stretches, service, facts)
+
+
+def record_from_journal(path: Path) -> RunRecord:
+    """The record of the run that a journal file tells, read once from front to back."""
+    state: State | None = None
+    opened: ev.Opened | None = None
+    recorder = StretchRecorder()
+    decisions = 0
+    for line, event in enumerate(read_events(path), 1):
+        if isinstance(event, ev.Opened) and state is None:
+            opened, state = event, State(event.cluster)
+        if state is None:
+            raise JournalError(f"{path}:1: not a journal: expected an 'opened' event")
+        try:
+            if isinstance(event, ev.RoundPlanned):
+                _check_starts(event.plan.launches, state)
+            state.apply(event)
+            recorder.see(event)
+        except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+            raise JournalError(f"{path}:{line}: an event that cannot have happened: {error}") from error
+        decisions += isinstance(event, ev.RoundPlanned)
+    if state is None or opened is None:
+        raise JournalError(f"{path}: the journal is empty")
+    label = str(opened.scheduler.get("label") or opened.scheduler.get("name") or "run")
+    facts = {"decisions_with_changes": float(decisions)}
+    try:
+        jobs = outcomes(state, opened.rates)
+    except (KeyError, ValueError, IndexError) as error:
+        raise JournalError(f"{path}:1: rates that do not match the jobs: {error}") from error
+    stretches = recorder.stretches(state.time, _row_of(state))
+    return RunRecord(label, opened.trace, state.cluster, jobs, stretches, service_by_type(state), facts)
+
+
+def _check_starts(launches: Launches, state: State) -> None:
+    places = launches.accelerators
+    for number in launches.jobs.tolist():
+        if number not in state.job_of:
+            raise InvalidPlan(f"a plan starts job number {number}, which was never submitted")
+    if len(places) and not (places.min() >= 0 and places.max() < state.cluster.size):
+        raise InvalidPlan(f"a plan names an accelerator that is not there; they are 0 to {state.cluster.size - 1}")
+
+
+def _row_of(state: State) -> dict[int, int]:
+    return {number: row for row, number in enumerate(sorted(state.job_of))}

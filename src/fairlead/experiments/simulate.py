@@ -1,0 +1,191 @@
+"""One simulation: a trace on a cluster under a scheduler, and the record of what came of it."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.config import SchedulerConfig
+from fairlead.config.registry import Registry
+from fairlead.config.schedulers import simulated_with
+from fairlead.core.cluster import Cluster
+from fairlead.core.events import Event, NodeLost, NodeRepaired, Opened, SchedulerSwitched
+from fairlead.core.job import Phase
+from fairlead.core.reasons import Reason
+from fairlead.engine.event_journal import Journal, MemoryJournal, NoJournal
+from fairlead.engine.explain import why_not_running
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.experiments.inputs import rates_by_nature, table_for, used_rates
+from fairlead.experiments.run_record import RunRecord, record_of
+from fairlead.experiments.serving import sessions_in
+from fairlead.simulator.backend import Other, Simulated
+from fairlead.simulator.costs import Costs
+from fairlead.simulator.faults import Outage, listed, random_process
+from fairlead.simulator.sessions import Serving
+from fairlead.workloads.throughput_tables import ThroughputTable
+from fairlead.workloads.trace import Trace
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Node faults: a list of outages, or mean times of a seeded random process (both in seconds; 0: none)."""
+
+    outages: Sequence[Outage] = ()
+    mean_up_s: float = 0.0
+    mean_down_s: float = 3600.0
+
+    def events(self, nodes: int, seed: int) -> Iterable[NodeLost | NodeRepaired]:
+        if self.mean_up_s > 0:
+            return random_process(nodes, self.mean_up_s, self.mean_down_s, seed)
+        return listed(self.outages)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Everything that determines a run; the same values give the same events, byte for byte."""
+
+    trace: Trace
+    cluster: Cluster
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    table: ThroughputTable | None = None  # None: the bundled catalogue, or durations
+    costs: Costs = field(default_factory=Costs)
+    faults: Faults = field(default_factory=Faults)
+    seed: int = 0
+    measure: tuple[int, int] | None = None  # stop once these jobs (by submission) have ended
+    fill_workers: bool = False
+    skip_quiet_rounds: bool = True
+    others: Sequence[Other] = ()  # what else comes from outside, such as cancellations
+
+
+@dataclass(frozen=True)
+class Run:
+    """A simulation that has run."""
+
+    record: RunRecord
+    state: State
+    loop: Loop
+
+
+def simulate(
+    given: Simulation,
+    *,
+    journal: Journal | None = None,
+    registry: Registry | None = None,
+    gantt: bool = False,
+    on_progress: Callable[[float], None] | None = None,
+) -> Run:
+    """Run it. `gantt` keeps who held which accelerator when; `on_progress` is told the share of jobs that have ended."""
+    if gantt and journal is None:
+        journal = MemoryJournal()
+    begun = begin(given, journal or NoJournal(), registry)
+    begun.loop.run(stop=stop_of(given, on_progress))
+    return begun.finish(given, gantt=gantt)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A simulation that is opened and has not run yet, or not to its end."""
+
+    loop: Loop
+    table: ThroughputTable
+    rates: Mapping[str, tuple[float, ...]]
+    began_s: float = field(default_factory=time.perf_counter)
+
+    def finish(self, given: Simulation, *, gantt: bool = False) -> Run:
+        """What came of it, with the journal closed."""
+        loop = self.loop
+        facts = {
+            "rounds": loop.rounds,
+            "decisions": loop.decisions,
+            "decide_s": loop.decide_s,
+            "wall_s": time.perf_counter() - self.began_s,
+            "peak_rss_mb": peak_rss_mb(),
+        }
+        events: list[Event] | None = list(loop.journal) if gantt else None
+        loop.journal.close()
+        record = record_of(loop.state, given.scheduler.label, given.trace.name, self.rates, facts, events)
+        return Run(record, loop.state, loop)
+
+
+def begin(given: Simulation, journal: Journal, registry: Registry | None = None) -> Begun:
+    """The loop, the world and the first event of the journal."""
+    table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
+    registry = registry or Registry.installed()
+    faults = given.faults.events(len(given.cluster.nodes), given.seed)
+    config = simulated_with(given.costs, given.scheduler)
+    stages = config.build(table, registry)
+    switches = (other.scheduler for other in given.others if isinstance(other, SchedulerSwitched))
+    backend = Simulated(
+        given.cluster,
+        table,
+        given.trace.jobs,
+        costs=given.costs,
+        faults=faults,
+        others=given.others,
+        losses=given.trace.losses,
+        natures=given.trace.natures,
+        sessions=sessions_in((given.scheduler.to_data(), *switches)),
+    )
+    loop = Loop(
+        State(given.cluster),
+        backend,
+        stages,
+        journal=journal,
+        skip_quiet_rounds=given.skip_quiet_rounds,
+        compose=lambda data: simulated_with(given.costs, SchedulerConfig.from_data(data)).build(table, registry),
+        stopwatch=time.perf_counter,
+    )
+    rates = {**used_rates(given.trace.jobs, table), **rates_by_nature(given.trace, table, given.cluster)}
+    scheduler = {**config.to_data(), "name": config.label}
+    loop.record(Opened(0.0, given.cluster, scheduler, given.trace.name, rates))
+    return Begun(loop, table, rates)
+
+
+def requests_of(run: Run, most: float = 4e6, seed: int = 0) -> Serving | None:
+    """What became of the requests to a simulation's sessions, of at most about so many of them; None where it had none."""
+    world = run.loop.backend
+    if not isinstance(world, Simulated) or world.requests is None or not world.requests.jobs:
+        return None
+    return world.requests.history().sampled(most, seed=seed)
+
+
+def left_waiting(run: Run) -> dict[str, Reason]:
+    """Who still waits where a run has ended because nothing can happen any more, and for what."""
+    state, loop = run.state, run.loop
+    waiting = sorted((*state.live.tolist(), *state.queue.tolist()))
+    told = {state.job_of[number].name: why_not_running(state, loop.plan, number, loop.backend.now) for number in waiting}
+    return {name: reason for name, reason in told.items() if reason is not None}
+
+
+def peak_rss_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
+
+
+def stop_of(given: Simulation, on_progress: Callable[[float], None] | None) -> Callable[[State], bool] | None:
+    """Stops once the measured jobs have ended; tells the progress on the way."""
+    total = len(given.trace)
+    first, last = given.measure or (0, total)
+    last = min(last, total)
+    if given.measure is None and on_progress is None:
+        return None
+    running = int(Phase.RUNNING)
+    calls, missing = 0, first  # all before that one have ended
+
+    def stop(state: State) -> bool:
+        nonlocal calls, missing
+        calls += 1
+        if on_progress is not None and calls % 64 == 0 and total:
+            on_progress((state.next_number - len(state.live) - len(state.queue)) / total)
+        if given.measure is None or state.next_number < last:
+            return False
+        phase = state.store.arrays["phase"]
+        while missing < last and phase.item(missing) > running:
+            missing += 1
+        return missing >= last
+
+    return stop

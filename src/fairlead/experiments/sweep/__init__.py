@@ -1,0 +1,9 @@
+"""Sweeps: schedulers over loads, clusters, seeds and any parameter of any part, from a small file. What has run is kept, and a
+second run goes on from there."""
+
+from __future__ import annotations
+
+from fairlead.experiments.sweep.sweep_file import read_sweep
+from fairlead.experiments.sweep.sweep_run import Sweep, Swept, run_sweep
+
+__all__ = ["Sweep", "Swept", "read_sweep", "run_sweep"]

@@ -1,0 +1,226 @@
+"""One run of a sweep, as data: the inputs that its fingerprint is made of, and what comes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairlead.config import SchedulerConfig
+from fairlead.config.registry import Registry
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InputError
+from fairlead.experiments.cases import Answer, CaseFailed, Store, answer_all
+from fairlead.experiments.compare import averaged
+from fairlead.experiments.inputs import TraceFile, World
+from fairlead.experiments.metrics import MetricOptions, summarize
+from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.sweep.axes import Axis, put
+from fairlead.simulator.costs import Costs
+from fairlead.workloads.generate import Generator
+from fairlead.workloads.throughput_tables import ThroughputTable
+from fairlead.workloads.trace import Trace
+from fairlead.workloads.transform import retime_poisson
+
+USERS = 12
+"""Of generated jobs, as in `fairlead compare`."""
+
+
+@dataclass(frozen=True)
+class JobsAndRates(World):
+    """What all runs of a sweep have in common: the rates, and the trace if there is one. Both count by what is in the files."""
+
+    trace_file: TraceFile | None = None
+
+    @property
+    def mark(self) -> str:
+        return self.rates_mark if self.trace_file is None else f"{self.rates_mark} {_digest(self.trace_file.path)}"
+
+    @property
+    def given_table(self) -> ThroughputTable | None:
+        """The rates that a person gave; without any, jobs in seconds need none."""
+        return None if self.throughputs is None else self.table
+
+    def jobs(self) -> Trace | None:
+        return None if self.trace_file is None else _trace(self.trace_file, self)
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A scheduler on a cluster at a load with a seed. `scheduler` is the text of a scheduler file without its name, so that
+    runs that differ in nothing else are one."""
+
+    scheduler: str
+    cluster: Cluster
+    load: float | None
+    seed: int
+    jobs: int = 0  # generated; 0: those of the trace
+    workers: str = "multiple"
+    costs: Costs = field(default_factory=Costs)
+    measure: tuple[int, int] | None = None
+    fill_workers: bool = False
+
+    def run(self, world: World) -> Answer:
+        assert isinstance(world, JobsAndRates)
+        config = SchedulerConfig.from_data(yaml.safe_load(self.scheduler))
+        given = Simulation(
+            self._trace(world),
+            self.cluster,
+            config,
+            world.given_table,
+            self.costs,
+            seed=self.seed,
+            measure=self.measure,
+            fill_workers=self.fill_workers,
+        )
+        return {"figures": summarize(simulate(given).record, MetricOptions(measure=self.measure)).to_dict()}
+
+    def _trace(self, world: JobsAndRates) -> Trace:
+        read = world.jobs()
+        if read is not None:
+            return read if self.load is None else retime_poisson(read, self.load, self.seed)
+        made = Generator(self.jobs, self.load, table=world.table, workers=self.workers, users=USERS)
+        return made.trace(self.seed)
+
+
+@lru_cache(maxsize=2)
+def _trace(file: TraceFile, world: JobsAndRates) -> Trace:
+    return file.read(world.given_table)
+
+
+@lru_cache(maxsize=2)
+def _digest(path: Path) -> str:
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    try:
+        return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()[:16]
+    except OSError as problem:
+        raise InputError(path, f"a trace that can be read ({problem.strerror})") from None
+
+
+# A sweep: schedulers × the values of each axis × seeds. Its points, the run of each with each seed, and what they come to.
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A scheduler of a sweep: what it is called, and its data."""
+
+    label: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    title: str
+    world: JobsAndRates
+    arms: tuple[Arm, ...]
+    axes: tuple[Axis, ...]
+    seeds: tuple[int, ...]
+    clusters: Mapping[str, Cluster]  # by what the file calls them
+    cluster: str
+    load: float | None
+    jobs: int = 0
+    workers: str = "multiple"
+    costs: Costs = field(default_factory=Costs)
+    measure: tuple[int, int] | None = None
+    fill_workers: bool = False
+    metrics: tuple[str, ...] = ("average_jct_s", "average_responsiveness_s", "utilization", "average_ftf")
+    against: str = ""  # the axis that pictures go along
+
+    def points(self) -> list[Point]:
+        """Every scheduler at every combination of values; one that has no such parameter is there once."""
+        every = itertools.product(*(range(len(axis.values)) for axis in self.axes))
+        return list(dict.fromkeys(self._settled(Point(arm, at))[0] for at in every for arm in range(len(self.arms))))
+
+    def value(self, point: Point, axis: int) -> Any:
+        """What a point has on an axis; None where the axis is not for its scheduler."""
+        at = point.at[axis]
+        return None if at is None else self.axes[axis].values[at].data
+
+    def scheduler(self, point: Point) -> dict[str, Any]:
+        """The arm's data with the point's values, and without a name."""
+        return self._settled(point)[1]
+
+    def _settled(self, point: Point) -> tuple[Point, dict[str, Any]]:
+        data: dict[str, Any] = dict(self.arms[point.arm].data)
+        at = list(point.at)
+        for axis in sorted(range(len(self.axes)), key=lambda axis: bool(self.axes[axis].part)):  # parts, then parameters
+            if self.axes[axis].of_scheduler and at[axis] is not None:
+                changed = put(self.axes[axis], self.value(point, axis), data, Registry.installed())
+                at[axis] = None if changed is None else at[axis]
+                data = changed or data
+        return Point(point.arm, tuple(at)), {name: data[name] for name in sorted(data) if name != "name"}
+
+    def run(self, point: Point, seed: int) -> SweepRun:
+        given = {axis.name: self.value(point, index) for index, axis in enumerate(self.axes)}
+        costs: dict[str, Any] = {
+            name.removeprefix("costs."): float(value) for name, value in given.items() if name.startswith("costs.")
+        }
+        load = given.get("load", self.load)
+        return SweepRun(
+            yaml.safe_dump(self.scheduler(point)),
+            self.clusters[given.get("cluster", self.cluster)],
+            None if load is None else float(load),
+            seed,
+            given.get("jobs", self.jobs),
+            self.workers,
+            replace(self.costs, **costs),
+            self.measure,
+            self.fill_workers,
+        )
+
+
+@dataclass(frozen=True)
+class Point:
+    """A scheduler by its position, and on each axis the position of the value, where the axis is for this scheduler."""
+
+    arm: int
+    at: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A point over all seeds; `failed` says why there are no figures."""
+
+    point: Point
+    mean: dict[str, float | None]
+    half_width: dict[str, float | None]
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A sweep that has run."""
+
+    sweep: Sweep
+    results: list[Result]
+    ran: int  # runs that were not kept from before
+    kept: int
+
+
+def run_sweep(
+    given: Sweep, folder: Path, *, processes: int | None = None, on_done: Callable[[bool], None] | None = None
+) -> Swept:
+    """Run what is not in the folder yet; `on_done` is told of each run whether it had to be."""
+    done = {True: 0, False: 0}
+
+    def note(new: bool) -> None:
+        done[new] += 1
+        if on_done:
+            on_done(new)
+
+    runs = {point: [given.run(point, seed) for seed in given.seeds] for point in given.points()}
+    every = (run for of_point in runs.values() for run in of_point)
+    answers = answer_all(every, Store(folder / "cases", given.world), processes=processes, on_done=note)
+    results = []
+    for point, of_point in runs.items():
+        try:
+            results.append(Result(point, *averaged([answers.of(run)["figures"] for run in of_point])))
+        except CaseFailed as problem:
+            results.append(Result(point, {}, {}, str(problem)))
+    return Swept(given, results, done[True], done[False])

@@ -1,0 +1,194 @@
+"""A journal in a PostgreSQL database, in the schema `fairlead`: one journal to a database.
+
+That there is one writer is kept by an advisory lock of its connection, which the server lets go when the connection ends. After
+a lost connection the work is tried once more on a new one, which has to get the lock first; who lost it to another writer can
+write no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from fairlead.core.errors import JournalAway, JournalError
+from fairlead.journal.sql_journal import Cursor, DatabaseJournal, Taken
+
+SCHEMA = (
+    "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)",
+    "CREATE TABLE events (seq bigint PRIMARY KEY, body text NOT NULL)",
+    "CREATE TABLE snapshots (seq bigint PRIMARY KEY, body bytea NOT NULL)",
+)
+
+WRITER = 0x6661_6972_6C65_6164
+"""The number of the writer's lock."""
+
+LOCK_WAIT_MS = 5000
+"""So long a server may take to notice that the writer before has died."""
+
+# A peer that is gone without a word is noticed within half a minute, by either side.
+_CONNECTION: dict[str, str | int] = {
+    "application_name": "fairlead",
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+_SESSION = (
+    "SET search_path = fairlead",
+    "SET tcp_keepalives_idle = 10",
+    "SET tcp_keepalives_interval = 5",
+    "SET tcp_keepalives_count = 3",
+)
+
+T = TypeVar("T")
+
+
+class PostgresJournal(DatabaseJournal):
+    """A journal in a database by its URL, `postgresql://user@host/database`. With `write=False` it is read, also while another
+    process writes it."""
+
+    def __init__(self, url: str, *, write: bool = True) -> None:
+        super().__init__(_Postgres(url, write), write=write)
+
+
+class _Lost(Exception):
+    """The connection is gone; whether the work was done is not known."""
+
+
+class _Postgres:
+    schema: Sequence[str] = SCHEMA
+
+    def __init__(self, url: str, write: bool) -> None:
+        try:
+            given = conninfo_to_dict(url)
+            self._conninfo = make_conninfo(url, **{name: value for name, value in _CONNECTION.items() if name not in given})
+        except psycopg.ProgrammingError as error:
+            raise JournalError(f"not the URL of a database: {error}") from error
+        self.where = f"postgresql://{given.get('host', '')}/{given.get('dbname', '')}"  # without the password
+        self._write = write
+        self._session: tuple[Any, ...] | None = None  # the server's end of our last connection that wrote
+        self._connection = self._connect()
+
+    def tables(self) -> set[str]:
+        def ask(cursor: Cursor) -> set[str]:
+            cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'fairlead'")
+            return {name for (name,) in cursor.fetchall()}
+
+        return self.read(ask)
+
+    def read(self, work: Callable[[Cursor], T]) -> T:
+        return self.write(work)
+
+    def write(self, work: Callable[[Cursor], T]) -> T:
+        try:
+            return self._once(work)
+        except _Lost:
+            self._connection.close()
+        self._connection = self._connect()
+        try:
+            return self._once(work)
+        except _Lost as error:
+            raise JournalAway(f"{self.where}: the connection was lost: {error}") from error
+
+    def tidy(self) -> None:
+        """The server does this by itself."""
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self._connection.close()
+
+    def _once(self, work: Callable[[Cursor], T]) -> T:
+        with self._typed(), self._connection.transaction(), self._connection.cursor() as cursor:
+            return work(_Cursor(cursor))
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        with self._connecting():
+            connection = psycopg.connect(self._conninfo, autocommit=True)
+        try:
+            with self._connecting():
+                self._begin(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _begin(self, connection: psycopg.Connection[Any]) -> None:
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise JournalError(f"{self.where}: its encoding is {encoding}; a journal needs a database with encoding UTF8")
+        for statement in (*_SESSION, f"SET lock_timeout = {LOCK_WAIT_MS}"):
+            connection.execute(statement)
+        if not self._write:
+            connection.execute("SET default_transaction_read_only = on")
+            return
+        if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
+            connection.execute("SET synchronous_commit = on")
+        self._lock(connection)
+        if connection.execute("SELECT FROM pg_namespace WHERE nspname = 'fairlead'").fetchone() is None:
+            connection.execute("CREATE SCHEMA fairlead")  # "IF NOT EXISTS" takes the right to make one even where it is there
+
+    def _lock(self, connection: psycopg.Connection[Any]) -> None:
+        for again in (False, True):
+            try:
+                connection.execute("SELECT pg_advisory_lock(%s)", (WRITER,))
+                break
+            except psycopg.errors.LockNotAvailable as error:
+                if again or not self._end_own(connection):
+                    raise JournalError(f"{self.where}: another process writes this journal; end it first") from error
+        mine = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+        self._session = connection.execute(mine).fetchone()
+
+    def _end_own(self, connection: psycopg.Connection[Any]) -> bool:
+        """A line can be dead long before the server notices, and then our own last session still holds the lock. False where it
+        is gone: it is somebody else."""
+        if self._session is None:
+            return False
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
+        return connection.execute(ended, self._session).fetchone() is not None
+
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            kind = JournalAway if isinstance(error, psycopg.OperationalError) else JournalError
+            raise kind(f"{self.where}: cannot open the journal: {_one_line(error)}") from error
+
+    @contextmanager
+    def _typed(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.errors.UniqueViolation as error:
+            raise Taken(f"{self.where}: {_one_line(error)}") from error
+        except psycopg.Error as error:
+            if self._connection.broken or self._connection.closed:
+                raise _Lost(_one_line(error)) from error
+            raise JournalError(f"{self.where}: cannot use the journal: {_one_line(error)}") from error
+
+
+class _Cursor:
+    """A cursor whose places for values are written `?`."""
+
+    def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
+        self._cursor = cursor
+
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> object:
+        return self._cursor.execute(_spelled(sql), values)
+
+    def executemany(self, sql: str, rows: Sequence[Sequence[Any]], /) -> None:
+        self._cursor.executemany(_spelled(sql), rows)
+
+    def fetchall(self) -> list[Any]:
+        return self._cursor.fetchall()
+
+
+def _spelled(sql: str) -> str:
+    return sql.replace("?", "%s")
+
+
+def _one_line(error: psycopg.Error) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,90 @@
+"""From a journal to the state it leads to: the youngest saved state that can be read, and what happened since."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from fairlead.core.errors import FairleadError, InputError, JournalError, install
+from fairlead.core.events import Event
+from fairlead.engine.event_journal import Journal, JsonlJournal, read_events
+from fairlead.engine.state import State
+from fairlead.engine.state_codec import load
+from fairlead.journal.sql_journal import DatabaseJournal
+from fairlead.journal.sqlite import SqliteJournal
+
+log = logging.getLogger(__name__)
+
+
+def is_new(journal: Journal) -> bool:
+    """Whether nothing was ever written: it has to begin with an `Opened` event before there is anything to recover."""
+    return journal.last == 0 if isinstance(journal, DatabaseJournal) else next(iter(journal), None) is None
+
+
+def recover(journal: Journal) -> tuple[State, int]:
+    """The state after all events of a journal, and the number of the last of them, counted from 1.
+
+    A saved state that is damaged, or of another version, is passed over: an older one with a longer tail gives the same. An
+    event that cannot have happened is told with its number."""
+    if not isinstance(journal, DatabaseJournal):
+        path = journal.path if isinstance(journal, JsonlJournal) else "journal"
+        return _followed(None, journal, 0, lambda number: f"{path}:{number}")
+    for seq, body in journal.snapshots():
+        try:
+            state = load(body)
+        except JournalError as error:
+            log.warning("%s: the snapshot at event %d is passed over: %s", journal.where, seq, error)
+            continue
+        return _followed(state, journal.after(seq), seq, lambda number: f"{journal.where}: event {number}")
+    return _followed(None, journal.after(0), 0, lambda number: f"{journal.where}: event {number}")
+
+
+def _followed(state: State | None, events: Iterable[Event], seen: int, place: Callable[[int], str]) -> tuple[State, int]:
+    """Where these events lead to from a state, or, without one, from the first of them."""
+    for event in events:
+        seen += 1
+        try:
+            if state is None:
+                state = State.replay([event])
+            else:
+                state.apply(event)
+        except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+            raise JournalError(f"{place(seen)}: an event that cannot have happened: {error}") from error
+    return State.replay(()) if state is None else state, seen
+
+
+# Which journal is meant, by how its place is spelled.
+
+_EXPECTED = "a journal: a file x.jsonl or x.sqlite, sqlite:///x, or postgresql://host/database"
+
+
+def open_journal(where: str) -> Journal:
+    """The journal at a place, to be written; it is made where there is none yet."""
+    return JsonlJournal(where, durable=True) if where.endswith(".jsonl") else _database(where, write=True)
+
+
+def read_journal(where: str) -> Iterator[Event]:
+    """The events of a journal, also while another process writes it."""
+    if where.endswith(".jsonl"):
+        yield from read_events(where)
+        return
+    journal = _database(where, write=False)
+    try:
+        yield from journal
+    finally:
+        journal.close()
+
+
+def _database(where: str, *, write: bool) -> DatabaseJournal:
+    if where.startswith(("postgresql://", "postgres://")):
+        try:
+            from fairlead.journal.postgres import PostgresJournal
+        except ImportError as error:
+            raise JournalError(f"a journal in PostgreSQL needs psycopg: {install('postgres')}") from error
+        return PostgresJournal(where, write=write)
+    if where.startswith("sqlite:///"):
+        return SqliteJournal(Path(where.removeprefix("sqlite:///")), write=write)
+    if where.endswith(".sqlite"):
+        return SqliteJournal(Path(where), write=write)
+    raise InputError("journal", _EXPECTED, field="where", value=where)

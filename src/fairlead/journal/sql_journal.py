@@ -1,0 +1,306 @@
+"""A journal in a database: three small tables, the same in every database. What a database must be able to do is `Database`;
+which one it is, and how it fails, is known only there.
+
+`events` has one row for each event, numbered from 1, as the codec spells it. `snapshots` has saved states, each with the number
+of the last event that is in it. `meta` has the versions. There is one writer at a time; readers come and go."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from fairlead.core.errors import JournalError
+from fairlead.core.events import Event
+from fairlead.engine.codec import VERSION, decode, encode
+from fairlead.engine.state import State
+from fairlead.engine.state_codec import freeze, load
+
+LAYOUT = 1
+"""The version of the tables."""
+
+_PAGE = 2000  # events that are read, or dropped, at a time
+_DAY_S = 86_400.0
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Cursor(Protocol):
+    """What both databases' cursors have in common; places for values are written `?`."""
+
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> object: ...
+
+    def executemany(self, sql: str, rows: Sequence[Sequence[Any]], /) -> object: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+class Database(Protocol):
+    """A database at one place. All its failures are `JournalError`s that name the place."""
+
+    where: str  # for people
+    schema: Sequence[str]  # statements that make the tables
+
+    def tables(self) -> set[str]: ...
+
+    def read(self, work: Callable[[Cursor], T]) -> T: ...
+
+    def write(self, work: Callable[[Cursor], T]) -> T:
+        """All of the work or nothing of it; all of it is durable when this returns. It may be begun anew, so it can be repeated
+        without harm."""
+        ...
+
+    def tidy(self) -> None:
+        """Rows were deleted; give their room back where that is cheap."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Taken(JournalError):
+    """A row of this number is there already."""
+
+
+class DatabaseJournal:
+    """A journal on a `Database`. `append` only remembers; `commit` writes all that was appended, in one transaction.
+
+    Several threads may append and commit: who waits for another's commit finds its events written with the next one's. What a
+    failed commit could not write is written by the next that succeeds; nothing of it counts before that.
+    """
+
+    last: int  # the number of the last event that is kept, or 0
+
+    def __init__(self, database: Database, *, write: bool = True) -> None:
+        self._database, self._writes = database, write
+        self._waiting: list[bytes] = []
+        self._turn = threading.RLock()
+        self._closed = False
+        try:
+            self._prepare()
+            self.last = self._last()
+        except BaseException:
+            database.close()
+            raise
+
+    @property
+    def where(self) -> str:
+        return self._database.where
+
+    def append(self, event: Event) -> None:
+        self._must_be_open(writing=True)
+        self._waiting.append(encode(event))
+
+    def commit(self) -> None:
+        """Returns when all that was appended before is durable."""
+        with self._turn:
+            self._must_be_open(writing=True)
+            batch = [body.decode() for body in self._waiting]
+            while batch:
+                try:
+                    self._insert(batch)
+                    written = len(batch)
+                except Taken:
+                    written = self._written_before(batch)
+                del self._waiting[:written], batch[:written]
+                self.last += written
+
+    def __iter__(self) -> Iterator[Event]:
+        """All events there are; where some were dropped, those that are left."""
+        self._flush()
+        with self._turn:
+            first = self._ask("SELECT min(seq) FROM events")[0][0]
+        return self.after(self.last if first is None else first - 1)
+
+    def after(self, seq: int) -> Iterator[Event]:
+        """The events behind one, in order and without a gap."""
+        self._flush()
+        while True:
+            with self._turn:
+                self._must_be_open()
+                rows = self._ask(f"SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT {_PAGE}", seq)
+            for number, body in rows:
+                seq += 1
+                if number != seq:
+                    raise JournalError(f"{self.where}: event {seq} is missing; the next one is {number}: restore a backup")
+                try:
+                    yield decode(body)
+                except JournalError as error:
+                    raise JournalError(f"{self.where}: event {number}: {error}") from error
+            if len(rows) < _PAGE:
+                break
+        if seq < self.last:
+            raise JournalError(f"{self.where}: event {seq + 1} is missing, and all behind it: restore a backup")
+
+    def snapshot(self, state: State) -> None:
+        """Keep a state that has seen all that was appended; what was appended is committed first."""
+        self.begin_snapshot(state)()
+
+    def begin_snapshot(self, state: State) -> Callable[[], None]:
+        """The quick part of a snapshot. What is returned does the rest, in another thread if need be, while events go on."""
+        with self._turn:
+            self.commit()
+            seq, spell = self.last, freeze(state)
+
+        def finish() -> None:
+            row = (seq, spell())
+
+            def keep(cursor: Cursor) -> None:
+                cursor.execute("DELETE FROM snapshots WHERE seq = ?", row[:1])
+                cursor.execute("INSERT INTO snapshots (seq, body) VALUES (?, ?)", row)
+
+            with self._turn:
+                self._must_be_open(writing=True)
+                self._database.write(keep)
+
+        return finish
+
+    def snapshots(self) -> Iterator[tuple[int, bytes]]:
+        """Saved states with the number of the last event in each, the youngest first."""
+        with self._turn:
+            numbers = [seq for (seq,) in self._ask("SELECT seq FROM snapshots ORDER BY seq DESC")]
+        for number in numbers:
+            with self._turn:
+                rows = self._ask("SELECT body FROM snapshots WHERE seq = ?", number)
+            if rows:
+                yield number, rows[0][0]
+
+    def youngest_snapshot(self) -> int:
+        """The number of the last event in it, or 0."""
+        with self._turn:
+            return int(self._ask("SELECT max(seq) FROM snapshots")[0][0] or 0)
+
+    def retain(self, keep: int, since_s: float | None = None) -> None:
+        """Keep the `keep` youngest snapshots; all events stay, or, with `since_s`, at least those from that second on; where
+        that is infinity, those behind the oldest snapshot that is kept.
+
+        Then of older snapshots one a day is kept, and when one of them is older than that second, the events in it and all
+        snapshots before it go. It is done bit by bit, so that who commits meanwhile is not kept waiting."""
+        if keep < 1:
+            raise JournalError(f"{self.where}: to keep {keep} snapshots would forget everything; keep 1 or more")
+        with self._turn:
+            self._must_be_open(writing=True)
+            taken = [seq for (seq,) in self._ask("SELECT seq FROM snapshots ORDER BY seq DESC")]
+            times = {} if since_s is None else {seq: self._second_behind(seq) for seq in taken[keep - 1 :]}
+        base, stay = _thinned(times, since_s) if since_s is not None else (0, set[int]())
+        if self._first() <= base and not self._readable(base):
+            base, stay = 0, set(times)
+        drop = [(seq,) for seq in taken[keep:] if seq not in stay]
+        if drop:
+            with self._turn:
+                self._delete("snapshots", "seq = ?", drop)
+        self._forget(base)
+
+    def _forget(self, upto: int) -> None:
+        """Drop the events up to one, which a snapshot has in it."""
+        for bound in range(self._first() + _PAGE - 1, upto + _PAGE, _PAGE):
+            with self._turn:
+                self._must_be_open(writing=True)
+                self._delete("events", "seq <= ?", [(min(bound, upto),)])
+                self._database.tidy()
+
+    def _delete(self, table: str, which: str, values: Sequence[Sequence[int]]) -> None:
+        self._database.write(lambda cursor: cursor.executemany(f"DELETE FROM {table} WHERE {which}", values))
+
+    def _first(self) -> int:
+        """The number of the first event that is left."""
+        with self._turn:
+            return int(self._ask("SELECT min(seq) FROM events")[0][0] or self.last + 1)
+
+    def _second_behind(self, seq: int) -> float:
+        """When the first event behind one happened; where there is none yet, in the future."""
+        rows = self._ask("SELECT body FROM events WHERE seq = ?", seq + 1)
+        return decode(rows[0][0]).time if rows else math.inf
+
+    def _readable(self, seq: int) -> bool:
+        with self._turn:
+            rows = self._ask("SELECT body FROM snapshots WHERE seq = ?", seq)
+        try:
+            load(rows[0][0])
+        except JournalError as error:
+            log.warning("%s: the snapshot at event %d: %s; nothing was dropped", self.where, seq, error)
+            return False
+        return True
+
+    def close(self) -> None:
+        """What was appended is committed; then the next writer may come. Where that fails, it is closed all the same."""
+        with self._turn:
+            if self._closed:
+                return
+            try:
+                self._flush()
+            finally:
+                self._closed = True
+                self._database.close()
+
+    def _prepare(self) -> None:
+        tables = self._database.tables()
+        if not tables and self._writes:
+
+            def make(cursor: Cursor) -> None:
+                for statement in self._database.schema:
+                    cursor.execute(statement)
+                cursor.executemany(
+                    "INSERT INTO meta (name, value) VALUES (?, ?)", [("tables", str(LAYOUT)), ("events", str(VERSION))]
+                )
+
+            self._database.write(make)
+            return
+        if not {"meta", "events", "snapshots"} <= tables:
+            found = f"its tables are {', '.join(sorted(tables))}" if tables else "it has no tables"
+            raise JournalError(f"{self.where}: a database, but not a journal: {found}")
+        versions = dict(self._ask("SELECT name, value FROM meta"))
+        for name, version in (("tables", LAYOUT), ("events", VERSION)):
+            if versions.get(name) != str(version):
+                raise JournalError(
+                    f"{self.where}: the journal's {name} are of version {versions.get(name)}; this Fairlead reads version "
+                    f"{version}: use the Fairlead that wrote it"
+                )
+
+    def _last(self) -> int:
+        newest = (self._ask(f"SELECT max(seq) FROM {table}")[0][0] for table in ("events", "snapshots"))
+        return max(seq or 0 for seq in newest)
+
+    def _insert(self, batch: Sequence[str]) -> None:
+        rows = list(enumerate(batch, self.last + 1))
+        self._database.write(lambda cursor: cursor.executemany("INSERT INTO events (seq, body) VALUES (?, ?)", rows))
+
+    def _written_before(self, batch: Sequence[str]) -> int:
+        """How many of these an earlier commit has written, though it could not say so: its connection was lost in between."""
+        stored = [body for (body,) in self._ask("SELECT body FROM events WHERE seq > ? ORDER BY seq", self.last)]
+        if not stored or stored != batch[: len(stored)]:
+            raise JournalError(f"{self.where}: event {self.last + 1} was written by somebody else; open the journal anew")
+        return len(stored)
+
+    def _ask(self, sql: str, *values: object) -> list[Any]:
+        def ask(cursor: Cursor) -> list[Any]:
+            cursor.execute(sql, values)
+            return cursor.fetchall()
+
+        return self._database.read(ask)
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self.commit()
+
+    def _must_be_open(self, *, writing: bool = False) -> None:
+        if self._closed:
+            raise JournalError(f"{self.where}: the journal is closed")
+        if writing and not self._writes:
+            raise JournalError(f"{self.where}: the journal was opened for reading")
+
+
+def _thinned(times: Mapping[int, float], since_s: float) -> tuple[int, set[int]]:
+    """Of snapshots, by the second behind them: the youngest that has in it nothing from `since_s` on (0: none has), and those
+    that stay: it, and of the younger ones the first of each day."""
+    base = max((seq for seq, second in times.items() if second <= since_s), default=0)
+    stay, days = {base}, set[int]()
+    for seq in sorted(seq for seq in times if seq > base and times[seq] < math.inf):
+        day = int(times[seq] // _DAY_S)
+        if day not in days:
+            days.add(day)
+            stay.add(seq)
+    return base, stay

@@ -1,0 +1,146 @@
+"""A journal in an SQLite file, with a write-ahead log that is synced at every commit. Readers, such as reports and backups, do
+not disturb the writer.
+
+That there is one writer is kept by a lock on a file beside it, which the system lets go when its holder dies: SQLite's own lock
+is held for a transaction only, and its exclusive mode would shut readers out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TypeVar
+from urllib.parse import quote
+
+from fairlead.core.errors import JournalError
+from fairlead.journal.sql_journal import Cursor, DatabaseJournal, Taken
+
+SCHEMA = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE events (seq INTEGER PRIMARY KEY, body TEXT NOT NULL)",
+    "CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+)
+
+T = TypeVar("T")
+
+
+class SqliteJournal(DatabaseJournal):
+    """A journal in a file of its own. With `write=False` it is read, also while another process writes it."""
+
+    def __init__(self, path: Path | str, *, write: bool = True) -> None:
+        super().__init__(_Sqlite(Path(path), write), write=write)
+
+
+class _Sqlite:
+    schema: Sequence[str] = SCHEMA
+
+    def __init__(self, path: Path, write: bool) -> None:
+        self.where, self._path = str(path), path
+        self._lock = _locked(path) if write else None
+        try:
+            with self._typed():
+                self._connection = self._connect(write)
+        except BaseException:
+            if self._lock is not None:
+                os.unlink(self._lock.name)  # nothing came of it
+            self._unlock()
+            raise
+
+    def tables(self) -> set[str]:
+        with self._typed():
+            return {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+    def read(self, work: Callable[[Cursor], T]) -> T:
+        with self._typed():
+            return work(self._connection.cursor())
+
+    def write(self, work: Callable[[Cursor], T]) -> T:
+        with self._typed():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(self._connection.cursor())
+                self._connection.execute("COMMIT")
+                return result
+            except BaseException:
+                with suppress(sqlite3.Error):  # a full disk has rolled it back already
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def tidy(self) -> None:
+        with self._typed():
+            self._connection.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page and stop
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        with self._typed():
+            self._connection.close()
+        self._unlock()
+
+    def _connect(self, write: bool) -> sqlite3.Connection:
+        uri = f"file:{quote(str(self._path.absolute()))}?mode={'rwc' if write else 'ro'}"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            if write:
+                fresh = not self._path.exists() or self._path.stat().st_size == 0
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # holds for a file that is still empty
+                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                if mode != "wal":
+                    raise JournalError(f"{self.where}: its file system has no room for a write-ahead log; use another")
+                connection.execute("PRAGMA synchronous = FULL")
+                if fresh:
+                    _sync_folder(self._path.absolute().parent)
+            else:
+                connection.execute("SELECT count(*) FROM sqlite_master")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    @contextmanager
+    def _typed(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            raise Taken(f"{self.where}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", None)
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise JournalError(f"{self.where}: damaged, or not a journal: {error}: restore a backup") from error
+            raise JournalError(f"{self.where}: cannot use the journal: {error}") from error
+        except (OSError, sqlite3.Error) as error:
+            raise JournalError(f"{self.where}: cannot use the journal: {error}") from error
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """The lock of the one writer; it is let go when the file is closed, or its process ends."""
+    beside = Path(f"{os.path.realpath(path)}.lock")
+    while True:
+        try:
+            lock = open(beside, "ab")  # noqa: SIM115 - closed with the journal
+        except OSError as error:
+            raise JournalError(f"{path}: cannot write the journal: {error.strerror or error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise JournalError(f"{path}: another process writes this journal; end it first") from error
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(beside)):
+                return lock
+        lock.close()  # whoever had it has taken it away meanwhile
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file is only found again after a power failure when its folder's entry is on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

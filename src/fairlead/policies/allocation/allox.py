@@ -1,0 +1,300 @@
+"""AlloX: the least average completion time on accelerators of several speeds, by matching jobs to places in line (Le et al.,
+EuroSys'20; the baseline of Gavel §7.3).
+
+If job m is k-th from the end on an accelerator of type j, its processing time p_mj = steps left / throughput is part of k
+completion times. So the sum of completion times, up to what has passed already, is
+
+    min Σ_m k(m) · p_m,j(m)    with every job in one place (j, k), and N_j jobs in each place
+
+since the N_j accelerators of a type are alike, and none has more than ⌈n / N_j⌉ of n jobs in line. What has passed is the same
+for a job wherever it goes, and is left out. The program is a transportation problem: its vertices are whole numbers. Whoever
+comes first in a line has all of the time there; the others wait.
+
+What a matching takes grows with the square of how deep lines are, and who is far back in a line does not start now. So no more
+jobs are matched than make lines of a given depth, those that were submitted first; up to that the optimum is exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.columns import JobColumns
+from fairlead.core.errors import InputError
+from fairlead.core.events import Memo
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.lp.program import Model, Program
+
+TIE = 5e-7
+"""Of the mean processing time: by so much staying on a type is cheaper, which decides between equals and nothing else."""
+
+BOX = 2.0
+"""No job is in more than one place; a bound beyond that holds no column, leaves prices true, and helps the dual simplex."""
+
+LEAST_WORTH = 1e-8
+"""Of the mean processing time: a column that would better the optimum by less per job is not missed."""
+
+
+@dataclass(frozen=True)
+class AlloX:
+    """Least average completion time, by matching single-worker jobs to places in line on each type.
+
+    Of those who wait, the part `alpha` that was submitted first is matched (at least as many as there are free accelerators, at
+    most `deepest` times as many where more than one type is free), so that short jobs do not pass a long one for ever. Who has
+    been given an accelerator keeps it to its end, as in AlloX and in Gavel's comparison; with `preempt`, who runs is matched
+    anew with the others, and stays where the optimum leaves a choice.
+
+    Gangs are outside of AlloX. Here each worker of a gang counts as a job, on the type on which the gang will be done soonest;
+    where some of its workers come first in line and others do not yet, theirs is kept for it. What is left after that goes to
+    the other gangs, by submission, each on the fastest type that has enough.
+    """
+
+    paper: ClassVar[str] = "AlloX (Le et al., EuroSys'20); Gavel §7.3"
+    alpha: float = 0.3
+    preempt: bool = False
+    deepest: int = 32
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha <= 1:
+            raise InputError("policy allox", "a number above 0, up to 1", field="alpha", value=self.alpha)
+        if self.deepest < 1:
+            raise InputError("policy allox", "a whole number from 1 on", field="deepest", value=self.deepest)
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        jobs, rates = view.jobs, view.rates
+        types = len(view.capacity)
+        usable = ((jobs.fits & rates.runs_on[rates.row])[:, None] >> np.arange(types) & 1).astype(np.bool_)
+        usable &= jobs.workers[:, None] <= view.capacity
+        free = view.capacity.copy()
+        given = np.full(len(jobs), -1, dtype=np.int64)
+        if not self.preempt:
+            _keep(_remembered(view, memo), usable, jobs.workers, free, given)
+        speed = np.where(usable, rates.of_jobs, 0.0)
+        first_come = np.lexsort((jobs.number, jobs.submitted_s))
+        queue = first_come[(given[first_come] < 0) & usable[first_come].any(axis=1)]
+        wanted = np.where(usable & (free > 0), speed, 0.0)
+        matched = self._head(queue[wanted[queue].any(axis=1)], jobs.workers, free)
+        for at in matched[jobs.workers[matched] > 1].tolist():
+            wanted[at] *= np.arange(types) == _soonest(at, jobs, speed, free, given)
+        matched = matched[wanted[matched].any(axis=1)]
+        patient = np.zeros(len(jobs), dtype=np.bool_)
+        if len(matched):
+            part = matched.repeat(jobs.workers[matched])
+            left = np.maximum(jobs.steps_left[part], 1e-9)[:, None]
+            times = np.divide(left, wanted[part], out=np.full((len(part), types), np.inf), where=wanted[part] > 0)
+            here = np.where(jobs.running, jobs.type, -1)[part]
+            line = assigned(times, free, here)
+            starts = first_in_line(times, line, free, here)
+            begun, on = part[starts], line[starts]
+            whole = np.bincount(begun, minlength=len(jobs))[begun] == jobs.workers[begun]
+            given[begun[whole]] = on[whole]
+            patient[begun[~whole]] = True
+            free -= np.bincount(on, minlength=types)
+        _let_gangs_in(queue[(jobs.workers[queue] > 1) & ~patient[queue]], speed, jobs.workers, free, given)
+        chosen = (given >= 0).nonzero()[0]
+        numbers, on = jobs.number[chosen], given[chosen]
+        alone = np.full(len(chosen), -1, dtype=np.int64)
+        return Allocation(numbers, alone, on, np.ones(len(chosen))), {"jobs": numbers, "types": on}
+
+    def _head(self, waits: Ints, workers: Ints, free: Ints) -> Ints:
+        """Of those who wait, by submission, whoever is matched."""
+        places, parts = int(free.sum()), workers[waits].cumsum()
+        few = max(places, int(self.alpha * int(parts[-1]))) if len(waits) else 0
+        if np.count_nonzero(free) > 1:  # else there is one line, and nothing to match
+            few = min(few, self.deepest * places)
+        return waits[parts - workers[waits] < few]
+
+
+def assigned(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
+    """The type of each job in an optimum. `times` are jobs × types, infinite where a job cannot run; `here` is where each runs
+    now (-1: nowhere).
+
+    Jobs × places are far more columns than an optimum needs: the program begins with a few near a good guess, and takes in the
+    best for each job and type until, by the prices of the places, none is missing.
+    """
+    count = len(times)
+    if np.count_nonzero(free) == 1:  # one line for all: nothing to match
+        return np.full(count, int(free.argmax()))
+    times = np.where(free > 0, times, np.inf)
+    scale = float(np.mean(times.min(axis=1)))
+    bonus = np.zeros_like(times) if here is None else TIE * (here[:, None] == np.arange(len(free)))
+    lines = _Lines(times / scale, bonus, free)
+    job, kind, place = lines.near_a_guess()
+    model = Model(
+        lines.worth(job, kind, place),
+        np.zeros(len(job)),
+        np.full(len(job), BOX),
+        np.concatenate((np.ones(count), np.zeros(lines.places))),
+        np.concatenate((np.ones(count), free.repeat(lines.deep).astype(np.float64))),
+        lines.entries(job, kind, place),
+    )
+    program = Program("allox", model)
+    solution = program.solve()
+    while True:
+        more = lines.missing(solution.duals)
+        if not len(more[0]):
+            break
+        worth = lines.worth(*more)
+        program.add_columns(worth, np.zeros(len(worth)), np.full(len(worth), BOX), lines.entries(*more))
+        job, kind = np.concatenate((job, more[0])), np.concatenate((kind, more[1]))
+        solution = program.solve(primal=True)
+    found = np.full(count, -1, dtype=np.int64)
+    taken = solution.values > 0.5
+    found[job[taken]] = kind[taken]
+    return found
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The places in line of all types. A column is (job, type, place from the end)."""
+
+    times: Floats
+    bonus: Floats  # for staying
+    free: Ints
+
+    @property
+    def deep(self) -> Ints:
+        """How many places an accelerator of each type has."""
+        deep: Ints = np.where(self.free > 0, -(-len(self.times) // np.maximum(self.free, 1)), 0)
+        return deep
+
+    @property
+    def places(self) -> int:
+        return int(self.deep.sum())
+
+    def worth(self, job: Ints, kind: Ints, place: Ints) -> Floats:
+        worth: Floats = self.bonus[job, kind] - self.times[job, kind] * place
+        return worth
+
+    def entries(self, job: Ints, kind: Ints, place: Ints) -> tuple[Ints, Ints, Floats]:
+        column = np.arange(len(job))
+        row = len(self.times) + (self.deep.cumsum() - self.deep)[kind] + place - 1
+        return np.concatenate((job, row)), np.concatenate((column, column)), np.ones(2 * len(job))
+
+    def near_a_guess(self) -> tuple[Ints, Ints, Ints]:
+        """Shortest first, each where it would end soonest; and of every line, the places where each would stand in it."""
+        load = np.zeros(self.times.shape[1])
+        guess = np.empty(len(self.times), dtype=np.int64)
+        width, rows = np.maximum(self.free, 1), self.times
+        for job in rows.min(axis=1).argsort(kind="stable").tolist():
+            guess[job] = kind = int((load + rows[job]).argmin())
+            load[kind] += rows[job, kind] / width[kind]
+        found: list[tuple[Ints, Ints, Ints]] = []
+        for kind in range(len(self.free)):
+            can = np.isfinite(self.times[:, kind]).nonzero()[0]
+            inside = guess[can] == kind
+            time = self.times[can, kind]
+            order = can[inside][(-time[inside]).argsort(kind="stable")]
+            longer = (-self.times[order, kind]).searchsorted(-time)  # of those in line, so many are longer than each
+            at = longer // width[kind] + 1
+            own = np.full(len(self.times), 0, dtype=np.int64)
+            own[order] = np.arange(len(order)) // width[kind] + 1  # the guess itself, so that there is a solution
+            for place in (at - 1, at, at + 1, own[can]):
+                good = (place >= 1) & (place <= self.deep[kind])
+                found.append((can[good], np.full(np.count_nonzero(good), kind), place[good]))
+        columns = np.concatenate([np.stack(part) for part in found], axis=1)
+        job, kind_of, place = np.unique(columns, axis=1)
+        return job, kind_of, place
+
+    def missing(self, duals: Floats) -> tuple[Ints, Ints, Ints]:
+        """For each job and type the place with the greatest reduced worth, where that is above 0."""
+        count = len(self.times)
+        found: list[tuple[Ints, Ints, Ints]] = []
+        start = count
+        for kind, deep in enumerate(self.deep.tolist()):
+            if not deep:
+                continue
+            price, start = duals[start : start + deep], start + deep
+            can = np.isfinite(self.times[:, kind]).nonzero()[0]
+            place = cheapest(price, self.times[can, kind])
+            kinds = np.full(len(can), kind)
+            good = self.worth(can, kinds, place) - duals[can] - price[place - 1] > LEAST_WORTH
+            found.append((can[good], kinds[good], place[good]))
+        job, kinds, place = (np.concatenate(part) for part in zip(*found))
+        return job, kinds, place
+
+
+def cheapest(price: Floats, time: Floats) -> Ints:
+    """For each time t the place k = 1, 2, … with the least k · t + price[k - 1]: a corner of the prices' lower hull."""
+    hull: list[int] = []
+    values = price.tolist()
+    for k, value in enumerate(values):
+        while len(hull) > 1:
+            a, b = hull[-2], hull[-1]
+            if (values[b] - values[a]) * (k - a) < (value - values[a]) * (b - a):
+                break
+            hull.pop()
+        hull.append(k)
+    corners = np.array(hull)
+    slope = np.diff(price[corners]) / np.diff(corners)  # ascending: go on while a place more costs less than it saves
+    return np.asarray(corners[slope.searchsorted(-time)] + 1)
+
+
+def first_in_line(times: Floats, line: Ints, free: Ints, here: Ints) -> Bools:
+    """Who starts now, given everybody's type: the shortest of each. Where a choice is left, who is there already."""
+    starts = np.zeros(len(line), dtype=np.bool_)
+    for kind in range(len(free)):
+        mine = (line == kind).nonzero()[0]
+        width = int(free[kind])
+        away = (here[mine] != kind).astype(np.int64)
+        mine = mine[np.lexsort((mine, away, times[mine, kind]))]  # shortest first
+        front = len(mine) % width if len(mine) > width else 0  # of the foremost places, so many are filled
+        behind = mine[front : front + width]  # any of these may come first on an accelerator whose foremost place is not
+        behind = behind[(here[behind] != kind).argsort(kind="stable")]
+        starts[mine[:front]] = True
+        starts[behind[: width - front]] = True
+    return starts
+
+
+def total_completion(times: Floats, line: Ints, free: Ints) -> float:
+    """The sum of completion times from now on, if the jobs of a type go shortest first on its accelerators."""
+    total = 0.0
+    for kind in range(len(free)):
+        longest_first = np.sort(times[line == kind, kind])[::-1]
+        total += float(longest_first @ (np.arange(len(longest_first)) // max(1, int(free[kind])) + 1))
+    return total
+
+
+def _remembered(view: Snapshot, memo: Memo) -> Ints:
+    """The type that each job was given before; at first, that on which it runs. -1: none."""
+    jobs = view.jobs
+    if memo is None:
+        return np.where(jobs.running, jobs.type, -1)
+    before = np.full(len(jobs), -1, dtype=np.int64)
+    known = np.isin(memo["jobs"], jobs.number)
+    before[jobs.number.searchsorted(memo["jobs"][known])] = memo["types"][known]
+    return before
+
+
+def _keep(before: Ints, usable: Bools, workers: Ints, free: Ints, given: Ints) -> None:
+    """Leave everybody its type, as far as there are accelerators: some may have been lost."""
+    for at in (before >= 0).nonzero()[0].tolist():
+        kind = before[at]
+        if usable[at, kind] and free[kind] >= workers[at]:
+            given[at] = kind
+            free[kind] -= workers[at]
+
+
+def _soonest(gang: int, jobs: JobColumns, speed: Floats, free: Ints, given: Ints) -> int:
+    """The type on which a gang would be done first, if those who have its accelerators go on to their ends."""
+    done = np.full(len(free), np.inf)
+    for kind in (speed[gang] > 0).nonzero()[0].tolist():
+        there = (given == kind).nonzero()[0]
+        ends = jobs.steps_left[there] / speed[there, kind]
+        order = ends.argsort(kind="stable")
+        room = free[kind] + np.concatenate(([0], jobs.workers[there[order]].cumsum()))
+        enough = int((room >= jobs.workers[gang]).argmax())
+        done[kind] = (0.0 if not enough else ends[order[enough - 1]]) + jobs.steps_left[gang] / speed[gang, kind]
+    return int(done.argmin())
+
+
+def _let_gangs_in(gangs: Ints, speed: Floats, workers: Ints, free: Ints, given: Ints) -> None:
+    for at in gangs[given[gangs] < 0].tolist():
+        fits = (speed[at] > 0) & (free >= workers[at])
+        if fits.any():
+            kind = int(np.where(fits, speed[at], -1.0).argmax())
+            given[at] = kind
+            free[kind] -= workers[at]

@@ -1,0 +1,169 @@
+"""Gandiva-Fair: users share every type by tickets, then trade fast accelerators for slow ones (Chaudhary et al., EuroSys'20).
+
+Each user u has the part t_u / Σt of every type, as far as its jobs can use it; what they cannot goes to the others in the same
+proportion. For two types f and s, let r_u = mean over u's workers of throughput on f / throughput on s. Whoever gains most from
+f buys it from whoever gains least, and pays p of s for each of f, where p is the second highest r among those who have any s to
+pay with (a second-price auction). As r_seller ≤ p ≤ r_buyer, by their mean speed-ups nobody is worse off. Then the next two,
+until no trade is left; nobody takes more accelerators in payment than its jobs can use.
+
+What a user ends up with is dealt out to its jobs by their weights, as split stride scheduling does with tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import InputError
+from fairlead.core.events import Memo
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.lp.job_classes import Classes, classes_of
+from fairlead.policies.allocation.max_min import level_out, nothing
+
+LEAST_GAP = 1e-9
+"""Speed-ups closer than this (relatively) are equal: nobody gains by trading."""
+
+LEAST_TRADE = 1e-9
+"""Of an accelerator; less is not traded."""
+
+_MOST_TICKETS = 1e9
+
+
+@dataclass(frozen=True)
+class GandivaFair:
+    """Every user an equal part of each type, then trades of fast for slow between users who gain from it.
+
+    `tickets` gives some users more or less than 1. `trade=false` stops after the equal parts. Users are those of the jobs, or
+    their entities where `by` says so.
+    """
+
+    paper: ClassVar[str] = "Gandiva-Fair (Chaudhary et al., EuroSys'20)"
+    tickets: Mapping[str, float] = field(default_factory=dict)
+    trade: bool = True
+    by: Literal["user", "entity"] = "user"
+
+    def __post_init__(self) -> None:
+        for name, count in self.tickets.items():
+            if not 0 < count <= _MOST_TICKETS:  # they are added up
+                expected = f"tickets above 0 for each, at most {_MOST_TICKETS:g}"
+                raise InputError("policy gandiva-fair", expected, field="tickets", value={name: count})
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        owner = view.jobs.user if self.by == "user" else view.jobs.entity
+        names = view.names.users if self.by == "user" else view.names.entities
+        classes = classes_of(view, owner)
+        if not len(classes):
+            return nothing(view), memo
+        users, of = np.unique(classes.group, return_inverse=True)
+        tickets = np.array([float(self.tickets.get(names[user], 1.0)) for user in users.tolist()])
+        load = classes.count * classes.workers
+        demand = np.bincount(of, load).astype(np.float64)
+        quota = equal_parts(tickets, demand, view.capacity)
+        if self.trade:
+            quota = traded(quota, mean_rates(classes, of, len(users)), demand)
+        each = _dealt(classes, of, quota, view.capacity)
+        return classes.each(view, each), memo
+
+
+def equal_parts(tickets: Floats, demand: Floats, capacity: Ints) -> Floats:
+    """Users × types: accelerators by tickets, nobody more than it can use, the same part of every type."""
+    total, parts = float(capacity.sum()), np.zeros(len(tickets))
+    unsated = np.ones(len(tickets), dtype=np.bool_)
+    while unsated.any():
+        level = (total - parts[~unsated].sum()) / tickets[unsated].sum()
+        small = unsated & (demand <= level * tickets)
+        if not small.any():
+            parts[unsated] = level * tickets[unsated]
+            break
+        parts[small] = demand[small]
+        unsated &= ~small
+    quota: Floats = parts[:, None] * (capacity / max(total, 1.0))
+    return quota
+
+
+def mean_rates(classes: Classes, of: Ints, users: int) -> Floats:
+    """Users × types × types: the mean over a user's workers of the speed on the first type in units of that on the second; 0
+    where one of its jobs cannot use both."""
+    load, rates = (classes.count * classes.workers).astype(np.float64), classes.rates
+    count, types = np.bincount(of, load, minlength=users), rates.shape[1]
+    both = (rates[:, :, None] > 0) & (rates[:, None, :] > 0)
+    ratio = np.divide(rates[:, :, None], rates[:, None, :], out=np.zeros((len(rates), types, types)), where=both)
+    summed, able = np.zeros((users, types, types)), np.ones((users, types, types), dtype=np.bool_)
+    np.add.at(summed, of, ratio * load[:, None, None])
+    np.logical_and.at(able, of, both)
+    mean: Floats = np.where(able, summed / count[:, None, None], 0.0)
+    return mean
+
+
+def traded(quota: Floats, speedup: Floats, demand: Floats) -> Floats:
+    """The users' accelerators after all trades, the types furthest apart first. Sums over users stay as they are."""
+    quota, types = quota.copy(), quota.shape[1]
+    mean = np.array([[_positive_mean(speedup[:, f, s]) for s in range(types)] for f in range(types)])
+    pairs = [
+        (f, s) for f in range(types) for s in range(types) if mean[f, s] > mean[s, f] or (mean[f, s] == mean[s, f] and f < s)
+    ]
+    for fast, slow in sorted(pairs, key=lambda pair: (-mean[pair], pair)):
+        _trade(quota, speedup[:, fast, slow], demand, fast, slow)
+    return quota
+
+
+def _trade(quota: Floats, gain: Floats, demand: Floats, fast: int, slow: int) -> None:
+    """The market of two types: who gains most buys of who gains least, at the second highest gain."""
+    ranked = [int(user) for user in (-gain).argsort(kind="stable") if gain[user] > 0]
+    buyer, seller = 0, len(ranked) - 1
+    while buyer < seller:
+        b, s = ranked[buyer], ranked[seller]
+        if gain[b] <= gain[s] * (1 + LEAST_GAP):
+            break
+        bidders = [u for u in ranked[buyer + 1 : seller] if quota[u, slow] > LEAST_TRADE]
+        price = float(gain[bidders[0]]) if bidders else float(gain[s])
+        affords, offers = quota[b, slow] / price, quota[s, fast]
+        if price > 1:  # the seller ends up with more accelerators, and can use only so many
+            offers = min(offers, (demand[s] - quota[s].sum()) / (price - 1))
+        elif price < 1:
+            affords = min(affords, (demand[b] - quota[b].sum()) / (1 - price))
+        if affords <= LEAST_TRADE:
+            buyer += 1
+            continue
+        if offers <= LEAST_TRADE:
+            seller -= 1
+            continue
+        amount = min(affords, offers)
+        quota[b, fast] += amount
+        quota[s, fast] -= amount
+        quota[b, slow] -= amount * price
+        quota[s, slow] += amount * price
+    np.maximum(quota, 0.0, out=quota)
+
+
+def _dealt(classes: Classes, of: Ints, quota: Floats, capacity: Ints) -> Floats:
+    """Classes × types of time for each member: a user's accelerators by the weights of its jobs. What somebody cannot use is
+    filled by the others in proportion to what they have."""
+    usable = classes.rates > 0
+    mix = np.where(usable, quota[of], 0.0)
+    empty = mix.sum(axis=1) <= LEAST_TRADE  # none of what the user has will do: what there is, in even parts
+    mix[empty] = (usable * capacity)[empty]
+    mix /= mix.sum(axis=1, keepdims=True)
+    weights = np.bincount(of, classes.count * classes.weight)
+    part = quota.sum(axis=1)[of] * classes.weight / weights[of]  # accelerators for a member
+    shares = Classes(
+        classes.of,
+        classes.count,
+        classes.row,
+        classes.workers,
+        np.maximum(part, LEAST_TRADE),
+        classes.group,
+        classes.rates,
+        classes.keys,
+    )
+    each: Floats = mix * level_out(shares, mix, capacity)[:, None]
+    return each
+
+
+def _positive_mean(values: Floats) -> float:
+    known = values[values > 0]
+    return float(known.mean()) if len(known) else 0.0

@@ -1,0 +1,76 @@
+"""Fairness among entities by weight, and inside each entity fairness among its jobs or first come, first served (Gavel §4.3).
+
+An entity's levels add up to a share that grows with its weight w_s. Under fairness a job has w_m / Σ w of the entity's weight,
+the sum going over those that can still be lifted; under FIFO all of it is the first's who can. So a job that can go no further
+leaves its weight to the others of its entity, and an entity that can use no more leaves its part of the cluster to the
+others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.errors import InputError
+from fairlead.core.events import Memo
+from fairlead.core.job import LEAST_WEIGHT, MOST_WEIGHT
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.lp.colocation_columns import Sharing
+from fairlead.policies.allocation.water_filling import Parties, filled
+
+Inside: TypeAlias = Literal["fairness", "fifo"]
+
+
+@dataclass(frozen=True)
+class Hierarchical:
+    """Time by weight among entities, and inside each by fairness or FIFO, whatever the accelerator.
+
+    `weights` of entities by name (1 where none is given); `inside` says how all entities share among their jobs, and `but`
+    which ones do otherwise. Jobs without an entity are one together, with an empty name.
+    """
+
+    paper: ClassVar[str] = "Gavel §4.3 (Narayanan et al., OSDI'20)"
+    weights: Mapping[str, float] = field(default_factory=dict)
+    inside: Inside = "fairness"
+    but: Mapping[str, Inside] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_weights("a hierarchical policy", self.weights)
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        return filled(view, self._entities(view), aware=False), memo
+
+    def _entities(self, view: Snapshot) -> Parties:
+        return entities(view, self.weights, self.inside, self.but)
+
+
+@dataclass(frozen=True)
+class HierarchicalPerf(Sharing, Hierarchical):
+    """Progress by weight among entities, and inside each by fairness or FIFO: heterogeneity-aware hierarchical fairness.
+
+    `weights` of entities by name (1 where none is given); `inside` says how all entities share among their jobs, and `but`
+    which ones do otherwise. Jobs without an entity are one together, with an empty name.
+    """
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        return filled(view, self._entities(view), aware=True, sharing=self), memo
+
+
+def check_weights(who: str, weights: Mapping[str, float]) -> None:
+    for name, weight in weights.items():
+        if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+            expected = f"numbers from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
+            raise InputError(who, expected, field=f"weights.{name}", value=weight)
+
+
+def entities(
+    view: Snapshot, weights: Mapping[str, float], inside: Inside = "fairness", but: Mapping[str, Inside] | None = None
+) -> Parties:
+    """The entities of a view's jobs as parties."""
+    present, of = np.unique(view.jobs.entity, return_inverse=True)
+    names = [view.names.entities[code] for code in present.tolist()]
+    weight = np.array([weights.get(name, 1.0) for name in names])
+    return Parties(of, weight, np.array([(but or {}).get(name, inside) == "fifo" for name in names]))

@@ -1,0 +1,231 @@
+"""Two jobs on one accelerator, and gangs that stand apart, in a program over classes (Gavel §3.1): what they gain there, and
+how the time of a pair of classes is dealt out to pairs of jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fairlead.core.allocation import NEGLIGIBLE, Allocation
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.errors import InputError
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.lp.fair_shares import Filled, Spread
+from fairlead.policies.allocation.lp.job_classes import Classes, paying
+
+NO_PLACE = 1e9
+"""The part of a type's nodes that a gang takes together where no node has room for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """What a policy reckons with, besides a job alone on a type; policies that can are this.
+
+    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
+    room together.
+    """
+
+    space_sharing: bool = False
+    placement_sensitive: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is nothing else."""
+        return not (self.space_sharing or self.placement_sensitive)
+
+
+def check_among(policy: str, among: str, sharing: Sharing) -> None:
+    """The middle of the optima is known only where everybody is alone on types at full speed."""
+    if among == "centre" and not sharing.alone:
+        wanted = "'most' together with space_sharing or placement_sensitive"
+        raise InputError(f"policy {policy}", wanted, field="among", value=among)
+
+
+NO_SHARING = Sharing()
+
+
+def company(classes: Classes, view: Snapshot, gain: Floats) -> Floats:
+    """Classes × classes × types: the gain of the first beside the second, in the units of `gain`."""
+    rates = view.rates
+    alone = classes.rates
+    unit = np.divide(gain, alone, out=np.zeros_like(gain), where=alone > 0)
+    paired: Floats = rates.paired[np.ix_(classes.row, classes.row)] * unit[:, None, :]
+    return paired * (alone[None, :, :] > 0)
+
+
+def apart(classes: Classes, view: Snapshot, gain: Floats) -> Spread:
+    """What gangs gain on more nodes than they need, and what part of a type's nodes they take where they stand together."""
+    alone, cluster = classes.rates, view.cluster
+    slower = np.divide(view.rates.spread[classes.row], alone, out=np.zeros_like(alone), where=alone > 0)
+    gangs = classes.workers > 1
+    size = np.bincount(cluster.node_of[view.up], minlength=len(cluster.nodes))  # accelerators that are up, by node
+    kind = np.array(cluster.kind_of_node)
+    use = np.zeros(gain.shape)
+    for index in gangs.nonzero()[0].tolist():
+        workers = int(classes.workers[index])
+        largest = cluster.largest_node_of_type
+        for j in range(gain.shape[1]):
+            if workers <= largest[j]:
+                places = float((size[kind == j] // workers).sum())
+            else:
+                places = float(size[kind == j].sum() // (-(-workers // int(largest[j])) * int(largest[j])))
+            use[index, j] = 1.0 / places if places else np.inf
+    together = np.isfinite(use)
+    return Spread(gain * np.minimum(slower, 1.0) * gangs[:, None], np.where(together, use, NO_PLACE))
+
+
+def dealt(classes: Classes, view: Snapshot, filled: Filled) -> Allocation:
+    """Time of classes and of pairs of classes, in equal parts to the members; as few pairs of jobs as that takes."""
+    alone = classes.dealt(view, filled.totals)
+    if not len(filled.pair_time):
+        return alone
+    members = _members(classes, view.jobs.number)
+    first, second, types, share = [alone.first], [alone.second], [alone.types], [alone.share]
+    columns = zip(filled.pair_classes.tolist(), filled.pair_types.tolist(), filled.pair_time.tolist())
+    for (g, h), kind, time in columns:
+        one, two, part = _circle(members[g], time) if g == h else _met(members[g], members[h], time)
+        first.append(np.minimum(one, two))
+        second.append(np.maximum(one, two))
+        types.append(np.full(len(one), kind, dtype=np.int64))
+        share.append(part)
+    shares = Allocation.tidy(np.concatenate(share))
+    one, two, kinds = np.concatenate(first), np.concatenate(second), np.concatenate(types)
+    order = np.lexsort((kinds, two, one))
+    order = order[shares[order] > NEGLIGIBLE]
+    return Allocation(one[order], two[order], kinds[order], shares[order])
+
+
+def _members(classes: Classes, numbers: Ints) -> list[Ints]:
+    order = classes.of.argsort(kind="stable")
+    order = order[np.count_nonzero(classes.of < 0) :]
+    return np.split(numbers[order], np.cumsum(classes.count)[:-1])
+
+
+def _circle(members: Ints, time: float) -> tuple[Ints, Ints, Floats]:
+    """Pairs inside a class: everybody with the next one, and the last with the first."""
+    count = len(members)
+    if count == 2:
+        return members[:1], members[1:], np.array([time])
+    return members, np.roll(members, -1), np.full(count, time / count)
+
+
+def _met(one: Ints, two: Ints, time: float) -> tuple[Ints, Ints, Floats]:
+    """Everybody of one class gets the same time, everybody of the other does, with as few pairs as that takes: both are laid
+    out along the same stretch of time, and whoever lies beside one another is a pair."""
+    cuts = np.union1d(np.arange(1, len(one) + 1) / len(one), np.arange(1, len(two) + 1) / len(two))
+    cuts = cuts[np.concatenate((np.diff(cuts) > 1e-12, [True]))]
+    begins = np.concatenate(([0.0], cuts[:-1]))
+    middle = (begins + cuts) / 2
+    left = np.minimum((middle * len(one)).astype(np.int64), len(one) - 1)
+    right = np.minimum((middle * len(two)).astype(np.int64), len(two) - 1)
+    return one[left], two[right], (cuts - begins) * time
+
+
+# What the members of classes can do with their time, a column each: on a type alone, on more nodes than they need, or beside
+# a
+# member of some class (Gavel §3.1). It knows nothing of objectives.
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The classes that a way moves on, by class and from fast to slow: `weight` is 2 where both that meet are of it."""
+
+    owner: Ints
+    way: Ints
+    speed: Floats
+    weight: Floats
+    first: Ints  # by class, and one more: where its sides begin
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Columns by way. Speeds are parts of `fastest`, the class's rate on its best way alone (0 where it has none).
+
+    `use` is ways × resources, as parts of what there is: the accelerators of each type and, where placement counts, its
+    nodes."""
+
+    one: Ints
+    two: Ints  # the class beside it, or -1
+    types: Ints
+    speed: Floats  # of one
+    other: Floats  # of two
+    workers: Ints
+    use: Floats
+    there_is: Bools  # by resource: whether there is any
+    fastest: Floats  # by class
+
+    def __len__(self) -> int:
+        return len(self.one)
+
+    @cached_property
+    def sides(self) -> Sides:
+        way = np.arange(len(self))
+        apart_, same = (self.two >= 0) & (self.two != self.one), self.two == self.one
+        owner = np.concatenate((self.one, self.two[apart_]))
+        speed = np.concatenate((self.speed, self.other[apart_]))
+        order = np.lexsort((-speed, owner))
+        columns = (
+            np.concatenate((way, way[apart_])),
+            speed,
+            np.concatenate((np.where(same, 2.0, 1.0), np.ones(np.count_nonzero(apart_)))),
+        )
+        way, speed, weight = (column[order] for column in columns)
+        owner = owner[order]
+        return Sides(owner, way, speed, weight, owner.searchsorted(np.arange(len(self.fastest) + 1)))
+
+    def progress(self, worth: Floats) -> Floats:
+        """What a unit of time on each way is worth, where a class's progress has this worth."""
+        beside = np.where(self.two >= 0, self.other * worth[self.two], 0.0)
+        total: Floats = self.speed * worth[self.one] + beside
+        return total
+
+
+def ways_of(classes: Classes, view: Snapshot, *, space_sharing: bool, placement_sensitive: bool) -> Ways:
+    """The ways that a view offers. Company that does no better than taking turns is left out: turns are never worse."""
+    alone, capacity = classes.rates, view.capacity
+    types = len(capacity)
+    nodes = np.zeros(alone.shape)
+    first, kinds, speeds = [], [], []
+    possible = alone > 0
+    if placement_sensitive:
+        scattered = apart(classes, view, alone)
+        nodes = scattered.use
+        possible = possible & (nodes < NO_PLACE)
+        g, j = (scattered.gain > 0).nonzero()
+        first, kinds, speeds = [g], [j], [scattered.gain[g, j]]
+    gang = [np.zeros((len(one), 2 * types)) for one in first]  # time on each type, and on its nodes
+    g, j = possible.nonzero()
+    first, kinds, speeds = [g, *first], [j, *kinds], [alone[g, j], *speeds]
+    gang = [_stands(nodes, g, j, types), *gang]
+    second = [np.full(len(one), -1, dtype=np.int64) for one in first]
+    others = [np.zeros(len(one)) for one in first]
+    if space_sharing:
+        beside = company(classes, view, alone)
+        pays = paying(beside, alone, classes.workers) & possible[:, None, :] & possible[None, :, :]
+        few = (classes.count < 2).nonzero()[0]
+        pays[few, few] = False
+        j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()
+        first, second, kinds = [*first, g], [*second, h], [*kinds, j]
+        speeds, others = [*speeds, beside[g, h, j]], [*others, beside[h, g, j]]
+        gang = [*gang, _stands(nodes, g, j, types)]
+    one, two, kind = np.concatenate(first), np.concatenate(second), np.concatenate(kinds)
+    use = np.concatenate(gang)
+    use[np.arange(len(one)), kind] = classes.workers[one] / np.maximum(capacity, 1)[kind]
+    speed, other = np.concatenate(speeds), np.concatenate(others)
+    fastest = np.zeros(len(classes))
+    single = two < 0
+    np.maximum.at(fastest, one[single], speed[single])
+    unit = np.where(fastest > 0, fastest, 1.0)
+    there_is = np.tile(capacity > 0, 2)
+    if not placement_sensitive:
+        use, there_is = use[:, :types], there_is[:types]
+    return Ways(one, two, kind, speed / unit[one], other / unit[two], classes.workers[one], use, there_is, fastest)
+
+
+def _stands(nodes: Floats, g: Ints, j: Ints, types: int) -> Floats:
+    """What those who stand together take of the nodes of their type."""
+    use = np.zeros((len(g), 2 * types))
+    use[np.arange(len(g)), types + j] = nodes[g, j]
+    return use

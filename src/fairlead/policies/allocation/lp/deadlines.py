@@ -1,0 +1,150 @@
+"""Shares such that everybody is done in time, for the tightest measure of time that the cluster can keep:
+
+    min ρ   s.t.   throughput(m, X) ≥ min(fastest_m, left_m / (ρ·unit_m − spent_m))   for every job m
+
+What is left over then makes the most of the accelerators. Or, among the optima of the plain program, in which nobody goes on
+past who cannot be in time, the one in their `centre` is taken, as by an interior-point solver (`centre.py`). With unit 1 and
+nothing spent ρ is the makespan; with the time of a fair share as the unit it is finish-time fairness (Gavel §4.2). Agnostic
+(`alike`), a job is on every type as fast as on its fastest, and jobs that may use the same types have the same mix of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from fairlead.core.allocation import NEGLIGIBLE, Allocation
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.events import Memo
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.lp.analytic_centre import centre
+from fairlead.policies.allocation.lp.colocation_columns import Sharing
+from fairlead.policies.allocation.lp.demands import Demands, no_prices
+from fairlead.policies.allocation.lp.job_classes import Classes
+from fairlead.policies.allocation.lp.levels import Paces, along_tangent, worth_level
+from fairlead.policies.allocation.lp.shared_programs import Answer, Means, shared
+from fairlead.policies.allocation.max_min import even_mix
+
+Among: TypeAlias = Literal["most", "centre"]
+
+LEAST = 10 * NEGLIGIBLE
+"""Of the time on its fastest type everybody gets so much, however little it needs: less would be lost as dust."""
+
+
+@dataclass(frozen=True)
+class Hurry:
+    """What each job of a view has before it: steps that are `left`; its time counts in `unit`s, and it has `spent` some."""
+
+    left: Floats
+    unit: Floats
+    spent: Floats
+
+    def of(self, jobs: Ints, fastest: Floats, least: Floats) -> tuple[Paces, float, float]:
+        """For some jobs, whose fastest and least throughputs these are: the demands by level, and the lowest and highest level
+        that any of them could reach if it were alone."""
+        left, unit, spent = self.left[jobs], self.unit[jobs], self.spent[jobs]
+        unit = np.maximum(unit, 1e-9)  # of who has nothing left and has spent no time
+        soonest = np.maximum(left / fastest, 1e-300)
+        alone = (spent + soonest) / unit  # the least ρ of each
+        return Paces(left, unit, spent, soonest, least), float(alone.min()), float(alone.max())
+
+
+def in_time(
+    name: str,
+    view: Snapshot,
+    classes: Classes,
+    hurry: Hurry,
+    memo: Memo,
+    *,
+    alike: bool,
+    sharing: Sharing,
+    among: Among,
+    alone: type[Demands] = Demands,
+) -> tuple[Allocation, Mapping[str, Any]]:
+    """`memo` has what was returned with it the last time: level and prices, from which the next ones are found sooner. `alone`
+    is how that is done where nobody shares."""
+    near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
+    if alike:
+        hurry = Hurry(hurry.left / fastest_of(view, classes), hurry.unit, hurry.spent)
+        if (classes.rates > 0).all():
+            x, found = _in_one_pool(view, classes, hurry, near)
+            return x if among == "most" else _middle(view, classes, hurry, found["level"]), found
+
+    def answer(means: Means, before: Answer | None) -> Answer:
+        demand, lowest, highest = hurry.of(means.there, means.fastest, _least(view, means.there) * means.fastest)
+        guess = float(near["level"])
+        if before is not None:
+            lowest = guess = max(before.level, lowest)
+        level, asked, fit = means.least_level(demand, lowest, highest, guess)
+        used = fit.used
+        if not means.is_full(fit):  # something is left to deal out
+            top = np.zeros(len(means.classes))
+            top[means.of] = means.fastest
+            unit = np.where(top > 0, top, 1.0) / means.classes.workers
+            used = means.most(asked, means.worth(unit, ordered=True), fit.excess)
+        return Answer(used, asked, {}, {"level": level, "prices": means.near}, level)
+
+    x, kept = shared(name, view, classes, sharing, answer, near["prices"], alone)
+    if among == "centre" and kept:
+        return _middle(view, classes, hurry, kept["level"]), kept
+    if alike:
+        x = Allocation.alone(view.jobs.number, _same_mix(classes, view, x.matrix(view.jobs.number, len(view.capacity))))
+    return x, kept or near
+
+
+def _in_one_pool(
+    view: Snapshot, classes: Classes, hurry: Hurry, near: Mapping[str, Any]
+) -> tuple[Allocation, Mapping[str, Any]]:
+    """Where all types are alike to everybody: demands fit as soon as their sum does."""
+    at, size = (classes.of >= 0).nonzero()[0], float(view.capacity.sum())
+    ones = np.ones(len(at))
+    demand, lowest, highest = hurry.of(at, ones, _least(view, at) * ones)
+    rise = view.jobs.workers[at] / size
+    spending = along_tangent(demand, lambda r: (float(rise @ r) - 1.0, rise))
+    level = worth_level(spending, lowest, highest, float(near["level"]))
+    x = np.zeros((len(view.jobs), len(view.capacity)))
+    x[at] = demand(level)[0][:, None] * even_mix(classes, view.capacity)[classes.of[at]]
+    prices = no_prices(len(view.capacity)) if near["prices"] is None else near["prices"]
+    return Allocation.alone(view.jobs.number, x), {"level": level, "prices": prices}
+
+
+def _least(view: Snapshot, at: Ints) -> float:
+    crowd = 100.0 * float(view.jobs.workers[at].sum())
+    scarcest = min(float(count) for count in view.capacity.tolist() if count > 0)
+    return min(LEAST, scarcest / crowd)
+
+
+def _middle(view: Snapshot, classes: Classes, hurry: Hurry, level: float) -> Allocation:
+    """Of all shares with which everybody has what it needs, those in the middle."""
+    at = (classes.of >= 0).nonzero()[0]
+    rates = classes.rates[classes.of[at]]
+    fastest = rates.max(axis=1)
+    demand, _, highest = hurry.of(at, fastest, _least(view, at) * fastest)
+    need = demand(max(level, highest))[0]
+    ones = np.ones(len(need), dtype=np.int64)
+    x = np.zeros((len(view.jobs), len(view.capacity)))
+    x[at] = centre(ones, view.jobs.workers[at], ones.astype(np.float64), view.capacity, rates / need[:, None])
+    return Allocation.alone(view.jobs.number, x)
+
+
+def fastest_of(view: Snapshot, classes: Classes) -> Floats:
+    """Each job's rate on the fastest type that it may use; 1 for who can run nowhere."""
+    fastest = view.rates.fastest
+    if not (classes.rates > 0).all():
+        fastest = (view.rates.of_jobs * (classes.by_job(classes.rates) > 0)).max(axis=1)
+    return np.where(classes.of >= 0, fastest, 1.0)
+
+
+def _same_mix(classes: Classes, view: Snapshot, x: Floats) -> Floats:
+    """The same time in all for each job, in the same mix for all that may use the same types."""
+    usable = classes.rates > 0
+    total = x.sum(axis=1, keepdims=True)
+    mask = classes.by_job(usable @ (1.0 * (1 << np.arange(usable.shape[1]))))
+    _, pool = np.unique(mask, return_inverse=True)
+    load = x * view.jobs.workers[:, None]
+    used = np.zeros((int(pool.max()) + 1, x.shape[1]))
+    np.add.at(used, pool, load)
+    mixed: Floats = total * (used / np.maximum(used.sum(axis=1, keepdims=True), 1e-300))[pool]
+    return mixed

@@ -1,0 +1,395 @@
+"""Jobs of a class that differ in what they demand: the cheapest ways to give each job m at least the throughput r_m,
+
+    Σ_j T_gj·x_mj ≥ r_m,   Σ_j x_mj ≤ 1,   Σ_m s_m·x_mj ≤ N_j,   x ≥ 0        (Gavel §4.2: makespan, finish times, SLOs).
+
+With a price on each type, the cheapest way to r follows the lower hull of the points (0, 0), (T_gj, price_j), and the hull is
+that of the class: only r is the job's own. So a class has no more answers than there are hulls: the subsets S of its types that
+end in the fastest, between whose members each job interpolates. Where time has a worth of its own, a hull may first fall: then
+every job is lifted to its lowest point, which is the first type of S. Every optimum is a convex combination of these answers, a
+column each, and the program has one row per class and one per type, however many jobs there are.
+
+Prices follow from which answers compete, and are often those of some moment before. Of several, the best bound on the optimum
+shows which to try. Where they are right, there is no need of a program: the types that have a price are full, and how far each
+class leans to which of its cheapest answers is the solution of a few equations.
+
+Answers are linear between the rates of the class. A job at r between two of them counts as a part of each, so the jobs of a
+class enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.reasons import Reason
+from fairlead.policies.allocation.lp.job_classes import Classes, in_class_order
+from fairlead.policies.allocation.lp.levels import FITS, Cost, Fitted, Paces, Spending, along_tangent, least_level, worth_level
+from fairlead.policies.allocation.lp.lower_hulls import hulls_of
+from fairlead.policies.allocation.lp.program import TOLERANCE, Model, Program
+
+# Classes that have several answers equally cheap, and how far each leans to which, such that types that have a price are
+# full.
+# There are a few ties and a few types: plain numbers, which arrays would only slow down.
+
+TIED = 1e-12
+"""Answers that differ by no more, as a part of the whole, are equally good."""
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A class, another answer that is as good to it as its first, and what it would use more of each type."""
+
+    group: int
+    answer: int
+    step: list[float]
+
+
+def distinct(ties: Iterable[Tie], most: int) -> list[Tie]:
+    """Those that are not the same to their class as one before. No further than to one more than `most`."""
+    some = list[Tie]()
+    for tie in ties:
+        if not any(tie.group == one.group and _alike(tie.step, one.step) for one in some):
+            some.append(tie)
+            if len(some) > most:
+                break
+    return some
+
+
+def _alike(one: Sequence[float], two: Sequence[float]) -> bool:
+    return all(abs(a - b) <= TIED for a, b in zip(one, two))
+
+
+def filling(columns: Sequence[Sequence[float]], free: Sequence[float], full: Sequence[int]) -> list[float] | None:
+    """How much of each column fills these rows; None where that has not just one answer."""
+    if len(columns) != len(full):
+        return None
+    rows = [[*(column[j] for column in columns), free[j]] for j in full]
+    for at in range(len(rows)):
+        best = max(range(at, len(rows)), key=lambda row: abs(rows[row][at]))
+        rows[at], rows[best] = rows[best], rows[at]
+        head = rows[at]
+        if head[at] == 0.0:
+            return None
+        for row in rows[at + 1 :]:
+            factor = row[at] / head[at]
+            row[at:] = [mine - factor * other for mine, other in zip(row[at:], head[at:])]
+    part = [0.0] * len(rows)
+    for at in reversed(range(len(rows))):
+        rest = sum(rows[at][other] * part[other] for other in range(at + 1, len(rows)))
+        part[at] = (rows[at][-1] - rest) / rows[at][at]
+    return part
+
+
+_REMEMBERED = 12  # prices
+_SPARE = 1e-9
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Demands of jobs, each as a part of a point of its class's grid and the rest of it one below."""
+
+    at: Ints  # by job: class × points + the point (from 1 on) at or above the demand
+    part: Floats
+
+
+@dataclass(frozen=True)
+class Fit(Fitted):
+    """What each type is worth, which proves the excess: Σ price_j·N_j = 1."""
+
+    prices: Floats
+    used: Floats  # the mix of the answers of each class: classes × answers
+
+
+class Demands:
+    """The jobs of one moment, by class; it answers for any demands that they may have.
+
+    `near` are prices of earlier moments, the last ones first, of `fit` and of `most`: 2 × some × types, all 0 where there are
+    none yet. Optima do not depend on them, but are sooner found."""
+
+    def __init__(self, name: str, classes: Classes, capacity: Ints, near: Floats | None = None) -> None:
+        self.name, self.classes, self.capacity = name, classes, capacity
+        self.there = (classes.of >= 0).nonzero()[0]  # rows of the view; all columns by job follow it
+        self.of = classes.of[self.there]
+        self._hulls = hulls = hulls_of(classes.rates)
+        self.grid, self.valid = hulls.grid, hulls.valid
+        self.fastest = hulls.grid[:, -1][self.of]
+        self._plain = hulls.answers.shape[1] // 2  # behind these are the answers that lift
+        self._room = np.maximum(capacity, 1).astype(np.float64)
+        self._scale = classes.workers[:, None, None] / self._room  # time of a class's members as a part of each type
+        # What a search looks at again and again: the inner points by job.
+        self._inner = [point[self.of] for point in hulls.grid.T[1:-1]]
+        self._first = self.of * self.grid.shape[1] + 1
+        self.near = no_prices(len(capacity)) if near is None else near.copy()
+
+    # Demands.
+
+    def asked(self, demand: Floats) -> Grid:
+        at = self._above(demand)
+        part = (demand - self.grid.ravel()[at - 1]) * self._hulls.inverse.ravel()[at]
+        return Grid(at, np.minimum(np.maximum(part, 0.0), 1.0))
+
+    def _above(self, demand: Floats) -> Ints:
+        at: Ints = self._first.copy()
+        for point in self._inner:
+            at += demand > point
+        return at
+
+    def costs(self, prices: Floats) -> Floats:
+        """What a job at each point of its class's grid costs at least: classes × (types + 1), convex."""
+        groups, points = self.grid.shape
+        each = (self._hulls.plain.reshape(-1, points - 1) @ prices).reshape(groups, self._plain, points)
+        each += self._hulls.barred[:, : self._plain, None]
+        cheapest: Floats = each.min(axis=1) * self.classes.workers[:, None]
+        return cheapest
+
+    def cost_of(self, grid: Grid, costs: Floats) -> Floats:
+        """The same for each job with its demand."""
+        flat = costs.ravel()
+        low = flat[grid.at - 1]
+        paid: Floats = low + (flat[grid.at] - low) * grid.part
+        return paid
+
+    def paid(self, grid: Grid, fit: Fit) -> Floats:
+        """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
+        return self.cost_of(grid, self.costs(fit.prices))
+
+    # Programs.
+
+    def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
+        """What time is worth where a class's throughput counts in these units, classes × types. `ordered`: such that no two
+        optima are equally good."""
+        worth: Floats = self.classes.rates / unit[:, None]
+        return in_class_order(worth, self.classes) if ordered else worth
+
+    def fit(self, grid: Grid, *, at_least: bool = False) -> Fit:
+        """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it. With `at_least`,
+        where some earlier prices prove that demands clearly exceed the cluster, these are told, with no mix."""
+        use = self._time(grid, self._plain) * self._scale
+        barred = self._hulls.barred[:, : self._plain]
+        excess, mix = self._best(barred, use, np.zeros(use.shape[:2]), None, self.near[0], TOLERANCE if at_least else np.inf)
+        prices = self.near[0, 0] / self._room
+        return Fit(excess, prices / float(prices @ self.capacity), mix)
+
+    def is_full(self, fit: Fit) -> bool:
+        """Whether every type has a price: then all are full, and every job gets just what it needs."""
+        return bool((fit.prices * self.capacity)[self.capacity > 0].min() > _SPARE)
+
+    def most(self, grid: Grid, worth: Floats, over: float = 0.0) -> Floats:
+        """The mix of answers that meets the demands and maximises Σ worth_gj × time of g on j. `over`: an excess to bear."""
+        time = self._time(grid)
+        use, gain = time * self._scale, (time * worth[:, None, :]).sum(axis=2)
+        lifts = np.abs(time[:, self._plain :] - time[:, : self._plain]).max(axis=2) > TIED
+        barred = self._hulls.barred.copy()
+        barred[:, self._plain :][~lifts] = np.inf
+        room = np.full(len(self.capacity), 1.0 + max(over, 0.0))
+        return self._best(barred, use, gain, room, self.near[1])[1]
+
+    def _best(
+        self, barred: Floats, use: Floats, gain: Floats, room: Floats | None, near: Floats, enough: float = np.inf
+    ) -> tuple[float, Floats]:
+        """The mix of answers that gains most within the room, or, without one, that exceeds every type by the least part:
+        that part, and the mix. `use` is classes × answers × types, as parts of each type; `barred` is infinite where a class
+        has no such answer. `near` are prices to try; those that prove the optimum are then the first. So are those that prove
+        an excess above `enough`, and there is no mix then."""
+        types, loose = len(self.capacity), room is None
+        room = np.ones(types) if room is None else room
+        net = gain[:, :, None] - (use.reshape(-1, types) @ near.T).reshape(*gain.shape, -1)
+        net -= barred[:, :, None]
+        bound = near @ room + net.max(axis=1).sum(axis=0)
+        if loose:
+            bound[near.max(axis=1) <= 0] = np.inf
+        likely = int(bound.argmin())
+        if loose and -bound[likely] > enough:
+            if likely:
+                _put_first(near, near[likely].copy())
+            return float(-bound[likely]), np.zeros(self.valid.shape)
+        known = self._at(near[likely], net[:, :, likely], use, room, loose=loose)
+        if known is not None:
+            if likely:
+                _put_first(near, near[likely].copy())
+            return known
+        g, f = (barred == 0).nonzero()
+        columns, j = len(g), np.arange(types)
+        entries = (
+            np.concatenate((np.tile(j, columns), types + g, j)),
+            np.concatenate((np.arange(columns).repeat(types), np.arange(columns), np.full(types, columns))),
+            np.concatenate((use[g, f].ravel(), np.ones(columns), -(self.capacity > 0).astype(np.float64))),
+        )
+        cost = np.append(gain[g, f], -1.0 if loose else 0.0)  # the last column is the excess
+        lower, upper = np.zeros(columns + 1), np.full(columns + 1, np.inf)
+        lower[-1], upper[-1] = (-np.inf, np.inf) if loose else (0.0, 0.0)
+        one = np.ones(len(self.classes))
+        row_lower, row_upper = np.concatenate((np.full(types, -np.inf), one)), np.concatenate((room, one))
+        # With the usual tolerance the excess itself would be no better than 1e-7.
+        found = Program(self.name, Model(cost, lower, upper, row_lower, row_upper, entries), tolerance=1e-10).solve()
+        _put_first(near, np.maximum(found.duals[:types], 0.0))
+        return float(found.values[-1]), self._mix(g, f, found.values[:-1])
+
+    def _at(self, prices: Floats, net: Floats, use: Floats, room: Floats, *, loose: bool) -> tuple[float, Floats] | None:
+        """The same where these prices prove it; None where they do not, or not so simply. `net` is gained beyond the prices."""
+        priced = [j for j, price in enumerate(prices.tolist()) if price > FITS]
+        if loose and not priced:
+            return None
+        groups, first = np.arange(len(net)), net.argmax(axis=1)
+        most = net[groups, first]
+        base = use[groups, first]
+        tied = net >= (most - TIED * (1.0 + float(np.abs(most).sum())))[:, None]
+        tied[groups, first] = False
+        g, f = tied.nonzero()
+        step = use[g, f] - base[g]
+        other = (np.abs(step).max(axis=1) > TIED).nonzero()[0]  # for some demands two answers are the same
+        ties = distinct(map(Tie, g[other].tolist(), f[other].tolist(), step[other].tolist()), len(priced))
+        columns = [tie.step for tie in ties]
+        if loose:
+            columns.append((-1.0 * (self.capacity > 0)).tolist())
+        free = (room - base.sum(axis=0)).tolist()
+        part = filling(columns, free, priced)
+        if part is None or any(
+            sum(much * column[j] for much, column in zip(part, columns)) > left + FITS for j, left in enumerate(free)
+        ):
+            return None
+        mix = np.zeros(self.valid.shape)
+        mix[groups, first] = 1.0
+        for tie, much in zip(ties, part):
+            stays = float(mix[tie.group, first[tie.group]]) - much
+            if min(much, stays) < -TIED:
+                return None
+            mix[tie.group, first[tie.group]], mix[tie.group, tie.answer] = max(stays, 0.0), max(much, 0.0)
+        return part[-1] if loose else 0.0, mix
+
+    def best_ratio(self, grid: Grid, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
+        """The mix that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
+        both.
+
+        Charnes and Cooper: divided by the denominator, with its inverse as one more unknown, the program is linear."""
+        price = prices[None, :] * self.classes.workers[:, None]
+        g, f = self.valid.nonzero()
+        time = self._time(grid)[g, f]
+        types, columns = len(self.capacity), len(g)
+        use = time * self._scale[g, 0]
+        gain, pay = (time * worth[g]).sum(axis=1), (time * price[g]).sum(axis=1)
+        unit_gain, unit_pay = max(float(gain.max()), 1e-300), max(float(pay.max()), 1e-300)
+        gain, pay = gain / unit_gain, pay / unit_pay
+        groups, column = len(self.classes), np.arange(columns)
+        entries = (
+            np.concatenate(
+                (np.tile(np.arange(types), columns), types + g, np.full(columns, types + groups), np.arange(types + groups))
+            ),
+            np.concatenate((column.repeat(types), column, column, np.full(types + groups, columns))),
+            np.concatenate((use.ravel(), np.ones(columns), pay, np.full(types, -1.0 - max(over, 0.0)), -np.ones(groups))),
+        )
+        lower = np.concatenate((np.full(types, -np.inf), np.zeros(groups), [1.0]))
+        upper = np.append(np.zeros(types + groups), 1.0)
+        unbounded = np.full(columns + 1, np.inf)
+        program = Program(self.name, Model(np.append(gain, 0.0), np.zeros(columns + 1), unbounded, lower, upper, entries))
+        dual = program.solve().duals
+        # All optima: nothing of a column that costs more than it gains, all of a type that has a price.
+        loses = gain - use @ dual[:types] - dual[types + g] - pay * dual[-1] < -FITS
+        scarce = (dual[:types] > FITS).nonzero()[0]
+        nothing = np.zeros(np.count_nonzero(loses))
+        program.column_bounds(column[loses], nothing, nothing)
+        program.row_bounds(scarce, np.zeros(len(scarce)), np.zeros(len(scarce)))
+        program.costs(np.arange(columns + 1), np.append(np.zeros(columns), -1.0))
+        found = program.solve(primal=True)
+        return self._mix(g, f, found.values[:-1] / found.values[-1])
+
+    def shares(self, grid: Grid, mix: Floats) -> Floats:
+        """The time of each job by type: rows of the view × types."""
+        return self._dealt(grid, self._by_point(mix))
+
+    def _by_point(self, mix: Floats) -> Floats:
+        """What a mix of answers comes to: classes · points × types."""
+        points: Floats = np.matmul(mix[:, None, :], self._hulls.answers.reshape(*mix.shape, -1))
+        return points.reshape(-1, len(self.capacity))
+
+    def _dealt(self, grid: Grid, points: Floats) -> Floats:
+        types = len(self.capacity)
+        low = points[grid.at - 1]
+        time: Floats = low + (points[grid.at] - low) * grid.part[:, None]
+        if len(self.there) == len(self.classes.of):
+            return time
+        x = np.zeros((len(self.classes.of), types))
+        x[self.there] = time
+        return x
+
+    def allocation(self, numbers: Ints, grid: Grid, mix: Floats, reasons: Mapping[int, Reason]) -> Allocation:
+        return Allocation.alone(numbers, self.shares(grid, mix), reasons)
+
+    def _weights(self, grid: Grid) -> Floats:
+        """How many members of each class are at each point: classes × 1 × points."""
+        size = self.grid.size
+        weights = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)
+        by_point: Floats = weights.astype(np.float64, copy=False).reshape(-1, 1, self.grid.shape[1])
+        return by_point
+
+    def _time(self, grid: Grid, answers: int | None = None) -> Floats:
+        """classes × answers (the first so many, or all) × types: what the members take together."""
+        groups, points = self.grid.shape
+        types, answers = points - 1, self.valid.shape[1] if answers is None else answers
+        time: Floats = np.matmul(self._weights(grid), self._hulls.by_point[:, :, : answers * types])
+        return time.reshape(groups, answers, types)
+
+    def _mix(self, g: Ints, f: Ints, values: Floats) -> Floats:
+        mix = np.zeros(self.valid.shape)
+        mix[g, f] = values.clip(min=0.0)
+        mix /= mix.sum(axis=1, keepdims=True)
+        return mix
+
+    # Demands that fall as a level rises.
+
+    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Grid, Fit]:
+        """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
+        more. A good `guess` of the level saves time."""
+        asked = list[Grid]()
+
+        def fit(r: Floats) -> Fit:
+            asked[:] = [self.asked(r)]
+            return self.fit(asked[0], at_least=True)
+
+        def spending(prices: Floats) -> Spending:
+            return along_tangent(demand, self.cost_at(prices))
+
+        first = worth_level(spending(self._first_prices()), lowest, highest, guess)
+        level, _, found = least_level(
+            self.name, lambda at: demand(at)[0], fit, lambda fit: spending(fit.prices), first, highest
+        )
+        return level, asked[0], found
+
+    def _first_prices(self) -> Floats:
+        """Of the last optimum, or by how fast types are: those whose sum over the cluster is 1."""
+        prices: Floats = self.near[0, 0] / self._room
+        if (total := float(prices @ self.capacity)) > 0:
+            return prices / total
+        members = self.classes.count * self.classes.workers
+        worth: Floats = (members[:, None] * self.classes.rates / self.classes.rates.max(axis=1, keepdims=True)).sum(axis=0)
+        worth /= float(worth @ self.capacity)
+        return worth
+
+    def cost_at(self, prices: Floats) -> Cost:
+        costs = self.costs(prices)
+        slope_to = np.zeros(costs.shape)  # each point; between two, a job costs `offset + slope · r`
+        slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._hulls.inverse[:, 1:]
+        offsets, slopes = (costs - slope_to * self.grid).ravel(), slope_to.ravel()
+
+        def cost(r: Floats) -> tuple[float, Floats]:
+            at = self._above(r)
+            rise = slopes[at]
+            return float(offsets[at].sum() + rise @ r) - 1.0, rise
+
+        return cost
+
+
+def no_prices(types: int) -> Floats:
+    """Where there is no earlier moment."""
+    return np.zeros((2, _REMEMBERED, types))
+
+
+def _put_first(near: Floats, prices: Floats) -> None:
+    """These before all others, of which the last, or what is the same, is forgotten."""
+    same = (np.abs(near - prices).max(axis=1) <= FITS * (1.0 + prices.max())).nonzero()[0]
+    place = int(same[0]) if len(same) else len(near) - 1
+    near[1 : place + 1] = near[:place].copy()
+    near[0] = prices

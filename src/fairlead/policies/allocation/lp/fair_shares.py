@@ -1,0 +1,267 @@
+"""The polytope of allocations over classes, with a level t that rises for all at once:
+
+    max t   s.t.  Σ_j gain_gj·y_gj ≥ want_g·t      for every class g
+                  Σ_j y_gj ≤ n_g,   Σ_g s_g·y_gj ≤ N_j,   y ≥ 0
+
+y_gj is the time that all members of class g together spend on type j. Company is one more column for a pair of classes on a
+type. The model is kept from call to call: an arrival changes a coefficient and a bound, and the optimum is a few pivots away. A
+class that has no members for the moment stays in the model with n_g = 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.policies.allocation.lp.job_classes import Classes, lots, paying
+from fairlead.policies.allocation.lp.program import Model, Program, Solution
+
+SECOND = 0.01
+PRECEDENCE = 1e5
+"""What is maximised in the second place counts SECOND; the level counts PRECEDENCE times as much for each job, more than giving
+it up could ever bring where rates differ by less than that."""
+
+_TOLERANCE = 1e-9
+"""Of the solver: with its usual one it would stop at a neighbour of the best where the two differ in the second place alone."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Placement sensitivity: gangs may also run on more nodes than they need, at another gain; kept together, a member takes
+    the part `use` of a type's nodes (0 for who needs no room of its own)."""
+
+    gain: Floats  # classes × types
+    use: Floats  # classes × types
+
+
+@dataclass(frozen=True)
+class Filled:
+    """An optimum: the level, each class's time by type, and pairs of classes."""
+
+    level: float
+    totals: Floats  # classes × types, alone
+    pair_classes: Ints  # pairs × 2, positions among the classes given
+    pair_types: Ints
+    pair_time: Floats
+
+
+class FairShares:
+    """Keep one per policy and ask it again and again."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._program: Program | None = None
+        self._spread: Floats | None = None
+        self._begin(np.zeros(0, dtype=np.int64))
+
+    def solve(
+        self,
+        classes: Classes,
+        capacity: Ints,
+        gain: Floats,
+        want: Floats,
+        paired: Floats | None = None,
+        then: Callable[[], Floats] | None = None,
+        spread: Spread | None = None,
+    ) -> Filled:
+        """`paired[g, h, j]` is the gain of g beside h on type j. `then` tells worths of y_gj to be maximised in the second
+        place (company is worth the sum of both): among the optima, which one. A class's worths may not change; they are asked
+        for where classes are new."""
+        if spread is not None:
+            gain = np.concatenate((gain, spread.gain), axis=1)
+        self._spread = None if spread is None else spread.use
+        look = gain if spread is None else np.concatenate((gain, spread.use), axis=1)
+        slots = self._fit(classes, capacity, gain, look, paired, then)
+        self._members(slots, classes.count, want)
+        program = self._program
+        assert program is not None
+        if then is not None:
+            program.costs(np.zeros(1, dtype=np.int64), np.array([PRECEDENCE * SECOND * float(want.sum())]))
+        return self._read(slots, program.solve(prices=False))
+
+    # The model.
+
+    def _begin(self, capacity: Ints) -> None:
+        self._capacity = capacity.copy()
+        self._slot: dict[tuple[float, ...], int] = {}
+        self._keys: Sequence[tuple[float, ...]] | None = None  # of the last classes, which stand in these slots
+        self._slots = capacity[:0]
+        types = len(capacity)
+        apart = self._spread is not None
+        self._ways = 2 * types if apart else types
+        self._look = np.zeros((0, self._ways + types if apart else self._ways))  # what a class's coefficients come from
+        self._row = np.zeros((0,), dtype=np.int64)  # the fairness row of each slot; the next is its time row
+        self._column = np.zeros((0,), dtype=np.int64)  # the first of its columns by type
+        self._count, self._want = np.zeros(0), np.zeros(0)
+        self._pairs: list[tuple[int, int, int]] = []  # slot, slot, type of each pair's column
+        self._pair_column = np.zeros(0, dtype=np.int64)
+        self._met = np.zeros((0, 0), dtype=np.bool_)  # slots × slots: whose pairs have been looked at
+        self._paired = np.zeros((0, 0, types))  # and what they gain
+        none = np.zeros(0, dtype=np.int64)
+        self._program = None
+        if types:
+            one = np.ones(1)
+            room = capacity.astype(np.float64)
+            if apart:
+                room = np.concatenate((room, np.ones(types)))
+            bounds = (one, -np.inf * one, np.inf * one, np.full(len(room), -np.inf), room)
+            self._program = Program(self.name, Model(*bounds, (none, none, np.zeros(0))), tolerance=_TOLERANCE)
+
+    def _fit(
+        self,
+        classes: Classes,
+        capacity: Ints,
+        gain: Floats,
+        look: Floats,
+        paired: Floats | None,
+        then: Callable[[], Floats] | None,
+    ) -> Ints:
+        """Where each class stands in the model; new ones come in, and a model that no longer fits is begun anew."""
+        known = self._slots
+        if classes.keys is not self._keys:
+            known = np.array([self._slot.get(key, -1) for key in classes.keys], dtype=np.int64)
+        here = known >= 0
+        fits = np.array_equal(capacity, self._capacity) and self._ways == gain.shape[1]
+        fits = fits and np.array_equal(self._look[known[here]], look[here])
+        if not fits or len(self._slot) + np.count_nonzero(~here) > 4 * len(classes) + 64:
+            self._begin(capacity)
+            known, here = known.copy(), np.zeros(len(known), dtype=np.bool_)
+        new = (~here).nonzero()[0]
+        if len(new):
+            known[new] = self._enter(classes, new, gain, then)
+            self._look = np.concatenate((self._look, look[new]))
+        if paired is not None:
+            if not self._as_before(known, paired):  # what pairs are thought to gain has been learned anew
+                self._begin(capacity)
+                known = self._enter(classes, np.arange(len(classes)), gain, then)
+                self._look = look
+            self._enter_pairs(classes, known, gain, paired, then)
+        self._keys, self._slots = classes.keys, known
+        return known
+
+    def _as_before(self, slots: Ints, paired: Floats) -> bool:
+        """Whether the gains of pairs that have been looked at are what they were."""
+        old = (slots < len(self._met)).nonzero()[0]
+        here, given = np.ix_(slots[old], slots[old]), paired[np.ix_(old, old)]
+        return bool(np.array_equal(self._paired[here][self._met[here]], given[self._met[here]]))
+
+    def _enter(self, classes: Classes, new: Ints, gain: Floats, then: Callable[[], Floats] | None) -> Ints:
+        program, ways = self._program, self._ways
+        assert program is not None
+        begin, count = len(self._slot), len(new)
+        mine = np.arange(begin, begin + count)
+        for slot, position in zip(mine.tolist(), new.tolist()):
+            self._slot[classes.keys[position]] = slot
+        rows = program.add_rows(np.tile([0.0, -np.inf], count), np.tile([np.inf, 0.0], count))
+        fair, time = rows[0::2], rows[1::2]
+        speed = gain[new]
+        width = count * ways
+        column = np.arange(width)
+        kind = np.tile(np.arange(ways) % len(self._capacity), count)
+        at = [fair.repeat(ways), time.repeat(ways), kind]
+        value = [speed.ravel(), np.ones(width), classes.workers[new].repeat(ways).astype(np.float64)]
+        cols = [column, column, column]
+        if self._spread is not None:
+            together = (np.tile(np.arange(ways), count) < len(self._capacity)).nonzero()[0]
+            at.append(kind[together] + len(self._capacity))
+            value.append(self._spread[new].ravel())
+            cols.append(together)
+        upper = np.where(speed.ravel() > 0, np.inf, 0.0)
+        cost = np.zeros(width) if then is None else SECOND * then()[new].ravel()
+        entries = (np.concatenate(at), np.concatenate(cols), np.concatenate(value))
+        columns = program.add_columns(cost, np.zeros(width), upper, entries)
+        self._row = np.concatenate((self._row, fair))
+        self._column = np.concatenate((self._column, columns[::ways]))
+        nothing = np.zeros(count)
+        self._count, self._want = np.concatenate((self._count, nothing)), np.concatenate((self._want, nothing))
+        return mine
+
+    def _enter_pairs(
+        self, classes: Classes, slots: Ints, gain: Floats, paired: Floats, then: Callable[[], Floats] | None
+    ) -> None:
+        """Columns for classes that meet for the first time. A pair that does no better than taking turns is left out."""
+        program = self._program
+        assert program is not None
+        if len(self._met) < len(self._slot):
+            larger = np.zeros((2 * len(self._slot), 2 * len(self._slot)), dtype=np.bool_)
+            larger[: len(self._met), : len(self._met)] = self._met
+            gains = np.zeros((*larger.shape, len(self._capacity)))
+            gains[: len(self._met), : len(self._met)] = self._paired
+            self._met, self._paired = larger, gains
+        here = np.ix_(slots, slots)
+        fresh = ~self._met[here]
+        if not fresh.any():
+            return
+        self._met[here] = True
+        self._paired[here] = paired
+        gain = gain[:, : len(self._capacity)]  # of who stands together
+        pays = paying(paired, gain, classes.workers) & fresh[:, :, None]
+        j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()
+        if not len(g):
+            return
+        columns = np.arange(len(g))
+        same = g == h
+        rows = (self._row[slots[g]], self._row[slots[h]], self._row[slots[g]] + 1, self._row[slots[h]] + 1, j)
+        values = (paired[g, h, j], paired[h, g, j], np.ones(len(g)), np.ones(len(g)), classes.workers[g].astype(np.float64))
+        at, column, value = np.concatenate(rows), np.tile(columns, 5), np.concatenate(values)
+        if same.any():  # both are of one class: its rows take the sum of the two
+            double = np.tile(same, 5)
+            double[len(g) : 2 * len(g)] = double[3 * len(g) : 4 * len(g)] = False
+            double[4 * len(g) :] = False
+            value = np.where(double, 2 * value, value)
+            drop = np.zeros(len(at), dtype=np.bool_)
+            drop[len(g) : 2 * len(g)] = drop[3 * len(g) : 4 * len(g)] = same
+            at, column, value = at[~drop], column[~drop], value[~drop]
+        if self._spread is not None:  # two gangs on the same accelerators stand together, as one
+            at, column = np.concatenate((at, j + len(self._capacity))), np.concatenate((column, columns))
+            value = np.concatenate((value, self._spread[g, j]))
+        nothing = np.zeros(len(g))
+        cost = nothing
+        if then is not None:  # a member's worth falls with its progress
+            worth = np.divide(then()[:, : len(self._capacity)], gain, out=np.zeros_like(gain), where=gain > 0)
+            keys, places = classes.keys, zip(g.tolist(), h.tolist(), j.tolist())
+            place = lots((keys[one], keys[two], kind) for one, two, kind in places)
+            cost = SECOND * (paired[g, h, j] * worth[g, j] + paired[h, g, j] * worth[h, j]) * (1.0 - 1e-3 * place)
+        made = program.add_columns(cost, nothing, np.full(len(g), np.inf), (at, column, value))
+        self._pairs += list(zip(slots[g].tolist(), slots[h].tolist(), j.tolist()))
+        self._pair_column = np.concatenate((self._pair_column, made))
+
+    def _members(self, slots: Ints, count: Ints, want: Floats) -> None:
+        """How many there are of each class now; only what changed is told to the solver."""
+        program = self._program
+        assert program is not None
+        counts, wants = np.zeros(len(self._count)), np.zeros(len(self._count))
+        counts[slots], wants[slots] = count, want
+        rise = (wants != self._want).nonzero()[0]
+        for slot in rise.tolist():
+            program.coefficient(int(self._row[slot]), 0, -float(wants[slot]))
+        other = (counts != self._count).nonzero()[0]
+        if len(other):
+            program.row_bounds(self._row[other] + 1, np.full(len(other), -np.inf), counts[other])
+            if len(self._pair_column):  # two of a class need two of it
+                own = [(c, s) for c, (s, h, _) in zip(self._pair_column.tolist(), self._pairs) if s == h]
+                columns, mine = np.array([c for c, _ in own], dtype=np.int64), np.array([s for _, s in own], dtype=np.int64)
+                if len(columns):
+                    upper = np.where(counts[mine] >= 2, np.inf, 0.0)
+                    program.column_bounds(columns, np.zeros(len(columns)), upper)
+        self._count, self._want = counts, wants
+
+    # The answer.
+
+    def _read(self, slots: Ints, found: Solution) -> Filled:
+        totals = found.values[self._column[slots][:, None] + np.arange(self._ways)].clip(min=0.0)
+        if self._spread is not None:  # together or apart: the time counts
+            totals = totals[:, : len(self._capacity)] + totals[:, len(self._capacity) :]
+        pairs, kinds, time = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+        if len(self._pair_column):
+            amount = found.values[self._pair_column]
+            position = {slot: at for at, slot in enumerate(slots.tolist())}  # of classes that are there; the rest is dust
+            here = np.array([g in position and h in position for g, h, _ in self._pairs], dtype=np.bool_)
+            some = (here & (amount > 1e-9)).nonzero()[0]
+            chosen: Sequence[tuple[int, int, int]] = [self._pairs[i] for i in some.tolist()]
+            pairs = np.array([(position[g], position[h]) for g, h, _ in chosen], dtype=np.int64).reshape(-1, 2)
+            kinds = np.array([j for _, _, j in chosen], dtype=np.int64)
+            time = amount[some]
+        return Filled(float(found.values[0]), totals, pairs, kinds, time)

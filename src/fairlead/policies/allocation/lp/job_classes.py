@@ -1,0 +1,185 @@
+"""Jobs that no objective can tell apart form a class: the same rates, workers and weight, the same types to run on. A program
+over classes, with their multiplicities, is exact and does not grow with the number of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.reasons import Reason
+from fairlead.core.snapshot import Snapshot
+
+SLIGHT = 1e-3
+"""By how much the last class's progress counts less than the first's where nothing else decides between them."""
+
+_APART = 997.0  # times this, numbers that are close are no longer
+_TUPLE = np.array((11400714785074694791, 14029467366897019727, 2870177450012600261), dtype=np.uint64)  # xxHash's primes
+_TURN = np.array((31, 33), dtype=np.uint64)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Columns by class. Job i of the view is of class `of[i]`; -1 where it can run nowhere at the moment."""
+
+    of: Ints
+    count: Ints
+    row: Ints  # in the view's rates
+    workers: Ints
+    weight: Floats
+    group: Ints  # whatever else a policy tells jobs apart by, such as the entity
+    rates: Floats  # classes × types, 0 where it may not or cannot run
+    keys: Sequence[tuple[float, ...]]  # what a class is known by from one moment to the next; mostly the same object
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    def dealt(self, view: Snapshot, totals: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
+        """Classes × types of total time, in equal parts to the members, so that they fare alike."""
+        return self.each(view, totals / self.count[:, None], reasons)
+
+    def but_one(self, job: int) -> Classes:
+        """The same with one job, a row of the view, in a class of its own behind the others."""
+        old = int(self.of[job])
+        of, count = self.of.copy(), np.append(self.count, 1)
+        of[job] = len(self)
+        count[old] -= 1
+        every = np.append(np.arange(len(self)), old)
+        row, workers, group = (column[every] for column in (self.row, self.workers, self.group))
+        keys = [*self.keys, (*self.keys[old], job)]
+        return Classes(of, count, row, workers, self.weight[every], group, self.rates[every], keys)
+
+    def matrix(self, each: Floats) -> Floats:
+        """What a member of each class gets, as jobs × types; nothing for who is of no class."""
+        x = np.zeros((len(self.of), each.shape[1]))
+        there = self.of >= 0
+        x[there] = each[self.of[there]]
+        return x
+
+    def each(self, view: Snapshot, share: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
+        """What a member of each class gets, classes × types, as an allocation."""
+        number, of = view.jobs.number, self.of
+        if len(of) and of.min() < 0:
+            number, of = number[of >= 0], of[of >= 0]
+        by_job = Allocation.tidy(share).take(of, axis=0).ravel()
+        entry = (by_job > 0).nonzero()[0]
+        row, types = np.divmod(entry, share.shape[1])
+        alone = np.full(len(row), -1, dtype=np.int64)
+        return Allocation(number[row], alone, types, by_job[entry], reasons or {})
+
+    def by_job(self, column: Floats) -> Floats:
+        """A column by class, or classes × something, → the same by job of the view; 0 for who can run nowhere."""
+        if not len(column):
+            return np.zeros((len(self.of), *column.shape[1:]))
+        spread: Floats = column[self.of]
+        if len(self.of) and self.of.item(self.of.argmin()) < 0:
+            spread[self.of < 0] = 0.0
+        return spread
+
+
+def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False, by_weight: bool = True) -> Classes:
+    """The classes of a view's jobs, further apart by `group` where one is given. `alike`: of rates only whether they are
+    above 0 is looked at, which is what an agnostic policy may know. Not `by_weight`: every weight is taken for 1."""
+    jobs, rates, capacity = view.jobs, view.rates, view.capacity
+    types = len(capacity)
+    usable = jobs.fits & rates.runs_on[rates.row]
+    largest = int(jobs.workers.max(initial=0))
+    if largest > min(capacity.tolist(), default=largest):
+        usable = usable & ((capacity[None, :] >= jobs.workers[:, None]) @ (1 << np.arange(types)))
+    row = np.zeros(len(jobs), dtype=np.int64) if alike else rates.row
+    code = row * (1 << types) + (usable & ((1 << types) - 1))
+    code = code * (largest + 1) + jobs.workers  # a kind of any size has one row
+    weights = jobs.weight if by_weight else np.ones(len(jobs))
+    if by_weight and view.weighted and np.count_nonzero(weights != 1.0):
+        kinds, which = np.unique(weights, return_inverse=True)
+        code = code * len(kinds) + which
+    if group is not None:
+        code = code * (int(group.max(initial=0)) + 1) + group
+    if np.count_nonzero(usable) == len(usable):
+        at, of, count = _distinct(code)
+    else:
+        where = usable.nonzero()[0]
+        one, mine, count = _distinct(code[where])
+        of = np.full(len(jobs), -1, dtype=np.int64)
+        of[where] = mine
+        at = where[one]
+    row, mask, workers, weight = row[at], usable[at], jobs.workers[at], weights[at]
+    tag = np.zeros(len(at), dtype=np.int64) if group is None else group[at]
+    allowed = (mask[:, None] >> np.arange(types)) & 1
+    speed = np.ones((len(at), types)) if alike else rates.alone[row]
+    keys = _keys(np.array((row, mask, workers, tag)).tobytes(), weight.tobytes())
+    return Classes(of, count, row, workers, weight, tag, speed * allowed, keys)
+
+
+@lru_cache(maxsize=64)
+def _keys(columns: bytes, weight: bytes) -> Sequence[tuple[float, ...]]:
+    """Classes come and go more seldom than jobs: who is handed the same keys again need not look at them."""
+    row, mask, workers, tag = np.frombuffer(columns, dtype=np.int64).reshape(4, -1).tolist()
+    return tuple(zip(row, mask, workers, np.frombuffer(weight).tolist(), tag))
+
+
+def in_class_order(worth: Floats, classes: Classes) -> Floats:
+    """The same worths, a little less by a number that follows from what the class is, and from type to type: what would be
+    equally good is so no longer, and the optimum is one point, whichever way the solver came to it. A tenth as much is of
+    the class on the type: where two that differ in their weights alone change types, one would gain what the other loses."""
+    place = lots(classes.keys)
+    types = worth.shape[1]
+    on_type = np.modf(place[:, None] * (_APART * np.sqrt(np.arange(1, types + 1))))[0]
+    ordered: Floats = worth * (1.0 - SLIGHT * (place[:, None] + np.arange(types)[None, :] / types + 0.1 * on_type))
+    return ordered
+
+
+def lots(keys: Iterable[Hashable]) -> Floats:
+    """For each key of numbers a number in [0, 1] that follows from it alone: its hash is the same in every process. It is one
+    of 2^53: no two of the keys that meet in a program have the same."""
+    drawn: Floats = np.fromiter(map(hash, keys), dtype=np.int64).view(np.uint64) / 2.0**64
+    return drawn
+
+
+def lots_of_ways(keys: Sequence[Hashable], one: Ints, two: Ints, types: Ints, speed: Floats) -> Floats:
+    """The same for tuples (key of `one`, key of `two`, type, speed), all at once: as tuples of four hash, of what their members
+    hash to. Where `two` is -1, its key is the empty tuple."""
+    named = np.fromiter(map(hash, (*keys, ())), dtype=np.int64, count=len(keys) + 1).view(np.uint64)
+    paced = np.fromiter(map(hash, speed.tolist()), dtype=np.int64, count=len(speed)).view(np.uint64)
+    drawn = np.full(len(one), _TUPLE[2])
+    for lane in (named[one], named[two], types.astype(np.uint64), paced):
+        drawn += lane * _TUPLE[1]
+        drawn = (drawn << _TURN[0]) | (drawn >> _TURN[1])
+        drawn *= _TUPLE[0]
+    drawn += np.uint64(4) ^ _TUPLE[2] ^ np.uint64(3527539)
+    return drawn / 2.0**64
+
+
+def _distinct(code: Ints) -> tuple[Ints, Ints, Ints]:
+    """By ascending value: where one entry of each value is, which value each entry has, and how many have it. Small values need
+    no sorting."""
+    if not len(code) or int(code.max()) > 1 << 16:
+        _, first, of, count = np.unique(code, return_index=True, return_inverse=True, return_counts=True)
+        return first, of, count
+    every = np.bincount(code)
+    known = (every > 0).nonzero()[0]
+    place, one = np.empty(len(every), dtype=np.int64), np.empty(len(known), dtype=np.int64)
+    place[known] = np.arange(len(known))
+    of = place[code]
+    one[of] = np.arange(len(code))
+    return one, of, every[known]
+
+
+# Which two do better on one accelerator than in turns. Whoever builds a program with company begins with these.
+
+PAYS = 1e-9
+"""Two on one accelerator must do so much more together than they would in turns."""
+
+
+def paying(beside: Floats, alone: Floats, workers: Ints) -> Bools:
+    """Classes × classes × types, the same both ways: whether two of one size, who both make progress, keep more than one whole
+    of what they do alone. `beside[g, h, j]` is what g does beside h, in the units of `alone`."""
+    part = np.divide(beside, alone[:, None, :], out=np.zeros_like(beside), where=alone[:, None, :] > 0)
+    turned = part.transpose(1, 0, 2)
+    pays: Bools = (part > 0) & (turned > 0) & (part + turned > 1.0 + PAYS)
+    pays &= (workers[:, None] == workers[None, :])[:, :, None]
+    return pays

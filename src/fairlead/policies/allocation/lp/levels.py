@@ -1,0 +1,147 @@
+"""The least level at which demands that fall as it rises fit the cluster. Others tell what fits, and what demands cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from fairlead.core.cluster import Floats
+from fairlead.core.errors import SolverError
+from fairlead.policies.allocation.lp.program import TOLERANCE
+
+FITS = 1e-9
+"""Demands that exceed the cluster by no more than this part of it fit."""
+
+CLOSE = 1e-9
+"""A last step along a tangent that is so small a part of the level leaves an error of its square."""
+
+_NEARLY = 1e-7
+_ROUNDS = 60
+_STEPS = 200
+_BEFORE = 4e-9
+_ROUNDING = 1e-12  # of costs: where demands just fill the cluster and do not fall, it would pass whole stretches of levels
+
+Demand: TypeAlias = Callable[[float], tuple[Floats, Floats]]
+"""A level → what each job demands, and how fast that changes with the level."""
+
+Cost: TypeAlias = Callable[[Floats], tuple[float, Floats]]
+"""Demands → what they cost beyond all that there is to spend, and how fast each job's cost rises with its demand."""
+
+Spending: TypeAlias = Callable[[float], tuple[float, float]]
+"""A level → what demands cost there beyond all that there is to spend, and a better guess of where that is nothing: infinite
+where nobody's demand falls."""
+
+
+@dataclass(frozen=True)
+class Paces:
+    """Demands of jobs with so much `left` and so much time for it: left / (level·unit − spent). None is done sooner than its
+    `soonest`, and each wants at `least` so much."""
+
+    left: Floats
+    unit: Floats
+    spent: Floats
+    soonest: Floats
+    least: Floats
+
+    def at(self, level: float) -> Floats:
+        """What each demands."""
+        return np.maximum(self.left / np.maximum(level * self.unit - self.spent, self.soonest), self.least)
+
+    def __call__(self, level: float) -> tuple[Floats, Floats]:
+        time = np.maximum(level * self.unit - self.spent, self.soonest)
+        r = np.maximum(self.left / time, self.least)
+        return r, np.where((time > self.soonest) & (r > self.least), -r * self.unit / time, 0.0)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """By what part demands exceed the cluster (below 0: what is free)."""
+
+    excess: float
+
+    @property
+    def has_room(self) -> bool:
+        return self.excess <= FITS
+
+    @property
+    def has_nearly_room(self) -> bool:
+        """What is left of a difference when nothing smaller can be told apart."""
+        return self.excess <= _NEARLY
+
+
+F = TypeVar("F", bound=Fitted)
+
+
+def least_level(
+    name: str,
+    demand: Callable[[float], Floats],
+    fit: Callable[[Floats], F],
+    spending: Callable[[F], Spending],
+    first: float,
+    highest: float,
+    close: float = CLOSE,
+) -> tuple[float, Floats, F]:
+    """The least level from `first` on, the demands, and how they fit; `close` as of `worth_level`.
+
+    From `highest` on all demands fall, convex, to 0. The prices that come with a fit show how high the level must at least be:
+    where demands cost what there is. That level's program gives better prices, and so on; levels only rise."""
+    level, nudge = first, 0.0
+    for _ in range(_ROUNDS):
+        wanted = demand(level)
+        found = fit(wanted)
+        if found.has_room:
+            return level, wanted, found
+        raised = worth_level(spending(found), level, highest, level, close)
+        if raised <= level:  # as near as numbers come
+            if found.excess <= TOLERANCE:
+                return level, wanted, found
+            nudge = max(2.0 * nudge, float(np.spacing(level)))
+            raised = level + nudge
+        if not raised > level:
+            break
+        level = raised
+    raise SolverError(name, f"no better level than {level:g}, at which demands are {found.excess:g} over the cluster")
+
+
+def along_tangent(demand: Demand, cost: Cost) -> Spending:
+    """Newton's guess."""
+
+    def spending(level: float) -> tuple[float, float]:
+        r, falls = demand(level)
+        over, rise = cost(r)
+        slope = float(rise @ falls)
+        return over, level - over / slope if slope < 0 else np.inf
+
+    return spending
+
+
+def worth_level(spending: Spending, low: float, highest: float, guess: float, close: float = CLOSE) -> float:
+    """The least, from `low` on, at which demands cost no more than there is to spend: better and better guesses in a bracket,
+    until they come `close`."""
+    level, high, tried = max(low, guess), np.inf, False
+    for _ in range(_STEPS):
+        over, better = spending(level)
+        if over > _ROUNDING:
+            low, tried = level, True
+        else:
+            high = level
+        if high <= low:
+            break
+        if abs(better - level) <= close * abs(level):
+            if over > _ROUNDING:
+                return max(better, low)
+            better = level - _BEFORE * abs(level)  # a stretch may end here on which they cost as much
+        if low < better < high:
+            level = better
+        elif not tried:
+            level, tried = low, True
+        elif high < np.inf:
+            level = 0.5 * (low + high)
+            if level in (low, high):
+                break
+        else:  # nobody's demand falls yet
+            level = max(highest, 2.0 * low)
+    return high

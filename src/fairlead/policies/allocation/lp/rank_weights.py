@@ -1,0 +1,199 @@
+"""What the time of classes is worth where each member counts by a weight of its own, and linear bounds on that (by_rank.py says
+what for). All classes are looked at together: their columns stand one behind the other, and a piece of a layout, an end of a
+block and a speed of a way are told apart by numbers, which are compared and looked up without rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.policies.allocation.lp.colocation_columns import Sides
+
+USED = 1e-10
+_BLOCKS = 6  # of a class's speeds, at most, and each for at least as many members
+_NOTHING = 1e-12  # what rounding may leave of a difference
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """Supplies of classes, each from the fastest on: by piece its speed, and how many units of time end with it."""
+
+    group: Ints  # by layout
+    size: Ints  # by layout: its pieces
+    speed: Floats
+    until: Floats
+
+    def those(self, which: Ints) -> Layouts:
+        size = self.size[which]
+        at = ranges(self.size.cumsum()[which] - size, size)
+        return Layouts(self.group[which], size, self.speed[at], self.until[at])
+
+    def of(self, group: Ints) -> Layouts:
+        """The same, of classes that have other numbers."""
+        return Layouts(group, self.size, self.speed, self.until)
+
+    @staticmethod
+    def joined(*some: Layouts) -> Layouts:
+        columns = zip(*((one.group, one.size, one.speed, one.until) for one in some))
+        group, size, speed, until = (np.concatenate(column) for column in columns)
+        return Layouts(group, size, speed, until)
+
+    @staticmethod
+    def none() -> Layouts:
+        whole, real = np.zeros(0, dtype=np.int64), np.zeros(0)
+        return Layouts(whole, whole, real, real)
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Speeds from the highest to 0, between two of which there is neither one of a layout nor the end of a block. The last one
+    of each layout has no width."""
+
+    key: Ints  # of the upper end: ascends by layout, and inside as speeds fall
+    layout: Ints
+    low: Floats
+    width: Floats
+    time: Floats  # spent at higher speeds
+    row: Ints  # the block, counted over all layouts
+
+
+class Ranks:
+    """The weights of classes' members, heaviest first, and the speeds that they can have, in a few blocks: those of a class
+    are `ends`, from the highest to 0."""
+
+    def __init__(self, weights: Floats, count: Ints, sides: Sides, foreign: Floats) -> None:
+        """`weights` is by class and falling. `foreign` are speeds of layouts that may be none of any side."""
+        self.count, self._sides, classes = count, sides, np.arange(len(count))
+        self._from = count.cumsum() - count + classes  # by class: where its members begin, each class with one more at the end
+        shifted = np.arange(len(weights)) + classes.repeat(count)
+        self._at, self._sum = np.zeros(len(weights) + len(count)), np.zeros(len(weights) + len(count))
+        self._at[shifted] = weights
+        total = weights.cumsum()
+        before = np.concatenate(([0.0], total))[count.cumsum() - count]
+        self._sum[shifted + 1] = total - before.repeat(count)
+        self.total: Floats = self._sum[self._from + count]
+
+        speed, owner = sides.speed, sides.owner
+        new = np.ones(len(speed), dtype=np.bool_)
+        new[1:] = (speed[1:] != speed[:-1]) | (owner[1:] != owner[:-1])
+        distinct = np.bincount(owner[new], minlength=len(count))
+        begin = distinct.cumsum() - distinct
+        self.blocks: Ints = np.minimum(np.minimum(distinct, _BLOCKS), 1 + count // _BLOCKS)
+        self.first: Ints = np.concatenate(([0], self.blocks.cumsum()))  # by class: where its blocks begin among all
+        place = new.cumsum() - 1 - begin[owner]
+        self.block: Ints = ((place + 1) * self.blocks[owner] - 1) // distinct[owner]  # of each side, inside its class
+        group, block = classes.repeat(self.blocks), ranges(0 * self.blocks, self.blocks)
+        tops = speed[new][begin[group] + block * distinct[group] // self.blocks[group]]
+        self._ends_from = self.first[:-1] + classes
+        self.ends = np.zeros(len(tops) + len(count))
+        self.ends[np.arange(len(tops)) + group] = tops
+        self.width: Floats = (self.ends[:-1] - self.ends[1:])[np.arange(len(tops)) + group]  # by block
+        self.by_block: Ints = group
+        self._all = np.unique(np.concatenate((speed, foreign, [0.0])))  # all speeds there are
+        self._code = len(self._all) - 1 - self._all.searchsorted(speed)
+        self._end_code = len(self._all) - 1 - self._all.searchsorted(self.ends)
+
+    def even(self, group: Ints, part: float) -> Layouts:
+        """As if so many of the members ran at full speed."""
+        top = self.ends[self._ends_from[group]]
+        return Layouts(group, np.ones(len(group), dtype=np.int64), top, np.rint(part * self.count[group]))
+
+    def laid(self, time: Floats) -> Layouts:
+        """Of each class that has any ways, for the time on each of them."""
+        sides = self._sides
+        amount = time[sides.way] * sides.weight
+        used = (amount > USED).nonzero()[0]
+        owner, amount = sides.owner[used], amount[used]
+        size = np.bincount(owner, minlength=len(self.count))
+        total = np.concatenate(([0.0], amount.cumsum()))
+        until = total[1:] - total[size.cumsum() - size][owner]
+        some = self.blocks.nonzero()[0]
+        return Layouts(some, size[some], sides.speed[used], until)
+
+    def stretches(self, laid: Layouts) -> Stretches:
+        group, layouts = laid.group, np.arange(len(laid.group))
+        size, pieces, speeds = self.blocks[group] + 1, len(laid.speed), len(self._all)
+        ends = ranges(self._ends_from[group], size)
+        layout = np.concatenate((layouts.repeat(laid.size), layouts.repeat(size)))
+        code = np.concatenate((speeds - 1 - self._all.searchsorted(laid.speed), self._end_code[ends]))
+        key = layout * speeds + code
+        order = key.argsort(kind="stable")
+        key, layout = key[order], layout[order]
+        value = np.concatenate((laid.speed, self.ends[ends]))[order]
+        low = np.append(value[1:], 0.0)
+        last = np.append(layout[1:] != layout[:-1], True)
+        low[last] = 0.0
+        top = self.ends[self._ends_from[group]][layout]
+        width = np.minimum(value, top) - np.minimum(low, top)
+        width[last] = 0.0
+        is_piece = order < pieces
+        done = is_piece.cumsum()  # pieces down to here
+        before = laid.size.cumsum() - laid.size
+        mine = done - before[layout]
+        until = np.concatenate(([0.0], laid.until))
+        time = np.where(mine > 0, until[done], 0.0)
+        passed = np.arange(1, len(order) + 1) - done - (size.cumsum() - size)[layout]  # ends of blocks down to here
+        base = (size - 1).cumsum() - (size - 1)
+        row = base[layout] + np.minimum(np.maximum(passed - 1, 0), size[layout] - 2)
+        return Stretches(key, layout, low, width, time, row)
+
+    def worth(self, laid: Layouts) -> Floats:
+        """By block, over all layouts."""
+        on = self.stretches(laid)
+        group = laid.group[on.layout]
+        many = np.minimum(on.time, self.count[group]).astype(np.int64)
+        at = self._from[group] + many
+        return _summed(on.row, on.width * (self._sum[at] + (on.time - many) * self._at[at]), int(self.blocks[laid.group].sum()))
+
+    def bounds(self, laid: Layouts) -> tuple[Ints, Ints, Floats, Floats, Floats]:
+        """Rows (blocks, over all layouts), sides, and what a unit of time on the side adds at most to the worth of its own
+        block; and by row what a unit at a higher speed adds, and what is there without any."""
+        on = self.stretches(laid)
+        group = laid.group[on.layout]
+        end = np.minimum(on.time + USED, self.count[group]).astype(np.int64)
+        at = self._from[group] + end
+        slope = self._at[at]
+        blocks = self.blocks[laid.group]
+        rows = int(blocks.sum())
+        rise = on.width * slope
+        higher, without = _summed(on.row, rise, rows), _summed(on.row, on.width * (self._sum[at] - end * slope), rows)
+
+        sides = self._sides
+        first, size = sides.first[laid.group], sides.first[laid.group + 1] - sides.first[laid.group]
+        side, layout = ranges(first, size), np.arange(len(size)).repeat(size)
+        above = on.key.searchsorted(layout * len(self._all) + self._code[side], side="right") - 1  # the stretch it ends in
+        row = (blocks.cumsum() - blocks)[layout] + self.block[side]
+        beneath = np.concatenate((rise[::-1].cumsum()[::-1], [0.0]))  # of all stretches from one on
+        under = beneath[on.row.searchsorted(row, side="right")]  # of those that are in later blocks
+        mine = beneath[above + 1] - under + (sides.speed[side] - on.low[above]) * slope[above]
+        some = (mine > _NOTHING).nonzero()[0]
+        return row[some], side[some], mine[some], higher, without
+
+    def dealt(self, laid: Layouts) -> Floats:
+        """The speed of each member, in the order of the weights, as these layouts say; one for each class."""
+        begin = self.count.cumsum() - self.count
+        owner = laid.group.repeat(laid.size)
+        until = np.minimum(laid.until, self.count[owner])
+        first = np.ones(len(owner), dtype=np.bool_)
+        first[1:] = owner[1:] != owner[:-1]
+        length = until - np.where(first, 0.0, np.append(0.0, until[:-1]))
+        work = np.append(0.0, (length * laid.speed).cumsum())
+        starts = laid.size.cumsum() - laid.size
+        time = np.insert(begin[owner] + until, starts, begin[laid.group])
+        done = np.insert(work[1:], starts, work[starts])
+        each: Floats = np.diff(np.interp(np.arange(int(self.count.sum()) + 1), time, done))
+        return each
+
+
+def ranges(first: Ints, size: Ints) -> Ints:
+    """first, first + 1, …, so many each, one behind the other."""
+    begin = size.cumsum() - size
+    every: Ints = np.arange(int(size.sum())) + (first - begin).repeat(size)
+    return every
+
+
+def _summed(row: Ints, column: Floats, rows: int) -> Floats:
+    total: Floats = np.bincount(row, column, minlength=rows).astype(np.float64, copy=False)
+    return total

@@ -1,0 +1,347 @@
+"""Whether the time of a class meets the demands of its members, and programs over all that does.
+
+Let the members of class g spend the time Y_w on each of its ways w, at the speed T_w: all together, a supply of speeds. Each
+member m has one unit of time, may mix speeds, and demands the speed r_m on average. That can be dealt out if and only if
+
+    Σ_w max(T_w − τ, 0)·Y_w  ≥  Σ_m max(r_m − τ, 0)      for all τ ≥ 0,   and   Σ_w Y_w ≤ n_g
+
+(the demands are majorised by the supply, as of jobs on uniform machines; Horvath, Lam and Sethi, JACM'77). It need be asked
+only at the speeds τ = T_w of ways that are used. So a program over classes has a column for each way, however many jobs there
+are and however they differ, and a row for those τ alone that some solution has violated. The duals of these rows are the prices
+of speed: what a job with the demand r costs is Σ_τ price_gτ·max(r − τ, 0), and what the cluster can afford is one budget.
+
+Company inside a class takes one thing more: nobody can be beside itself. `dealing.py` looks after that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import SolverError
+from fairlead.core.reasons import Reason
+from fairlead.policies.allocation.lp.colocation_columns import Ways
+from fairlead.policies.allocation.lp.disaggregation import Clash, dealt_out, stuck
+from fairlead.policies.allocation.lp.job_classes import SLIGHT, Classes, lots
+from fairlead.policies.allocation.lp.levels import FITS, Fitted, Paces, Spending, along_tangent, least_level, worth_level
+from fairlead.policies.allocation.lp.program import TOLERANCE, Model, Program, Sifted, Solution
+
+_ROUNDS = 500
+_USED = 1e-10
+_SLACK = 10 * FITS  # rows that some fit was short of by a little less than counts
+
+
+class Asked:
+    """Demands of jobs, as parts of their class's fastest, in an order in which sums beyond a speed are looked up."""
+
+    def __init__(self, of: Ints, part: Floats, classes: int, order: Ints | None = None) -> None:
+        """`order` is one that is nearly right: sorting then takes a fraction of the time."""
+        key = of - 0.5 * part  # by class, and inside from the largest demand to the least
+        self.order: Ints = key.argsort(kind="stable") if order is None else order[key[order].argsort(kind="stable")]
+        order = self.order
+        self.part = part
+        self._key = key[order]
+        self._sum = np.concatenate(([0.0], np.cumsum(part[order])))
+        count = np.bincount(of, minlength=classes)
+        self._first = count.cumsum() - count
+
+    def beyond(self, owner: Ints, speed: Floats) -> Floats:
+        """Σ max(r − speed, 0) over the members of each class named."""
+        first = self._first[owner]
+        last = np.maximum(self._key.searchsorted(owner - 0.5 * speed), first)
+        total: Floats = np.maximum(self._sum[last] - self._sum[first] - (last - first) * speed, 0.0)
+        return total
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Prices of speed: a demand r of class g costs Σ_i price[g, i]·max(r − speed[g, i], 0); there is 1 to spend."""
+
+    speed: Floats  # classes × some; infinite where there is no more
+    price: Floats
+
+    def cost(self, of: Ints, part: Floats) -> Floats:
+        cost: Floats = (np.maximum(part[:, None] - self.speed[of], 0.0) * self.price[of]).sum(axis=1)
+        return cost
+
+    def of(self, origin: Ints) -> Bill:
+        """The same for classes that were parts of these."""
+        return Bill(self.speed[origin], self.price[origin])
+
+    def rise(self, of: Ints, part: Floats) -> Floats:
+        """How fast each demand's cost rises with it."""
+        rise: Floats = ((part[:, None] > self.speed[of]) * self.price[of]).sum(axis=1)
+        return rise
+
+
+@dataclass(frozen=True)
+class Fit(Fitted):
+    """Prices that prove the excess, and the time on each way."""
+
+    prices: Floats  # by resource; all together cost 1
+    bill: Bill
+    used: Floats
+
+
+class Supply:
+    """The jobs of one moment, by class, and the ways they have; it answers for any demands that they may have."""
+
+    def __init__(self, name: str, classes: Classes, capacity: Ints, ways: Ways) -> None:
+        self.name, self.classes, self.capacity, self.ways = name, classes, capacity, ways
+        can = np.append(ways.fastest > 0, False)
+        self.there = can[classes.of].nonzero()[0]  # rows of the view; all columns by job follow it
+        self.of = classes.of[self.there]
+        self.fastest = ways.fastest[self.of]
+        self.count = np.bincount(self.of, minlength=len(classes)).astype(np.float64)
+        self.near: Floats | None = None  # its prices are for ways that may not be there the next time
+        self._level: _Model | None = None
+        self._order: Ints | None = None  # of the last demands
+
+    def follows(self, earlier: Supply) -> Ints:
+        """The earlier supply's classes were larger: what it had to be asked for is asked for from the start. By class, which of
+        the earlier ones it was a part of."""
+        origin = np.zeros(len(self.classes), dtype=np.int64)
+        origin[self.of] = earlier.classes.of[self.there]
+        owner, row = (origin[:, None] == earlier._plain().owner[None, :]).nonzero()
+        self._plain().expect(owner, earlier._plain().speed[row])
+        return origin
+
+    def asked(self, demand: Floats) -> Asked:
+        """Throughputs by job as demands."""
+        part = np.minimum(np.maximum(demand / self.fastest, 0.0), 1.0)
+        asked = Asked(self.of, part, len(self.classes), self._order)
+        self._order = asked.order
+        return asked
+
+    def paid(self, asked: Asked, fit: Fit) -> Floats:
+        """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
+        return fit.bill.cost(self.of, asked.part)
+
+    def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
+        """What time is worth where a class's throughput counts in these units, by way. `ordered`: such that no two optima are
+        equally good."""
+        ways = self.ways
+        worth = ways.progress(ways.fastest / unit)
+        if not ordered:
+            return worth
+        keys = [*self.classes.keys, ()]
+        whose = zip(ways.one.tolist(), ways.two.tolist(), ways.types.tolist(), ways.speed.tolist())
+        place = lots((keys[one], keys[two], kind, speed) for one, two, kind, speed in whose)
+        slightly_less: Floats = worth * (1.0 - SLIGHT * place)
+        return slightly_less
+
+    def fit(self, asked: Asked, *, at_least: bool = False) -> Fit:
+        """min θ such that the demands take no more than (1 + θ) of every resource. With `at_least`, demands that clearly exceed
+        the cluster may exceed it by more than is said; the prices prove what is said."""
+        model = self._plain()
+        model.aim(np.zeros(len(self.ways)), None)
+        found = model.solve(asked, TOLERANCE if at_least else np.inf)
+        resources, classes = len(self.ways.there_is), len(self.classes)
+        prices = found.duals[:resources].clip(min=0.0)
+        total = float(prices @ self.ways.there_is)
+        if abs(total - 1.0) > 1e-6:
+            raise SolverError(self.name, "optimal, with prices that do not add up")
+        hours = found.duals[resources : resources + classes].clip(min=0.0)
+        rows = -found.duals[resources + classes :].clip(max=0.0)
+        budget = total + float(hours @ self.count)
+        return Fit(float(found.values[0]), prices / total, model.bill(rows / budget), found.values[1:].clip(min=0.0))
+
+    def is_full(self, fit: Fit) -> bool:
+        """Whether it is certain that every job gets just what it needs."""
+        return False  # where gangs stand apart, or two together, there may be better ways to what they need
+
+    def most(self, asked: Asked, worth: Floats, over: float = 0.0) -> Floats:
+        """The time on each way that meets the demands and is worth most. `over`: an excess to bear, by which all get less."""
+        model = self._plain()
+        over = max(over, 0.0) + _SLACK
+        model.aim(worth, over)
+        return model.solve(asked).values[1:].clip(min=0.0) / (1.0 + over)
+
+    def best_ratio(self, asked: Asked, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
+        """The time that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
+        both.
+
+        Charnes and Cooper: divided by the denominator, with its inverse as one more unknown, the program is linear."""
+        price = prices[self.ways.types] * self.ways.workers
+        over = max(over, 0.0) + _SLACK
+        model = _Model(self, np.append(0.0, worth / worth.max(initial=1e-300)), scaled=True, over=over)
+        unit = price.max(initial=1e-300)
+        columns = np.arange(1, len(self.ways) + 1)
+        pays = (np.zeros(len(columns), dtype=np.int64), columns, price / unit)
+        model.program.add_rows(np.ones(1), np.ones(1), pays)
+        model.extra = 1
+        found = model.solve(asked)
+        model.keep_to_optima(found)
+        model.program.costs(np.arange(len(self.ways) + 1), np.append(-1.0, np.zeros(len(self.ways))))
+        found = model.solve(asked)
+        return found.values[1:].clip(min=0.0) / (float(found.values[0]) * (1.0 + over))
+
+    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Asked, Fit]:
+        """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
+        more. A good `guess` of the level saves time; without one, it is where the demands would fit if each accelerator were
+        of the type that is fastest for everybody."""
+        size = float(self.capacity.sum())
+        pool = self.classes.workers[self.of] / self.fastest / size
+
+        def spending(fit: Fit) -> Spending:
+            def cost(r: Floats) -> tuple[float, Floats]:
+                part = r / self.fastest
+                return float(fit.bill.cost(self.of, part).sum()) - 1.0, fit.bill.rise(self.of, part) / self.fastest
+
+            return along_tangent(demand, cost)
+
+        if guess <= 0.0:
+            guess = worth_level(along_tangent(demand, lambda r: (float(pool @ r) - 1.0, pool)), lowest, highest, lowest)
+        near = self.fit(self.asked(demand(guess)[0]), at_least=True)
+        first = worth_level(spending(near), lowest, highest, guess)
+        level, wanted, fit = least_level(
+            self.name, demand.at, lambda r: self.fit(self.asked(r), at_least=True), spending, first, highest
+        )
+        return level, self.asked(wanted), fit
+
+    def allocation(self, numbers: Ints, asked: Asked, time: Floats, reasons: Mapping[int, Reason]) -> Allocation | Clash:
+        return dealt_out(self.ways, numbers[self.there], self.of, asked.part, time, reasons)
+
+    def beside_themselves(self, asked: Asked, time: Floats) -> Sequence[int]:
+        """Jobs that would be beside themselves if the time were dealt out, as positions among those that are there."""
+        return stuck(self.ways, self.of, asked.part, time)
+
+    def _plain(self) -> _Model:
+        if self._level is None:
+            self._level = _Model(self, np.append(-1.0, np.zeros(len(self.ways))), scaled=False)
+        return self._level
+
+
+class _Model:
+    """The program of a supply. Its first column is the excess θ or, `scaled`, what everything is multiplied by."""
+
+    def __init__(self, supply: Supply, cost: Floats, *, scaled: bool, over: float = 0.0) -> None:
+        self.supply, self.scaled, self.extra = supply, scaled, 0
+        ways = supply.ways
+        sides = ways.sides
+        resources, classes = len(ways.there_is), len(supply.classes)
+        way, resource = (ways.use > 0).nonzero()
+        head = np.arange(resources)
+        rows = [resource, head, resources + sides.owner]
+        columns = [way + 1, np.zeros(resources, dtype=np.int64), sides.way + 1]
+        values = [ways.use[way, resource], -(1.0 + over * scaled) * ways.there_is, sides.weight]
+        above = np.concatenate((1.0 * ways.there_is, supply.count))
+        if scaled:
+            rows.append(resources + np.arange(classes))
+            columns.append(np.zeros(classes, dtype=np.int64))
+            values.append(-supply.count)
+            above[:] = 0.0
+        lower, upper = np.zeros(len(ways) + 1), np.full(len(ways) + 1, np.inf)
+        lower[0] = 0.0 if scaled else -np.inf
+        entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
+        below = np.full(resources + classes, -np.inf)
+        model = Model(cost, lower, upper, below, above, entries)
+        self.program: Program | Sifted
+        if scaled:
+            self.program = Program(supply.name, model, tolerance=1e-10)
+        else:
+            self.program = Sifted(supply.name, model, np.append(True, ways.two < 0), tolerance=1e-10)
+        self._base = resources + classes
+        self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
+        self._wanted = np.zeros(0)  # and how much is asked for beyond it
+        self._expected: tuple[Ints, Floats] = (self.owner, self.speed)
+        self._leveled = not scaled  # whether it looks for the least excess
+
+    def expect(self, owner: Ints, speed: Floats) -> None:
+        """Rows that are likely to be needed, of classes at speeds above 0."""
+        some = (speed > 0) & (self.supply.count[owner] > 0)
+        self._expected = owner[some], speed[some]
+
+    def aim(self, worth: Floats, over: float | None) -> None:
+        """What to maximise; without an excess to bear (None), the least one."""
+        if over is None and self._leveled:
+            return
+        self._leveled = over is None
+        program, first = self.program, np.zeros(1, dtype=np.int64)
+        program.costs(np.arange(len(worth) + 1), np.append(-1.0 if over is None else 0.0, worth))
+        bounds = (-np.inf, np.inf) if over is None else (over, over)
+        program.column_bounds(first, np.array([bounds[0]]), np.array([bounds[1]]))
+
+    def solve(self, asked: Asked, enough: float = np.inf) -> Solution:
+        """The optimum over all supplies that meet the demands: rows are added until none is violated, or the first column is
+        above `enough`. Those that are violated then are there the next time."""
+        if not len(self.owner):
+            all_, (owner, speed) = (self.supply.count > 0).nonzero()[0], self._expected
+            self._ask(np.append(all_, owner), np.append(np.zeros(len(all_)), speed), asked)
+        elif not self.scaled:
+            wanted = asked.beyond(self.owner, self.speed)
+            other = (wanted != self._wanted).nonzero()[0]  # where levels rise, most stand still
+            self.program.row_bounds(self._base + other, wanted[other], np.full(len(other), np.inf))
+            self._wanted = wanted
+        for _ in range(_ROUNDS):
+            found = self.program.solve()
+            owner, speed = self._short(found.values, asked)
+            if not len(owner):
+                return found
+            self._ask(owner, speed, asked)
+            if found.values[0] > enough:
+                return found
+        raise SolverError(self.supply.name, f"a supply that does not meet the demands after {_ROUNDS} rounds")
+
+    def _short(self, values: Floats, asked: Asked) -> tuple[Ints, Floats]:
+        """The classes, and for each the speed, at which the supply is short by most."""
+        sides = self.supply.ways.sides
+        scale = float(values[0]) if self.scaled else 1.0
+        amount = values[1:][sides.way] * sides.weight
+        used = (amount > _USED * scale).nonzero()[0]
+        owner, speed, amount = sides.owner[used], sides.speed[used], amount[used] / max(scale, 1e-300)
+        first = owner.searchsorted(owner)
+        time, work = np.concatenate(([0.0], amount.cumsum())), np.concatenate(([0.0], (amount * speed).cumsum()))
+        index = np.arange(1, len(owner) + 1)
+        supply = (work[index] - work[first]) - (time[index] - time[first]) * speed
+        lacks = asked.beyond(owner, speed) - supply
+        short = (lacks > FITS * np.maximum(1.0, asked.beyond(owner, 0.0 * speed))).nonzero()[0]
+        if not len(short):
+            return owner[short], speed[short]
+        worst = short[np.lexsort((-lacks[short], owner[short]))]
+        worst = worst[np.concatenate(([True], owner[worst][1:] != owner[worst][:-1]))]
+        return owner[worst], speed[worst]
+
+    def _ask(self, owner: Ints, speed: Floats, asked: Asked) -> None:
+        """New rows: beyond this speed the class's supply must be as large as its demands."""
+        sides = self.supply.ways.sides
+        begin, end = sides.first[owner], sides.first[owner + 1]
+        size = end - begin
+        row = np.arange(len(owner)).repeat(size)
+        at = np.arange(int(size.sum())) - (size.cumsum() - size).repeat(size) + begin.repeat(size)
+        faster = sides.speed[at] - speed[row]
+        some = faster > 0
+        rows, columns, values = row[some], sides.way[at[some]] + 1, (faster * sides.weight[at])[some]
+        wanted = asked.beyond(owner, speed)
+        self._wanted = np.append(self._wanted, wanted)
+        if self.scaled:
+            rows, columns = np.append(rows, np.arange(len(owner))), np.append(columns, np.zeros(len(owner), dtype=np.int64))
+            values, wanted = np.append(values, -wanted), np.zeros(len(owner))
+        self.program.add_rows(wanted, np.full(len(owner), np.inf), (rows, columns, values))
+        self.owner, self.speed = np.append(self.owner, owner), np.append(self.speed, speed)
+
+    def bill(self, price: Floats) -> Bill:
+        """Prices by row of speed, by class."""
+        some = (price > 0).nonzero()[0]
+        owner, speed, price = self.owner[some], self.speed[some], price[some]
+        order = owner.argsort(kind="stable")
+        owner, speed, price = owner[order], speed[order], price[order]
+        count = np.bincount(owner, minlength=len(self.supply.classes))
+        place = np.arange(len(owner)) - (count.cumsum() - count)[owner]
+        shape = (len(count), int(count.max(initial=1)))
+        speeds, prices = np.full(shape, np.inf), np.zeros(shape)
+        speeds[owner, place], prices[owner, place] = speed, price
+        return Bill(speeds, prices)
+
+    def keep_to_optima(self, found: Solution) -> None:
+        """Nothing of a column that costs more than it gains, all of a resource that has a price."""
+        loses = (found.reduced[1:] < -FITS).nonzero()[0]
+        nothing = np.zeros(len(loses))
+        self.program.column_bounds(loses + 1, nothing, nothing)
+        scarce = (found.duals[: self._base] > FITS).nonzero()[0]
+        self.program.row_bounds(scarce, np.zeros(len(scarce)), np.zeros(len(scarce)))
+        tight = (found.duals[self._base + self.extra :] < -FITS).nonzero()[0]
+        self.program.row_bounds(self._base + self.extra + tight, np.zeros(len(tight)), np.zeros(len(tight)))

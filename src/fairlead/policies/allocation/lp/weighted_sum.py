@@ -1,0 +1,198 @@
+"""The most that the jobs of all classes do together, each counting by a weight of its own, over a supply of speeds:
+
+    max Σ_m weight_m · r_m    such that the demands r can be dealt out of the supply Y   (supply.py says when that is)
+
+Inside a class the optimum is plain: laid out from the fastest to none, the supply goes to its members from the heaviest to the
+lightest, a unit of time each. With U(τ) = Σ_{w: T_w > τ} Y_w, the time at higher speeds than τ, and F(u) the weight of the u
+heaviest members, that is worth
+
+    V_g(Y) = ∫ F(U(τ)) dτ
+
+F is concave, and so is V; a tangent of F at each τ is a linear bound on it. So the program has a column for each way and a few
+for the worth of each class, however many jobs there are, and a row for those bounds alone that some solution has violated: the
+layout of that solution says where the tangents touch. The speeds of a class are cut into blocks, each with a worth and bounds
+of its own: one bound for all of a class would be wrong as a whole as soon as it is wrong at one speed. It ends in an optimum,
+not near one.
+
+Bounds that held at the last moment's optimum are nearly right at the next. They are kept, as layouts, which saves time; the
+optimum does not depend on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.errors import SolverError
+from fairlead.policies.allocation.lp.colocation_columns import Ways
+from fairlead.policies.allocation.lp.job_classes import lots_of_ways
+from fairlead.policies.allocation.lp.program import Model, Sifted
+from fairlead.policies.allocation.lp.rank_weights import USED, Layouts, Ranks, ranges
+from fairlead.policies.allocation.lp.throughput_polytope import Supply
+
+_ROUNDS = 500
+_GAP = 1e-11
+_EXACT = 1e-8  # what rounding may leave of the gap where no bound is violated any more
+_PARTS = (0.0, 0.5)  # of a class's members at full speed: where the first tangents touch
+_DIGITS = 10  # of speeds: who is as fast as another is so whichever way the solver came to it
+_APART = 1e-7
+"""By up to so much, of a fastest type's speed at full weight, time counts less on one way than on another that is as good."""
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Near:
+    """What proved an optimum: layouts, each with the key of its class, and the blocks on which the bound of which held; and
+    which ways were used, by the keys of their classes and the type."""
+
+    keys: Sequence[Any] = ()
+    layouts: Layouts = field(default_factory=Layouts.none)
+    layout: Ints = field(default_factory=_NONE.copy)  # by bound that held
+    block: Ints = field(default_factory=_NONE.copy)
+    ways: Sequence[tuple[Any, Any, int]] = ()
+
+    def known_to(self, keys: Sequence[Any], able: Sequence[bool]) -> Near:
+        """What is of classes with these keys, which number its layouts now; of those that are `able` to do anything, as a gang
+        is not on nodes that became too small for it."""
+        place = {key: group for group, (key, can) in enumerate(zip(keys, able)) if can}
+        group = np.array([place.get(key, -1) for key in self.keys], dtype=np.int64)
+        kept = (group >= 0).nonzero()[0]
+        number = np.full(len(group), -1, dtype=np.int64)
+        number[kept] = np.arange(len(kept))
+        layout = number[self.layout]
+        ways = [
+            (place[one], place.get(two, -1), kind)
+            for one, two, kind in self.ways
+            if one in place and (two == () or two in place)
+        ]
+        some = layout >= 0
+        layouts = self.layouts.those(kept).of(group[kept])
+        return Near([self.keys[at] for at in kept.tolist()], layouts, layout[some], self.block[some], ways)
+
+
+def most_by_weight(supply: Supply, weight: Floats, near: Near) -> tuple[Floats, Floats, Near]:
+    """`weight` is by job, above 0. The time on each way, the speed of each job as a part of its class's fastest, and
+    what proves the optimum; `near` is such of another moment."""
+    order = np.lexsort((-weight, supply.of))
+    near = near.known_to(supply.classes.keys, (np.diff(supply.ways.sides.first) > 0).tolist())
+    ranks = Ranks(weight[order], supply.count.astype(np.int64), supply.ways.sides, near.layouts.speed)
+    program = _Bounded(supply.name, supply.ways, ranks, supply.classes.keys, near)
+    used, proof = program.solve()
+    speed = np.zeros(len(weight))
+    speed[order] = ranks.dealt(ranks.laid(used)).round(_DIGITS)
+    return used, speed, proof
+
+
+class _Bounded:
+    """The program: a column for each way, then for each block of each class its worth, then the time at higher speeds than its
+    own. Rows for resources, for the time of each class, for the time above each block, then the bounds."""
+
+    def __init__(self, name: str, ways: Ways, ranks: Ranks, keys: Sequence[Any], near: Near) -> None:
+        self.ways, self.ranks, self.keys = ways, ranks, keys
+        sides, width, classes, resources = ways.sides, len(ways), len(ranks.count), len(ways.there_is)
+        first, every = ranks.first, int(ranks.first[-1])
+        block = ranks.block + first[sides.owner]  # of each side
+        self._worth, self._above = width, width + every
+        way, resource = (ways.use > 0).nonzero()
+        later = np.delete(np.arange(every), first[:-1][ranks.blocks > 0])  # blocks with another one above
+        higher = resources + classes + np.arange(every)  # rows, by block
+        follows = (block + 1 < first[sides.owner + 1]).nonzero()[0]  # sides that are above some block
+        entries = (
+            np.concatenate((resource, resources + sides.owner, higher, higher[later], higher[block[follows] + 1])),
+            np.concatenate((way, sides.way, self._above + np.arange(every), self._above + later - 1, sides.way[follows])),
+            np.concatenate(
+                (ways.use[way, resource], sides.weight, np.ones(every), -np.ones(len(later)), -sides.weight[follows])
+            ),
+        )
+        self._cost: Floats = -_APART * lots_of_ways(keys, ways.one, ways.two, ways.types, ways.speed) * ways.speed
+        cost = np.concatenate((self._cost, np.ones(every), np.zeros(every)))
+        most = ranks.width * ranks.total[ranks.by_block]
+        upper = np.concatenate((np.full(width, np.inf), most, np.full(every, np.inf)))
+        room = np.concatenate((1.0 * ways.there_is, ranks.count, np.zeros(every)))
+        self._base = len(room)
+        likely = np.zeros((classes, classes + 1, resources), dtype=np.bool_)  # the last class: nobody, alone
+        if near.ways:
+            likely[tuple(np.array(near.ways).T)] = True
+        told = np.concatenate(((ways.two < 0) | likely[ways.one, ways.two, ways.types], np.ones(2 * every, dtype=np.bool_)))
+        bounds = (np.zeros(len(cost)), upper, np.full(len(room), -np.inf), room)
+        self.program = Sifted(name, Model(cost, *bounds, entries), told, tolerance=1e-10)
+        self._layouts: list[Layouts] = []
+        self._bound: list[tuple[Ints, Ints]] = []  # by row: a layout, counted over all of these, and a block
+        self._bind(*self._first_bounds(near))
+
+    def _first_bounds(self, near: Near) -> tuple[Layouts, Bools]:
+        ranks = self.ranks
+        all_ = ranks.blocks.nonzero()[0]
+        new = np.setdiff1d(all_, near.layouts.group)
+        some = [ranks.even(all_, _PARTS[0]), *(ranks.even(new, part) for part in _PARTS[1:])]
+        laid = Layouts.joined(*some, near.layouts)
+        order = laid.group.argsort(kind="stable")
+        blocks = ranks.blocks[laid.group]
+        begin = blocks.cumsum() - blocks
+        wanted = np.ones(int(blocks.sum()), dtype=np.bool_)
+        known = len(laid.group) - len(near.layouts.group)
+        wanted[int(blocks[:known].sum()) :] = False
+        held = near.block < blocks[known + near.layout]
+        wanted[(begin[known + near.layout] + near.block)[held]] = True
+        in_order = ranges(begin[order], blocks[order])
+        return laid.those(order), wanted[in_order]
+
+    def solve(self) -> tuple[Floats, Near]:
+        """The time on each way, and what proves that it is the optimum."""
+        best, used = -np.inf, np.zeros(len(self.ways))
+        for _ in range(_ROUNDS):
+            found = self.program.solve()
+            time, thought = found.values[: self._worth].clip(min=0.0), found.values[self._worth : self._above]
+            laid = self.ranks.laid(time)
+            worth = self.ranks.worth(laid)
+            value = float(worth.sum() + self._cost @ time)
+            if value > best:
+                best, used = value, time
+            gap = (found.objective - best) / max(found.objective, 1e-300)
+            short = thought - worth > USED * np.maximum(worth, 1.0)
+            if gap <= _GAP or (not short.any() and gap <= _EXACT):
+                return used, self._proof(used, found.duals[self._base :] > USED)
+            if not short.any():
+                break
+            some = np.bincount(self.ranks.by_block[short], minlength=len(self.ranks.count))[laid.group].nonzero()[0]
+            self._bind(laid.those(some), short[np.isin(self.ranks.by_block, laid.group[some])])
+        raise SolverError(self.program.name, f"no optimum in {_ROUNDS} rounds")
+
+    def _bind(self, laid: Layouts, wanted: Bools) -> None:
+        """Bounds by layouts of classes, on those of their blocks that are `wanted`."""
+        ranks, sides = self.ranks, self.ways.sides
+        rows, side, mine, higher, without = ranks.bounds(laid)
+        blocks = ranks.blocks[laid.group]
+        layout, block = np.arange(len(blocks)).repeat(blocks)[wanted], ranges(0 * blocks, blocks)[wanted]
+        made = len(block)
+        row = np.full(len(wanted), -1, dtype=np.int64)
+        row[wanted] = np.arange(made)
+        own = row[rows]
+        some = (own >= 0).nonzero()[0]
+        side, column = side[some], ranks.first[laid.group[layout]] + block
+        entries = (
+            np.concatenate((own[some], np.arange(made), np.arange(made))),
+            np.concatenate((sides.way[side], self._worth + column, self._above + column)),
+            np.concatenate((-mine[some] * sides.weight[side], np.ones(made), -higher[wanted])),
+        )
+        self._bound.append((layout + sum(len(one.group) for one in self._layouts), block))
+        self._layouts.append(laid)
+        self.program.add_rows(np.full(made, -np.inf), without[wanted], entries)
+
+    def _proof(self, used: Floats, holds: Bools) -> Near:
+        layout, block = (np.concatenate(column)[holds] for column in zip(*self._bound))
+        kept, layout = np.unique(layout, return_inverse=True)
+        laid = Layouts.joined(*self._layouts).those(kept)
+        named, ways = [*self.keys, ()], (used > USED).nonzero()[0]
+        whose = zip(self.ways.one[ways].tolist(), self.ways.two[ways].tolist(), self.ways.types[ways].tolist())
+        return Near(
+            [self.keys[group] for group in laid.group.tolist()],
+            laid,
+            layout,
+            block,
+            [(named[one], named[two], kind) for one, two, kind in whose],
+        )

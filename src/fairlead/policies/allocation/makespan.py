@@ -1,0 +1,57 @@
+"""The shortest time in which all jobs can be done (Gavel §4.2):
+
+    min_X max_m  left_m / throughput(m, X)
+
+left_m are the steps that remain. A job that takes longest even alone on its fastest type gets that, and does not hold the
+others back: they go on to the least duration at which what they need fits the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.events import Memo
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, Sharing, check_among
+from fairlead.policies.allocation.lp.deadlines import Among, Hurry, in_time
+from fairlead.policies.allocation.lp.job_classes import classes_of
+from fairlead.policies.allocation.max_min import nothing
+
+
+@dataclass(frozen=True)
+class MinTotalDuration:
+    """All jobs done as soon as possible, whatever the accelerator (OSSP, open shop): makespan that knows no types."""
+
+    paper: ClassVar[str] = "Gonzalez and Sahni, JACM'76 (open shop); Gavel §4.2 (Narayanan et al., OSDI'20)"
+    among: Among = "most"
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        return _soonest(view, memo, self.among, alike=True)
+
+
+@dataclass(frozen=True)
+class MinTotalDurationPerf(Sharing):
+    """All jobs done as soon as possible, each on the types that bring this about: heterogeneity-aware makespan."""
+
+    paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
+    among: Among = "most"
+
+    def __post_init__(self) -> None:
+        check_among("min-total-duration-perf", self.among, self)
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        return _soonest(view, memo, self.among, sharing=self)
+
+
+def _soonest(
+    view: Snapshot, memo: Memo, among: Among, *, alike: bool = False, sharing: Sharing = NO_SHARING
+) -> tuple[Allocation, Memo]:
+    classes = classes_of(view, alike=alike)
+    if not len(classes):
+        return nothing(view), memo
+    jobs = np.ones(len(view.jobs))
+    hurry = Hurry(view.jobs.steps_left, unit=jobs, spent=0.0 * jobs)
+    return in_time("makespan", view, classes, hurry, memo, alike=alike, sharing=sharing, among=among)

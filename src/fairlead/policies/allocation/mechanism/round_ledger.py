@@ -1,0 +1,316 @@
+"""What the round mechanism remembers: the allocation, when and for whom it was computed, how much of it has been received, and
+the deficits of before. A value that becomes a memo and comes back from one; it decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.core.allocation import DIGITS, Allocation
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.columns import NOBODY, ZERO, moment, rounded
+from fairlead.core.device_map import NONE
+from fairlead.core.events import Memo
+from fairlead.core.plan import filled
+from fairlead.core.reasons import Code, Reason
+from fairlead.core.snapshot import Snapshot
+
+_NOTHING: Floats = np.zeros(0)
+_GUESTS: Floats = np.array(-1.0)  # whose shares are 0
+_A_FEW = 8  # looked for one by one rather than by sorting
+_CLOSE = 64  # so many numbers for each that is looked for are a row of bits that costs less than a search
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Columns by entry of the allocation. `received` is as of `settled_s`; who has run since then adds to it."""
+
+    allocation: Allocation
+    computed_s: float
+    known: Ints  # the jobs it was computed for, by number
+    capacity: Ints
+    facts: int  # how many had been learned about throughputs, or jobs had told by changing their batch size
+    received: Floats  # seconds, by entry
+    deficit: Floats  # seconds, by entry, from before this allocation
+    running: Ints  # the entries that run since `settled_s`, in the order of their selection
+    settled_s: float
+    debt_keys: Ints  # deficits of job-type pairs that have no share now
+    debts: Floats
+    joined: Ints  # who came since and has entries, by number
+    own: Memo  # what the allocator remembers
+
+    @classmethod
+    def opened(cls, view: Snapshot, allocation: Allocation, own: Memo) -> Ledger:
+        nothing, now = np.zeros(len(allocation)), view.time
+        seen = allocation.moment or view
+        known, capacity, facts = seen.jobs.number.copy(), seen.capacity.copy(), _facts(seen)
+        return cls(allocation, now, known, capacity, facts, nothing, nothing, NONE, now, NONE, _NOTHING, NONE, own)
+
+    @classmethod
+    def blank(cls, view: Snapshot) -> Ledger:
+        """Before the first allocation is there: all are newcomers."""
+        return cls.opened(view, Allocation(NONE, NONE, NONE, _NOTHING), None).but(known=NONE)
+
+    def reopened(self, view: Snapshot, allocation: Allocation, own: Memo, lease_s: float) -> Ledger:
+        """A new allocation; what the old one still owed is carried over."""
+        x, owed = self.allocation, self.deficit + self.allocation.share * (view.time - self.computed_s)
+        keys = np.concatenate((_keys(x), self.debt_keys))
+        here = _are_here(view, *_jobs(keys))
+        debts = rounded(np.concatenate((owed - self.received_by(view, lease_s), self.debts))[here], 3)
+        keys = keys[here]
+        if np.count_nonzero(keys[1:] < keys[:-1]):
+            order = keys.argsort(kind="stable")
+            keys, debts = keys[order], debts[order]
+        fresh, wanted = Ledger.opened(view, allocation, own), _keys(allocation)
+        if len(keys) <= len(wanted) and _same(keys, wanted[: len(keys)]):  # nobody has another share, or who came last
+            return fresh.but(deficit=np.concatenate((debts, np.zeros(len(wanted) - len(keys)))))
+        at, found = _found(keys, wanted)
+        elsewhere = np.abs(debts) > 1e-3
+        elsewhere[at[found]] = False
+        deficit = np.where(found, debts[at], 0.0) if len(debts) else np.zeros(len(wanted))
+        return fresh.but(deficit=deficit, debt_keys=keys[elsewhere], debts=debts[elsewhere])
+
+    def joined_by(self, view: Snapshot, numbers: Ints) -> Ledger:
+        """Jobs that came since get an equal part of the time on every type they can use, until the next recomputation."""
+        jobs, capacity = view.jobs.of(numbers), view.capacity
+        part = min(1.0, float(capacity.sum()) / max(1, int(view.jobs.workers.sum()))) * capacity / max(1, capacity.sum())
+        can = (
+            (jobs.fits & view.rates.runs_on[view.rates.row[view.jobs.position_of(numbers)]])[:, None] >> np.arange(len(part))
+        ) & 1
+        can = can * (capacity[None, :] >= jobs.workers[:, None])
+        more = Allocation.alone(numbers, can * part[None, :])
+        return self._with(more, np.zeros(len(more)), joined=np.sort(np.concatenate((self.joined, numbers))))
+
+    def with_guests(self, numbers: Ints, types: Ints) -> tuple[Ledger, Ints]:
+        """Jobs that use what is left over, as entries without a share; and where these entries stand."""
+        mine, wanted = _keys(self.allocation), _pair(numbers, types)
+        where, known = _sought(mine, wanted)
+        new = (~known).nonzero()[0]
+        if not len(new):
+            return self, where
+        where[new] = len(mine) + np.arange(len(new))
+        guests = Allocation(numbers[new], NOBODY.repeat(len(new)), types[new], np.zeros(len(new)))
+        changes: dict[str, object] = {}
+        if len(strangers := guests.first[~among(self.known, guests.first)]):
+            changes["joined"] = np.union1d(self.joined, strangers)
+        at, owed = _found(self.debt_keys, wanted[new])
+        if not np.count_nonzero(owed):
+            return self._with(guests, np.zeros(len(new)), **changes), where
+        stays = np.ones(len(self.debts), dtype=np.bool_)
+        stays[at[owed]] = False  # from here on they stand with the entries
+        changes.update(debt_keys=self.debt_keys[stays], debts=self.debts[stays])
+        return self._with(guests, np.where(owed, self.debts[at], ZERO), **changes), where
+
+    def _with(self, more: Allocation, deficit: Floats, **changes: object) -> Ledger:
+        x = self.allocation
+        return self.but(
+            allocation=filled(
+                Allocation,
+                first=np.concatenate((x.first, more.first)),
+                second=np.concatenate((x.second, more.second)),
+                types=np.concatenate((x.types, more.types)),
+                share=np.concatenate((x.share, more.share)),
+                reasons=x.reasons,
+                moment=None,
+                _keys=np.concatenate((_keys(x), _keys(more))),
+            ),
+            received=np.concatenate((self.received, np.zeros(len(more)))),
+            deficit=np.concatenate((self.deficit, deficit)),
+            **changes,
+        )
+
+    def but(self, **changes: object) -> Ledger:
+        """The same with some fields replaced: `dataclasses.replace` without its cost, which a round would feel."""
+        other = object.__new__(Ledger)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
+    # Looking.
+
+    def changed(self, view: Snapshot) -> bool:
+        """Whether somebody came or went, or a node did, or something was learned, since it was computed."""
+        same = _same(view.jobs.number, self.known) and _same(view.capacity, self.capacity)
+        return not same or self.facts != _facts(view)
+
+    def newcomers(self, view: Snapshot) -> Ints:
+        """Who is here and has not been seen, neither by the allocation nor since."""
+        number = view.jobs.number
+        return number[~among(self.known, number) & ~among(self.joined, number)]
+
+    def standing(self, view: Snapshot, pending: bool, *, guests: bool) -> Ints:
+        """The entries whose jobs are still here: those with a share, or those of guests too."""
+        x = self.allocation
+        stands: Bools = x.share > (_GUESTS if guests else ZERO)
+        if pending or len(self.joined):  # who joined may have left again, and all is as it was
+            stands &= _are_here(view, x.first, x.second)
+        return stands.nonzero()[0]
+
+    def rows(self, view: Snapshot, pending: bool) -> tuple[Ints, Ints]:
+        """By entry, where its job and the one beside it (-1: nobody) stand in the view, if they do; kept as long as all are
+        those of the allocation."""
+        known: tuple[Ints, Ints] | None = self.__dict__.get("_rows")
+        x, number = self.allocation, view.jobs.number
+        others = pending or len(self.joined) > 0  # than it was computed for
+        if others or known is None or len(known[0]) != len(x):
+            known = number.searchsorted(x.first), x.second
+            if x.paired:
+                known = known[0], np.where(x.second >= 0, number.searchsorted(x.second), -1)
+            if not others:
+                self.__dict__["_rows"] = known
+        return known
+
+    def received_by(self, view: Snapshot, lease_s: float) -> Floats:
+        """Seconds received by each entry until now, of a lease only those of its whole steps."""
+        if not len(self.running) or view.time <= self.settled_s:
+            return self.received
+        x, received = self.allocation, self.received.copy()
+        received[self.running] += _ran(view, x.first[self.running], x.types[self.running], self.settled_s, lease_s)
+        return received
+
+    def owed(self, view: Snapshot, received: Floats, rows: Ints) -> Floats:
+        """What the jobs in these rows of the view, which ascend, are owed on all types together; less than 0 is what they had
+        beyond their share."""
+        x, wanted = self.allocation, view.jobs.number[rows]
+        who, seconds = [x.first], [self.deficit + x.share * (view.time - self.computed_s) - received]
+        if x.paired:
+            who, seconds = [x.first, x.second], seconds * 2
+        if len(self.debts):
+            first, second = _jobs(self.debt_keys)
+            who, seconds = [*who, first, second], [*seconds, self.debts, self.debts]  # -1 where there is no partner
+        jobs = np.concatenate(who)
+        at = np.minimum(wanted.searchsorted(jobs), len(wanted) - 1)
+        mine = wanted[at] == jobs
+        return rounded(np.bincount(at, np.concatenate(seconds) * mine, len(wanted)).astype(np.float64), 3)
+
+    def runs(self, entries: Ints) -> bool:
+        """Whether just these run already."""
+        if len(entries) != len(self.running):
+            return False
+        mine = np.zeros(len(self.received), dtype=np.bool_)
+        mine[self.running] = True
+        return bool(mine[entries].all())
+
+    def after(self, view: Snapshot, received: Floats, chosen: Ints) -> Ledger:
+        """Settled now, with these entries running from here on."""
+        return self.but(received=received, running=chosen, settled_s=view.time)
+
+    # As data.
+
+    def to_memo(self) -> Memo:
+        x = self.allocation
+        told = {str(number): [reason.by, str(reason.code), dict(reason.facts)] for number, reason in x.reasons.items()}
+        columns = {"first": x.first, "second": x.second, "types": x.types, "share": x.share, "reasons": told}
+        return {**columns, **{name: getattr(self, name) for name in _FIELDS}}
+
+    @classmethod
+    def from_memo(cls, memo: Memo) -> Ledger:
+        assert isinstance(memo, Mapping)
+        told = {
+            int(number): Reason(by, Code(code), tuple(facts.items())) for number, (by, code, facts) in memo["reasons"].items()
+        }
+        columns = {name: memo[name] for name in ("first", "second", "types", "share")}
+        allocation = filled(Allocation, **columns, reasons=told, moment=None)
+        return filled(cls, allocation=allocation, **{name: memo[name] for name in _FIELDS})
+
+
+_FIELDS = (
+    "computed_s",
+    "known",
+    "capacity",
+    "facts",
+    "received",
+    "deficit",
+    "running",
+    "settled_s",
+    "debt_keys",
+    "debts",
+    "joined",
+    "own",
+)
+
+
+def _same(one: Ints, other: Ints) -> bool:
+    """Whether two columns of whole numbers are equal; as bytes, which takes a tenth of counting differences."""
+    return one.tobytes() == other.tobytes()
+
+
+def _facts(view: Snapshot) -> int:
+    return view.lessons + view.adaptations.changes
+
+
+def among(numbers: Ints, wanted: Ints) -> Bools:
+    """Which of the wanted are among these numbers, which ascend. Where these lie close together they are marked in a row of
+    bits, since looking there is much faster than searching."""
+    there: Bools
+    if not len(numbers):
+        return np.zeros(len(wanted), dtype=np.bool_)
+    low, span = int(numbers[0]), int(numbers[-1] - numbers[0]) + 1
+    if span > _CLOSE * len(wanted):
+        there = numbers[np.minimum(numbers.searchsorted(wanted), len(numbers) - 1)] == wanted
+        return there
+    marks = np.zeros(span + 2, dtype=np.bool_)  # and one on either side for who lies outside
+    marks[numbers - (low - 1)] = True
+    there = marks[np.minimum(np.maximum(wanted - (low - 1), 0), span + 1)]
+    return there
+
+
+def _are_here(view: Snapshot, first: Ints, second: Ints) -> Bools:
+    """Of entries, whose jobs are all here."""
+    here = among(view.jobs.number, first)
+    if len(second) and second.item(second.argmax()) >= 0:
+        here &= (second < 0) | among(view.jobs.number, second)
+    return here
+
+
+def _keys(x: Allocation) -> Ints:
+    """Job, partner and type as one number; kept with the allocation."""
+    known: Ints | None = x.__dict__.get("_keys")
+    if known is None:
+        known = x.__dict__["_keys"] = (x.first << 35) | ((x.second + 1) << 7) | x.types
+    return known
+
+
+def _jobs(keys: Ints) -> tuple[Ints, Ints]:
+    """Job and partner (-1: none) of such numbers."""
+    return keys >> 35, (keys >> 7 & (1 << 28) - 1) - 1
+
+
+def _pair(numbers: Ints, types: Ints) -> Ints:
+    """The same for jobs without a partner."""
+    return (numbers << 35) | types
+
+
+def _sought(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
+    """The same where the keys need not ascend."""
+    if len(keys) and len(wanted) <= _A_FEW:
+        at = (keys == wanted[:, None]).argmax(axis=1)
+        return at, keys[at] == wanted
+    order = keys.argsort(kind="stable")
+    at, known = _found(keys[order], wanted)
+    return order[at] if len(order) else at, known
+
+
+def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
+    """Where the wanted keys stand among these, which ascend, and whether they do."""
+    if not len(keys):
+        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=np.bool_)
+    at = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
+    return at, keys[at] == wanted
+
+
+def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float, lease_s: float) -> Floats:
+    """Seconds that jobs have run on these types since then, as far as they still do; without those at the end of each lease
+    that did not suffice for another step, where there are leases and it is known how fast they are."""
+    jobs = view.jobs.runners  # of a long line only these
+    if not len(jobs):
+        return np.zeros(len(numbers))
+    jobs = jobs.only(np.minimum(jobs.number.searchsorted(numbers), len(jobs) - 1))
+    there = (jobs.number == numbers) & (jobs.type == types)
+    ran: Floats = (moment(view.time) - np.maximum(moment(since_s), jobs.run_started_s)) * there
+    if lease_s > 0:
+        rate = np.where(jobs.rate > ZERO, jobs.rate, 1.0)
+        short = np.where(jobs.rate > ZERO, lease_s - np.floor(rate * lease_s) / rate, ZERO)
+        ran = ran - (ran / lease_s).round(DIGITS) // 1 * short
+    return rounded(ran, DIGITS)

@@ -1,0 +1,293 @@
+"""Gavel's round mechanism (§5): whoever has had least of the time it was allocated goes first.
+
+f_mj is the fraction of the time since the last recomputation that job (or pair) m has spent on type j, and X_mj / f_mj its
+priority. In every round entries go by priority, ties by deficit, then by share, then by submission; a job runs once a round,
+and a gang that does not fit is passed over. What nobody with a share can use goes to whoever waits and is owed most, on its
+fastest free type.
+
+Where shares are computed anew in nearly every round, f never has the time to tell who was left behind, and the largest shares
+would always go first, and gangs starve. With `carried=priority`, what is owed from before the recomputation counts as due, and
+what was had too much as received.
+
+The paper takes f_mj = t_mj / Σ_m' t_m'j. On one type that is the same order, since all have the same denominator. Between types
+it is not: a job that is alone on a type has f = 1 there whatever it has received, and would stay on its largest share for ever.
+Time since the recomputation is a denominator that all types share.
+
+It must not know how shares are computed; all it remembers is in the memo."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Literal
+
+import numpy as np
+
+from fairlead.core.allocation import DIGITS, Allocation, NotYet
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.columns import NO, ZERO, rounded
+from fairlead.core.device_map import NONE
+from fairlead.core.errors import InputError
+from fairlead.core.events import Memo
+from fairlead.core.plan import Selection
+from fairlead.core.rng import stream
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.stages import Allocator
+from fairlead.policies.allocation.mechanism.round_ledger import Ledger, among
+
+# Gavel's Algorithm 1: entries of an allocation in the order of their keys, each taken where its type has room and none of its
+# jobs has been taken before. It knows columns and capacities, not what the keys mean.
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The entries that run, in their order; what is free by type; which jobs are busy."""
+
+    entries: Ints
+    free: list[int]
+    busy: Bools
+
+
+def take(keys: Sequence[Floats | Ints], jobs: Ints, mates: Ints, types: Ints, workers: Ints, capacity: Ints) -> Taken:
+    """Higher keys go first; the last of them counts most (as in `lexsort`), then the entry's place. An entry's job, and the one
+    beside it (-1: nobody), are positions in `workers`."""
+    free, busy = capacity.tolist(), bytearray(len(workers) + 1)  # the last one stands for nobody
+    chosen: list[Ints] = []
+    paired = len(mates) > 0 and mates.item(mates.argmax()) >= 0
+    left, wants = sum(free), workers[jobs]
+    # Where jobs queue up most have no turn. In order are put, at a time, as many as would fill the cluster: of those with an
+    # entry on each type only one of them can run.
+    size = left if len(jobs) <= 2 * left else left * max(1, len(jobs) // max(1, int(workers.sum())))
+    order, waiting = _ahead(keys, None, size)
+    while left and len(order):
+        others: Iterable[int] = mates[order].tolist() if paired else repeat(-1)
+        columns = (column[order].tolist() for column in (jobs, types, wants))
+        taken: list[int] = []
+        for place, job, kind, want, other in zip(range(len(order)), *columns, others):
+            if busy[job] or free[kind] < want or busy[other]:
+                continue
+            free[kind] -= want
+            left -= want
+            busy[job] = 1
+            if other >= 0:
+                busy[other] = 1
+            taken.append(place)
+            if not left:
+                break
+        chosen.append(order[taken])
+        if not left or waiting is None:
+            break
+        # Where gangs leave a few accelerators free, a long line has few who can use them.
+        waiting &= wants <= np.array(free)[types]
+        waiting &= ~np.frombuffer(busy, dtype=np.bool_)[jobs]
+        order, waiting = _ahead(keys, waiting, size)
+    entries = np.concatenate(chosen) if chosen else NONE
+    return Taken(entries, free, np.frombuffer(busy, dtype=np.bool_)[:-1])
+
+
+def _ahead(keys: Sequence[Floats | Ints], waiting: Bools | None, size: int) -> tuple[Ints, Bools | None]:
+    """Of the entries that wait (None: all), in their order, those that are ahead: `size` of them and whoever has the same key
+    as the last; and which wait behind them, if not all of them are."""
+    key, behind = keys[-1], None
+    entries = None if waiting is None else waiting.nonzero()[0]
+    mine = key if entries is None else key[entries]
+    if len(mine) > 2 * size:
+        last = len(mine) - 1 - size
+        least = np.partition(mine, last)[last]
+        ahead = (mine >= least).nonzero()[0]
+        entries = ahead if entries is None else entries[ahead]
+        behind = key < least
+        if waiting is not None:
+            behind &= waiting
+    if entries is None:
+        return np.lexsort([-key for key in keys]), None
+    return entries[np.lexsort([-key[entries] for key in keys])], behind
+
+
+FIRST = 1e9
+"""The priority of a share of which nothing has been received yet, per unit of share: before all others."""
+
+LONGEST_S = 1e9
+
+REVISIT_S = 360.0
+"""Without rounds, turns are so long."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Shares realised round by round, by priority; recomputed when jobs come or go and when nodes do.
+
+    Recomputations are at least `least_interval_s` apart. `newcomers` of the meantime get an agnostic `share`, may use what is
+    left over (`leftovers`), or `wait`. `prior_s` counts as received by everybody on every type from the start (half a round of
+    six minutes): without it the smallest share of which nothing was received yet would go before all others. `types` are filled
+    `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round, by
+    `seed`; one after the other, what is left of a type goes to whoever waits before the next is filled. With leases of
+    `lease_s`, of each only the seconds of a job's whole steps count as received; 0 counts every second. What is `carried` over
+    from before a recomputation counts in the `priority`, or only between equal ones (`ties`).
+
+    Gavel's simulator is `least_interval_s=1920, newcomers=wait, lease_s=360` with `types=in-order` for policies that know types
+    and `types=shuffled` for those that do not.
+    """
+
+    least_interval_s: float = 0.0
+    newcomers: Literal["share", "leftovers", "wait"] = "share"
+    leftovers: bool = True
+    types: Literal["together", "in-order", "shuffled"] = "together"
+    prior_s: float = 180.0
+    lease_s: float = 0.0
+    seed: int = 0
+    carried: Literal["priority", "ties"] = "ties"
+    # The last memo with its ledger, which it would take as long to read as to keep. A cache.
+    _kept: list[tuple[Memo, Ledger]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("least_interval_s", "prior_s", "lease_s"):
+            value = getattr(self, name)
+            if not 0 <= value <= LONGEST_S:
+                raise InputError("mechanism turns", f"seconds from 0 to {LONGEST_S:g}", field=name, value=value)
+        if 0 < self.lease_s < 1:
+            raise InputError("mechanism turns", "0, or at least a second", field="lease_s", value=self.lease_s)
+
+    def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        if not len(view.jobs):
+            return Selection.nobody(), memo
+        ledger, fresh, pending = self._ledger(allocator, view, memo)
+        by_type = self.leftovers and self.types != "together"  # what is left of a type is given away before the next is filled
+        if by_type:
+            ledger = self._with_everybody(ledger, view)
+        received = ledger.received_by(view, self.lease_s)
+        standing = ledger.standing(view, pending, guests=by_type)
+        taken = self._by_priority(ledger, view, standing, received, ledger.rows(view, pending))
+        numbers, types, others_wait = (NONE, NONE, False) if by_type else self._left_over(ledger, view, received, taken)
+        chosen = taken.entries
+        holds: float | None = None
+        if len(chosen) == len(standing) and not others_wait and not (self.lease_s and len(numbers)):
+            # Every share, and no guest gives way: until something happens, or what has happened may be reckoned with.
+            holds = max(view.time, ledger.computed_s + self.least_interval_s) if pending else math.inf
+        if len(numbers):
+            ledger, guests = ledger.with_guests(numbers, types)
+            chosen = np.concatenate((chosen, guests))
+            received = np.concatenate((received, np.zeros(len(ledger.received) - len(received))))
+        if fresh or not ledger.runs(chosen):
+            ledger = ledger.after(view, received, chosen)
+            memo = ledger.to_memo()
+            self._kept[:] = [(memo, ledger)]
+        awaited = pending and self._is_due(ledger, view)  # it is being computed: look again soon
+        return _selection(view, ledger.allocation, chosen, holds, view.time if awaited else view.time + REVISIT_S), memo
+
+    def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Ledger, bool, bool]:
+        """The present allocation, computed anew where something has changed and the interval has passed; whether it is another
+        than it was, and whether it has yet to reckon with a change."""
+        ledger = None if memo is None else self._read(memo)
+        if ledger is not None and not ledger.changed(view):
+            return ledger, False, False
+        fresh, pending = ledger is None, True
+        if ledger is None or self._is_due(ledger, view):
+            try:
+                allocation, own = allocator.allocate(view, None if ledger is None else ledger.own)
+            except NotYet:
+                ledger = ledger or Ledger.blank(view)
+            else:
+                if ledger is None:
+                    ledger = Ledger.opened(view, allocation, own)
+                else:
+                    ledger = ledger.reopened(view, allocation, own, self.lease_s)
+                fresh, pending = True, allocation.moment is not None and ledger.changed(view)
+        if pending and self.newcomers == "share" and len(new := ledger.newcomers(view)):
+            return ledger.joined_by(view, new), True, True
+        return ledger, fresh, pending
+
+    def _read(self, memo: Memo) -> Ledger:
+        return next((ledger for known, ledger in self._kept if known is memo), None) or Ledger.from_memo(memo)
+
+    def _is_due(self, ledger: Ledger, view: Snapshot) -> bool:
+        """Whether a change may be reckoned with; the first allocation always may."""
+        return not len(ledger.known) or view.time >= ledger.computed_s + self.least_interval_s
+
+    def _by_priority(self, ledger: Ledger, view: Snapshot, standing: Ints, received: Floats, rows: tuple[Ints, Ints]) -> Taken:
+        """Algorithm 1: which of the entries that stand run; `rows` are those of their jobs."""
+        x = ledger.allocation
+        columns: list[Any] = [*rows, x.types, x.share, ledger.deficit, received]
+        if len(standing) < len(x):
+            columns = [column[standing] for column in columns]
+        mine, mates, types, share, deficit, had = columns
+        had = had + self.prior_s
+        due = share * (view.time - ledger.computed_s + self.prior_s)
+        if self.carried == "priority":
+            due, had = due + np.maximum(deficit, ZERO), had - np.minimum(deficit, ZERO)
+        if self.prior_s > 0:
+            priority = due / had
+        else:
+            priority = np.divide(due, had, out=share * FIRST, where=had > 0)
+        keys: list[Floats | Ints] = [share, deficit, rounded(priority, DIGITS)]
+        if self.types != "together":
+            keys.append(-self._type_order(view)[types])
+        taken = take(keys, mine, mates, types, view.jobs.workers, view.capacity)
+        return Taken(standing[taken.entries], taken.free, taken.busy)
+
+    def _with_everybody(self, ledger: Ledger, view: Snapshot) -> Ledger:
+        """With an entry for every type that a job can use, with a share or without."""
+        jobs, rates = view.jobs, view.rates
+        usable = (jobs.fits & rates.runs_on[rates.row])[:, None] >> np.arange(len(view.capacity)) & 1
+        if self.newcomers == "wait":
+            usable *= among(ledger.known, jobs.number)[:, None]
+        row, types = usable.nonzero()
+        return ledger.with_guests(jobs.number[row], types)[0]
+
+    def _type_order(self, view: Snapshot) -> Ints:
+        """The place of each type in the order in which types are filled."""
+        count = len(view.capacity)
+        return stream(self.seed, "turns", repr(view.time)).permutation(count) if self.types == "shuffled" else np.arange(count)
+
+    def _left_over(self, ledger: Ledger, view: Snapshot, received: Floats, taken: Taken) -> tuple[Ints, Ints, bool]:
+        """Jobs, and their types, that use what is left: who has had least goes first, on the fastest type that is free. And
+        whether somebody who could use it still waits, whose turn will come."""
+        free = taken.free
+        if not self.leftovers or not any(free):
+            return NONE, NONE, False
+        jobs, rates = view.jobs, view.rates
+        may = ~taken.busy & (jobs.workers <= max(free))
+        if self.newcomers == "wait":
+            may &= among(ledger.known, jobs.number)
+        at = may.nonzero()[0]
+        if not len(at):
+            return NONE, NONE, False
+        workers, classes = jobs.workers[at], rates.row[at]
+        sizes = range(workers.item(workers.argmax()) + 1)
+        room = [sum(1 << kind for kind, left in enumerate(free) if left >= want) for want in sizes]  # on which types, as bits
+        usable = jobs.fits[at] & rates.runs_on[classes] & np.array(room)[workers]
+        who = usable.nonzero()[0]
+        if len(who) > 1:
+            who = who[(-ledger.owed(view, received, at[who])).argsort(kind="stable")]
+        rows: list[int] = []
+        types: list[int] = []
+        least = min(workers[who].tolist(), default=0)
+        columns = (column[who].tolist() for column in (at, workers, classes, usable))
+        for row, want, of, can in zip(*columns):
+            if not (kinds := can & room[want]):
+                continue
+            on = max((kind for kind in range(len(free)) if kinds >> kind & 1), key=rates.alone[of].item)
+            free[on] -= want
+            rows.append(row)
+            types.append(on)
+            for size in range(free[on] + 1, len(room)):
+                room[size] &= ~(1 << on)
+            if not room[least]:
+                break
+        return jobs.number[np.array(rows, dtype=np.int64)], np.array(types, dtype=np.int64), len(rows) < len(who)
+
+
+def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None, revisit: float) -> Selection:
+    jobs, second, types = x.first[chosen], x.second[chosen], x.types[chosen]
+    combination = None
+    paired = (second >= NO).nonzero()[0]
+    if len(paired):
+        combination = np.concatenate((np.arange(len(jobs)), paired))
+        jobs, types = np.concatenate((jobs, second[paired])), np.concatenate((types, types[paired]))
+    at = view.jobs.number.searchsorted(jobs)
+    jobs, workers = view.jobs.numbers_at(at), view.jobs.workers[at]
+    if combination is None:
+        return Selection.of(jobs, types, workers, holds, None, revisit=revisit, reasons=x.reasons)
+    return Selection(jobs, types, workers, combination, holds_until=holds, revisit=revisit, reasons=x.reasons)

@@ -1,0 +1,98 @@
+"""Shares without an optimization, which others are measured against (Gavel §4.1, §4.4, §7.3).
+
+    isolated:          X_mj = N_j / (n·s_m), at most all of its time: the n-th part of every type
+    proportional:      X_mj = N_j / ΣN (X_equal), all scaled down alike where the accelerators do not suffice
+    static partition:  an entity has w_s / Σw of every type to itself, and levels out time inside, whatever the type
+
+Time on a type that a job cannot use is lost to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.cluster import Bools
+from fairlead.core.events import Memo
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.hierarchical import check_weights, entities
+from fairlead.policies.allocation.lp.job_classes import Classes, classes_of
+from fairlead.policies.allocation.max_min import even_mix, level_out
+
+
+@dataclass(frozen=True)
+class Isolated:
+    """Every job has the n-th part of every type to itself, as if it were alone on a cluster so small."""
+
+    paper: ClassVar[str] = "Gavel §4.4 (Narayanan et al., OSDI'20)"
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        usable, jobs = _usable(view), view.jobs
+        part = view.capacity / (np.maximum(usable.any(axis=1).sum(), 1) * jobs.workers[:, None])
+        part = part / np.maximum(part.sum(axis=1, keepdims=True), 1.0)
+        return Allocation.alone(jobs.number, part * usable), memo
+
+
+@dataclass(frozen=True)
+class Proportional:
+    """Every job spends the same time on every accelerator of the cluster, whatever it is worth to it."""
+
+    paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        usable, jobs = _usable(view), view.jobs
+        wanted = float(jobs.workers[usable.any(axis=1)].sum())
+        part = view.capacity / max(float(view.capacity.sum()), wanted, 1.0)
+        return Allocation.alone(jobs.number, part * usable), memo
+
+
+@dataclass(frozen=True)
+class StaticPartition:
+    """Every entity has a fixed part of every type by its weight, and shares it out evenly: nothing passes from one to another.
+
+    `weights` of entities by name (1 where none is given). An entity that is named there keeps its part while it has no jobs.
+    """
+
+    paper: ClassVar[str] = "Gavel §7.3, Figure 12b (Narayanan et al., OSDI'20)"
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_weights("policy static-partition", self.weights)
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        parties = entities(view, self.weights)
+        here = {view.names.entities[code] for code in np.unique(view.jobs.entity).tolist()}
+        absent = sum(weight for name, weight in self.weights.items() if name not in here)
+        part = parties.weight / (parties.weight.sum() + absent)
+        classes = classes_of(view, group=parties.of, alike=True)
+        each = np.zeros((len(classes), len(view.capacity)))
+        for party in np.unique(classes.group).tolist():
+            mine = classes.group == party
+            own, room = _some(classes, mine), view.capacity * part[party]
+            mix = even_mix(own, room)
+            each[mine] = mix * level_out(own, mix, room)[:, None]
+        return classes.each(view, each), memo
+
+
+def _usable(view: Snapshot) -> Bools:
+    """Jobs × types: where each can run at the moment."""
+    classes = classes_of(view, alike=True, by_weight=False)
+    can = classes.matrix(classes.rates)
+    return can > 0
+
+
+def _some(classes: Classes, chosen: Bools) -> Classes:
+    """Some of the classes, without their jobs."""
+    return Classes(
+        classes.of[:0],
+        classes.count[chosen],
+        classes.row[chosen],
+        classes.workers[chosen],
+        classes.weight[chosen],
+        classes.group[chosen],
+        classes.rates[chosen],
+        keys=(),
+    )

@@ -1,0 +1,183 @@
+"""Objectives over the sum of all jobs (Gavel §4.2): total throughput, throughput per cost, and the latter with deadlines kept:
+
+    max_X Σ_m throughput(m, X)            max_X Σ_m throughput(m, X) / Σ_m Σ_j s_m·price_j·X_mj
+                                          s.t. throughput(m, X) ≥ left_m / (time to the deadline of m)
+
+Per cost, a job's throughput counts in units of its best throughput per cost: then each job does best on the types that are
+cheapest for it, and none is starved because its steps are dear (`normalized: false` adds plain steps per second up, as the
+paper's formula does, and serves but the jobs with the most steps for the money). Among allocations of the best ratio the one
+that does the most is taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.errors import InputError
+from fairlead.core.events import Memo
+from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.lp.colocation_columns import Sharing
+from fairlead.policies.allocation.lp.job_classes import classes_of
+from fairlead.policies.allocation.lp.levels import FITS
+from fairlead.policies.allocation.lp.shared_programs import Answer, Means, shared
+from fairlead.policies.allocation.max_min import nothing
+
+_FREE = 1e-3
+"""A type without a price, among others that have one, counts as so much of the cheapest of them."""
+
+
+@dataclass(frozen=True)
+class MaxSumThroughputPerf(Sharing):
+    """The most steps per second in all, whoever does them; `normalized`: each in units of its fastest type's."""
+
+    paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
+    normalized: bool = False
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        classes = classes_of(view)
+        if not len(classes):
+            return nothing(view), memo
+
+        def answer(means: Means, _: Answer | None) -> Answer:
+            rates = means.classes.rates
+            asked = means.asked(np.zeros(len(means.of)))
+            unit = rates.max(axis=1) if self.normalized else np.ones(len(rates))
+            return Answer(means.most(asked, means.worth(unit)), asked)
+
+        return shared("total throughput", view, classes, self, answer)[0], memo
+
+
+@dataclass(frozen=True)
+class MinCost(Sharing):
+    """The most throughput for the money, at each type's price per hour; where no type has a price, all cost the same."""
+
+    paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
+    normalized: bool = True
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        classes = classes_of(view)
+        if not len(classes):
+            return nothing(view), memo
+        return shared("cost", view, classes, self, lambda means, _: self._cheapest(view, means))[0], memo
+
+    def _cheapest(self, view: Snapshot, means: Means) -> Answer:
+        return _best_buy(view, means, np.zeros(len(means.of)), normalized=self.normalized)
+
+
+@dataclass(frozen=True)
+class MinCostSlo(MinCost):
+    """The most throughput for the money such that deadlines are kept.
+
+    Deadlines that are out of reach do not bind. Where those that remain are too much for the cluster together, the jobs whose
+    deadlines take the most of it, at the prices of its bottlenecks, lose theirs first: so the fewest do. Each is told so.
+    Rounds realise shares only roughly, so jobs are to be done `margin_s` before their deadlines, where all can be.
+    """
+
+    margin_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.margin_s < math.inf:
+            raise InputError("policy min-cost-slo", "seconds from 0 on", field="margin_s", value=self.margin_s)
+
+    def _cheapest(self, view: Snapshot, means: Means) -> Answer:
+        jobs, fastest = view.jobs.only(means.there), means.fastest
+        left_s = jobs.submitted_s + jobs.deadline_s - view.time
+        wanted = np.isfinite(left_s) & (jobs.steps_left > 0)
+        exact = np.divide(jobs.steps_left, left_s, out=np.full(len(jobs), np.inf), where=left_s > 0)
+        reachable = wanted & (exact <= fastest * (1.0 + FITS))
+        early_s = left_s - self.margin_s
+        early = np.divide(jobs.steps_left, early_s, out=np.full(len(jobs), np.inf), where=early_s > 0)
+        need = np.where(reachable, np.minimum(early, fastest), 0.0)
+        if means.fit(means.asked(need)).excess > FITS:  # no deadline is given up for the sake of a margin
+            need = np.where(reachable, np.minimum(exact, fastest), 0.0)
+        kept, over = _kept(means, need, reachable)
+        told = {
+            "it is out of reach": wanted & ~reachable,
+            "others' deadlines need the accelerators": reachable & ~kept,
+        }
+        reasons = {
+            int(jobs.number[i]): Unplaced.late(what, left_s=float(left_s[i]), needed_s=float(jobs.steps_left[i] / fastest[i]))
+            for what, late in told.items()
+            for i in late.nonzero()[0].tolist()
+        }
+        return _best_buy(view, means, np.where(kept, need, 0.0), reasons, over, normalized=self.normalized)
+
+
+def _best_buy(
+    view: Snapshot,
+    means: Means,
+    floor: Floats,
+    reasons: Mapping[int, Reason] | None = None,
+    over: float = 0.0,
+    *,
+    normalized: bool,
+) -> Answer:
+    classes, price = means.classes, prices(view)
+    unit = np.ones(len(classes))
+    if normalized:
+        unit = (classes.rates / (price[None, :] * classes.workers[:, None])).max(axis=1)
+    asked = means.asked(floor)
+    return Answer(means.best_ratio(asked, means.worth(unit), price, over), asked, reasons or {})
+
+
+def prices(view: Snapshot) -> Floats:
+    """What an accelerator of each type costs; never 0, so that a ratio to it means something."""
+    listed = np.array([kind.price_per_hour for kind in view.cluster.types])
+    dear = listed > 0
+    if not dear.any():
+        return np.ones(len(listed))
+    return np.where(dear, listed, _FREE * listed[dear].min())
+
+
+def _kept(means: Means, need: Floats, wanted: Bools) -> tuple[Bools, float]:
+    """Which of the wanted deadlines are kept, and by how much their demands exceed the cluster (hardly).
+
+    At the prices p of a program that finds demands too large, no set of jobs fits that costs more than the cluster is worth.
+    So to leave out the dearest until the rest costs no more is the fewest that must be left out as far as p tells. If it takes
+    more than one such step, whoever was left out too early comes back, cheapest first, as far as they fit."""
+
+    def asked(who: Bools) -> Any:
+        return means.asked(np.where(who, need, 0.0))
+
+    kept = wanted
+    fit = means.fit(asked(kept))
+    steps = 0
+    while fit.excess > FITS:
+        paid = means.paid(asked(kept), fit)
+        order = _dearest(paid, kept)
+        rest = paid.sum() - np.cumsum(paid[order])
+        enough = int((rest > 1.0).sum()) + 1
+        kept = kept.copy()
+        kept[order[:enough]] = False
+        fit = means.fit(asked(kept))
+        steps += 1
+    if steps > 1:
+        paid = means.paid(means.asked(need), fit)
+        back = _dearest(paid, wanted & ~kept)[::-1]
+        room = 1.0 + FITS - float(paid[kept].sum())
+        few, many = 0, int((np.cumsum(paid[back]) <= room).sum())  # how many can come back: `few` can, more than `many` cannot
+        while few < many:
+            middle = (few + many + 1) // 2
+            trial = kept.copy()
+            trial[back[:middle]] = True
+            found = means.fit(asked(trial))
+            if found.excess <= FITS:
+                few, fit = middle, found
+            else:
+                many = middle - 1
+        kept = kept.copy()
+        kept[back[:few]] = True
+    return kept, float(fit.excess)
+
+
+def _dearest(paid: Floats, among: Bools) -> Ints:
+    """Positions, dearest first; of two that cost the same, the later job."""
+    at = among.nonzero()[0]
+    return at[np.lexsort((-at, -paid[at]))]

@@ -1,0 +1,127 @@
+"""Optimus: workers go where they shorten the most.
+
+Every job gets one worker first, in the order of its expected end. Then, as long as accelerators are free, the one with the
+largest marginal gain gets the next:
+
+    gain = steps left · (1 / rate(w) − 1 / rate(w′)) / (w′ − w),   w′ the next size at which its speed is known.
+
+Speeds at other sizes are estimation's (`view.rates.other_sizes`); who is not elastic, or of whom nothing is known, has the
+size that it asked for. Steps left are those until the loss has converged, where a curve was fitted to what a job reports
+(`core.convergence`), and else those it declared; with `oracle` always the latter."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.events import Memo
+from fairlead.core.plan import Selection
+from fairlead.core.snapshot import Snapshot
+from fairlead.models.convergence import steps_to_converge
+
+
+@dataclass(frozen=True)
+class Optimus:
+    """A worker for each, soonest end first; the others where they shorten the most."""
+
+    paper: ClassVar[str] = "Optimus §4.1 (Peng et al., EuroSys'18)"
+    oracle: bool = False
+    everybody: bool = False
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        if not len(view.jobs):
+            return Selection.nobody(), memo
+        options = _Options.of(view, self._left(view), self._elastic(view))
+        free = view.capacity.tolist()
+        given: dict[int, int] = {}  # by position: a type
+        for at in options.takes_s.min(axis=1).argsort(kind="stable").tolist():
+            if not any(free):
+                break
+            for kind in options.takes_s[at].argsort(kind="stable").tolist():
+                least = int(options.least[at, kind])
+                if 0 < least <= free[kind]:
+                    given[at], free[kind] = kind, free[kind] - least
+                    break
+        workers = _grown({at: (kind, options.steps(at, kind)) for at, kind in given.items()}, free)
+        numbers = view.jobs.number[list(given)]
+        return Selection(numbers, np.array([*given.values()], dtype=np.int64), np.array(workers, dtype=np.int64)), memo
+
+    def _elastic(self, view: Snapshot) -> Bools:
+        return np.ones(len(view.jobs), dtype=np.bool_) if self.everybody else view.elastic
+
+    def _left(self, view: Snapshot) -> Floats:
+        """Steps until each is done; who is all but done still has a little to do."""
+        jobs = view.jobs
+        left = jobs.steps_left
+        if not self.oracle:
+            left = np.minimum(left, steps_to_converge(jobs, view.learned))
+        return np.maximum(left, 1e-6 * jobs.steps)
+
+
+class _Steps(NamedTuple):
+    """What one job can be given on a type: sizes, ascending, and how long it would take with each."""
+
+    sizes: list[int]
+    takes_s: list[float]
+
+    def gain(self, at: int) -> float:
+        """What a worker more shortens, on the way to the next size."""
+        if at + 1 == len(self.sizes):
+            return 0.0
+        return (self.takes_s[at] - self.takes_s[at + 1]) / (self.sizes[at + 1] - self.sizes[at])
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What all of them can be given, by position and type: the smallest size (0: it cannot run there), and how long it takes
+    with that; and how fast each is at which size, 0 where that is not known."""
+
+    left: Floats
+    least: Ints
+    takes_s: Floats
+    sizes: Ints
+    speeds: Floats  # sizes × jobs × types
+
+    @classmethod
+    def of(cls, view: Snapshot, left: Floats, elastic: Bools) -> _Options:
+        jobs, rates = view.jobs, view.rates
+        asked = rates.of_jobs * ((jobs.fits[:, None] >> np.arange(len(view.capacity))) & 1)
+        least, rate = np.repeat(jobs.workers[:, None], asked.shape[1], axis=1), asked.copy()
+        sizes, speeds = np.zeros(0, dtype=np.int64), np.zeros((0, *asked.shape))
+        if rates.other_sizes is not None and elastic.any():
+            sizes = np.array([size for size in rates.other_sizes.sizes if size <= view.capacity.max()], dtype=np.int64)
+        if len(sizes) and rates.other_sizes is not None:
+            speeds = np.where(elastic[:, None] & (asked > 0), rates.other_sizes.at(sizes.tolist())[:, rates.row], 0.0)
+            first = (speeds > 0).argmax(axis=0)
+            slowest = np.take_along_axis(speeds, first[None], axis=0)[0]
+            least, rate = np.where(slowest > 0, sizes[first], least), np.where(slowest > 0, slowest, asked)
+        takes = np.divide(left[:, None], rate, out=np.full(rate.shape, np.inf), where=rate > 0)
+        return cls(left, np.where(rate > 0, least, 0), takes, sizes, speeds)
+
+    def steps(self, at: int, kind: int) -> _Steps:
+        speeds = self.speeds[:, at, kind]
+        known = speeds.nonzero()[0]
+        if not len(known):
+            return _Steps([int(self.least[at, kind])], [float(self.takes_s[at, kind])])
+        return _Steps(self.sizes[known].tolist(), (self.left[at] / speeds[known]).tolist())
+
+
+def _grown(given: dict[int, tuple[int, _Steps]], free: list[int]) -> list[int]:
+    """How many workers each has, in their order, once what is free has gone where it shortens the most."""
+    has = dict.fromkeys(given, 0)  # which of its sizes
+    heap = [(-gain, at) for at, (_, steps) in given.items() if (gain := steps.gain(0)) > 0]
+    heapq.heapify(heap)
+    while heap:
+        _, at = heapq.heappop(heap)
+        kind, steps = given[at]
+        more = steps.sizes[has[at] + 1] - steps.sizes[has[at]]
+        if more > free[kind]:
+            continue
+        has[at], free[kind] = has[at] + 1, free[kind] - more
+        if (gain := steps.gain(has[at])) > 0:
+            heapq.heappush(heap, (-gain, at))
+    return [steps.sizes[has[at]] for at, (_, steps) in given.items()]

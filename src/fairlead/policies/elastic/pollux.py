@@ -1,0 +1,208 @@
+"""Pollux: workers and batch sizes co-adapted for goodput.
+
+    maximise   (Σ_j s_j^p / n)^(1/p),   s_j = goodput_j(a_j) / goodput_j(fair share) · (1, or r_j where a_j is another than now)
+
+over allocations a_j, at the best batch size for each. r_j = max(age − restarts·δ, 0) / (age + δ) is what a restart of δ
+seconds leaves of a job's speed (§4.2.1). A job's goodput follows from what it told (`core.goodput`, by an estimation such as
+`fitted`); it gets at most twice as many workers as it was seen with, and one at first. Nodes hold at most one job that stands
+on several.
+
+Sizes are halves of a node down to one worker, and whole nodes. So the objective is a sum over jobs under one capacity, and a
+dynamic program finds the best sizes exactly; they fit on nodes of one size, and who keeps its size stays where it is. With
+more jobs than accelerators nobody is stopped, and who came first is next. Who is not elastic has the size that it asked for.
+Between decisions batch sizes are the jobs' own business (`TUNED`)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.errors import InputError
+from fairlead.core.events import Memo
+from fairlead.core.plan import TUNED, Selection
+from fairlead.core.snapshot import Snapshot
+from fairlead.models.goodput import Goodputs
+from fairlead.policies.elastic.base import Nodes, least_cost
+
+_STANDSTILL = 1e-3
+"""The speedup of a job that does not run: small, and not nothing, so that its power is finite."""
+
+
+@dataclass(frozen=True)
+class Pollux:
+    """Goodput for all, the fairer the lower `power`; elastic jobs change their workers and their batch size."""
+
+    paper: ClassVar[str] = "Pollux §4 (Qiao et al., OSDI'21)"
+    power: float = -1.0
+    restart_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not -100 <= self.power <= 1:
+            raise InputError("policy pollux", "a number from -100 to 1", field="power", value=self.power)
+        if not 0 <= self.restart_s < math.inf:
+            raise InputError("policy pollux", "seconds from 0 on", field="restart_s", value=self.restart_s)
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        jobs = view.jobs
+        if not len(jobs):
+            return Selection.nobody(), memo
+        crowd = _Crowd.of(view)
+        rows, types, places = list[int](), list[int](), list[list[int]]()
+        for kind in range(len(view.capacity)):
+            for at, given in self._on(kind, crowd, view).items():
+                rows.append(at)
+                types.append(kind)
+                places.append(given)
+        numbers = jobs.number[rows]
+        pinned = {number: np.array(given, dtype=np.int64) for number, given in zip(numbers.tolist(), places)}
+        workers = np.array([len(given) for given in places], dtype=np.int64)
+        tuned = np.where(crowd.elastic[rows], TUNED, 0)
+        sizes = tuned if tuned.any() else None
+        return Selection(numbers, np.array(types, dtype=np.int64), workers, batch_sizes=sizes, pinned=pinned), memo
+
+    def _on(self, kind: int, crowd: _Crowd, view: Snapshot) -> dict[int, list[int]]:
+        """Which accelerators of a type jobs get, by their row."""
+        cluster = view.cluster
+        mine = (crowd.type == kind).nonzero()[0]
+        nodes = _nodes(view, kind, crowd.places, mine[crowd.fixed[mine]])
+        capacity = sum(map(len, nodes.free.values()))
+        for at in nodes.fixed:
+            nodes.keep(at, crowd.places[at])
+        rows = mine[~crowd.fixed[mine]]
+        if len(rows) and capacity:
+            # Of jobs that cost the same the last ones are served: who runs, and of who waits whoever came first.
+            rows = rows[np.lexsort((-rows, crowd.held[rows] > 0))]
+            left = sum(map(len, nodes.free.values()))
+            node = int(cluster.largest_node_of_type[kind])
+            sizes, speedup = self._options(rows, crowd, capacity, node, len(mine))
+            chosen = least_cost(sizes, self._cost(speedup), left)
+            coming = dict[int, int]()
+            for at, option, size in zip(rows.tolist(), chosen.tolist(), sizes[np.arange(len(rows)), chosen].tolist()):
+                if option == 0 and size:
+                    nodes.keep(at, crowd.places[at])
+                elif size:
+                    coming[at] = size
+            nodes.place(coming)
+        return nodes.places
+
+    def _options(self, rows: Ints, crowd: _Crowd, capacity: int, node: int, everybody: int) -> tuple[Ints, Floats]:
+        """jobs × options, as sizes and as speedups (0: not an option): as it is now, each of the sizes, and not at all."""
+        known = crowd.told[rows].nonzero()[0]
+        models = crowd.models.only(crowd.model_of[rows[known]])
+        most = np.minimum(2 * models.profiled, models.most_workers)
+        table = np.array(sizes_on(node, min(capacity, int(most.max(initial=1)))))
+        fair = max(1, math.ceil(capacity / everybody))
+        held, elastic = crowd.held[rows], crowd.elastic[rows]
+        sizes = np.concatenate(
+            (held[:, None], np.repeat(table[None, :], len(rows), axis=0), np.zeros((len(rows), 1), np.int64)), 1
+        )
+        rigid = ~elastic & ~np.isin(crowd.asked[rows], table)  # a size of its own, in place of one that it cannot have anyway
+        sizes[rigid, 1] = crowd.asked[rows][rigid]
+        speedup = np.where(sizes == np.where(elastic, 1, crowd.asked[rows])[:, None], sizes / fair, 0.0)
+        speedup[:, 0] = held / fair
+        share = np.minimum(fair, models.most_workers)  # who cannot use a fair share is measured by what it can use of it
+        own = np.stack((held[known], share), axis=1), np.stack((crowd.across[rows[known]], share > node), axis=1)
+        now, fairly = models.here(*own).T
+        there = models.best(table, table > node)
+        usual = np.maximum(fairly, there[:, 0])  # one worker is the first of the sizes
+        sound = usual > 0  # of who tells nonsense nothing is known
+        known, usual = known[sound], usual[sound]
+        speedup[known, 1:-1] = np.where(table <= most[:, None], there, 0.0)[sound] / usual[:, None]
+        speedup[known, 0] = now[sound] / usual
+        age, spent = crowd.age[rows], crowd.restarts[rows] * self.restart_s
+        kept = np.where(held > 0, np.maximum(age - spent, 0.0) / np.maximum(age + self.restart_s, 1e-9), 1.0)
+        speedup[:, 1:-1] *= kept[:, None]
+        speedup[sizes > capacity] = 0.0
+        return sizes, speedup
+
+    def _cost(self, speedup: Floats) -> Floats:
+        """What each option adds to a sum that is to be least."""
+        s = speedup + _STANDSTILL
+        cost = -np.log(s) if self.power == 0 else -np.sign(self.power) * s**self.power
+        cost[:, :-1][speedup[:, :-1] <= 0] = np.inf
+        return cost
+
+
+def sizes_on(node: int, capacity: int) -> list[int]:
+    """Numbers of workers that fill nodes without a rest: halves of a node, and whole nodes."""
+    parts = [node >> shift for shift in range(node.bit_length()) if node % (1 << shift) == 0 or node >> shift == 1]
+    return [size for size in sorted({1, *parts}) if size <= capacity] + list(range(2 * node, capacity + 1, node))
+
+
+def _nodes(view: Snapshot, kind: int, places: list[list[int]], fixed: Ints) -> Nodes:
+    cluster, free = view.cluster, dict[int, list[int]]()
+    mine = cluster.accelerators_of_type[kind]
+    for place in mine[view.up[mine]].tolist():
+        free.setdefault(cluster.node_of_accelerator[place], []).append(place)
+    for at in fixed.tolist():  # who must be left alone is, on a node to be left too
+        for place in places[at]:
+            here = free.setdefault(cluster.node_of_accelerator[place], [])
+            if place not in here:
+                here.append(place)
+    return Nodes(cluster.node_of_accelerator, free, frozenset(fixed.tolist()))
+
+
+@dataclass(frozen=True)
+class _Crowd:
+    """The jobs of a decision, a row each."""
+
+    type: Ints  # on which each is to run
+    asked: Ints
+    elastic: Bools
+    fixed: Bools  # runs, and must be left alone
+    held: Ints  # what it can stay on; 0 where it has to leave
+    across: Bools  # it stands on several nodes
+    places: list[list[int]]
+    age: Floats
+    restarts: Ints
+    told: Bools
+    model_of: Ints  # row in `models`
+    models: Goodputs
+
+    @classmethod
+    def of(cls, view: Snapshot) -> _Crowd:
+        jobs = view.jobs
+        numbers, running = jobs.number.tolist(), jobs.running
+        elastic = view.elastic
+        places = [view.holdings.of(n).tolist() if runs else [] for n, runs in zip(numbers, running.tolist())]
+        stays: Bools = np.array([bool(view.up[held].all()) for held in places], dtype=np.bool_)
+        node_of = view.cluster.node_of_accelerator
+        across: Bools = np.array([len({node_of[place] for place in held}) > 1 for held in places], dtype=np.bool_)
+        told, models = Goodputs.of(jobs, view.learned)
+        told &= elastic
+        fixed = np.zeros(len(jobs), dtype=np.bool_) if view.protected is None else view.protected
+        return cls(
+            type=_types(view, elastic),
+            asked=jobs.workers,
+            elastic=elastic,
+            fixed=fixed,
+            held=np.where(stays, jobs.held, 0),
+            across=across,
+            places=places,
+            age=view.time - jobs.submitted_s,
+            restarts=np.maximum(jobs.starts - 1, 0),
+            told=told,
+            model_of=np.cumsum(told) - 1,
+            models=models,
+        )
+
+
+def _types(view: Snapshot, elastic: Bools) -> Ints:
+    """Who runs keeps its type; who waits goes where its speed, in the share that demand leaves of the type, is the best."""
+    jobs, capacity = view.jobs, view.capacity
+    if len(capacity) == 1:
+        return np.zeros(len(jobs), dtype=np.int64)
+    demand = np.bincount(jobs.type[jobs.running], jobs.held[jobs.running], len(capacity))
+    types = np.where(jobs.running, jobs.type, -1)
+    speed = view.rates.of_jobs * ((jobs.fits[:, None] >> np.arange(len(capacity))) & 1)
+    for at in (~jobs.running).nonzero()[0].tolist():
+        size = 1 if elastic[at] else int(jobs.workers[at])
+        share = np.where(capacity >= size, np.minimum(capacity / (demand + size), 1.0), 0.0) * speed[at]
+        if share.any():
+            types[at] = share.argmax()
+            demand[types[at]] += size
+    return types

@@ -1,0 +1,237 @@
+"""From an order of jobs to a selection: whoever comes first takes what it needs, as far as the accelerators reach.
+
+A single type is taken by prefix sums; several types are dealt out job by job, each to its fastest free type. Who runs keeps
+its type while it stays selected, and moves to a faster one that would otherwise be idle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.columns import INFINITY, JobColumns
+from fairlead.core.plan import Selection
+from fairlead.core.snapshot import Snapshot
+
+
+def in_order(
+    view: Snapshot,
+    key: Floats | Ints | None = None,
+    *,
+    backfill: bool = True,
+    preempt: bool = True,
+    holds_until: float | None = None,
+    prefer: Ints | None = None,
+) -> Selection:
+    """Select by ascending `key`, ties by submission (None: by submission alone).
+
+    With `backfill` a job that does not fit is passed over; without it, nobody behind it starts either. Without `preempt`,
+    whoever runs goes first. `prefer` is a type for each job that it gets where there is room, wherever it is now; -1: none.
+    """
+    if not len(view.jobs):
+        return Selection.nobody()
+    jobs, protected = view.jobs, view.protected if preempt else None
+    if protected is not None:
+        holds_until = None if holds_until is None else min(holds_until, view.protection_ends)
+    if len(view.capacity) > 1:
+        first = protected if preempt else jobs.running
+        if first is not None:
+            key = np.where(first, -math.inf, 0.0 if key is None else key)
+            prefer = None if prefer is None else np.where(first, -1, prefer)
+        return _several_types(view, key, backfill, holds_until, prefer)
+    capacity = int(view.capacity[0])
+    if not preempt:
+        key = None if key is None else key[~jobs.running]
+        return _one_type(jobs.runners, jobs.waiters, key, capacity, backfill, holds_until)
+    if protected is not None:
+        key = None if key is None else key[~protected]
+        return _one_type(jobs.only(protected), jobs.only(~protected), key, capacity, backfill, holds_until)
+    return _one_type(None, jobs, key, capacity, backfill, holds_until)
+
+
+def crossing(now: float, key: Floats, who: Ints, growth: Floats | Ints) -> float:
+    """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late. `who`
+    are the positions of keys that grow, `growth` is how much in a second."""
+    if not len(who) or len(who) == len(key):
+        return math.inf
+    standing, moving = key.copy(), key[who]
+    standing[who] = INFINITY  # who moves is not in anybody's way; behind all stands nobody
+    standing.sort()
+    waits = (standing[standing.searchsorted(moving)] - moving) / growth
+    wait: float = waits.item(waits.argmin())
+    return now + wait * (1 - 1e-13) - 1e-9
+
+
+def smallest_first(key: Floats | Ints, enough: int) -> Ints:
+    """Positions by ascending key, ties by position; at least the first `enough`, and never half of a tie."""
+    if enough >= len(key) or len(key) < 64:
+        return key.argsort(kind="stable")
+    split = key.copy()
+    split.partition(enough)
+    candidates = (key <= split[enough : enough + 1]).nonzero()[0]
+    return np.asarray(candidates[key[candidates].argsort(kind="stable")])
+
+
+def _one_type(
+    ahead: JobColumns | None,
+    rest: JobColumns,
+    key: Floats | Ints | None,
+    capacity: int,
+    backfill: bool,
+    holds_until: float | None,
+) -> Selection:
+    """Who is `ahead` holds what it holds; the rest share, by their key, what is left."""
+    if ahead is not None:
+        capacity -= int(ahead.held.sum())
+    if key is None and not backfill:  # everybody takes at least one: the line is looked at no further than it can reach
+        rest = rest.only(slice(max(capacity, 0) + 1))
+    enough = 2 * max(capacity, 0)
+    if ahead is None and len(rest) > enough:  # of a long line hardly more can run than do now
+        enough = min(enough, 2 * len(rest.runners))
+    chosen, head = _take_by(key, rest.workers, capacity, backfill, enough)
+    jobs, sizes = rest.numbers_at(chosen), rest.workers[chosen]
+    if ahead is not None:
+        jobs, sizes = np.concatenate((ahead.number, jobs)), np.concatenate((ahead.held, sizes))
+    stopped = None if head is None else int(rest.number[head])
+    return Selection.of(jobs, np.zeros(len(jobs), np.int64), sizes, holds_until, stopped)
+
+
+def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool, enough: int) -> tuple[Ints, int | None]:
+    """Positions that fit, by ascending key, and the position that strict order stopped at; most likely among the first
+    `enough`."""
+    if key is None:
+        return take(want, capacity, backfill)
+    order = smallest_first(key, enough)
+    taken, head = take(want[order], capacity, backfill)
+    if len(order) < len(key) and head is None and (not backfill or int(want[order[taken]].sum()) < capacity):
+        order = np.argsort(key, kind="stable")  # further back there may be somebody small enough
+        taken, head = take(want[order], capacity, backfill)
+    return order[taken], None if head is None else int(order[head])
+
+
+def take(workers: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
+    """Which of the jobs, in this order, fit into `capacity`; and the first that did not, where order is strict."""
+    count = len(workers)
+    reach = np.add.accumulate(workers[: max(capacity, 0)])  # every job takes at least one: nobody behind can be reached
+    fits = int(reach.searchsorted(capacity, side="right"))
+    taken = np.arange(fits)
+    if fits == count:
+        return taken, None
+    if not backfill:
+        return taken, fits
+    smaller = _small_enough(workers, fits, capacity - (int(reach[fits - 1]) if fits else 0))
+    return (np.concatenate((taken, smaller)) if smaller else taken), None
+
+
+_NEAR = 128
+
+
+def _small_enough(workers: Ints, at: int, free: int) -> list[int]:
+    """Who fits, from a position on, into what others left: found at once where they are far away, one by one from there on."""
+    found: list[int] = []
+    while at < len(workers) and free > 0:
+        small = workers[at:] <= np.array(free)
+        jump = int(small.argmax())
+        if not small[jump]:
+            break
+        at += jump
+        for position, want in enumerate(workers[at : at + _NEAR].tolist(), at):
+            if want <= free:
+                found.append(position)
+                free -= want
+                if not free:
+                    break
+        at += _NEAR
+    return found
+
+
+def _several_types(
+    view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None, prefer: Ints | None
+) -> Selection:
+    jobs, rates = view.jobs, view.rates
+    order = np.arange(len(jobs)) if key is None else key.argsort(kind="stable")
+    wishes = rates.wishes
+    free = view.capacity.tolist()
+    rows, fits, workers = rates.row[order].tolist(), jobs.fits[order].tolist(), jobs.workers[order].tolist()
+    present = np.where(jobs.running, jobs.type, -1)
+    if prefer is not None:
+        present = np.where((prefer >= 0) & (view.capacity[prefer] >= jobs.workers), prefer, present)
+    present = present[order].tolist()
+    protected = view.protected
+    bound = set() if protected is None else set(protected[order].nonzero()[0].tolist())
+    given = [-1] * len(rows)  # by position in the order: a type
+    passed: list[int] = []
+    below = False  # whether anybody has another type than its fastest
+    head, left = None, sum(free)
+    for at, (row, mask, want, choice) in enumerate(zip(rows, fits, workers, present)):
+        if choice < 0 or free[choice] < want:
+            choice = _first_free(wishes[row], mask, free, want)
+        if choice >= 0:
+            given[at] = choice
+            free[choice] -= want
+            left -= want
+            below = below or choice != wishes[row][0]
+            if not left:
+                break
+        elif backfill:
+            passed.append(at)
+        else:
+            head = at
+            break
+    while below and any(free) and _move_up(given, bound, rows, fits, workers, wishes, free):
+        if holds_until is not None:  # where they were, somebody may fit who was passed over: to be asked again at once
+            holds_until = view.time
+        # What others left behind may do for somebody who was passed over, or for the head and those behind it.
+        for at in passed if head is None else range(head, len(rows)):
+            if given[at] >= 0:
+                continue
+            choice = present[at] if head is not None else -1
+            if choice < 0 or free[choice] < workers[at]:
+                choice = _first_free(wishes[rows[at]], fits[at], free, workers[at])
+            if choice >= 0:
+                given[at] = choice
+                free[choice] -= workers[at]
+            elif head is not None:
+                head = at
+                break
+        else:
+            head = None
+    stopped = None if head is None else int(jobs.number[order[head]])
+    types = np.array(given, dtype=np.int64)
+    if -1 in given:
+        chosen = (types >= 0).nonzero()[0]
+        order, types = order[chosen], types[chosen]
+    return Selection.of(jobs.numbers_at(order), types, jobs.workers[order], holds_until, stopped)
+
+
+def _first_free(wishes: tuple[int, ...], mask: int, free: list[int], want: int) -> int:
+    for t in wishes:
+        if free[t] >= want and mask >> t & 1:
+            return t
+    return -1
+
+
+def _move_up(
+    given: list[int],
+    bound: set[int],
+    rows: list[int],
+    fits: list[int],
+    workers: list[int],
+    wishes: Sequence[tuple[int, ...]],
+    free: list[int],
+) -> bool:
+    """Let whoever has a slower type, and is not bound to it, take a faster one that is left idle; tell whether anyone did."""
+    moved = False
+    for at, (kind, row) in enumerate(zip(given, rows)):
+        if kind < 0 or kind == wishes[row][0] or at in bound:
+            continue
+        mine = wishes[row]
+        choice = _first_free(mine, fits[at], free, workers[at])
+        if choice >= 0 and mine.index(choice) < mine.index(kind):
+            free[kind] += workers[at]
+            free[choice] -= workers[at]
+            given[at] = choice
+            moved = True
+    return moved

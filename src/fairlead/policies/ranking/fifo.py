@@ -1,0 +1,80 @@
+"""First in, first out, plain and with priorities.
+
+Order: by submission; with priorities by (−priority, submission). The baseline of every paper of the field (Philly, ATC'19)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fairlead.core.events import Memo
+from fairlead.core.plan import Selection
+from fairlead.core.rng import stream
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.ranking.base import in_order
+
+
+@dataclass(frozen=True)
+class Fifo:
+    """Run jobs in the order of their submission. Strict: nobody overtakes the head of the line, unless `backfill`."""
+
+    paper: ClassVar[str] = "Jeon et al., ATC'19 (Philly)"
+    backfill: bool = False
+    preempt: bool = False
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        return in_order(view, backfill=self.backfill, preempt=self.preempt, holds_until=math.inf), memo
+
+
+@dataclass(frozen=True)
+class FifoPriority:
+    """Run jobs of higher priority first, by submission among equals; they push aside whoever has less."""
+
+    paper: ClassVar[str] = "Jeon et al., ATC'19 (Philly)"
+    backfill: bool = False
+    preempt: bool = True
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        key = -view.jobs.priority
+        return in_order(view, key, backfill=self.backfill, preempt=self.preempt, holds_until=math.inf), memo
+
+
+# First in, first out on whatever is free: the baseline of Gavel §7.3 that knows no types.
+#
+# Order: by submission, strict. A job starts on a type drawn at random among those with room for its gang, and stays until it
+# ends. The draw is the job's own: it looks at no throughput but whether there is one.
+
+
+@dataclass(frozen=True)
+class FifoAnyType:
+    """Run jobs in the order of their submission, each on a type drawn from those that have room: FIFO that knows no types."""
+
+    paper: ClassVar[str] = "Gavel §7.3 (Narayanan et al., OSDI'20)"
+    seed: int = 0
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        jobs, running = view.jobs, view.jobs.running
+        if not len(jobs):
+            return Selection.nobody(), memo
+        held = np.bincount(jobs.type[running], jobs.held[running], minlength=len(view.capacity))
+        free = (view.capacity - held.astype(np.int64)).tolist()
+        numbers, types, workers = (column[running].tolist() for column in (jobs.number, jobs.type, jobs.held))
+        usable = (jobs.fits & view.rates.runs_on[view.rates.row])[~running].tolist()
+        head = None
+        for number, want, mask in zip(jobs.number[~running].tolist(), jobs.workers[~running].tolist(), usable):
+            order = stream(self.seed, "fifo-any-type", number).permutation(len(free)).tolist()
+            found = next((kind for kind in order if mask >> kind & 1 and free[kind] >= want), None)
+            if found is None:
+                head = number
+                break
+            free[found] -= want
+            numbers.append(number)
+            types.append(found)
+            workers.append(want)
+            if not any(free):
+                break
+        who, where, sizes = (np.array(column, dtype=np.int64) for column in (numbers, types, workers))
+        return Selection(who, where, sizes, holds_until=math.inf, head=head), memo

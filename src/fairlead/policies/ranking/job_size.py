@@ -1,0 +1,55 @@
+"""Policies that look at a job's size: shortest job, shortest remaining time, largest gang.
+
+Run time is steps / rate on the job's fastest type, by estimation. While nothing happens the order among those who run and those
+who wait cannot turn against the former: what remains of a running job only shrinks. So a selection holds until an event."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fairlead.core.events import Memo
+from fairlead.core.plan import Selection
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.ranking.base import in_order
+
+
+@dataclass(frozen=True)
+class ShortestJobFirst:
+    """Start the job with the shortest run time first: key = steps / rate. Who runs is left alone, unless `preempt`."""
+
+    paper: ClassVar[str] = "Gavel §4 (Narayanan et al., OSDI'20)"
+    backfill: bool = True
+    preempt: bool = False
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        key = view.jobs.steps / view.rates.fastest
+        return in_order(view, key, backfill=self.backfill, preempt=self.preempt, holds_until=math.inf), memo
+
+
+@dataclass(frozen=True)
+class ShortestRemainingTimeFirst:
+    """Run the job with the least left to do: key = (steps − done) / rate, × workers with `by_accelerator_time`."""
+
+    paper: ClassVar[str] = "Tiresias §3 (Gu et al., NSDI'19)"
+    by_accelerator_time: bool = False
+    backfill: bool = True
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        key = view.jobs.steps_left / view.rates.fastest
+        if self.by_accelerator_time:
+            key = key * view.jobs.workers
+        return in_order(view, key, backfill=self.backfill, holds_until=math.inf), memo
+
+
+@dataclass(frozen=True)
+class LargestFirst:
+    """Start the largest gang first: key = −workers. It keeps whole nodes in use and makes small jobs wait."""
+
+    paper: ClassVar[str] = "classic bin packing (first fit decreasing)"
+    backfill: bool = True
+    preempt: bool = False
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        return in_order(view, -view.jobs.workers, backfill=self.backfill, preempt=self.preempt, holds_until=math.inf), memo

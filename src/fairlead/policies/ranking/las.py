@@ -1,0 +1,39 @@
+"""Least attained service: whoever has had least goes first.
+
+key = attained / weight, where attained is run time or accelerator time (run time × accelerators held). A running job's key
+grows, a waiting one's stands still; the selection holds until the first of the former reaches one of the latter."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fairlead.core.events import Memo
+from fairlead.core.plan import Selection
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.ranking.base import crossing, in_order
+
+
+@dataclass(frozen=True)
+class LeastAttainedService:
+    """Run first whoever has had the least service, by accelerator time or by time, per weight."""
+
+    paper: ClassVar[str] = "Tiresias §3.2 (Gu et al., NSDI'19); Gavel §4.1"
+    by: Literal["accelerator-time", "time"] = "accelerator-time"
+    backfill: bool = True
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        jobs = view.jobs
+        by_accelerator = self.by == "accelerator-time"
+        key = jobs.accelerator_s if by_accelerator else jobs.run_s
+        if view.weighted:
+            key = key / jobs.weight
+        selection = in_order(view, key, backfill=self.backfill, holds_until=math.inf)
+        at = jobs.position_of(selection.jobs)
+        growth = selection.workers if by_accelerator else np.ones(len(at))
+        if view.weighted:
+            growth = growth / jobs.weight[at]
+        return selection.until(crossing(view.time, key, at, growth)), memo

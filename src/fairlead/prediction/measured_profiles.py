@@ -1,0 +1,196 @@
+"""The measured tables as a scheduler or a simulator wants them: who does what alone, and how much slower two get together."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeAlias
+
+from fairlead.core.errors import InputError, near_or_all
+from fairlead.profiling.pair_selection import Span
+from fairlead.profiling.results import device_of, measured, sets
+
+Measurements: TypeAlias = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
+"""What was measured on, and the measurements."""
+TOLD_ALONE = ("utilization", "memory_utilization", "device_memory_mb", "family", "steps_per_s")
+TO_SPARE = 60.0  # percent of utilization, of both together, that leaves both undisturbed
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One configuration by itself. Utilizations are NVML's, in percent; memory is all that the device showed in use."""
+
+    name: str
+    family: str
+    steps_per_s: float
+    utilization: float
+    memory_utilization: float
+    memory_mb: float
+    multiprocessors: float | None = None  # busy, in percent, where the device was asked
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """What was measured on one device, with pairs: `pairs[sharing][a, b]` are the slowdowns of a beside b and of b beside a;
+    both orders are there."""
+
+    device: str
+    alone: Mapping[str, Alone]
+    pairs: Mapping[str, Mapping[tuple[str, str], tuple[float, float]]] = field(default_factory=dict)
+
+    def slowdowns(self, one: str, other: str, sharing: str = "time-slicing") -> tuple[float, float]:
+        """As measured; an error where these two were not."""
+        found = self.pairs.get(sharing, {})
+        if (one, other) not in found:
+            raise InputError(
+                f"measured pairs on {self.device}", "two configurations measured together", field=sharing, value=(one, other)
+            )
+        return found[one, other]
+
+    def paired(self, sharing: str = "time-slicing") -> tuple[str, ...]:
+        """Who was measured beside others, in order of utilization."""
+        names = {one for one, _ in self.pairs.get(sharing, {})}
+        return tuple(sorted(names, key=lambda name: (self.alone[name].utilization, name)))
+
+
+@cache
+def devices() -> tuple[str, ...]:
+    """Those with a set that ships: what else there is of a device has its name in front. Asked at every decision."""
+    known = sets()
+    return tuple(name for name in known if not any(name.startswith(f"{other}_") for other in known))
+
+
+@cache
+def profiles(device: str = "h200", span: Span | None = Span.UTILIZATION) -> Profiles:
+    """The set that ships for a device, with the pairs of those that span one thing, or (None) with all."""
+    if device not in devices():
+        expected = f"a device whose profiles ship ({near_or_all(device, devices())})"
+        raise InputError("profiles", expected, field="device", value=device)
+    pairs = {name: measured(name) for name in paired_sets(device, span)}
+    return profiles_of(measured(device), pairs, device, _multiprocessors(device))
+
+
+def profiles_of(
+    alone: Measurements, pairs: Mapping[Any, Measurements], source: object, active: Mapping[str, float] | None = None
+) -> Profiles:
+    """Of configurations by themselves, which `source` has, and of pairs by the files that have them, the mean where several do;
+    `active` is how many multiprocessors each keeps busy, where that was asked. Of what was measured without NVML, as on a CPU,
+    nothing is known that a scheduler could use."""
+    about, found = alone
+    rows = [one for one in found if "problem" not in one]
+    lacking = next((name for name in TOLD_ALONE for one in rows if name not in one), None if rows else TOLD_ALONE[0])
+    if lacking is not None:
+        raise InputError(source, "configurations measured alone, with what NVML says of them", field=lacking)
+    known = {
+        one["name"]: Alone(
+            one["name"],
+            one["family"],
+            one["steps_per_s"],
+            one["utilization"],
+            one["memory_utilization"],
+            one["device_memory_mb"],
+            (active or {}).get(one["name"]),
+        )
+        for one in rows
+    }
+    together: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
+    for where, (of, both) in pairs.items():
+        if "device" in of and device_of(of) != device_of(about):
+            raise InputError(where, f"pairs on {device_of(about)}, as {source}", field="device", value=device_of(of))
+        strange = next((name for row in both for name in row.get("pair", ()) if name not in known), None)
+        if strange is not None:
+            raise InputError(where, f"each of a pair measured alone too, in {source}", field="pair", value=strange)
+        for pair, slower in slowdowns(both, known).items():
+            together.setdefault(of["sharing"], {}).setdefault(pair, []).append(slower)
+    mean = {sharing: {pair: _mean(seen) for pair, seen in found.items()} for sharing, found in together.items()}
+    return Profiles(device_of(about), known, mean)
+
+
+def paired_sets(device: str, span: Span | None = None) -> tuple[str, ...]:
+    """The names of the sets of pairs, of those that span one thing or of all."""
+    starts = {Span.UTILIZATION: f"{device}_pairs", Span.SHARE: f"{device}_share_pairs"}
+    wanted = tuple(starts.values()) if span is None else (starts[span],)
+    return tuple(name for name in sets() if name.startswith(wanted))
+
+
+def _multiprocessors(device: str) -> dict[str, float]:
+    """Of those that ran alone when the device was asked, whatever for."""
+    seen: dict[str, list[float]] = {}
+    for name in sets():
+        if name == f"{device}_activity" or name in paired_sets(device):
+            for row in measured(name)[1]:
+                if "pair" not in row and "sm_active" in row:
+                    seen.setdefault(_who(row), []).append(row["sm_active"])
+    return {name: statistics.fmean(values) for name, values in seen.items()}
+
+
+def slowdowns(rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]) -> dict[tuple[str, str], tuple[float, float]]:
+    """Of every pair of a file of pairs, in both orders; of those measured more than once the mean."""
+    table: dict[tuple[str, str], tuple[float, float]] = {}
+    for (one, other), seen in each_slowdown(rows, alone).items():
+        first, second = _mean(seen)
+        table[one, other], table[other, one] = (first, second), (second, first)
+    return table
+
+
+def _mean(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    first, second = (statistics.fmean(column) for column in zip(*seen))
+    return first, second
+
+
+def each_slowdown(
+    rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]
+) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Of every pair, as often as it was measured, in whichever order; by what each did alone in the same second, where it was
+    seen then."""
+    rows = [row for row in rows if "problem" not in row]
+    paired = [row for row in rows if "pair" in row]
+    speeds = _Undisturbed([row for row in rows if "pair" not in row], paired, alone)
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in paired:
+        (one, other), (first, second) = row["pair"], row["steps_per_s"]
+        session = row.get("session", 1)
+        mine, theirs = row.get("undisturbed_steps_per_s") or (speeds.of(one, session), speeds.of(other, session))
+        slower = mine / first, theirs / second
+        if (other, one) in found and one != other:
+            found[other, one].append(slower[::-1])
+        else:
+            found.setdefault((one, other), []).append(slower)
+    return found
+
+
+class _Undisturbed:
+    """Steps per second of each without company. Trainings that wait for their host vary by a tenth from one second to the next,
+    and a few windows alone say too little. So the windows count too in which the device had nearly half of its time to spare:
+    the median of all, of the same session where there are any, since another host has another speed."""
+
+    def __init__(
+        self, by_itself: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]
+    ) -> None:
+        self._windows: dict[tuple[str, int], list[float]] = {}
+        for row in by_itself:
+            mean, half = row["steps_per_s"], row["spread"] / 2
+            seen = _windows(row, [mean * (1 - half), mean * (1 + half)])
+            self._windows.setdefault((_who(row), row.get("session", 1)), []).extend(seen)
+        for pair in paired:
+            if sum(alone[each].utilization for each in pair["pair"]) <= TO_SPARE:
+                for place, each in enumerate(pair["pair"]):
+                    seen = [window[place] for window in _windows(pair, [pair["steps_per_s"]])]
+                    self._windows.setdefault((each, pair.get("session", 1)), []).extend(seen)
+
+    def of(self, name: str, session: int) -> float:
+        here = self._windows.get((name, session))
+        return statistics.median(here or [each for (who, _), seen in self._windows.items() if who == name for each in seen])
+
+
+def _windows(row: Mapping[str, Any], otherwise: list[Any]) -> list[Any]:
+    """What was seen in each; some rows say only how many there were."""
+    seen = row.get("windows")
+    return seen if isinstance(seen, list) else otherwise
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    """The configuration of a row without a pair; the first such rows have no other name."""
+    return str(row.get("alone", row["name"]))

@@ -1,0 +1,83 @@
+"""An ONNX file read in a process of its own, with little memory and little time. Whatever a file does to the code of others
+that looks at it, it does it there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fairlead.core.errors import FairleadError, InputError
+from fairlead.prediction import graph
+from fairlead.prediction.graph import Graph, Operator
+
+MEMORY = 4 * 2**30  # bytes of address space, and some for each byte of the file
+COPIES = 3  # of the file: as bytes, as messages, as messages without weights
+SECONDS = 10.0
+BYTES_PER_S = 50e6  # of a slow disk
+
+
+def load(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
+    """As `graph.load`."""
+    size = path.stat().st_size if path.is_file() else 0
+    memory, seconds = MEMORY + COPIES * size, SECONDS + size / BYTES_PER_S
+    asked = [sys.executable, "-P", "-m", "fairlead.prediction.onnx_process", str(memory), str(path), json.dumps(sizes or {})]
+    try:
+        found = subprocess.run(
+            asked,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each would reserve address space
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(path, f"a model that can be read in {seconds:.0f} s", field="model") from None
+    try:
+        told = json.loads(found.stdout) if found.returncode == 0 else {}
+    except ValueError:
+        told = {}
+    if "wrong" in told:
+        raise InputError(path, told["wrong"], field=told["field"], value=told["value"])
+    if "problem" in told:
+        raise FairleadError(told["problem"])
+    if "graph" not in told:
+        raise InputError(
+            path,
+            f"a model that can be read in {memory / 2**30:.0f} GB of memory; its reader ended with {found.returncode}",
+            field="model",
+        )
+    return Graph(**{**told["graph"], "operators": tuple(Operator(*one) for one in told["graph"]["operators"])})
+
+
+def _tell(path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
+    try:
+        found = graph.load(path, sizes)
+    except InputError as problem:
+        return {"wrong": problem.expected, "field": problem.field, "value": _plain(problem.value)}
+    except FairleadError as problem:
+        return {"problem": str(problem)}
+    told = {name: value for name, value in vars(found).items() if name != "operators"}
+    return {"graph": {**told, "operators": [tuple(asdict(one).values()) for one in found.operators]}}
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, int | str) else repr(value)
+
+
+def main(memory: str, path: str, sizes: str) -> None:
+    for limit, most in ((resource.RLIMIT_AS, int(memory)), (resource.RLIMIT_CORE, 0)):
+        with contextlib.suppress(ValueError, OSError):  # some systems know no such limit
+            resource.setrlimit(limit, (most, most))
+    print(json.dumps(_tell(Path(path), json.loads(sizes))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

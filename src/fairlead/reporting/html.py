@@ -1,0 +1,109 @@
+"""One self-contained page for a set of runs: tables, distributions, use, queue and a Gantt that can be zoomed. It puts the
+page's parts together; what they show is `payload`'s business, how they look and move is in `page/`.
+
+Whatever a trace calls its jobs is data: it travels as JSON in which no character can end the script, and the page's scripts
+write it as text, never as markup. A content policy in the page forbids every request.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import orjson
+
+from fairlead.core.errors import InputError
+from fairlead.experiments.metrics import DEFAULTS, MetricOptions
+from fairlead.experiments.run_record import RunRecord
+from fairlead.files import atomic_write
+from fairlead.reporting.payload import MOST_STRETCHES, payload
+
+_SCRIPTS = (
+    "data.js",
+    "format.js",
+    "chart.js",
+    "charts.js",
+    "gantt-data.js",
+    "gantt-raster.js",
+    "gantt.js",
+    "gantt-hand.js",
+    "table.js",
+    "tables.js",
+    "main.js",
+)
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def write_report(
+    records: Sequence[RunRecord],
+    path: Path,
+    options: MetricOptions = DEFAULTS,
+    title: str = "Fairlead report",
+    most_stretches: int = MOST_STRETCHES,
+) -> Path:
+    """Write the page; its folder is made where it is missing."""
+    return write_parts({"": records}, path, options, title, most_stretches)
+
+
+def write_parts(
+    parts: Mapping[str, Sequence[RunRecord]],
+    path: Path,
+    options: MetricOptions = DEFAULTS,
+    title: str = "Fairlead report",
+    most_stretches: int = MOST_STRETCHES,
+) -> Path:
+    """Write one page of several sets of runs that are not to be compared with each other, such as runs of other jobs. The page
+    shows one at a time and offers the others by their names."""
+    if not parts or not all(parts.values()):
+        raise InputError(path, "at least one run to report on")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, _page(parts, options, title, most_stretches).encode("utf-8"))
+    return path
+
+
+def page(
+    records: Sequence[RunRecord],
+    options: MetricOptions = DEFAULTS,
+    title: str = "Fairlead report",
+    most_stretches: int = MOST_STRETCHES,
+) -> str:
+    """The page as text."""
+    return _page({"": records}, options, title, most_stretches)
+
+
+def _page(parts: Mapping[str, Sequence[RunRecord]], options: MetricOptions, title: str, most_stretches: int) -> str:
+    share = most_stretches // max(len(parts), 1)
+    data = "\n".join(
+        f'<script type="application/json" class="data" data-name="{html.escape(name)}">'
+        f"{script_safe(payload(records, options, share))}</script>"
+        for name, records in parts.items()
+    )
+    filled = {
+        "{{title}}": html.escape(title),
+        "{{style}}": _part("style.css"),
+        "{{script}}": "\n".join(_part(name) for name in _SCRIPTS),
+        "{{data}}": data,
+    }
+    text = _part("page.html")
+    # Cut at the marks first: a value that happens to contain a mark must not be filled in turn.
+    pieces = []
+    for mark in ("{{title}}", "{{style}}", "{{title}}", "{{data}}", "{{script}}"):
+        before, _, text = text.partition(mark)
+        pieces += [before, filled[mark]]
+    return "".join([*pieces, text])
+
+
+def script_safe(value: object) -> str:
+    """JSON that can stand inside a script element whatever its texts contain."""
+    text = orjson.dumps(value).decode("utf-8")
+    for character, escaped in _UNSAFE.items():
+        text = text.replace(character, escaped)
+    return text
+
+
+@cache
+def _part(name: str) -> str:
+    return files("fairlead.reporting").joinpath("page", name).read_text(encoding="utf-8")

@@ -1,0 +1,100 @@
+"""The agent's side of a lease page. A worker maps its page; the agent reads and writes the same file by calls, because a mapped
+file that somebody truncates kills whoever touches it, and a worker must not be able to kill its agent. What stands in a page is
+the worker's word: it is taken with a pinch of salt."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.client.lease_page import MAGIC, SIZE, Field, Page, Stage
+
+_LARGEST = 2**53  # what a float, and so a step, can hold exactly
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a worker last wrote."""
+
+    stage: int = Stage.STARTING
+    steps: int = 0
+    saved: int = 0
+    began_at: int = 0  # steps at which its rate begins
+    began_ns: int = 0  # and when
+    last_ns: int = 0  # when the last step ended
+    batch_size: int = 0
+    renewals: int = 0
+    wants_more: int = 0  # which renewal it asks for, 0: none
+
+
+class LeaseFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._last = Standing()
+        numbers = self._numbers()
+        self._routes = 0 if numbers is None else numbers[Field.ROUTES]
+
+    @classmethod
+    def create(cls, path: Path, max_steps: int, max_s: float) -> LeaseFile:
+        Page.create(path).close()
+        made = cls(path)
+        made.bound(max_steps, max_s)
+        return made
+
+    def standing(self) -> Standing:
+        """The last that made sense."""
+        numbers = self._numbers()
+        if numbers is not None:
+            self._last = _standing(numbers)
+        return self._last
+
+    def revoke(self) -> None:
+        self._write(Field.REVOKED, 1)
+
+    def bound(self, max_steps: int, max_s: float) -> None:
+        self._write(Field.MAX_STEPS, max_steps)
+        self._write(Field.MAX_MS, round(max_s * 1000))
+
+    def extend(self, renewal: int, max_steps: int, max_s: float) -> None:
+        self.bound(max_steps, max_s)
+        self._write(Field.RENEWALS, renewal)
+
+    def route(self, batch: int, rate: float, part: float) -> None:
+        """The count is odd meanwhile, by which the worker knows whether it saw all three of the same route."""
+        writing = self._routes % _LARGEST | 1
+        self._write(Field.ROUTES, writing)
+        self._write(Field.ROUTE_BATCH, batch)
+        self._write(Field.ROUTE_RATE, round(rate * 1000))
+        self._write(Field.ROUTE_PART, round(part * 1e6))
+        self._routes = writing + 1
+        self._write(Field.ROUTES, self._routes)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _numbers(self) -> tuple[int, ...] | None:
+        page = os.pread(self._file, SIZE, 0)
+        numbers = struct.unpack_from(f"={len(page) // 8}Q", page)
+        return numbers if len(page) == SIZE and numbers[Field.MAGIC] == MAGIC else None
+
+    def _write(self, field: Field, value: int) -> None:
+        os.pwrite(self._file, struct.pack("=Q", value), field * 8)
+
+
+def _standing(numbers: tuple[int, ...]) -> Standing:
+    return Standing(
+        stage=numbers[Field.STAGE],
+        steps=min(numbers[Field.STEPS], _LARGEST),
+        saved=min(numbers[Field.SAVED], _LARGEST),
+        began_at=numbers[Field.BEGAN_AT],
+        began_ns=numbers[Field.BEGAN_NS],
+        last_ns=numbers[Field.LAST_NS],
+        batch_size=min(numbers[Field.BATCH_SIZE], _LARGEST),
+        renewals=min(numbers[Field.RENEWALS], _LARGEST),
+        wants_more=min(numbers[Field.WANTS_MORE], _LARGEST),
+    )

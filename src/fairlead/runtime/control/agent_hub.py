@@ -1,0 +1,267 @@
+"""The control plane's end of the wires: a stream for each agent. It knows who may speak for a node and how long each agent's
+lease still runs; what agents say it hands on, and it decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import grpc
+import grpc.aio
+
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import FairleadError
+from fairlead.runtime.control.cluster_backend import Live
+from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.protocol.messages import (
+    LARGEST,
+    METHOD,
+    SERVICE,
+    VERSION,
+    BadMessage,
+    Beat,
+    FromControl,
+    Heard,
+    Hello,
+    LogPiece,
+    Message,
+    Orders,
+    OtherJournal,
+    ReadLog,
+    Refused,
+    Renewed,
+    WantCode,
+    Welcome,
+    Words,
+    decode,
+    encode,
+)
+from fairlead.runtime.protocol.orders import Order
+
+log = logging.getLogger(__name__)
+
+LEAST_LOOK_S = 0.05
+
+HELLO_WITHIN_S = 10.0
+"""Whoever opens a stream and says nothing is sent away."""
+ANSWER_WITHIN_S = 10.0
+"""A question to an agent that is longer without an answer has none."""
+
+
+@dataclass(eq=False)
+class _Session:
+    """One agent's stream. What is put into `out` is sent in this order; None ends the stream."""
+
+    node: int
+    hello: Hello
+    out: asyncio.Queue[FromControl | None] = field(default_factory=asyncio.Queue)
+
+
+@dataclass(eq=False)
+class Hub:
+    """Give it the cluster, the length of an agent's lease, and how long after its end jobs may still be dying there at least.
+
+    A node is given up `term_s + grace_s` after the last beat that was answered, or later where a job on it has a longer grace
+    of its own; until then its jobs count as running, because they may be.
+    """
+
+    cluster: Cluster
+    term_s: float = 15.0
+    grace_s: float = 35.0
+    may_join: Callable[[str], bool] = lambda token: True
+    clock: Callable[[], float] = time.monotonic
+    code: CodeStore | None = None
+    journal: str = ""  # its name; empty: one from before journals had any
+
+    def __post_init__(self) -> None:
+        self._questions = count(1)
+        self._answers: dict[int, asyncio.Future[LogPiece]] = {}
+        self.live: Live | None = None  # set by who composes; the two need each other
+        self._sessions: dict[int, _Session] = {}
+        self._incarnation: dict[int, int] = {}
+        self._address: dict[int, str] = {}
+        self._until: dict[int, float] = {}  # by node: when its jobs are certainly gone if nothing more is heard
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._number = {node.name: number for number, node in enumerate(self.cluster.nodes)}
+        self.used: dict[int, Beat] = {}  # by node, its last
+
+    # The wire, for the loop's thread.
+
+    def send(self, node: int, order: Order) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._put, node, Orders((order,)))
+
+    def address_of(self, node: int) -> str:
+        return self._address.get(node, "127.0.0.1")
+
+    @property
+    def connected(self) -> frozenset[int]:
+        return frozenset(self._sessions)
+
+    def expect(self, node: int) -> None:
+        """After a restart: its agent may still be there, with jobs; it is given up like one that fell silent just now."""
+        self._until.setdefault(node, self.clock() + self.term_s + self.grace_s)
+
+    # The server, for the event loop's thread.
+
+    async def serve(self, address: str, credentials: grpc.ServerCredentials | None = None) -> tuple[grpc.aio.Server, int]:
+        """Begin to listen; returns the server and its port."""
+        self._loop = asyncio.get_running_loop()
+        limits = [("grpc.max_receive_message_length", LARGEST), ("grpc.max_send_message_length", 64 << 20)]
+        server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._session)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        try:
+            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        except RuntimeError:
+            raise FairleadError(f"{address}: agents cannot be listened to there; is it in use?") from None
+        await server.start()
+        return server, port
+
+    def close(self) -> None:
+        """Ends all streams, as streams end; agents come back when there is somebody again."""
+        for node in list(self._sessions):
+            self._close(node)
+
+    async def read_log(self, node: int, wanted: ReadLog) -> LogPiece | None:
+        """What a node's agent answers; None where there is no agent, or it falls silent."""
+        if node not in self._sessions:
+            return None
+        number = next(self._questions)
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._put(node, replace(wanted, number=number))
+            return await asyncio.wait_for(answer, ANSWER_WITHIN_S)
+        except TimeoutError:
+            return None
+        finally:
+            del self._answers[number]
+
+    async def watch(self) -> None:
+        """Give nodes up whose time is over; runs until it is cancelled."""
+        while True:
+            now = self.clock()
+            for node in [node for node, until in self._until.items() if until <= now]:
+                del self._until[node]
+                self._close(node)
+                self._alive().left(node)
+            soonest = min((until for until in self._until.values() if until > now), default=now + 1.0)
+            await asyncio.sleep(min(max(soonest - now, LEAST_LOOK_S), 1.0))
+
+    async def _session(
+        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        try:
+            self._admit(context)
+            session = self._welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S))
+        except (BadMessage, TimeoutError) as problem:
+            why = str(problem) or f"no word within {HELLO_WITHIN_S:g} s"
+            log.warning("agent refused", extra={"why": why, "peer": context.peer()})
+            yield encode(Refused(why))
+            return
+        if session is None:
+            yield encode(OtherJournal(self.journal))
+            return
+        listening = asyncio.create_task(self._listen(session, requests))
+        try:
+            while (message := await session.out.get()) is not None:
+                yield encode(message)
+                if isinstance(message, Refused):
+                    return
+        finally:
+            listening.cancel()
+            if self._sessions.get(session.node) is session:
+                del self._sessions[session.node]
+
+    def _admit(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        """Who has no right token is not listened to."""
+        token = dict(context.invocation_metadata() or ()).get("authorization", "")
+        if not self.may_join(str(token).removeprefix("Bearer ")):
+            raise BadMessage("this token is not one of an agent")
+
+    def _welcome(self, message: Message) -> _Session | None:
+        """Who says hello must be the node it says it is. None where what it has belongs to another journal: until that is gone
+        it is not there."""
+        if not isinstance(message, Hello):
+            raise BadMessage("the first word of an agent is hello")
+        if message.version != VERSION:
+            both = f"the agent speaks version {message.version}, the control plane {VERSION}"
+            raise BadMessage(f"{both}: install the same Fairlead on both")
+        node = self._number.get(message.node, -1)
+        if node < 0:
+            raise BadMessage(f"there is no node {message.node!r} in this cluster")
+        known = self.cluster.nodes[node]
+        if (known.type, known.accelerators) != (message.type, message.accelerators):
+            has = f"{known.accelerators} × {known.type}"
+            raise BadMessage(f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}")
+        if message.incarnation < self._incarnation.get(node, -1):
+            raise BadMessage(f"a younger agent speaks for node {known.name!r}")
+        if message.journal and self.journal and message.journal != self.journal:
+            log.warning("agent of another journal", extra={"node": known.name, "journal": message.journal})
+            return None
+        self._close(node)
+        session = _Session(node, message)
+        self._incarnation[node], self._address[node] = message.incarnation, message.address
+        self._sessions[node] = session
+        self._renew(node)
+        session.out.put_nowait(Welcome(self.term_s, self.grace_s, self.journal))
+        self._alive().joined(node, message.running)
+        return session
+
+    async def _listen(self, session: _Session, requests: AsyncIterator[bytes]) -> None:
+        try:
+            async for data in requests:
+                if self._sessions.get(session.node) is not session:
+                    return
+                self._hear(session, decode(data))
+        except BadMessage as problem:
+            session.out.put_nowait(Refused(str(problem)))
+        finally:
+            session.out.put_nowait(None)
+
+    def _hear(self, session: _Session, message: Message) -> None:
+        if isinstance(message, Beat):
+            self.used[session.node] = message
+            if message.busy:
+                self._alive().see(session.node, message)
+            self._renew(session.node)
+            session.out.put_nowait(Renewed())
+        elif isinstance(message, Words):
+            loop, heard = asyncio.get_running_loop(), Heard(message.sequence)
+
+            def answer() -> None:
+                loop.call_soon_threadsafe(session.out.put_nowait, heard)
+
+            self._alive().tell(session.node, message.told, answer)
+        elif isinstance(message, LogPiece):
+            if (asked := self._answers.get(message.number)) is not None and not asked.done():
+                asked.set_result(message)
+        elif isinstance(message, WantCode) and self.code is not None:
+            session.out.put_nowait(self.code.piece(message.digest, message.offset))
+        else:
+            raise BadMessage("an agent beats, tells, answers and asks for code")
+
+    def _renew(self, node: int) -> None:
+        self._until[node] = self.clock() + self.term_s + self.grace_s
+
+    def _put(self, node: int, message: FromControl) -> None:
+        if (session := self._sessions.get(node)) is not None:
+            session.out.put_nowait(message)
+
+    def _close(self, node: int) -> None:
+        if (session := self._sessions.pop(node, None)) is not None:
+            session.out.put_nowait(None)
+
+    def _alive(self) -> Live:
+        assert self.live is not None, "a hub speaks to a backend"
+        return self.live
+
+
+async def _first(requests: AsyncIterator[bytes]) -> Message:
+    async for data in requests:
+        return decode(data)
+    raise BadMessage("no word at all")

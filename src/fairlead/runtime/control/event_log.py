@@ -1,0 +1,182 @@
+"""What happens, as lines of a log: one for each thing that happened to a job, a node or the scheduler, with fields for
+machines. It reads events that are in the journal, and changes nothing. Tokens, commands and environments are no part of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import singledispatchmethod
+from typing import Any
+
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster, Ints
+from fairlead.core.events import Event
+from fairlead.core.plan import RoundPlan
+from fairlead.core.reasons import Code
+from fairlead.engine.event_journal import Journal
+from fairlead.engine.state import State
+from fairlead.runtime.control.views import policy_of
+
+log = logging.getLogger("fairlead.cluster")
+
+SLOW_S = 1.0
+"""A decision that takes longer is told of; so is one of more than half a round."""
+
+
+class Chronicle:
+    """Give it the way to the state. `watch` is for a watched journal, `decided` for whoever times decisions."""
+
+    def __init__(self, state: Callable[[], State], round_s: Callable[[], float]) -> None:
+        self._state, self._round_s = state, round_s
+
+    def watch(self, events: Sequence[ev.Event], seconds: float) -> None:
+        for event in events:
+            self._tell(event)
+
+    def decided(self, seconds: float) -> None:
+        round_s = self._round_s()
+        if seconds > SLOW_S or (round_s and seconds > round_s / 2):
+            log.warning("slow decision", extra={"seconds": round(seconds, 3), "round_s": round_s})
+
+    @singledispatchmethod
+    def _tell(self, event: Any) -> None:
+        """Of the rest nothing is told: progress and metrics would drown it."""
+
+    @_tell.register
+    def _submitted(self, event: ev.JobSubmitted) -> None:
+        log.info("job submitted", extra=self._job(event.number) | {"user": event.job.user, "workers": event.job.workers})
+
+    @_tell.register
+    def _cancelled(self, event: ev.JobCancelled) -> None:
+        log.info("job cancelled", extra=self._job(event.number))
+
+    @_tell.register
+    def _lost(self, event: ev.NodeLost) -> None:
+        if event.time > 0:  # a new journal begins with every node away
+            log.warning("node given up", extra={"node": self._state().cluster.nodes[event.node].name})
+
+    @_tell.register
+    def _repaired(self, event: ev.NodeRepaired) -> None:
+        log.info("node joined", extra={"node": self._state().cluster.nodes[event.node].name})
+
+    @_tell.register
+    def _drained(self, event: ev.NodeDrained) -> None:
+        what = "node used again" if event.undo else "node drained"
+        log.info(what, extra={"node": self._state().cluster.nodes[event.node].name})
+
+    @_tell.register
+    def _switched(self, event: ev.SchedulerSwitched) -> None:
+        log.warning("scheduler switched", extra={"policy": policy_of(event.scheduler), "why": event.why})
+
+    @_tell.register
+    def _planned(self, event: ev.RoundPlanned) -> None:
+        plan, cluster = event.plan, self._state().cluster
+        for number, reason in plan.refused:
+            what = "job cancelled" if reason.code is Code.AFTER_NOBODY else "job refused"
+            log.warning(what, extra=self._job(number) | {"why": reason.text})
+        for number in plan.ended.tolist():
+            log.info("job finished", extra=self._job(number) | {"early": True})
+        starting = set(plan.launches.jobs.tolist())
+        for number in plan.suspended.tolist():
+            log.info("job moved" if number in starting else "job preempted", extra=self._job(number))
+        bounds = plan.launches.offsets.tolist()
+        for number, begin, end in zip(plan.launches.jobs.tolist(), bounds, bounds[1:]):
+            places = plan.launches.accelerators[begin:end]
+            nodes = [cluster.nodes[node].name for node in dict.fromkeys(cluster.node_of[places].tolist())]
+            log.info("job started", extra=self._job(number) | {"node": ",".join(nodes), "accelerators": places.tolist()})
+
+    @_tell.register
+    def _finished(self, event: ev.JobsFinished) -> None:
+        self._each("job finished", event.jobs)
+
+    @_tell.register
+    def _failed(self, event: ev.JobsFailed) -> None:
+        self._each("job failed", event.jobs, logging.WARNING, why=event.why, **self._where(event.node))
+
+    @_tell.register
+    def _interrupted(self, event: ev.JobsInterrupted) -> None:
+        more = {"why": event.why} if event.why else {}
+        self._each("job interrupted", event.jobs, logging.WARNING, own_fault=event.own_fault, **more, **self._where(event.node))
+
+    def _where(self, node: int) -> dict[str, str]:
+        return {"node": self._state().cluster.nodes[node].name} if node >= 0 else {}
+
+    def _each(self, what: str, jobs: Ints, level: int = logging.INFO, **more: Any) -> None:
+        for number in jobs.tolist():
+            log.log(level, what, extra=self._job(number) | more)
+
+    def _job(self, number: int) -> dict[str, Any]:
+        state = self._state()
+        generation = int(state.store.arrays["starts"][number])
+        return {"job": state.job_of[number].name, "number": number, "generation": generation}
+
+
+# A journal that others watch: whoever counts or writes logs is told of events when they are kept, and not before.
+
+Watcher = Callable[[Sequence[Event], float], None]
+"""Is told the events of a commit, and the seconds that it took."""
+
+
+class WatchedJournal:
+    """Another journal, and those who watch it. They are called in the loop's thread; the state has seen the events."""
+
+    def __init__(self, journal: Journal, watchers: Sequence[Watcher]) -> None:
+        self._journal, self._watchers = journal, watchers
+        self._events: list[Event] = []
+
+    def append(self, event: Event) -> None:
+        self._journal.append(event)
+        self._events.append(event)
+
+    def commit(self) -> None:
+        began = time.perf_counter()
+        self._journal.commit()
+        seconds = time.perf_counter() - began
+        events, self._events = self._events, []
+        for watcher in self._watchers:
+            watcher(events, seconds)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._journal)
+
+    def close(self) -> None:
+        self._journal.close()
+
+
+# The last decisions that changed something, for people to look at. The journal has all of them.
+
+KEPT = 50
+
+
+class Decisions:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._last: deque[RoundPlan] = deque(maxlen=KEPT)
+
+    def note(self, plan: RoundPlan) -> None:
+        if plan.changes:
+            self._last.append(plan)
+
+    def records(self, state: State, whose: str | None = None) -> list[dict[str, Any]]:
+        """The youngest first: who was launched where, suspended, refused or ended; of one user, or (None) of everybody."""
+        return [record for plan in reversed(self._last) if (record := self._record(plan, state, whose))]
+
+    def _record(self, plan: RoundPlan, state: State, whose: str | None) -> dict[str, Any]:
+        def names(numbers: list[int]) -> list[str]:
+            return [state.job_of[n].name for n in numbers if n in state.job_of and whose in (None, state.job_of[n].user)]
+
+        starts, bounds = plan.launches, plan.launches.offsets.tolist()
+        launched = {}
+        for number, begin, end in zip(starts.jobs.tolist(), bounds, bounds[1:]):
+            nodes = sorted(set(self._cluster.node_of[starts.accelerators[begin:end]].tolist()))
+            for name in names([number]):
+                launched[name] = [self._cluster.nodes[node].name for node in nodes]
+        record = {
+            "launched": launched,
+            "suspended": names([n for n in plan.suspended.tolist() if n not in starts.jobs]),
+            "refused": names([number for number, _ in plan.refused]),
+            "ended": names(plan.ended.tolist()),
+        }
+        return {"second": plan.time, **record} if any(record.values()) else {}

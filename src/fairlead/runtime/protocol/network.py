@@ -1,0 +1,145 @@
+"""Where a process listens, and is found. An address is read and taken before anything else is done, so that one that is wrong,
+or in use, leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from fairlead.core.errors import InputError
+
+LAST_PORT = 65_535
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+def host_of(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
+
+
+def port_of(option: str, address: str) -> int:
+    """0: one that is free."""
+    port = address.rpartition(":")[2]
+    if not host_of(address) or not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= LAST_PORT):
+        raise InputError(option, f"host:port, with a port from 0 to {LAST_PORT}", field="address", value=address)
+    return int(port)
+
+
+def own_address(towards: str) -> str:
+    """The address of this machine from which another one is reached; loopback where there is no way to it."""
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(host_of(towards), LAST_PORT, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind, protocol) as one:
+                one.connect(place)  # nothing is sent: it asks for the way only
+                return str(one.getsockname()[0])
+    except OSError:
+        pass
+    return "127.0.0.1"
+
+
+def bound(option: str, address: str) -> list[socket.socket]:
+    """Sockets that have the address: a name such as localhost may mean several. All have one port, and none listens yet."""
+    host, port = host_of(address), port_of(option, address)
+    found: list[socket.socket] = []
+    problem: OSError | None = None
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                found.append(_bound(family, kind, protocol, (place[0], port, *place[2:])))
+            except OSError as missing:
+                if missing.errno not in _NOT_HERE:
+                    raise
+                problem = missing
+            else:
+                port = found[0].getsockname()[1]
+        if not found:
+            raise problem or OSError("no such address")
+    except OSError as why:
+        for one in found:
+            one.close()
+        wanted = f"an address to listen at ({why.strerror or why})"
+        raise InputError(option, wanted, field="address", value=address) from None
+    return found
+
+
+def check_free(option: str, address: str) -> None:
+    """For who takes the address by itself, a moment later."""
+    for one in bound(option, address):
+        one.close()
+
+
+def _bound(family: int, kind: int, protocol: int, place: tuple[object, ...]) -> socket.socket:
+    one = socket.socket(family, kind, protocol)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(place)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+# Certificates and addresses: who may be spoken to in the clear, and how others are. Tokens travel with every request, so what
+# goes beyond this machine is encrypted unless somebody says otherwise.
+
+
+def is_loopback(address: str) -> bool:
+    """Whether what listens there, or is reached there, is on this machine only."""
+    host = host_of(address)
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_clear(option: str, address: str, *, encrypted: bool, insecure: bool, mend: str) -> None:
+    """Refuses what is no address, and to go beyond this machine in the clear."""
+    port_of(option, address)
+    if not (encrypted or insecure or is_loopback(address)):
+        wanted = f"an address of this machine, or {mend}; --insecure sends tokens in the clear"
+        raise InputError(option, wanted, field="address", value=address)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A server's certificate, with those that vouch for it behind it, and its key: PEM files."""
+
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def given(cls, certificate: Path | None, key: Path | None) -> Certificate | None:
+        """None where neither is. What cannot be used is refused before anything listens."""
+        if certificate is None and key is None:
+            return None
+        if certificate is None or key is None:
+            raise InputError("serve", "--tls-cert and --tls-key, both or neither")
+        for path in (certificate, key):
+            if not path.is_file():
+                raise InputError(path, "a file that is there")
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        except (ssl.SSLError, OSError) as problem:
+            raise InputError(certificate, f"a certificate as PEM, with the key {key} ({problem})") from None
+        return cls(certificate, key)
+
+    def for_agents(self) -> grpc.ServerCredentials:
+        return grpc.ssl_server_credentials([(self.key.read_bytes(), self.certificate.read_bytes())])
+
+
+def trusting(authority: Path | None) -> grpc.ChannelCredentials | None:
+    """How an agent believes a control plane: by a certificate authority's PEM file. None: in the clear."""
+    if authority is None:
+        return None
+    try:
+        ssl.create_default_context(cafile=str(authority))
+    except (ssl.SSLError, OSError) as problem:
+        raise InputError(authority, f"a certificate authority as PEM ({problem})") from None
+    return grpc.ssl_channel_credentials(authority.read_bytes())

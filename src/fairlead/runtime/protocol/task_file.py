@@ -1,0 +1,317 @@
+"""What people submit: a task, as they write it in a file or send it, and the job and the launch that it means. The launch
+travels in the job's `command`, so that it is in the journal with everything else about the job."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+
+from fairlead.core.errors import InputError
+from fairlead.core.job import EXPERT, Job, wrong_schedule
+from fairlead.runtime.protocol.orders import Task
+from fairlead.workloads.dynamics import BETWEEN, parsed
+
+MOST_PLANNED = 256
+"""Batch sizes of a schedule, which every list of jobs carries."""
+
+UNKNOWN_STEPS = 1e6
+"""Of a job whose owner did not say how many it will do."""
+
+LONGEST_NAME, MOST_WORDS, LARGEST_WORD = 128, 4096, 32_768
+LARGEST_LAUNCH = 1 << 20
+"""Bytes of all that a job's launch is made of. It is sent to agents in one message."""
+
+MOST_AFTER = 100
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_SCRIPT = re.compile(r"(?!-)[^=]*[^=/]\.(py|sh|bash|pl|rb|jl|R|lua|js)\Z")
+_INTERPRETER = re.compile(r"(.*/)?((python|pypy)[\d.]*|(ba|da|k|z)?sh)\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def _one_line(text: str) -> str:
+    if len(text) > LONGEST_NAME or not text.isprintable():
+        raise ValueError(f"at most {LONGEST_NAME} characters that can be printed")
+    return text
+
+
+def _word(text: str) -> str:
+    """What can be an argument of a program."""
+    if len(text) > LARGEST_WORD or "\0" in text or not _can_be_spelled(text):
+        raise ValueError(f"at most {LARGEST_WORD} characters, without NUL or halves of surrogate pairs")
+    return text
+
+
+def _absolute(path: str) -> str:
+    if path and not path.startswith("/"):
+        raise ValueError("an absolute path, the same on all nodes")
+    return _word(path)
+
+
+def _can_be_spelled(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+Label = Annotated[str, AfterValidator(_one_line)]
+Word = Annotated[str, AfterValidator(_word)]
+Positive = Annotated[float, Field(gt=0, lt=1e15)]
+Amount = Annotated[float, Field(ge=0, lt=1e9)]
+
+
+class Spec(BaseModel):
+    """What somebody wrote. `true` is no number and a number no yes or no: who writes it has mistaken the field for another."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _not_taken_for_another(cls, value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
+        found = validated(value)
+        if isinstance(value, bool) is not isinstance(found, bool) and not isinstance(found, list):
+            raise ValueError("true or false" if isinstance(found, bool) else "a number, not true or false")
+        return found
+
+
+class LeaseSpec(Spec):
+    """How much a job may do before it has to ask. Without bounds a lease holds until it is revoked. With `central` renewal it
+    waits for the control plane's answer where it has come to a bound; `max_steps: 1` asks in every step."""
+
+    max_steps: Annotated[int, Field(ge=0, le=10**12, description="0: no bound")] = 0
+    max_duration_s: Annotated[float, Field(ge=0, lt=1e9, description="0: no bound")] = 0.0
+    renewal: Literal["optimistic", "central"] = "optimistic"
+
+    @model_validator(mode="after")
+    def _something_to_ask_for(self) -> LeaseSpec:
+        if self.renewal == "central" and not (self.max_steps or self.max_duration_s):
+            raise ValueError("central renewal needs a bound; max_steps: 1 asks in every step")
+        return self
+
+
+def is_name(text: str) -> bool:
+    return len(text) <= LONGEST_NAME and _NAME.match(text) is not None
+
+
+class TaskSpec(Spec):
+    """One job, as its owner describes it. `run` is a program with its arguments, as a list, or as one line that is split as a
+    shell would split it, but that no shell sees; who wants a shell writes `["bash", "-c", "…"]`."""
+
+    name: str = ""
+    run: Annotated[list[str] | str, Field(description="program and arguments")]
+    kind: Label = ""
+    workers: Annotated[int, Field(ge=1, le=100_000)] = 1
+    mode: Annotated[
+        Literal["static", "accordion", "gns", "expert", "elastic"],
+        Field(description="how its batch size changes; elastic: it may be started with another number of workers too"),
+    ] = "static"
+    steps: Positive = UNKNOWN_STEPS
+    schedule: Annotated[str, Field(description="of mode expert: batch sizes and shares of the steps, as in 32@0.3|256@0.7")] = (
+        ""
+    )
+    weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    entity: Label = ""
+    types: Annotated[list[Label], Field(max_length=64)] = []
+    memory_gb: Amount = 0.0
+    cpus: Amount = 0.0
+    host_memory_gb: Amount = 0.0
+    deadline_s: Positive | None = None
+    time_limit_s: Positive | None = None
+    retries: Annotated[int, Field(ge=0, le=1000)] = 3
+    min_run_s: Amount = 0.0
+    group: Annotated[Label, Field(description="trials of one search, of which the worst may be ended early")] = ""
+    group_order: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    after: Annotated[
+        list[StrictStr | StrictInt], Field(max_length=MOST_AFTER, description="jobs that must have finished first")
+    ] = []
+    most_slowdown: Annotated[
+        float | None, Field(ge=1, lt=1e15, description="how many times slower than alone company may make it; 1: it wants none")
+    ] = None
+    env: dict[str, Word] = {}
+    directory: Annotated[str, AfterValidator(_absolute)] = ""
+    code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    prefix: Annotated[list[Word], Field(max_length=MOST_WORDS)] = []
+    cooperative: bool = True
+    grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    lease: LeaseSpec = LeaseSpec()
+
+    @model_validator(mode="after")
+    def _not_too_much(self) -> TaskSpec:
+        if len(self._command(words_of(self.run))) > LARGEST_LAUNCH:
+            raise ValueError(f"all words, variables and paths of a task together have at most {LARGEST_LAUNCH:,} bytes")
+        return self
+
+    @model_validator(mode="after")
+    def _who_asks(self) -> TaskSpec:
+        if not self.cooperative and self.lease != LeaseSpec():
+            raise ValueError("a lease with bounds is for cooperative jobs; time_limit_s bounds every job")
+        return self
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if name and not is_name(name):
+            raise ValueError(f"letters, digits, '.', '_' and '-', at most {LONGEST_NAME}")
+        if name.isdecimal():
+            raise ValueError("a name with a letter in it; jobs are found by number too")
+        return name
+
+    @field_validator("steps")
+    @classmethod
+    def _said(cls, steps: float) -> float:
+        """Who says as many as stand for nothing said has said them."""
+        return math.nextafter(steps, math.inf) if steps == UNKNOWN_STEPS else steps
+
+    @field_validator("schedule")
+    @classmethod
+    def _planned(cls, schedule: str, others: ValidationInfo) -> str:
+        if schedule.count(BETWEEN) >= MOST_PLANNED:
+            raise ValueError(f"at most {MOST_PLANNED} batch sizes")
+        if schedule and (expected := wrong_schedule(parsed(schedule), others.data.get("mode", EXPERT))):
+            raise ValueError(expected)
+        if schedule and others.data.get("steps") == UNKNOWN_STEPS:
+            raise ValueError("nothing, where `steps` are not said: its shares are of these")
+        return schedule
+
+    @field_validator("after", mode="before")
+    @classmethod
+    def _one_or_several(cls, after: object) -> object:
+        return [after] if isinstance(after, (str, int)) else after
+
+    @field_validator("run")
+    @classmethod
+    def _words(cls, run: list[str] | str) -> list[str] | str:
+        words = words_of(run)
+        if not words or not words[0]:
+            raise ValueError("a program to run")
+        if len(words) > MOST_WORDS:
+            raise ValueError(f"at most {MOST_WORDS} words")
+        for word in words:
+            _word(word)
+        return run
+
+    @field_validator("env")
+    @classmethod
+    def _variables(cls, env: dict[str, str]) -> dict[str, str]:
+        for name in env:
+            if not _VARIABLE.match(name) or len(name) > LONGEST_NAME:
+                raise ValueError(f"variables such as SEED: '1'; {name[:40]!r} is not one")
+            if name.startswith("FAIRLEAD_") or name in ("CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE"):
+                raise ValueError(f"{name} is set by Fairlead")
+        return env
+
+    @model_validator(mode="after")
+    def _one_place(self) -> TaskSpec:
+        if self.code and self.directory:
+            raise ValueError("either a directory that the nodes have, or code that is sent along; not both")
+        return self
+
+    def job(self, name: str, user: str, after: Sequence[int] = ()) -> Job:
+        """`after` are the numbers of the jobs it names there."""
+        words = words_of(self.run)
+        script = _script(words)
+        return Job(
+            name,
+            steps=self.steps,
+            kind=self.kind or script.rsplit("/", 1)[-1][:LONGEST_NAME],
+            workers=self.workers,
+            weight=self.weight,
+            priority=self.priority,
+            user=user,
+            entity=self.entity,
+            deadline_s=math.inf if self.deadline_s is None else self.deadline_s,
+            allowed_types=tuple(self.types),
+            memory_gb=self.memory_gb,
+            cpus=self.cpus,
+            host_memory_gb=self.host_memory_gb,
+            time_limit_s=math.inf if self.time_limit_s is None else self.time_limit_s,
+            retry_limit=self.retries,
+            min_run_s=self.min_run_s,
+            group=f"{user}/{self.group}" if self.group and user else self.group,  # nobody ends another's trials
+            group_order=self.group_order,
+            mode=self.mode,
+            command=self._command(words),
+            after=tuple(after),
+            most_slowdown=math.inf if self.most_slowdown is None else self.most_slowdown,
+            schedule=parsed(self.schedule) if self.schedule else (),
+        )
+
+    def _command(self, words: list[str]) -> str:
+        launch: dict[str, Any] = {"run": words}
+        for name in ("env", "directory", "code", "prefix", "cooperative", "grace_s"):
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                launch[name] = value
+        if self.lease != LeaseSpec():
+            launch["lease"] = self.lease.model_dump(exclude_defaults=True)
+        return orjson.dumps(launch).decode()
+
+
+def words_of(run: list[str] | str) -> list[str]:
+    if isinstance(run, list):
+        return run
+    if len(run) > LARGEST_WORD:  # splitting takes the square of a word's length, while everybody else waits
+        raise ValueError(f"a line of at most {LARGEST_WORD} characters, or a list of words")
+    try:
+        return shlex.split(run)
+    except ValueError as error:
+        raise ValueError(f"a command line ({error})") from None
+
+
+def _script(words: list[str]) -> str:
+    """What a command line runs: the first word that is called like a script; an interpreter's first word that is no option,
+    such as a module's name; otherwise the program, and so where its text stands in the line (-c)."""
+    script = next((at for at, word in enumerate(words) if _SCRIPT.match(word)), 0)
+    if not script and _INTERPRETER.match(words[0]):
+        script = next((at for at, word in enumerate(words) if at and not word.startswith("-")), 0)
+    return words[0] if "-c" in words[:script] else words[script]
+
+
+def task_of(job: Job) -> Task:
+    """The launch that a job carries."""
+    launch = orjson.loads(job.command)
+    lease = launch.get("lease", {})
+    return Task(
+        tuple(launch["run"]),
+        launch.get("env", {}),
+        launch.get("directory", ""),
+        launch.get("code", ""),
+        tuple(launch.get("prefix", ())),
+        launch.get("cooperative", True),
+        launch.get("grace_s", 30.0),
+        lease.get("max_steps", 0),
+        lease.get("max_duration_s", 0.0),
+        lease.get("renewal") == "central",
+    )
+
+
+def checked(data: Any, source: str) -> TaskSpec:
+    """A task from what somebody wrote; the first thing wrong with it is an error that names the field."""
+    try:
+        return TaskSpec.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str"))) or "task"
+        mend = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+        raise InputError(source, mend, field=field, value=first["input"]) from None

@@ -1,0 +1,315 @@
+"""Throughput tables as files: the native columns (CSV or Parquet) and Gavel's JSON are read, the native columns written,
+and gang sizes nobody measured filled in. Which rates a scheduler may see, and what they mean, is not this module's business.
+
+Native columns, one rate a row: `kind`, `workers`, `type`, `steps_per_s` (of the whole gang; 0: does not fit), and where
+they are needed `placement` (consolidated or spread; consolidated), `partner_kind` and `partner_workers` (empty: alone) and
+`source` (the file's name). A kind that is not listed on a type does not fit there. Where spread is not listed it is as fast
+as consolidated for one worker, and for gangs of a type of which nothing spread is listed; other gangs do not run spread.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from fairlead.core.cluster import Floats
+from fairlead.core.errors import InputError, UnknownName
+from fairlead.core.job import TIMED
+from fairlead.files import atomic_write
+from fairlead.workloads.formats.text_fields import whole_file
+from fairlead.workloads.throughput_tables import RATE, Draft, Key, ThroughputTable, provenance, rate_of
+
+# Gavel's throughput tables: `{type: {"('kind', workers)": {"null": rate, "('kind', workers)": [mine, the other's]}}}`.
+# A type whose name ends in `_unconsolidated` has the rates of gangs that are spread. Keys are matched, never evaluated.
+
+_SPREAD_SUFFIX = "_unconsolidated"
+_KEY = re.compile(r"""\(\s*(?:'([^']+)'|"([^"]+)")\s*,\s*([0-9]{1,6})\s*\)""")
+
+
+def parse_gavel_table(path: Path, text: str) -> ThroughputTable:
+    try:
+        content = json.loads(text, object_pairs_hook=_without_twins)
+    except json.JSONDecodeError as problem:
+        raise InputError(path, f"JSON ({problem.msg}, column {problem.colno})", line=problem.lineno) from None
+    except _Twin as problem:
+        raise InputError(path, "each name once in an object", field="key", value=str(problem)) from None
+    except (ValueError, RecursionError) as problem:
+        raise InputError(path, f"JSON of rates ({type(problem).__name__})") from None
+    draft = Draft(path)
+    others: dict[tuple[Key, Key, str], float] = {}
+    sections = _object(path, "types", content)
+    for section, entries in sections.items():
+        plain = section.removesuffix(_SPREAD_SUFFIX)
+        if plain not in sections:
+            raise InputError(path, "the same type without that ending, too", field="type", value=section)
+        name, is_spread = plain.lower(), plain != section
+        alone = draft.spread if is_spread else draft.alone
+        for written, entry in _object(path, section, entries).items():
+            key, place = _key(path, section, written), f"{section} / {written}"
+            rates = _object(path, place, entry)
+            if "null" not in rates or (key, name) in alone:
+                raise InputError(path, 'each key once, with its rate alone under "null"', field=section, value=written)
+            draft.sources.setdefault(key, {})[path.name] = None
+            alone[key, name] = _rate(path, f"{place} / null", rates["null"])
+            for partner, value in rates.items():
+                if partner == "null":
+                    continue
+                other, inner = _key(path, place, partner), f"{place} / {partner}"
+                if not isinstance(value, list) or len(value) != 2:
+                    raise InputError(path, "two rates, [mine, the other's]", field=inner, value=value)
+                mine, theirs = _rate(path, inner, value[0]), _rate(path, inner, value[1])
+                if not is_spread:  # a table has room for pairs on as few nodes as possible only
+                    draft.paired[key, other, name] = (mine, None)
+                    others[other, key, name] = theirs
+    for (key, name), rate in draft.alone.items():  # who runs on few nodes runs on many: what is missing or 0 was not measured
+        if not draft.spread.get((key, name)):
+            draft.spread[key, name] = rate
+    for pair, rate in others.items():  # a pair that is listed on one side only
+        draft.paired.setdefault(pair, (rate, None))
+    return draft.finish()
+
+
+class _Twin(Exception):
+    pass
+
+
+def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twin(next(name for name in names if names.count(name) > 1))
+    return found
+
+
+def _object(path: Path, place: str, value: object) -> dict[str, object]:
+    if not isinstance(value, dict) or not value:
+        raise InputError(path, "an object with something in it", field=place, value=type(value).__name__)
+    return value
+
+
+@lru_cache(maxsize=4096)
+def _parsed(written: str) -> Key | None:
+    match = _KEY.fullmatch(written)
+    return (match[1] or match[2], int(match[3])) if match and int(match[3]) > 0 else None
+
+
+def _key(path: Path, place: str, written: str) -> Key:
+    key = _parsed(written)
+    if key is None:
+        raise InputError(path, "a key like ('ResNet-50 (batch size 64)', 2)", field=place, value=written)
+    return key
+
+
+def _rate(path: Path, place: str, value: object) -> float:
+    rate = None if isinstance(value, str) else rate_of(value)
+    if rate is None:
+        raise InputError(path, RATE, field=place, value=value)
+    return rate
+
+
+COLUMNS = ("kind", "workers", "type", "placement", "partner_kind", "partner_workers", "steps_per_s", "source")
+REQUIRED = ("kind", "workers", "type", "steps_per_s")
+PLACEMENTS = ("consolidated", "spread")
+MODELLED = "modelled"
+
+_WORKERS = "a whole number of workers from 1 on"
+
+
+def read_throughputs(path: Path) -> ThroughputTable:
+    """The table in a file; whether it is Parquet, Gavel's JSON or native CSV is seen from how the file begins."""
+    raw = whole_file(path)
+    if raw[:4] == b"PAR1":
+        return _native(path, _parquet_records(path, raw))
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        line = raw.count(b"\n", 0, problem.start) + 1
+        raise InputError(path, "a throughput table as CSV, Parquet or Gavel's JSON, in UTF-8", line=line) from None
+    return parse_gavel_table(path, text) if text.lstrip()[:1] in ("{", "[") else _native(path, _csv_records(path, text))
+
+
+def write_throughputs(table: ThroughputTable, path: Path) -> None:
+    """Write the native columns: Parquet where the name ends in .parquet, otherwise CSV. Reading gives the same table."""
+    rows = list(_rows(table))
+    try:
+        atomic_write(path, (_parquet_bytes if path.suffix == ".parquet" else _csv_bytes)(rows))
+    except OSError as problem:
+        raise InputError(path, f"a file that can be written ({problem.strerror})") from None
+
+
+def _csv_bytes(rows: Sequence[Sequence[object]]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8")
+
+
+def _parquet_bytes(rows: Sequence[Sequence[object]]) -> bytes:
+    import pyarrow as pa  # a quarter of a second, and few need it
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}), sink)
+    return bytes(sink.getvalue())
+
+
+def fill_workers(table: ThroughputTable, wanted: Iterable[Key]) -> ThroughputTable:
+    """The table with a row for every wanted (kind, workers) that it lacks, marked as modelled.
+
+    The rate per worker is interpolated linearly in log2(workers) between the sizes at hand. Beyond the largest it keeps
+    falling by the last ratio per doubling, within 1/2 (more workers are no slower in all) and 1 (nor better than linear);
+    below the smallest, and from a single size, it stays. Where a neighbouring size does not fit, neither does the new one.
+    """
+    missing = [key for key in dict.fromkeys(wanted) if key[0] != TIMED and key not in table.row_of]
+    if not missing:
+        return table
+    alone, spread = [], []
+    for kind, workers in missing:
+        if workers < 1:
+            raise InputError("throughputs", _WORKERS, field="workers", value=workers)
+        sizes = sorted(table.workers_of(kind))
+        if not sizes:
+            raise UnknownName("kind of job", kind, table.kinds)
+        rows = [table.row(kind, size) for size in sizes]
+        one_node = _rate_at(workers, sizes, table.alone[rows])
+        many = one_node if workers == 1 else _rate_at(workers, sizes, table.spread[rows])
+        never_better = (table.spread[rows] <= table.alone[rows]).all(axis=0)
+        alone.append(one_node)
+        spread.append(np.where(never_better, np.minimum(many, one_node), many))
+    old, new = len(table.keys), len(table.keys) + len(missing)
+    paired = np.zeros((new, new, len(table.types)))
+    paired[:old, :old] = table.paired
+    sources = tuple(table.source_of(row) for row in range(old)) + (MODELLED,) * len(missing)
+    return ThroughputTable(
+        table.types,
+        (*table.keys, *missing),
+        np.concatenate((table.alone, alone)),
+        np.concatenate((table.spread, spread)),
+        paired,
+        *provenance(sources),
+    )
+
+
+def _rate_at(workers: int, sizes: Sequence[int], rates: Floats) -> Floats:
+    each = rates / np.array(sizes, dtype=np.float64)[:, None]
+    position, at = np.log2(sizes), math.log2(workers)
+    if workers <= sizes[0]:
+        return np.asarray(each[0] * workers, dtype=np.float64)
+    if workers > sizes[-1]:
+        ratio = np.ones(rates.shape[1])
+        if len(sizes) > 1:
+            np.divide(each[-1], each[-2], out=ratio, where=each[-2] > 0)
+            ratio = np.clip(ratio ** (1 / (position[-1] - position[-2])), 0.5, 1.0)
+        return np.asarray(each[-1] * ratio ** (at - position[-1]) * workers, dtype=np.float64)
+    above = int(np.searchsorted(position, at))
+    share = (at - position[above - 1]) / (position[above] - position[above - 1])
+    low, high = each[above - 1], each[above]
+    return np.where((low > 0) & (high > 0), (low + share * (high - low)) * workers, 0.0)
+
+
+# native columns
+
+
+def _rows(table: ThroughputTable) -> Iterator[tuple[str, int, str, str, str, int | None, float, str]]:
+    for row, (kind, workers) in enumerate(table.keys[1:], 1):
+        source = table.source_of(row)
+        for column, name in enumerate(table.types):
+            for placement, rates in zip(PLACEMENTS, (table.alone, table.spread)):
+                yield kind, workers, name, placement, "", None, float(rates[row, column]), source
+    for row, partner, column in zip(*(index.tolist() for index in np.nonzero(table.paired))):
+        key, other, rate = table.keys[row], table.keys[partner], float(table.paired[row, partner, column])
+        yield *key, table.types[column], PLACEMENTS[0], *other, rate, table.source_of(row)
+
+
+def _csv_records(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_columns(path, header, line=1)
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise InputError(path, f"{len(header)} fields, as the header has, not {len(cells)}", line=reader.line_num)
+            yield reader.line_num, dict(zip(header, (cell.strip() for cell in cells)))
+    except csv.Error as problem:
+        raise InputError(path, f"CSV ({problem})", line=reader.line_num) from None
+
+
+def _parquet_records(path: Path, raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
+    """Records are counted from 1; a missing value is an empty cell, and 2.0 workers are 2."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        columns = pq.read_table(io.BytesIO(raw)).to_pydict()
+    except (pa.ArrowException, OSError):
+        raise InputError(path, "a whole Parquet file") from None
+    _check_columns(path, list(columns), line=None)
+    for number, cells in enumerate(zip(*columns.values()), 1):
+        yield number, {name: _cell(name, value) for name, value in zip(columns, cells)}
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None or (name == "partner_workers" and value != value):
+        return ""
+    whole = name.endswith("workers") and isinstance(value, float) and value.is_integer()
+    return str(int(value)) if whole and isinstance(value, float) else str(value)
+
+
+def _check_columns(path: Path, header: Sequence[str], line: int | None) -> None:
+    for name in header:
+        if name not in COLUMNS or header.count(name) > 1:
+            raise InputError(path, f"each of {', '.join(COLUMNS)} at most once", line=line, field="header", value=name)
+    for name in REQUIRED:
+        if name not in header:
+            raise InputError(path, f"a column '{name}'", line=line, field="header", value=",".join(header))
+
+
+def _native(path: Path, records: Iterable[tuple[int, dict[str, str]]]) -> ThroughputTable:
+    draft = Draft(path)
+    for line, cells in records:
+        key = (_name(path, line, "kind", cells), _workers(path, line, "workers", cells))
+        type_name = _name(path, line, "type", cells).lower()
+        placement = cells.get("placement", PLACEMENTS[0])
+        text = cells["steps_per_s"]
+        rate = rate_of(text)
+        if rate is None:
+            raise InputError(path, RATE, line=line, field="steps_per_s", value=text)
+        if placement not in PLACEMENTS:
+            raise InputError(path, " or ".join(PLACEMENTS), line=line, field="placement", value=placement)
+        draft.sources.setdefault(key, {})[cells.get("source", path.name)] = None
+        if cells.get("partner_kind") or cells.get("partner_workers"):
+            if placement != PLACEMENTS[0]:
+                raise InputError(path, "consolidated for a pair", line=line, field="placement", value=placement)
+            partner = (_name(path, line, "partner_kind", cells), _workers(path, line, "partner_workers", cells))
+            twin = draft.paired.setdefault((key, partner, type_name), (rate, line)) != (rate, line)
+        else:
+            rates = draft.alone if placement == PLACEMENTS[0] else draft.spread
+            twin = (key, type_name) in rates
+            rates[key, type_name] = rate
+        if twin:
+            raise InputError(path, "each rate once", line=line, field="kind", value=key[0])
+    return draft.finish()
+
+
+def _name(path: Path, line: int, column: str, cells: dict[str, str]) -> str:
+    if not cells.get(column):
+        raise InputError(path, "a name", line=line, field=column, value=cells.get(column, ""))
+    return cells[column]
+
+
+def _workers(path: Path, line: int, column: str, cells: dict[str, str]) -> int:
+    text = cells.get(column, "")
+    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", text):
+        raise InputError(path, _WORKERS, line=line, field=column, value=text)
+    return int(text)

@@ -1,0 +1,232 @@
+"""True throughputs: steps per second of each (kind, workers) on each type, consolidated or spread, alone or in company.
+They drive the simulator; what a policy may know of them is estimation's business."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from fairlead.core.cluster import Floats
+from fairlead.core.errors import FairleadError, InputError, UnknownName
+from fairlead.core.job import TIMED
+
+
+class MissingRate(FairleadError):
+    """The table has no entry for a kind at a number of workers."""
+
+
+@dataclass(frozen=True)
+class ThroughputTable:
+    """Rates as columns. Row r is `keys[r]` = (kind, workers); axis 1 is `types`. A rate of 0 means: does not fit there.
+
+    Row 0 is always the kind `TIMED`: one step a second everywhere, for any number of workers.
+    `paired[r, q, t]` is the rate of r while it shares its accelerators of type t with q; 0 where that was not measured.
+    """
+
+    types: tuple[str, ...]
+    keys: tuple[tuple[str, int], ...]
+    alone: Floats  # rows × types, workers on as few nodes as possible
+    spread: Floats  # rows × types, workers on more nodes than necessary
+    paired: Floats  # rows × rows × types
+    source: str = ""
+    sources: tuple[str, ...] = ()  # of each row, where rows differ; empty: `source` holds for all
+    memory_gb: Floats | None = None  # by row: what a worker really needs of its accelerator. None: nobody ever runs out
+
+    @classmethod
+    def timed(cls, types: Sequence[str]) -> ThroughputTable:
+        """The table of a trace that carries durations: every job does one step a second."""
+        ones = np.ones((1, len(types)))
+        return cls(tuple(types), ((TIMED, 1),), ones, ones, np.zeros((1, 1, len(types))), "durations")
+
+    @cached_property
+    def row_of(self) -> dict[tuple[str, int], int]:
+        return {key: row for row, key in enumerate(self.keys)}
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(kind for kind, _ in self.keys if kind != TIMED))
+
+    def workers_of(self, kind: str) -> tuple[int, ...]:
+        """The numbers of workers a kind was measured with."""
+        return tuple(workers for k, workers in self.keys if k == kind)
+
+    def row(self, kind: str, workers: int) -> int:
+        if kind == TIMED:
+            return 0
+        found = self.row_of.get((kind, workers))
+        if found is None:
+            measured = self.workers_of(kind)
+            if not measured:
+                raise UnknownName("kind of job", kind, self.kinds)
+            sizes = ", ".join(map(str, measured))
+            raise MissingRate(f"no throughput of {kind!r} with {workers} workers; the table has {sizes} workers")
+        return found
+
+    def source_of(self, row: int) -> str:
+        """Where a row's rates come from: a file, or a model."""
+        return self.sources[row] if self.sources else self.source
+
+    def for_types(self, names: Sequence[str]) -> ThroughputTable:
+        """The same rates with the columns of a cluster's types, in its order."""
+        if tuple(names) == self.types:
+            return self
+        position = {name: column for column, name in enumerate(self.types)}
+        for name in names:
+            if name not in position:
+                raise UnknownName("accelerator type in the throughput table", name, self.types)
+        columns = [position[name] for name in names]
+        return ThroughputTable(
+            tuple(names),
+            self.keys,
+            np.ascontiguousarray(self.alone[:, columns]),
+            np.ascontiguousarray(self.spread[:, columns]),
+            np.ascontiguousarray(self.paired[:, :, columns]),
+            self.source,
+            self.sources,
+            self.memory_gb,
+        )
+
+
+# A throughput table in the making, whatever file it comes from: rates by name, until all names are known and the columns
+# can be laid out. It knows what a rate may be and what a missing one means, and no file format.
+
+MOST_RATES = 100_000_000
+"""Rows × rows × types: the pairs are dense, and beyond this they would fill a machine's memory."""
+
+LEAST, MOST = 1e-9, 1e12
+RATE = f"a number of steps per second from 0 to {MOST:g}, where not 0 at least {LEAST:g}"
+
+Key: TypeAlias = tuple[str, int]
+
+
+@dataclass
+class Draft:
+    """A table in the making: rates by name, until all names are known."""
+
+    path: Path
+    alone: dict[tuple[Key, str], float] = field(default_factory=dict)
+    spread: dict[tuple[Key, str], float] = field(default_factory=dict)
+    paired: dict[tuple[Key, Key, str], tuple[float, int | None]] = field(default_factory=dict)  # with the line
+    sources: dict[Key, dict[str, None]] = field(default_factory=dict)
+
+    def finish(self) -> ThroughputTable:
+        keys: list[Key] = [(TIMED, 1), *self.sources]
+        types = tuple(dict.fromkeys(type_name for _, type_name in (*self.alone, *self.spread)))
+        if len(keys) == 1:
+            raise InputError(self.path, "at least one rate")
+        if len(keys) ** 2 * len(types) > MOST_RATES:
+            most = math.isqrt(MOST_RATES // len(types))
+            raise InputError(self.path, f"at most {most:,} kinds and gang sizes", field="kind", value=len(keys) - 1)
+        row_of, column_of = {key: r for r, key in enumerate(keys)}, {name: c for c, name in enumerate(types)}
+        alone, paired = np.zeros((len(keys), len(types))), np.zeros((len(keys), len(keys), len(types)))
+        for (key, name), rate in self.alone.items():
+            alone[row_of[key], column_of[name]] = rate
+        with_spread = {name for _, name in self.spread}
+        listed = np.array([name in with_spread for name in types])
+        single = np.array([workers == 1 for _, workers in keys])
+        spread = np.where(single[:, None] | ~listed, alone, 0.0)
+        for (key, name), rate in self.spread.items():
+            spread[row_of[key], column_of[name]] = rate
+        for (key, partner, name), (rate, line) in self.paired.items():
+            for member in (key, partner):
+                if (member, name) not in self.alone:
+                    raise InputError(self.path, "a pair whose rates alone are listed", line=line, field=name, value=member)
+            paired[row_of[key], row_of[partner], column_of[name]] = rate
+        alone[0] = spread[0] = 1.0
+        by_row = ("", *("; ".join(self.sources[key]) for key in keys[1:]))
+        return ThroughputTable(types, tuple(keys), alone, spread, paired, *provenance(by_row))
+
+
+def provenance(by_row: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """The table's source, and the rows' where they differ; row 0 is nobody's."""
+    distinct = tuple(dict.fromkeys(by_row[1:]))
+    return ("; ".join(distinct), () if len(distinct) == 1 else ("", *by_row[1:]))
+
+
+def rate_of(value: object) -> float | None:
+    """A rate, or None where the value is none: not a number, negative, so little that no time is enough, or so much that what
+    a simulation writes of it could not be read back."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or (isinstance(value, str) and "_" in value):
+        return None
+    try:
+        rate = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return rate if rate == 0 or LEAST <= rate <= MOST else None
+
+
+# A throughput table of what a cluster has measured. What it has not is filled in from what it has, and marked as guessed. It
+# knows rates by name, and not who measured them.
+
+MEASURED, GUESSED = "measured", "guessed"
+
+
+class MeasuredRate(NamedTuple):
+    kind: str
+    workers: int
+    type: str
+    spread: bool  # on more nodes than a gang of this size needs
+    steps_per_s: float
+
+
+def drafted(rates: Iterable[MeasuredRate], types: Sequence[str], source: Path) -> Draft:
+    """Of spread and not, the one that was not measured is like the other. `types` are filled in with the mean of others."""
+    draft = Draft(source)
+    for one in rates:
+        key: Key = (one.kind, one.workers)
+        (draft.spread if one.spread else draft.alone)[key, one.type] = one.steps_per_s
+        draft.sources.setdefault(key, {})[MEASURED] = None
+    if not draft.sources:
+        raise InputError("rates", "a cluster with estimation 'measured' whose jobs have told of their steps")
+    for table, other in ((draft.alone, draft.spread), (draft.spread, draft.alone)):
+        for place, rate in other.items():
+            table.setdefault(place, rate)
+    for key in draft.sources:
+        for table in (draft.alone, draft.spread):
+            seen = [rate for (of, _), rate in table.items() if of == key]
+            for name in types:
+                if (key, name) not in table:
+                    table[key, name] = sum(seen) / len(seen)
+                    draft.sources[key][GUESSED] = None
+    return draft
+
+
+# A throughput table of trainings that were measured alone and two at a time on one type of accelerator. Of gangs nothing was
+# measured: they are as fast as their workers together, and suffer beside a gang of their size as one worker does beside one.
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One training alone on one accelerator."""
+
+    kind: str
+    steps_per_s: float
+    utilization: float  # percent
+    memory_gb: float
+
+
+def shared_table(
+    type_name: str,
+    trainings: Sequence[Measured],
+    slowdowns: Callable[[str, str], float],
+    sizes: Sequence[int] = (1,),
+    source: str = "",
+) -> ThroughputTable:
+    """`slowdowns(one, other)` is how many times slower the first is beside the second."""
+    rows = [(one, size) for one in trainings for size in sizes]
+    slower = {(one.kind, two.kind): slowdowns(one.kind, two.kind) for one in trainings for two in trainings}
+    alone = np.array([1.0, *(one.steps_per_s * size for one, size in rows)])[:, None]
+    paired = np.zeros((len(rows) + 1, len(rows) + 1, 1))
+    for at, (one, size) in enumerate(rows, 1):
+        for beside, (two, theirs) in enumerate(rows, 1):
+            if size == theirs:
+                paired[at, beside, 0] = alone[at, 0] / slower[one.kind, two.kind]
+    keys = ((TIMED, 1), *((one.kind, size) for one, size in rows))
+    memory = np.array([0.0, *(one.memory_gb for one, _ in rows)])
+    return ThroughputTable((type_name,), keys, alone, alone, paired, source, memory_gb=memory)

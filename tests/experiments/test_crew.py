@@ -1,0 +1,33 @@
+"""Processes that work for a study do not outlive whoever gave them work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from foundry import ends, environment
+
+KILLED = """
+import os, time
+from fairlead.experiments.process_pool import Crew
+
+if __name__ == "__main__":
+    with Crew(2) as crew:
+        print(*{crew.submit(os.getpid).result() for _ in range(20)}, flush=True)
+        crew.submit(time.sleep, 600).result()
+"""
+
+
+def test_who_works_for_a_process_that_is_killed_ends_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    with subprocess.Popen([sys.executable, script], env=environment(), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        working = [int(number) for number in process.stdout.readline().split()]
+        assert working
+        os.kill(process.pid, signal.SIGKILL)
+    for number in working:
+        assert ends(number, 180.0)

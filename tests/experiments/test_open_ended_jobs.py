@@ -1,0 +1,47 @@
+"""Looking ahead from a cluster with jobs that did not say how many steps they will do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.core import events as ev
+from fairlead.core.errors import UnknownName
+from fairlead.core.job import Job
+from fairlead.engine.state import State
+from fairlead.experiments.synthesizer.live_advice import open_ended, with_ends
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
+from fairlead.testing.builders import cluster
+from scenes import state_of, table_of
+
+TABLE = table_of(["v100"], {("known", 1): [2.0]})
+
+
+def scene(*kinds: str, steps: float = UNKNOWN_STEPS) -> State:
+    """One job of each kind; the last one runs and has done 100 steps, and the others have finished before."""
+    jobs = [Job(f"job-{place}", kind=kind, steps=steps) for place, kind in enumerate(kinds)]
+    state = state_of(cluster("v100:4"), jobs, {number: [number] for number in range(len(jobs))})
+    over = np.arange(len(jobs) - 1)
+    state.apply(ev.JobsFinished(9.0, over, np.full(len(over), 9.0)))
+    state.apply(ev.ProgressReported(9.0, np.array([len(over)]), np.array([100.0]), np.zeros(1), np.array([9.0])))
+    return state
+
+
+def test_who_has_ended_comes_again_for_an_hour_and_who_runs_goes_on_for_one():
+    state = with_ends(scene("known", "known"), TABLE)
+    assert [state.job_of[number].steps for number in (0, 1)] == [7200.0, 7300.0]
+
+
+@pytest.mark.parametrize(("said", "taken"), [(99.0, 7300.0), (100.0, 100.0), (300.0, 300.0)])
+def test_who_has_done_more_than_it_said_goes_on_for_an_hour_too(said: float, taken: float):
+    state = scene("known", "known", steps=said)
+    assert open_ended(state) == ([1] if taken > 300 else [])
+    assert [with_ends(state, TABLE).job_of[number].steps for number in (0, 1)] == [said, taken]
+    assert state.store.arrays["steps"][1] == taken
+
+
+def test_kinds_that_have_ended_and_are_not_in_the_table_keep_nobody_from_looking_ahead():
+    state = with_ends(scene("strange", "known"), TABLE)
+    assert [state.job_of[number].steps for number in (0, 1)] == [UNKNOWN_STEPS, 7300.0]
+    with pytest.raises(UnknownName):
+        with_ends(scene("known", "strange"), TABLE)

@@ -1,0 +1,190 @@
+"""What came from outside, found in a journal: simulated again under the same scheduler, the same comes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fairlead.config import Part, SchedulerConfig
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import JournalError
+from fairlead.core.job import ELASTIC, TIMED, Job, Phase
+from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.event_journal import MemoryJournal
+from fairlead.experiments.metrics import summarize
+from fairlead.experiments.resimulate import Outside, outside
+from fairlead.experiments.simulate import Faults, Run, Simulation, simulate
+from fairlead.simulator.costs import Costs
+from fairlead.simulator.faults import Outage
+from fairlead.workloads.catalogue import catalogue
+from fairlead.workloads.generate import Generator
+from fairlead.workloads.trace import Trace
+
+CLUSTER = Cluster.parse("8xv100:4,8xk80:4")
+
+
+def run_of(**given) -> tuple[Run, list[ev.Event]]:
+    journal = MemoryJournal()
+    trace = Generator(jobs=40, jobs_per_hour=8.0, workers="multiple").trace(3)
+    run = simulate(Simulation(**{"trace": trace, "cluster": CLUSTER, "table": catalogue(), **given}), journal=journal)
+    return run, journal.events
+
+
+def again(world: Outside, scheduler: SchedulerConfig) -> Run:
+    faults = Faults(world.outages)
+    return simulate(
+        Simulation(world.trace, world.cluster, scheduler, world.table, world.costs, faults, others=world.others), gantt=True
+    )
+
+
+def close(one, other) -> bool:
+    return np.allclose(one, other, rtol=1e-9, atol=1e-3, equal_nan=True)
+
+
+@pytest.mark.parametrize("policy", ["srtf", "las", "tiresias", "max-min-fairness-perf"])
+@pytest.mark.parametrize("costs", [Costs(), Costs(launch_s=20.0, restart_s=45.0)], ids=["free", "costly"])
+def test_the_same_scheduler_ends_every_job_at_the_same_second(policy: str, costs: Costs) -> None:
+    scheduler = SchedulerConfig(Part(policy))
+    others = (ev.JobCancelled(9_000.0, 4), ev.NodeDrained(20_000.0, 1), ev.NodeDrained(40_000.0, 1, undo=True))
+    first, events = run_of(scheduler=scheduler, costs=costs, others=others)
+    world, record = outside(events)
+    second = again(world, scheduler).record
+    assert close(second.jobs.ended_s, first.record.jobs.ended_s)
+    assert (second.jobs.phase == first.record.jobs.phase).all()
+    assert second.jobs.preemptions.sum() == first.record.jobs.preemptions.sum()
+    assert (world.guessed, Phase.CANCELLED in second.jobs.phase) == ((), True)
+    assert close(record.jobs.exclusive_s, first.record.jobs.exclusive_s)
+    assert summarize(record).worst_ftf == pytest.approx(summarize(first.record).worst_ftf)
+
+
+def test_outages_and_time_limits_come_again() -> None:
+    scheduler = SchedulerConfig(Part("las"))
+    trace = Generator(jobs=30, jobs_per_hour=8.0).trace(5)
+    jobs = [Job("limited", kind=trace.jobs[0].kind, steps=1e9, time_limit_s=5_000.0), *trace.jobs]
+    outages = (Outage(0, 5_000.0, 30_000.0), Outage(2, 50_000.0))
+    first, events = run_of(trace=trace.with_jobs(jobs), scheduler=scheduler, faults=Faults(outages))
+    world, _ = outside(events)
+    assert (world.outages, first.state.store.arrays["phase"][0]) == (outages, int(Phase.FAILED))
+    assert close(again(world, scheduler).record.jobs.ended_s, first.record.jobs.ended_s)
+
+
+# What real jobs do and simulated ones do not, as a control plane writes it down.
+
+NODE = Cluster.parse("2xv100:2,2xk80:2")
+
+
+def numbers(*values: float) -> np.ndarray:
+    return np.array(values, dtype=float)
+
+
+def launched(second: float, job: int, *places: int) -> ev.RoundPlanned:
+    one, kind = np.array([job]), np.array([0 if places[0] < 2 else 1])
+    starts = Launches(one, kind, np.array([0, len(places)]), np.array(places), None)
+    return ev.RoundPlanned(RoundPlan(second, launches=starts))
+
+
+def told(second: float, job: int, steps: float, rate: float) -> ev.ProgressReported:
+    return ev.ProgressReported(second, np.array([job]), numbers(steps), numbers(rate), numbers(second))
+
+
+def real_run(*happened: ev.Event, jobs: Sequence[Job]) -> list[ev.Event]:
+    opened = ev.Opened(0.0, NODE, {"policy": "las", "estimation": "measured", "rounds": 2.0})
+    come = [ev.JobSubmitted(1.0, number, job) for number, job in enumerate(jobs)]
+    admitted = ev.RoundPlanned(RoundPlan(2.0, admitted=np.arange(len(jobs))))
+    return [opened, *come, admitted, *happened]
+
+
+def finished(second: float, job: int) -> ev.JobsFinished:
+    return ev.JobsFinished(second, np.array([job]), numbers(second))
+
+
+def test_batch_sizes_of_a_schedule_need_no_rates_when_the_days_are_simulated_again() -> None:
+    schedule = ((8, 0.5), (64, 0.5))
+    job = Job("grows", kind="m (batch size 8)", steps=100.0, mode="expert", schedule=schedule)
+    world, _ = outside(real_run(launched(2.0, 0, 0), told(4.0, 0, 20.0, 10.0), finished(12.0, 0), jobs=[job]))
+    assert again(world, SchedulerConfig(Part("las"))).record.jobs.phase.tolist() == [int(Phase.FINISHED)]
+
+
+def test_work_rates_and_costs_are_as_they_turned_out() -> None:
+    events = real_run(
+        launched(2.0, 0, 0),
+        told(4.0, 0, 10.0, 10.0),  # so a second went by before the first step
+        launched(4.0, 1, 1),
+        launched(4.0, 2, 2),
+        ev.RoundPlanned(RoundPlan(6.0, suspended=np.array([0]))),
+        told(6.1, 0, 30.0, 0.0),
+        finished(9.0, 1),
+        launched(10.0, 0, 0),
+        told(12.0, 0, 30.0, 10.0),
+        finished(14.0, 0),
+        ev.JobsFailed(20.0, np.array([2]), numbers(20.0), "exit code 1"),
+        jobs=[Job("counts", kind="count", steps=1e6), Job("silent", kind="plain", steps=1e6), Job("fails", kind="count")],
+    )
+    world, record = outside(events)
+    counts, silent, fails = world.trace.jobs
+    assert (counts.kind, counts.steps) == ("count", 50.0)
+    assert (silent.kind, silent.steps) == (TIMED, 5.0)
+    assert (fails.time_limit_s, world.guessed) == (16.0, ("1 × count on k80",))
+    assert world.table.alone[world.table.row("count", 1)].tolist() == [10.0, 10.0]
+    assert (world.costs.of("count").launch_s, world.costs.of("count").restart_s) == pytest.approx((1.0, 2.0))
+    run = again(world, SchedulerConfig(Part("fifo"), round_s=2.0))
+    assert run.record.jobs.phase.tolist() == record.jobs.phase.tolist() == [Phase.FINISHED, Phase.FINISHED, Phase.FAILED]
+
+
+def test_steps_that_a_failure_cost_are_work_too_and_who_never_ends_leaves_with_the_journal() -> None:
+    events = real_run(
+        launched(2.0, 0, 0),
+        launched(2.0, 1, 1),
+        told(3.0, 0, 10.0, 10.0),
+        ev.JobsInterrupted(5.0, np.array([0]), numbers(5.0), own_fault=True),
+        launched(6.0, 0, 0),
+        told(7.0, 0, 5.0, 10.0),
+        finished(16.5, 0),
+        jobs=[Job("retried", kind="count", steps=100.0), Job("endless", kind="count", steps=1e6)],
+    )
+    world, _ = outside(events)
+    assert world.trace.jobs[0].steps == pytest.approx(125.0)
+    assert world.others == (ev.JobCancelled(16.5, 1),)
+    ended = again(world, SchedulerConfig(Part("fifo"), round_s=2.0)).record.jobs
+    assert ended.phase.tolist() == [Phase.FINISHED, Phase.CANCELLED]
+    assert not math.isnan(ended.ended_s.sum())
+
+
+def test_everybody_who_decided_is_named_and_not_only_the_last() -> None:
+    switched = [ev.SchedulerSwitched(20.0 + at, {"policy": policy}) for at, policy in enumerate(("srtf", "las", "fifo"))]
+    named = [outside(real_run(*switched[:many], jobs=[Job("one")]))[1].scheduler for many in range(4)]
+    assert named == ["las", "las, then srtf", "las, then srtf", "las, then 2 others"]
+
+
+def test_a_journal_without_its_beginning_is_refused() -> None:
+    with pytest.raises(JournalError, match="beginning"):
+        outside(real_run(jobs=[])[1:], "x.sqlite")
+
+
+def test_an_event_that_cannot_have_happened_is_told_with_its_place() -> None:
+    events = real_run(jobs=[Job("one")])
+    number = next(place for place, event in enumerate(events) if isinstance(event, ev.JobSubmitted))
+    with pytest.raises(JournalError, match=f"x.jsonl:{number + 2}: an event that cannot have happened: job number 0 was given"):
+        outside([*events[: number + 1], *events[number:]], "x.jsonl")
+
+
+def test_an_elastic_job_is_simulated_at_the_size_it_asked_for_though_it_never_had_it() -> None:
+    """A real journal has no rates but those that were seen; two jobs that ask for all of it shared it all along."""
+    kind = "ResNet-50 (batch size 64)"
+    jobs = [Job(f"job-{n}", kind=kind, steps=20_000.0, workers=4, mode=ELASTIC) for n in range(2)]
+    scheduler = SchedulerConfig(Part("optimus"), estimation=Part("fitted"), round_s=600.0)
+    _, (opened, *events) = run_of(trace=Trace.of(jobs), scheduler=scheduler, cluster=Cluster.parse("4xv100:4"))
+    assert isinstance(opened, ev.Opened)
+    early = [event for event in events if event.time < 1_000.0]
+    world, _ = outside([replace(opened, rates=None), *early])
+    assert [(job.kind, job.steps, job.mode) for job in world.trace.jobs] == [(kind, 20_000.0, ELASTIC)] * 2
+    assert world.guessed == (f"4 × {kind} on v100",)
+    sizes = sorted(workers for _, workers in world.table.row_of if workers != 4)
+    nearest, row = world.table.row(kind, sizes[-1]), world.table.row(kind, 4)
+    assert world.table.alone[row, 0] == pytest.approx(world.table.alone[nearest, 0] * 4 / sizes[-1])
+    assert (again(world, SchedulerConfig(Part("las"))).record.jobs.phase == int(Phase.FINISHED)).all()

@@ -1,0 +1,196 @@
+"""When who waits will run: what is foreseen where nobody else comes is what happens, and how sure it is where others do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from crowds import crowd
+
+from fairlead.config import Part, SchedulerConfig
+from fairlead.config.registry import Registry
+from fairlead.core.events import NodeDrained, Opened
+from fairlead.core.job import Job
+from fairlead.core.plan import RoundPlan
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.experiments.lookahead import Expected, Turn, expected, look
+from fairlead.experiments.synthesizer.arrivals import Forecast
+from fairlead.experiments.synthesizer.outlook import Moment
+from fairlead.simulator.backend import Simulated
+from fairlead.simulator.costs import Costs
+from fairlead.testing import cluster, random_jobs, random_table
+from fairlead.workloads.throughput_tables import ThroughputTable
+
+TIMED = ThroughputTable.timed(("v100",))
+
+
+def begun(
+    jobs: list[Job], scheduler: SchedulerConfig, table: ThroughputTable, machine: str, costs: Costs | None = None
+) -> Loop:
+    on = cluster(machine)
+    loop = Loop(State(on), Simulated(on, table, jobs, costs=costs), scheduler.build(table))
+    loop.record(Opened(0.0, on, scheduler.to_data()))
+    return loop
+
+
+@pytest.mark.parametrize("policy", [entry.name for entry in Registry.installed().of("policy")])
+@pytest.mark.parametrize(
+    ("costs", "second"), [(Costs(), 1000.0), (Costs(20.0, 90.0, 60.0, 1500.0), 899.7)], ids=["free", "costly"]
+)
+def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy: str, costs: Costs, second: float):
+    table = random_table(1, ("v100", "k80"))
+    jobs = [replace(job, submitted_s=min(job.submitted_s, second)) for job in random_jobs(1, 14, table=table, largest=4)]
+    loop = begun(jobs, SchedulerConfig(Part(policy)), table, "v100:4,k80:4", costs)
+    loop.run(until=second)
+    view = loop.state.snapshot(loop.backend.now)
+    numbers = [*view.jobs.number.tolist(), *view.queued.number.tolist()]
+    foreseen = look(Moment(view.detached(), SchedulerConfig(Part(policy)), loop.state.memo, costs=costs), table, numbers)
+    began = dict.fromkeys(view.jobs.number[view.jobs.running].tolist(), view.time)
+
+    def note(plan: RoundPlan) -> None:
+        for number in plan.launches.jobs.tolist():
+            began.setdefault(number, plan.time)
+
+    loop.on_decision = note
+    loop.run()
+    ended = loop.state.store.arrays["ended_s"]
+    assert len(numbers) > len(view.jobs.number[view.jobs.running]) > 0, "somebody runs, and somebody waits"
+    for number, turn in zip(numbers, foreseen.turns):
+        assert turn.starts_s + view.time == pytest.approx(began[number])
+        assert turn.ends_s + view.time == pytest.approx(ended[number])
+
+
+def waiting(second: float = 15_000.0) -> State:
+    """A crowd on four accelerators, by who came first."""
+    loop = begun(crowd(), SchedulerConfig(Part("fifo"), round_s=300.0), TIMED, "v100:4")
+    loop.run(until=second)
+    loop.state.time = second
+    return loop.state
+
+
+def test_others_that_may_come_make_it_later_and_less_sure_under_srtf_and_not_under_fifo():
+    def looked(policy: str) -> list[Expected]:
+        state = waiting()
+        state.scheduler = SchedulerConfig(Part(policy), round_s=300.0).to_data()
+        return [one for one in expected(state, TIMED, looks=4) if not one.runs]
+
+    first_come = looked("fifo")
+    assert len(first_come) > 5
+    assert all({turn.starts_s for turn in one.with_others} == {one.by_itself.starts_s} for one in first_come)
+    shortest = looked("srtf")
+    later = [one.range(lambda turn: turn.starts_s)[1] - one.by_itself.starts_s for one in shortest]
+    assert max(later) > 3600
+    assert np.mean(later) > 0
+    least, _, most = max(shortest, key=lambda one: one.by_itself.starts_s).range(lambda turn: turn.starts_s)
+    assert least < most
+    assert looked("srtf") == shortest, "the same moment, the same answer"
+
+
+def test_of_one_the_same_is_foreseen_as_among_all():
+    for one in expected(waiting(), TIMED, looks=2):
+        assert expected(waiting(), TIMED, looks=2, of=one.number) == (one,)
+    assert expected(waiting(), TIMED, of=10**6) == ()
+
+
+def test_nobody_is_made_to_come_in_looks_that_are_not_made(monkeypatch):
+    """A hundred looks of a busy cluster would take longer to prepare than the first takes to be made."""
+    seeds: list[int] = []
+    coming = Forecast.coming
+    monkeypatch.setattr(Forecast, "coming", lambda self, *past: seeds.append(self.seed) or coming(self, *past))
+    left = iter((True, True, False))
+    (one, *_) = expected(waiting(), TIMED, looks=100, another=lambda: next(left))
+    assert len(one.with_others) == 2
+    assert seeds == [0, 1]
+
+
+def test_a_look_ends_and_who_has_not_begun_by_then_has_no_time():
+    found = expected(waiting(), TIMED, looks=0, within_s=3600.0)
+    assert any(one.by_itself.starts_s == math.inf for one in found)
+    assert all(one.by_itself.starts_s < 3600 for one in found if one.by_itself.starts_s < math.inf)
+    assert all(one.range(lambda turn: turn.starts_s)[1] == one.by_itself.starts_s for one in found)
+
+
+def test_on_a_cluster_that_everybody_left_nobody_begins():
+    state = waiting()
+    state.apply(NodeDrained(state.time, 0))
+    found = expected(state, TIMED, looks=1)
+    assert {one.by_itself.starts_s for one in found if not one.runs} == {math.inf}
+
+
+def test_who_will_be_refused_never_begins_and_that_has_an_end():
+    jobs = [Job("long", steps=1000.0, workers=4), Job("wide", 90.0, 10.0, workers=8), Job("behind", 91.0, 10.0, after=(1,))]
+    loop = begun(jobs, SchedulerConfig(Part("fifo"), round_s=60.0), TIMED, "v100:4")
+    loop.run(until=100.0)
+    loop.state.time = 100.0
+    long, wide, behind = expected(loop.state, TIMED, looks=1)
+    assert (wide.by_itself, behind.by_itself) == (Turn(math.inf, 20.0), Turn(math.inf, 20.0)), "at the next round"
+    assert wide.by_itself.never
+    assert not long.by_itself.never
+    assert not Turn(math.inf, math.inf).never, "not within the look is not never"
+
+
+def test_a_look_in_which_nobody_gets_any_further_is_over(monkeypatch):
+    monkeypatch.setattr("fairlead.engine.loop.STALLED_AFTER", 2000)
+    state = waiting()
+    state.scheduler = SchedulerConfig(Part("las"), round_s=300.0).to_data()
+    found = expected(state, TIMED, looks=0, costs=Costs(launch_s=1000.0, restart_s=1000.0))
+    assert any(one.by_itself.ends_s == math.inf for one in found), "starts cost more than a round"
+
+
+def test_who_came_lately_and_cannot_be_simulated_does_not_come_again():
+    table = random_table(1, ("v100",))
+    loop = begun([Job("old", steps=1.0), Job("waits", 20.0, 1e6)], SchedulerConfig(Part("fifo")), table, "v100:1")
+    loop.run(until=100.0)
+    state = loop.state
+    state.job_of[0] = replace(state.job_of[0], kind="strange")
+    (one,) = expected(state, table, looks=3)
+    assert {turn.starts_s for turn in one.with_others} == {one.by_itself.starts_s}
+
+
+def test_the_middle_of_an_even_number_of_looks_is_one_that_was_seen():
+    one = Expected(0, "j", False, Turn(1.0, 2.0), (Turn(3.0, 9.0), Turn(math.inf, math.inf)))
+    assert one.range(lambda turn: turn.starts_s) == (3.0, math.inf, math.inf)
+
+
+def test_looks_end_when_no_other_is_wanted():
+    left = iter([True, False])
+    (one, *_) = expected(waiting(), TIMED, looks=4, another=lambda: next(left))
+    assert len(one.with_others) == 1
+
+
+def test_a_look_that_is_broken_off_tells_what_it_saw_and_how_far_it_went():
+    whole = expected(waiting(), TIMED, looks=0)
+    ends = sorted(one.by_itself.ends_s for one in whole)
+    middle_s = ends[len(ends) // 2]
+    told: list[float] = []
+
+    def go_on(ahead_s: float) -> bool:
+        told.append(ahead_s)
+        return ahead_s <= middle_s
+
+    found = expected(waiting(), TIMED, looks=3, go_on=go_on)
+    (within_s,) = {one.within_s for one in found}
+    assert middle_s < within_s < ends[-1]
+    assert told == sorted(told)
+    assert not any(one.with_others for one in found), "nothing that others come to is looked at after it"
+    for cut, full in zip(found, whole):
+        assert full.within_s > within_s
+        for seen, true in ((cut.by_itself.starts_s, full.by_itself.starts_s), (cut.by_itself.ends_s, full.by_itself.ends_s)):
+            assert seen == (true if true <= within_s else math.inf)
+
+
+def test_a_look_with_others_that_is_broken_off_does_not_count():
+    made = 0
+
+    def another() -> bool:
+        nonlocal made
+        made += 1
+        return True
+
+    found = expected(waiting(), TIMED, looks=4, another=another, go_on=lambda ahead_s: made < 2 or ahead_s < 3600.0)
+    assert {len(one.with_others) for one in found} == {1}
+    assert made == 2
+    assert found == expected(waiting(), TIMED, looks=1), "what was seen in whole looks stays what it was"
