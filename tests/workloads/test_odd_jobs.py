@@ -16,7 +16,7 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
 from fairlead.engine.event_journal import read_events
 from fairlead.experiments.inputs import TraceFile, table_for
-from fairlead.files import endless
+from fairlead.files import is_stream
 from fairlead.policies.shockwave.planning.window import window
 from fairlead.prediction.predictor import load
 from fairlead.profiling.results import Results
@@ -89,9 +89,9 @@ def test_what_ends_is_a_file_or_a_folder_or_is_not_there(tmp_path: Path):
     (tmp_path / "file").write_text("")
     (tmp_path / "nowhere").symlink_to(tmp_path / "nothing")
     (tmp_path / "link").symlink_to("/dev/zero")
-    assert not any(endless(tmp_path / name) for name in ("", "file", "nowhere", "nothing", "file/below", "\0"))
-    assert endless(tmp_path / "link")
-    assert endless("/dev/null")
+    assert not any(is_stream(tmp_path / name) for name in ("", "file", "nowhere", "nothing", "file/below", "\0"))
+    assert is_stream(tmp_path / "link")
+    assert is_stream("/dev/null")
 
 
 def test_a_rate_of_which_no_event_log_can_tell_is_told(tmp_path: Path):
