@@ -40,7 +40,7 @@ from fairlead.config import SchedulerConfig  # noqa: E402
 from fairlead.config.registry import Registry  # noqa: E402
 from fairlead.core.events import Event  # noqa: E402
 from fairlead.journal.sql_journal import DatabaseJournal  # noqa: E402
-from fairlead.runtime.control.control_plane import Plane  # noqa: E402
+from fairlead.runtime.control.control_plane import ControlPlane  # noqa: E402
 from fairlead.workloads.catalogue import accelerator_types, catalogue  # noqa: E402
 
 
@@ -69,14 +69,14 @@ def dies(moment: str, kind: str) -> None:
 
 
 def switches_on_a_signal() -> None:
-    begin = Plane.__post_init__
+    begin = ControlPlane.__post_init__
 
-    def watched(self: Plane) -> None:
+    def watched(self: ControlPlane) -> None:
         begin(self)
         other = {**self.scheduler, "policy": "fifo"}
         signal.signal(signal.SIGUSR1, lambda *_: self.live.switch(other, "a signal"))
 
-    Plane.__post_init__ = watched  # type: ignore[method-assign]
+    ControlPlane.__post_init__ = watched  # type: ignore[method-assign]
 
 
 def made(order: dict[str, Any]) -> int:

@@ -18,7 +18,7 @@ from fairlead.cli.options import override
 from fairlead.config import SchedulerConfig
 from fairlead.config.yaml_source import parse_yaml
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.runtime.http_client import ControlPlane, Unreachable
+from fairlead.runtime.http_client import ControlPlaneClient, Unreachable
 
 BIG = "1" + 400 * "0"
 
@@ -61,7 +61,7 @@ def test_names_may_have_brackets_and_dollars(tmp_path: Path):
 @pytest.mark.parametrize("token", ["", "ü", "x\ny", "two words"])
 def test_a_token_that_is_none_is_not_printed(token: str):
     with pytest.raises(Unreachable, match="expected a token") as told:
-        ControlPlane("http://127.0.0.1:1", token).scheduler()
+        ControlPlaneClient("http://127.0.0.1:1", token).scheduler()
     assert not token or token not in str(told.value)
 
 

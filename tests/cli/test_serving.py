@@ -15,11 +15,11 @@ from command import environment, fairlead
 from certificates import certificates
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
-from fairlead.runtime.http_client import ControlPlane, RefusedRequest, Unreachable
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest, Unreachable
 from foundry import PATIENCE_S, free_port, running
 
 
-def reached(plane: ControlPlane) -> bool:
+def reached(plane: ControlPlaneClient) -> bool:
     try:
         return any(node["connected"] for node in plane.nodes())
     except Unreachable:
@@ -37,14 +37,14 @@ def test_people_and_agents_speak_tls_and_tokens_are_made_and_revoked_while_it_ru
         with running(tmp_path, "agent", *joining, ".fairlead/agent.token", "--tls-ca", ca, "--end-jobs", **ending):
             url = f"https://127.0.0.1:{http}"
             admin = (tmp_path / ".fairlead" / "admin.token").read_text()
-            root = ControlPlane(url, admin, authority=str(ca))
+            root = ControlPlaneClient(url, admin, authority=str(ca))
             until(lambda: reached(root), tmp_path)
             with pytest.raises(Unreachable, match="certificate"):
-                ControlPlane(url, admin).nodes()
+                ControlPlaneClient(url, admin).nodes()
             with pytest.raises(Unreachable):
-                ControlPlane(f"http://127.0.0.1:{http}", admin).nodes()
+                ControlPlaneClient(f"http://127.0.0.1:{http}", admin).nodes()
             made = [fairlead("token", "add", name, "--entity", "lab", cwd=tmp_path) for name in ("ann", "bob")]
-            ann, bob = (ControlPlane(url, one.stdout.strip(), authority=str(ca)) for one in made)
+            ann, bob = (ControlPlaneClient(url, one.stdout.strip(), authority=str(ca)) for one in made)
             ann.submit([{"name": "hers", "run": ["true"]}])
             assert ann.job("hers")["entity"] == "lab"
             with pytest.raises(RefusedRequest, match="no job"):

@@ -12,7 +12,7 @@ import command
 import pytest
 from cluster_up import cluster_up, until
 
-from fairlead.runtime.http_client import ControlPlane, RefusedRequest, Unreachable
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest, Unreachable
 from foundry import SOURCE
 
 JOB = """
@@ -83,7 +83,7 @@ def test_a_control_plane_that_cannot_be_found_is_told(tmp_path, monkeypatch, url
     (tmp_path / ".fairlead").mkdir()
     (tmp_path / ".fairlead" / "connection.json").write_text(written)
     with pytest.raises(Unreachable, match=said):
-        ControlPlane.found().jobs()
+        ControlPlaneClient.found().jobs()
 
 
 def test_a_token_in_the_environment_is_used_on_the_cluster_of_this_directory_too(tmp_path, monkeypatch):
@@ -93,12 +93,12 @@ def test_a_token_in_the_environment_is_used_on_the_cluster_of_this_directory_too
     (tmp_path / ".fairlead" / "connection.json").write_text('{"url": "http://127.0.0.1:1", "token": "fl_admin"}')
     for token, used in (("fl_ann", "fl_ann"), ("", "fl_admin")):
         monkeypatch.setenv("FAIRLEAD_TOKEN", token)
-        assert ControlPlane.found().token == used
+        assert ControlPlaneClient.found().token == used
 
 
 def test_what_cannot_be_sent_is_refused():
     with pytest.raises(RefusedRequest, match="cannot be sent"):
-        ControlPlane("http://127.0.0.1:1", "fl_x").switch({"policy": {"name": "las", "x": math.inf}})
+        ControlPlaneClient("http://127.0.0.1:1", "fl_x").switch({"policy": {"name": "las", "x": math.inf}})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.cli.output import out
-from fairlead.runtime.http_client import ControlPlane, RefusedRequest
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.workloads.table_files import read_throughputs
 from foundry import PATIENCE_S, SOURCE, environment
 
@@ -41,7 +41,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     (folder / "prints.py").write_text(PRINTS)
     with cluster_up(folder):
         told = orjson.loads((folder / ".fairlead" / "connection.json").read_bytes())
-        plane = ControlPlane(told["url"], told["token"])
+        plane = ControlPlaneClient(told["url"], told["token"])
 
         def prints(name: str, *words: object, **about: object) -> dict:
             run = [sys.executable, str(folder / "prints.py"), *map(str, words)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.runtime import http_client as people
-from fairlead.runtime.http_client import ControlPlane, RefusedRequest, Unreachable
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest, Unreachable
 
 
 def piece(text: str, at: int, *, over: bool = False) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def piece(text: str, at: int, *, over: bool = False) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Played(ControlPlane):
+class Played(ControlPlaneClient):
     """It answers as the test says, and notes what it was asked."""
 
     url: str = "http://nowhere"

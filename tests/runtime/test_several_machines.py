@@ -13,7 +13,7 @@ from cluster_at_work import wait_for
 from machines import SOURCE, CannotHave, Machines
 
 from certificates import certificates
-from fairlead.runtime.http_client import ControlPlane, Unreachable
+from fairlead.runtime.http_client import ControlPlaneClient, Unreachable
 from fairlead.runtime.protocol.code_archive import pack
 
 PLANE, ONE, TWO = "plane", "one", "two"
@@ -36,7 +36,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
         pytest.skip(str(why))
 
 
-def start(machines: Machines) -> ControlPlane:
+def start(machines: Machines) -> ControlPlaneClient:
     """The control plane on one machine and agents on the others; each gets the files that an admin would bring there."""
     home, address = machines.own(PLANE), machines.address(PLANE)
     ca, certificate, key = certificates(home, address)
@@ -50,7 +50,7 @@ def start(machines: Machines) -> ControlPlane:
         (own / "token").write_bytes((home / "root" / "agent.token").read_bytes())
         words = ["--control", f"{address}:7421", "--tls-ca", own / "ca.pem", "--token-file", own / "token", "--end-jobs"]
         machines.run(name, "agent", "--node", f"v100-{node}", "--accelerators", "v100:1", "--root", own / "root", *words)
-    return ControlPlane(f"https://{address}:7420", (home / "root" / "admin.token").read_text(), authority=str(ca))
+    return ControlPlaneClient(f"https://{address}:7420", (home / "root" / "admin.token").read_text(), authority=str(ca))
 
 
 def test_a_gang_over_two_machines_that_share_nothing_outlives_a_cut_link(machines: Machines, tmp_path: Path) -> None:

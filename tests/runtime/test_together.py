@@ -24,7 +24,7 @@ from fairlead.journal.recovery import open_journal, read_journal, recover
 from fairlead.runtime.agent.agent_service import Agent
 from fairlead.runtime.agent.devices import Accelerators
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.testing import check_events
@@ -63,7 +63,7 @@ class Together:
     async def __aenter__(self) -> Together:
         journal = open_journal(self.where)
         known = any(True for _ in journal)
-        self.plane = Plane(
+        self.plane = ControlPlane(
             self.cluster,
             self.scheduler,
             lambda data: SchedulerConfig.from_data(dict(data)).build(None, Registry.installed()),

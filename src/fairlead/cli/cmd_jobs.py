@@ -21,7 +21,7 @@ from fairlead.runtime.protocol.code_archive import digest_of, pack
 from fairlead.runtime.protocol.task_file import TaskSpec, checked
 
 if TYPE_CHECKING:
-    from fairlead.runtime.http_client import ControlPlane
+    from fairlead.runtime.http_client import ControlPlaneClient
 
 MOST_LISTED = 1000
 """Jobs that a control plane tells of at a time."""
@@ -205,7 +205,7 @@ def decided_next(job: Mapping[str, Any]) -> str:
     return f"; the next decision comes when something happens, {within}" if within else ""
 
 
-def _with_last_lines(plane: ControlPlane, job: dict[str, Any]) -> dict[str, Any]:
+def _with_last_lines(plane: ControlPlaneClient, job: dict[str, Any]) -> dict[str, Any]:
     """Of a job that failed, or failed and has not begun again: what the worker who failed said last. Its log is on its node,
     and may be away or gone."""
     failure = job.get("last_failure")
@@ -287,11 +287,11 @@ def usage(json: JsonOption = False) -> None:
     out.print(table)
 
 
-def control_plane() -> ControlPlane:
+def control_plane() -> ControlPlaneClient:
     """The one that is meant; every verb for people asks it."""
-    from fairlead.runtime.http_client import ControlPlane  # needs the extra `cluster`, and a quarter of a second
+    from fairlead.runtime.http_client import ControlPlaneClient  # needs the extra `cluster`, and a quarter of a second
 
-    return ControlPlane.found()
+    return ControlPlaneClient.found()
 
 
 # `fairlead logs`: what a job printed, or prints.

@@ -31,7 +31,7 @@ from fairlead.experiments.synthesizer.live_advice import rates_of, state_of
 from fairlead.experiments.synthesizer.synthesize import synthesize as run_synthesis
 from fairlead.reporting.html import write_report
 from fairlead.reporting.tables import comparison_table
-from fairlead.runtime.http_client import OVERTAKEN, ControlPlane, RefusedRequest, Unreachable
+from fairlead.runtime.http_client import OVERTAKEN, ControlPlaneClient, RefusedRequest, Unreachable
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -339,7 +339,7 @@ def advise(
         time.sleep(every * running.round_s)
 
 
-def _switched(plane: ControlPlane, chosen: Mapping[str, Any], why: str, instead_of: Mapping[str, Any]) -> str:
+def _switched(plane: ControlPlaneClient, chosen: Mapping[str, Any], why: str, instead_of: Mapping[str, Any]) -> str:
     """A look takes a while. Whoever has switched meanwhile meant it: what was found is about another scheduler by now."""
     try:
         plane.switch(chosen, why, instead_of=instead_of)

@@ -22,7 +22,7 @@ from fairlead.experiments.inputs import read_table
 from fairlead.experiments.lookahead import WITHIN_S, Ahead, Asked, Expected, Turn, look_ahead, read
 from fairlead.experiments.metric_columns import duration, to_the_second, until
 from fairlead.experiments.synthesizer.live_advice import state_of
-from fairlead.runtime.http_client import FORBIDDEN, MISSING, ControlPlane, RefusedRequest
+from fairlead.runtime.http_client import FORBIDDEN, MISSING, ControlPlaneClient, RefusedRequest
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 MOST_SHOWN = 50
@@ -103,7 +103,7 @@ def when(
         note(f"{jobs} came or stopped while it was looked ahead, so nothing is known of them: ask again")
 
 
-def _looked(plane: ControlPlane, table: ThroughputTable | None, asked: Asked, quiet: bool) -> tuple[Ahead, bool]:
+def _looked(plane: ControlPlaneClient, table: ThroughputTable | None, asked: Asked, quiet: bool) -> tuple[Ahead, bool]:
     """Here, from the state that an admin gets. In it are everybody's jobs with their commands, so for others the control plane
     looks ahead, as it sees fit, and tells them of theirs. And whether it was here."""
     with progress(1 + asked.looks, LOOKING, quiet=quiet) as bar:
@@ -121,7 +121,7 @@ def _looked(plane: ControlPlane, table: ThroughputTable | None, asked: Asked, qu
     return replace(ahead, jobs=jobs), False
 
 
-def _told(plane: ControlPlane) -> dict[str, Any]:
+def _told(plane: ControlPlaneClient) -> dict[str, Any]:
     try:
         return plane.when()
     except RefusedRequest as answer:
@@ -134,7 +134,7 @@ def _told(plane: ControlPlane) -> dict[str, Any]:
 
 
 def _reasons(
-    plane: ControlPlane, wanted: Mapping[str, Any] | None, ahead: Ahead, everybody: bool
+    plane: ControlPlaneClient, wanted: Mapping[str, Any] | None, ahead: Ahead, everybody: bool
 ) -> dict[int, Mapping[str, Any]]:
     """Why those do not run for whom no time was seen however far it was looked, as `why` says it."""
     timeless = {one.number for one in ahead.jobs if _timeless(one)}

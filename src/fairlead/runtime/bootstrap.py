@@ -27,7 +27,7 @@ from fairlead.runtime.protocol.network import bound, check_free, host_of, port_o
 if TYPE_CHECKING:
     from fairlead.engine.event_journal import Journal
     from fairlead.engine.state import State
-    from fairlead.runtime.control.control_plane import Plane
+    from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.tokens import Tokens
     from fairlead.runtime.protocol.network import Certificate
 
@@ -39,7 +39,7 @@ START = "--config"
 log = logging.getLogger("fairlead.cluster")
 
 
-def follow(plane: Plane, path: Path | None) -> None:
+def follow(plane: ControlPlane, path: Path | None) -> None:
     """The file decides from now on, where it says something else than the journal; without one, SIGHUP does nothing."""
 
     def reload(why: str) -> None:
@@ -218,14 +218,14 @@ def _plane(
     journal: Journal,
     state: State | None,
     tokens: Tokens,
-) -> Plane:
+) -> ControlPlane:
     from fairlead.runtime.control.code_store import CodeStore
-    from fairlead.runtime.control.control_plane import Plane
+    from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.tokens import Role
     from fairlead.runtime.control.wall_clock import origin_of
 
     registry = Registry.installed()
-    return Plane(
+    return ControlPlane(
         machines,
         scheduler.to_data(),
         lambda data: compose(data, registry),

@@ -18,7 +18,7 @@ from pathlib import Path
 import orjson
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.http_client import CONNECTION, ControlPlane, RefusedRequest, Unreachable
+from fairlead.runtime.http_client import CONNECTION, ControlPlaneClient, RefusedRequest, Unreachable
 
 PATIENCE_S = 180.0  # of a machine that does much else: one that fails is noticed at once
 JOURNAL = "journal.sqlite"
@@ -29,7 +29,7 @@ class NotUp(FairleadError):
 
 
 @contextlib.contextmanager
-def embedded(root: Path, *options: str) -> Iterator[ControlPlane]:
+def embedded(root: Path, *options: str) -> Iterator[ControlPlaneClient]:
     """A cluster whose nodes are all there; `options` are those of `fairlead up`, such as --cluster. Its journal is `root /
     JOURNAL`, what it logs is `root / "log"`."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -45,11 +45,11 @@ def embedded(root: Path, *options: str) -> Iterator[ControlPlane]:
         process.communicate()  # the leash is let go of too
 
 
-def _answering(process: subprocess.Popen[bytes], root: Path) -> ControlPlane:
+def _answering(process: subprocess.Popen[bytes], root: Path) -> ControlPlaneClient:
     deadline, connection = time.monotonic() + PATIENCE_S, root / CONNECTION.name
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(FileNotFoundError, Unreachable, RefusedRequest):
-            plane = ControlPlane(**orjson.loads(connection.read_bytes()))
+            plane = ControlPlaneClient(**orjson.loads(connection.read_bytes()))
             if all(node["up"] and node["connected"] for node in plane.nodes()):
                 return plane
         time.sleep(0.1)

@@ -1,7 +1,7 @@
 """The Python client of a control plane: what the commands for people use, and scripts may.
 
-from fairlead.runtime.http_client import ControlPlane
-plane = ControlPlane.found()
+from fairlead.runtime.http_client import ControlPlaneClient
+plane = ControlPlaneClient.found()
 plane.submit([{"run": "python train.py"}])
 """
 
@@ -106,14 +106,14 @@ def passes(problem: Exception) -> bool:
 
 
 @dataclass(frozen=True)
-class ControlPlane:
+class ControlPlaneClient:
     url: str
     token: str = ""
     timeout_s: float = 40.0
     authority: str = ""  # file of the certificate authority that vouches for an https address; empty: the system's
 
     @classmethod
-    def found(cls) -> ControlPlane:
+    def found(cls) -> ControlPlaneClient:
         """By FAIRLEAD_URL, FAIRLEAD_TOKEN and, for https, FAIRLEAD_CA; or the one that `fairlead up` started in this
         directory or one above it, as its admin unless FAIRLEAD_TOKEN says as whom."""
         if url := os.environ.get(URL):
@@ -127,7 +127,7 @@ class ControlPlane:
         )
 
     @classmethod
-    def _in(cls, file: Path) -> ControlPlane:
+    def _in(cls, file: Path) -> ControlPlaneClient:
         try:
             told = orjson.loads(file.read_bytes())
             return cls(str(told["url"]), os.environ.get(TOKEN) or str(told["token"]), authority=str(told.get("ca", "")))

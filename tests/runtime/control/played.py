@@ -11,7 +11,7 @@ from fairlead.core.job import Job, Phase
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.runtime.control.cluster_backend import Live
+from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.protocol.orders import Ended, Order, Task
 from fairlead.testing import check_events
@@ -55,7 +55,7 @@ class Scene:
         clock = WallClock(0.0, self.second, lambda: 0.0, lambda: self.second)
         clock._offset = 0.0
         number = 0 if state is None else state.next_number
-        self.live = Live(self.cluster, self.wire, clock, lambda job: Task((job.command or "true",)), number)
+        self.live = ClusterBackend(self.cluster, self.wire, clock, lambda job: Task((job.command or "true",)), number)
         self.live.lock.acquire()
         self.journal = journal or MemoryJournal()
         stages = SchedulerConfig.from_data({"policy": policy, "rounds": ROUND, **parts}).build(

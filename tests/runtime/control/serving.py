@@ -16,7 +16,7 @@ from fairlead.config.registry import Registry
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.lookahead import foresee
-from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.lookahead_service import Foresee
 from fairlead.runtime.control.tokens import Role, Tokens
@@ -32,7 +32,7 @@ class Served:
     user: str  # the token of somebody who sees their own jobs alone
     agent: str  # the token of agents
     agents: str  # where they connect
-    plane: Plane
+    plane: ControlPlane
     journal: MemoryJournal
 
 
@@ -46,7 +46,7 @@ def served(machines: str = "v100:4", state: State | None = None, foresee: Forese
         journal, tokens = MemoryJournal(), Tokens()
         admin, user = tokens.issue(Role.ADMIN, "root"), tokens.issue(Role.USER, "ann")
         agent = tokens.issue(Role.AGENT, "agent")
-        plane = Plane(
+        plane = ControlPlane(
             cluster(machines),
             {"policy": "las", "estimation": "measured", "rounds": 0.2},
             lambda data: SchedulerConfig.from_data(dict(data)).build(None, Registry.installed()),

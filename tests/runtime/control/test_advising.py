@@ -23,7 +23,7 @@ from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.state import State
 from fairlead.experiments.lookahead import Expected, Turn, expected
 from fairlead.experiments.synthesizer.live_advice import Guessed, guessed, rates_of, state_of, with_ends
-from fairlead.runtime.http_client import ControlPlane, RefusedRequest
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.testing import cluster
 
@@ -34,7 +34,7 @@ def busy(monkeypatch):
     with served("v100:4") as cluster:
         monkeypatch.setenv("FAIRLEAD_URL", cluster.url)
         monkeypatch.setenv("FAIRLEAD_TOKEN", cluster.token)
-        plane = ControlPlane(cluster.url, cluster.token)
+        plane = ControlPlaneClient(cluster.url, cluster.token)
         cluster.plane.live.joined(0, ())
         plane.switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
         jobs = [{"name": "long", "run": "sleep 99", "workers": 4, "kind": "slow", "steps": 36_000}]
@@ -139,7 +139,7 @@ def test_only_an_admin_gets_it(busy):
 def test_a_token_that_nobody_knows_is_answered_with_where_it_comes_from(busy):
     cluster, _ = busy
     with pytest.raises(RefusedRequest, match="does not take this token"):
-        ControlPlane(cluster.url, "nobody").jobs()
+        ControlPlaneClient(cluster.url, "nobody").jobs()
 
 
 def test_advice_is_told_and_followed_when_wanted(busy):
@@ -194,7 +194,7 @@ def test_of_two_who_switch_instead_of_the_same_scheduler_one_does(busy):
     assert plane.scheduler()["rounds"] == 0.5
 
 
-def _status(plane: ControlPlane, scheduler: dict, instead_of: dict) -> int:
+def _status(plane: ControlPlaneClient, scheduler: dict, instead_of: dict) -> int:
     try:
         plane.switch(scheduler, instead_of=instead_of)
     except RefusedRequest as answer:
@@ -289,7 +289,7 @@ def test_of_one_job_it_is_told_what_is_guessed_of_it_and_that_others_are(busy):
 
 
 def test_who_ended_between_two_questions_is_told_as_ended(busy, monkeypatch):
-    def later(plane: ControlPlane):
+    def later(plane: ControlPlaneClient):
         plane.cancel("short-2")
         return state_of(plane)
 

@@ -13,7 +13,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import LARGEST_BODY, create_app
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.testing.builders import cluster
@@ -29,7 +29,7 @@ def with_plane(scene: Callable[..., Any], **about: Any) -> MemoryJournal:
     journal = MemoryJournal()
 
     async def run() -> None:
-        plane = Plane(cluster("v100:2,v100:2"), SCHEDULER, compose, journal, **about)
+        plane = ControlPlane(cluster("v100:2,v100:2"), SCHEDULER, compose, journal, **about)
         tokens = Tokens()
         people = {name: tokens.issue(Role.USER, name) for name in ("ann", "bob")}
         people["root"] = tokens.issue(Role.ADMIN, "root")

@@ -13,7 +13,7 @@ from serving import Served, served
 
 from fairlead.engine.codec import encode as spelled
 from fairlead.runtime.control.http_api import LARGEST_BODY
-from fairlead.runtime.http_client import ControlPlane, RefusedRequest
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.messages import METHOD, SERVICE, Hello, Refused, Welcome, Words, decode, encode
 from fairlead.runtime.protocol.orders import Ended, Progress, Wants
 
@@ -165,7 +165,7 @@ def test_an_agent_with_a_stale_incarnation_is_refused_and_stale_generations_are_
 
 @pytest.mark.parametrize("name", ["../nodes", "..", ".", "", "a/logs", "#", "a?b=1", "a%2fb", "é"])
 def test_a_name_leads_nowhere_else_than_to_a_job_or_a_node(control: Served, name: str) -> None:
-    people = ControlPlane(control.url, control.token)
+    people = ControlPlaneClient(control.url, control.token)
     for verb in (people.job, people.cancel, people.log_piece, people.drain):
         with pytest.raises(RefusedRequest, match="there is no") as refused:
             verb(name)

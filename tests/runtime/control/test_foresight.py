@@ -30,13 +30,13 @@ from fairlead.engine.state_codec import freeze
 from fairlead.experiments.lookahead import TO_BEGIN_S, Ahead, Asked, Expected, Turn, foresee, read, spelled
 from fairlead.experiments.synthesizer.live_advice import Guessed
 from fairlead.runtime.control.lookahead_service import KEPT_S, Foresight
-from fairlead.runtime.http_client import ControlPlane, RefusedRequest
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.testing import Harness, cluster
 
 NOTHING: dict[str, Any] = spelled(Ahead((), 1, Asked(), 0.0))
 
 
-def filled(plane: ControlPlane, user: ControlPlane, joined: Any) -> None:
+def filled(plane: ControlPlaneClient, user: ControlPlaneClient, joined: Any) -> None:
     """Four accelerators, held by an admin's gang; behind it another of theirs, and a user's."""
     joined(0, ())
     plane.switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
@@ -47,7 +47,7 @@ def filled(plane: ControlPlane, user: ControlPlane, joined: Any) -> None:
 
 def test_a_user_is_told_of_their_jobs_and_of_nobody_elses(monkeypatch):
     with served() as up:
-        plane, user = ControlPlane(up.url, up.token), ControlPlane(up.url, up.user)
+        plane, user = ControlPlaneClient(up.url, up.token), ControlPlaneClient(up.url, up.user)
         filled(plane, user, up.plane.live.joined)
         monkeypatch.setenv("FAIRLEAD_URL", up.url)
         monkeypatch.setenv("FAIRLEAD_TOKEN", up.user)
@@ -79,7 +79,7 @@ def test_a_user_is_told_of_their_jobs_and_of_nobody_elses(monkeypatch):
 
 def test_what_began_or_came_since_a_look_is_looked_at_again_for_who_asks():
     with served() as up:
-        plane, user = ControlPlane(up.url, up.token), ControlPlane(up.url, up.user)
+        plane, user = ControlPlaneClient(up.url, up.token), ControlPlaneClient(up.url, up.user)
         filled(plane, user, up.plane.live.joined)
         assert [one["name"] for one in user.when()["jobs"]] == ["mine", "open"]
         user.submit([{"name": "later", "run": "sleep 1", "kind": "slow", "steps": 10}])
@@ -98,7 +98,7 @@ def test_what_began_or_came_since_a_look_is_looked_at_again_for_who_asks():
 
 def test_a_user_is_not_told_the_name_of_anothers_job_at_the_head_of_the_line():
     with served() as up:
-        plane, user = ControlPlane(up.url, up.token), ControlPlane(up.url, up.user)
+        plane, user = ControlPlaneClient(up.url, up.token), ControlPlaneClient(up.url, up.user)
         up.plane.live.joined(0, ())
         plane.switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
         plane.submit([{"name": name, "run": "sleep 99", "workers": 4, "steps": 9} for name in ("holds", "secret")])
@@ -131,13 +131,13 @@ def test_a_look_serves_all_who_ask_meanwhile_and_for_some_seconds():
         return NOTHING
 
     with served(foresee=slowly) as up, ThreadPoolExecutor(4) as many:
-        asked = [many.submit(ControlPlane(up.url, token).when) for token in (up.token, up.user, up.user)]
+        asked = [many.submit(ControlPlaneClient(up.url, token).when) for token in (up.token, up.user, up.user)]
         while not made:
             time.sleep(0.01)
         assert not any(one.done() for one in asked)
         going.set()
         assert all(one.result()["jobs"] == [] for one in asked)
-        assert ControlPlane(up.url, up.user).when()["made"] == 1
+        assert ControlPlaneClient(up.url, up.user).when()["made"] == 1
         assert len(made) == 1
 
 
@@ -157,11 +157,11 @@ def seeing(made: int, **seen: bool) -> Any:
 def test_of_what_changed_while_it_was_looked_ahead_only_what_is_still_so_is_told(monkeypatch):
     """In place of a cluster that is too large to be seen before it has changed: looks that see what is not so any more."""
     with served(foresee=seeing(2, began=False, stopped=True, waits=False)) as up:
-        user = ControlPlane(up.url, up.user)
+        user = ControlPlaneClient(up.url, up.user)
         monkeypatch.setenv("FAIRLEAD_URL", up.url)
         monkeypatch.setenv("FAIRLEAD_TOKEN", up.user)
         up.plane.live.joined(0, ())
-        ControlPlane(up.url, up.token).switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
+        ControlPlaneClient(up.url, up.token).switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
         user.submit([{"name": "began", "run": "sleep 99", "workers": 4}])
         user.submit([{"name": name, "run": "sleep 1", "workers": 4} for name in ("stopped", "waits", "came")])
         patience = time.monotonic() + 20
@@ -186,7 +186,7 @@ def test_of_what_changed_while_it_was_looked_ahead_only_what_is_still_so_is_told
 def test_how_far_was_seen_is_told_from_now_on_where_a_look_was_broken_off():
     for made, far in ((0, 599.99), (2, 600.0)):
         with served(foresee=seeing(made, mine=False)) as up:
-            user = ControlPlane(up.url, up.user)
+            user = ControlPlaneClient(up.url, up.user)
             user.submit([{"name": "mine", "run": "sleep 1"}])
             assert user.when()["jobs"][0]["within_s"] <= far
             assert made == 0 or user.when()["jobs"][0]["within_s"] == far
@@ -198,7 +198,7 @@ def test_who_asks_waits_for_a_look_longer_than_for_other_answers():
         return NOTHING
 
     with served(foresee=slowly) as up:
-        assert ControlPlane(up.url, up.user, timeout_s=1.0).when()["made"] == 1
+        assert ControlPlaneClient(up.url, up.user, timeout_s=1.0).when()["made"] == 1
 
 
 @pytest.mark.parametrize("how", ["it is to leave", "its loop has ended"])
@@ -214,7 +214,7 @@ def test_a_control_plane_that_leaves_waits_for_no_look(how):
         return NOTHING
 
     with served(foresee=forever) as up, ThreadPoolExecutor(1) as one:
-        asked = one.submit(ControlPlane(up.url, up.user).when)
+        asked = one.submit(ControlPlaneClient(up.url, up.user).when)
         assert begun.wait(20)
         if how == "it is to leave":
             up.plane.leaving = True
@@ -256,16 +256,16 @@ def test_what_goes_wrong_is_told_to_admins_and_the_log_and_asked_for_again(caplo
     with served(foresee=fails) as up:
         answers.append(answers[0])
         with pytest.raises(RefusedRequest, match="an admin is told why") as refused:
-            ControlPlane(up.url, up.user).when()
+            ControlPlaneClient(up.url, up.user).when()
         assert "secret" not in str(refused.value)
         assert [(one.message, one.why) for one in caplog.records if one.name.endswith("foresight")] == [
             ("it could not be looked ahead", "nobody can look ahead from here: secret is odd")
         ]
         answers[:] = [answers[0]]
         with pytest.raises(RefusedRequest, match="secret is odd"):
-            ControlPlane(up.url, up.token).when()
+            ControlPlaneClient(up.url, up.token).when()
         answers[:] = [None]
-        assert ControlPlane(up.url, up.user).when() == NOTHING
+        assert ControlPlaneClient(up.url, up.user).when() == NOTHING
 
 
 def test_a_look_is_kept_for_some_seconds_and_an_old_one_is_made_again():

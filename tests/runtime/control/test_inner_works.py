@@ -17,7 +17,7 @@ from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.runtime.log_format import JsonLines, TextLines
@@ -34,7 +34,7 @@ class Scene:
     def __init__(self, journal: MemoryJournal | None = None, *, metrics_open: bool = False) -> None:
         self.journal = journal or MemoryJournal()
         state = State.replay(self.journal) if journal is not None else None
-        self.plane = Plane(cluster("v100:2,v100:2"), SCHEDULER, compose, self.journal, state, term_s=1000.0)
+        self.plane = ControlPlane(cluster("v100:2,v100:2"), SCHEDULER, compose, self.journal, state, term_s=1000.0)
         self.tokens = Tokens()
         self.words = {role.value: self.tokens.issue(role, role.value) for role in Role}
         self.app = create_app(self.plane, self.tokens, metrics_open=metrics_open)

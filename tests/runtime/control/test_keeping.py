@@ -15,7 +15,7 @@ from fairlead.engine.state import State
 from fairlead.journal.recovery import open_journal, read_journal, recover
 from fairlead.journal.sql_journal import DatabaseJournal
 from fairlead.runtime.control import snapshotter as keeping
-from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.snapshotter import DAY_S, Retention
 from fairlead.runtime.protocol.task_file import TaskSpec
 from fairlead.testing.builders import cluster
@@ -41,7 +41,7 @@ def run_plane(
     """A plane that takes so many jobs, one after the other (and `more`), and ends when the journal looks as it should."""
     journal = opened(where)
     state = recover(journal)[0] if journal.last else None
-    plane = Plane(cluster("v100:2"), SCHEDULER, compose, journal, state, retention=rules)
+    plane = ControlPlane(cluster("v100:2"), SCHEDULER, compose, journal, state, retention=rules)
 
     async def submit() -> None:
         loop, kept = asyncio.get_running_loop(), asyncio.Event()

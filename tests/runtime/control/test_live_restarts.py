@@ -11,11 +11,11 @@ from serving import served
 
 from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
-from fairlead.core.plan import Launches as PlannedLaunches
+from fairlead.core.plan import LaunchTracker as PlannedLaunches
 from fairlead.core.plan import RoundPlan
 from fairlead.engine.state import State
-from fairlead.runtime.control.launches import Fate, Launches, Seat
-from fairlead.runtime.http_client import ControlPlane
+from fairlead.runtime.control.launches import Fate, LaunchTracker, Seat
+from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task
 from fairlead.termination.by_loss import ByLoss
 from fairlead.testing.builders import cluster
@@ -110,7 +110,7 @@ def test_half_a_gang_on_a_node_that_was_given_up_before_the_plane_died_is_not_wa
 @pytest.mark.parametrize("how", ["cancelled", "revoked", "failed", "lost"])
 def test_half_a_gang_that_was_still_to_begin_never_does_once_the_other_half_leaves(how):
     """After a restart one node has lost its half, and still has a stranger on the same accelerator, who leaves late."""
-    launches = Launches(lambda node: f"node-{node}", lambda key: (1000, 1001))
+    launches = LaunchTracker(lambda node: f"node-{node}", lambda key: (1000, 1001))
     launches.adopt(7, 1, "gang", Task(("true",)), (Seat(0, (0,), (0,)), Seat(1, (1,), (0,))))
     orders, _ = launches.compare({0: {(7, 1)}, 1: {(3, 2)}}, lambda node: (0, 1), lambda job: True)
     assert orders == [(1, Revoke(3, 2))]
@@ -132,7 +132,7 @@ def test_half_a_gang_that_was_still_to_begin_never_does_once_the_other_half_leav
 
 
 def test_a_gang_that_two_nodes_have_lost_one_after_the_other_begins_on_both():
-    launches = Launches(lambda node: f"node-{node}", lambda key: (1000, 1001))
+    launches = LaunchTracker(lambda node: f"node-{node}", lambda key: (1000, 1001))
     launches.adopt(7, 1, "gang", Task(("true",)), tuple(Seat(node, (node,), (0,)) for node in range(3)))
     launches.compare({0: {(7, 1)}, 1: {(3, 2)}, 2: {(7, 1)}}, lambda node: (0, 1), lambda job: True)
     assert launches.compare({2: ()}, lambda node: (0, 1), lambda job: True) == ([], [])
@@ -295,5 +295,5 @@ def test_steps_are_told_up_to_the_restart_until_agents_have_said_what_became_of_
     ):
         state.apply(event)
     with served("v100:1", state) as control:
-        told = ControlPlane(control.url, control.token).job("a")
+        told = ControlPlaneClient(control.url, control.token).job("a")
     assert (told["phase"], told["steps_done"]) == ("running", 100.0)

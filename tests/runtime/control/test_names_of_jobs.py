@@ -8,13 +8,13 @@ from serving import served
 
 from fairlead.engine.state import State
 from fairlead.runtime.control.http_api import MOST_LOOKED_AT, Names
-from fairlead.runtime.http_client import ControlPlane, RefusedRequest
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.testing.builders import cluster as cluster_of
 
 
 def test_the_youngest_of_a_name_is_found_and_the_others_are_told_by_number():
     with served("v100:4") as cluster:
-        plane = ControlPlane(cluster.url, cluster.token)
+        plane = ControlPlaneClient(cluster.url, cluster.token)
         for _ in range(3):
             plane.submit([{"name": "train", "run": "true"}])
             with pytest.raises(RefusedRequest, match="the name 'train' is taken"):
@@ -29,7 +29,7 @@ def test_the_youngest_of_a_name_is_found_and_the_others_are_told_by_number():
 
 def test_a_name_that_nobody_has_is_answered_with_the_near_ones():
     with served("v100:4") as cluster:
-        plane = ControlPlane(cluster.url, cluster.token)
+        plane = ControlPlaneClient(cluster.url, cluster.token)
         plane.submit([{"name": "train", "run": "true"}])
         for ask in (plane.job, plane.cancel):
             with pytest.raises(RefusedRequest, match=r"there is no job 'trian'; near: 'train'$"):

@@ -13,7 +13,7 @@ from fairlead.config.registry import Registry
 from fairlead.core.job import Phase
 from fairlead.engine.state import State
 from fairlead.journal.recovery import open_journal, read_journal
-from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.protocol.task_file import TaskSpec
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster
@@ -30,7 +30,7 @@ class Scene:
         self.policy, self.where = slow, str(where / "journal.sqlite")
         registry = Registry.installed().plus(stage, "slow", slow)
         scheduler = {"policy": "fifo", "estimation": "measured", "rounds": round_s, stage: "slow"}
-        self.plane = Plane(
+        self.plane = ControlPlane(
             cluster("v100:2,v100:2"),
             scheduler,
             lambda data: SchedulerConfig.from_data(dict(data)).build(None, registry),

@@ -16,7 +16,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.journal.recovery import read_journal
 from fairlead.runtime.embedded import JOURNAL, NotUp, embedded, scratch
-from fairlead.runtime.http_client import ControlPlane
+from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 from fairlead_papers.fidelity.sleepers import SCRIPT, parts_of, task_of
@@ -60,7 +60,7 @@ class RealCluster:
 class _Waiting:
     """For the next submission and for the end, with a word now and then on how far it is."""
 
-    def __init__(self, plane: ControlPlane, jobs: int, tell: Tell) -> None:
+    def __init__(self, plane: ControlPlaneClient, jobs: int, tell: Tell) -> None:
         self._plane, self._jobs, self._tell = plane, jobs, tell
         self._ended, self._last = -1, time.monotonic()
 

@@ -14,7 +14,7 @@ from fairlead.engine.state import State
 from fairlead.engine.state_codec import load
 from fairlead.experiments.synthesizer.advisor import Advice, Advisor
 from fairlead.experiments.synthesizer.arrivals import lately
-from fairlead.runtime.http_client import ControlPlane
+from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, drafted
 
@@ -22,7 +22,7 @@ GUESS_S = 3600.0
 """A job of a kind that nobody has measured yet is taken to run for so long, and one of unknown steps for so much longer."""
 
 
-def state_of(plane: ControlPlane) -> State:
+def state_of(plane: ControlPlaneClient) -> State:
     """The cluster's state of this moment."""
     now, saved = plane.state()
     state = load(saved)

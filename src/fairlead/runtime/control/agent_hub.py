@@ -15,7 +15,7 @@ import grpc.aio
 
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.control.cluster_backend import Live
+from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import CodeStore
 from fairlead.runtime.protocol.messages import (
     LARGEST,
@@ -80,7 +80,7 @@ class Hub:
     def __post_init__(self) -> None:
         self._questions = count(1)
         self._answers: dict[int, asyncio.Future[LogPiece]] = {}
-        self.live: Live | None = None  # set by who composes; the two need each other
+        self.live: ClusterBackend | None = None  # set by who composes; the two need each other
         self._sessions: dict[int, _Session] = {}
         self._incarnation: dict[int, int] = {}
         self._address: dict[int, str] = {}
@@ -256,7 +256,7 @@ class Hub:
         if (session := self._sessions.pop(node, None)) is not None:
             session.out.put_nowait(None)
 
-    def _alive(self) -> Live:
+    def _alive(self) -> ClusterBackend:
         assert self.live is not None, "a hub speaks to a backend"
         return self.live
 

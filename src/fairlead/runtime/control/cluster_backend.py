@@ -25,7 +25,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.inbox import Inbox, Request
 from fairlead.runtime.control.job_metrics import Measures, Uses
 from fairlead.runtime.control.job_tracker import KnownJobs, Limits
-from fairlead.runtime.control.launches import Addressed, Key, Launches
+from fairlead.runtime.control.launches import Addressed, Key, LaunchTracker
 from fairlead.runtime.control.node_backoff import Resting
 from fairlead.runtime.control.rank_assignment import Seating, gang_ports, given_before, given_by, routed
 from fairlead.runtime.control.report_handler import Hearing
@@ -60,7 +60,7 @@ class Wire(Protocol):
 
 
 @dataclass
-class Live:
+class ClusterBackend:
     """Give it the cluster, a wire to the agents, and what each job runs."""
 
     cluster: Cluster
@@ -73,7 +73,7 @@ class Live:
     scheduler: Mapping[str, Any] = field(default_factory=dict)  # that decides; of switches, the last that was told
 
     def __post_init__(self) -> None:
-        self.launches = Launches(self.wire.address_of, lambda launch: gang_ports(launch, self.checkpoints), self.checkpoints)
+        self.launches = LaunchTracker(self.wire.address_of, lambda launch: gang_ports(launch, self.checkpoints), self.checkpoints)
         self.inbox = Inbox()
         self._jobs = KnownJobs()
         self._seating = Seating(self.cluster)

@@ -16,7 +16,7 @@ from fairlead.core.job import ENDED, Phase
 from fairlead.engine.loop import Loop
 from fairlead.files import atomic_write, make_folder, remove
 from fairlead.runtime.agent.archives import Limits, check, is_digest
-from fairlead.runtime.control.cluster_backend import Live
+from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.protocol.messages import PIECE, CodePiece
 from fairlead.runtime.protocol.task_file import task_of
 
@@ -81,7 +81,7 @@ LEAST_CODE_S = 3600.0
 @dataclass(frozen=True)
 class Cleaner:
     loop: Loop
-    live: Live
+    live: ClusterBackend
     code: CodeStore | None
     keep_s: float = WEEK_S
 

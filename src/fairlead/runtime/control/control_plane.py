@@ -25,7 +25,7 @@ from fairlead.engine.state import State
 from fairlead.journal.sql_journal import DatabaseJournal
 from fairlead.runtime.control.agent_hub import Hub
 from fairlead.runtime.control.async_decider import DecidedAside, Trouble
-from fairlead.runtime.control.cluster_backend import Live
+from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import WEEK_S, Cleaner, CodeStore
 from fairlead.runtime.control.event_log import Chronicle, Decisions, WatchedJournal
 from fairlead.runtime.control.policy_timeout import unhurried
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Plane:
+class ControlPlane:
     """Give it a journal and the state that the journal holds (None: it is new). `compose` makes the stages of a scheduler from
     its description."""
 
@@ -63,7 +63,7 @@ class Plane:
         self.name = state.journal if recovered else secrets.token_hex(8)  # of the journal
         self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join, code=self.code, journal=self.name)
         clock = WallClock(self.origin, state.time)
-        self.live = Live(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints())
+        self.live = ClusterBackend(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints())
         self.live.scheduler = state.scheduler or self.scheduler
         self.hub.live = self.live
         self.trouble = Trouble(self.metrics.stood)

@@ -24,7 +24,7 @@ from fairlead.engine.feasibility import types_that_fit, why_never
 from fairlead.engine.state import State
 from fairlead.runtime.agent.agent_errors import ArchiveRefused
 from fairlead.runtime.control import views
-from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_errors import DOCUMENTED, speak_plainly
 from fairlead.runtime.control.job_logs import LogAway, LogMissing, Logs
 from fairlead.runtime.control.lookahead_service import Foresee, when_routes
@@ -118,7 +118,7 @@ class Submission(BaseModel):
     dry_run: bool = False
 
 
-def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False, foresee: Foresee | None = None) -> FastAPI:
+def create_app(plane: ControlPlane, tokens: Tokens, *, metrics_open: bool = False, foresee: Foresee | None = None) -> FastAPI:
     about = "A scheduler for deep-learning clusters."
     app = FastAPI(title="Fairlead", version=__version__, description=about, responses=DOCUMENTED)
     speak_plainly(app)
@@ -392,7 +392,7 @@ def create_app(plane: Plane, tokens: Tokens, *, metrics_open: bool = False, fore
     return app
 
 
-def _checked(plane: Plane, jobs: Sequence[Job], names: Names, pending: set[str], claimed: set[str]) -> list[list[str]]:
+def _checked(plane: ControlPlane, jobs: Sequence[Job], names: Names, pending: set[str], claimed: set[str]) -> list[list[str]]:
     """The types each could run on. Refuses what can never run here, and names that are taken; those that are claimed are taken
     from now on."""
     state = plane.loop.state

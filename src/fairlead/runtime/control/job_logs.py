@@ -13,7 +13,7 @@ from fairlead.core.job import ENDED, Phase
 from fairlead.runtime.protocol.messages import PIECE, LogPiece, ReadLog
 
 if TYPE_CHECKING:
-    from fairlead.runtime.control.control_plane import Plane
+    from fairlead.runtime.control.control_plane import ControlPlane
 
 MOST_REMEMBERED = 10_000
 
@@ -42,7 +42,7 @@ class _Known:
 
 @dataclass(eq=False)
 class Logs:
-    plane: Plane
+    plane: ControlPlane
     _node_of: dict[_Worker, int] = field(default_factory=dict)  # found by asking everybody
 
     async def read(self, number: int, launch: int, rank: int, offset: int) -> dict[str, Any]:

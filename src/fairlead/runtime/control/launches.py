@@ -110,7 +110,7 @@ Addressed: TypeAlias = tuple[int, Order]
 """An order, and the number of the node that it goes to."""
 
 
-class Launches:
+class LaunchTracker:
     """All launches that are not over. A launch is sent when everybody who is asked to leave its accelerators has left, so that
     a slow save and a quick start never meet on one accelerator. Who shares an accelerator by plan is not waited for."""
 

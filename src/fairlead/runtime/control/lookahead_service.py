@@ -14,7 +14,7 @@ from fairlead.core.errors import FairleadError
 from fairlead.engine.state_codec import freeze
 from fairlead.runtime.control import views
 from fairlead.runtime.control.cluster_backend import Busy
-from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.tokens import Bearer, Role
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def _heard(look: asyncio.Task[Seen]) -> None:
         log.warning("it could not be looked ahead", extra={"why": str(problem)})
 
 
-def when_routes(plane: Plane, bearer: Callable[..., Any], foresee: Foresee) -> APIRouter:
+def when_routes(plane: ControlPlane, bearer: Callable[..., Any], foresee: Foresee) -> APIRouter:
     router = APIRouter()
 
     def frozen() -> tuple[float, bytes, Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from fairlead.core import events as ev
 from fairlead.core.job import ELASTIC
 from fairlead.runtime.control.job_metrics import Measures, Uses
 from fairlead.runtime.control.job_tracker import Counted, Known, KnownJobs, Limits
-from fairlead.runtime.control.launches import Addressed, Fate, Launches, Outcome
+from fairlead.runtime.control.launches import Addressed, Fate, LaunchTracker, Outcome
 from fairlead.runtime.protocol.orders import Ended, Metric, Progress, Told, Wants
 
 RATE_TELLS = 0.05
@@ -31,7 +31,7 @@ class Hearing:
     def __init__(
         self,
         jobs: KnownJobs,
-        launches: Launches,
+        launches: LaunchTracker,
         limits: Limits,
         measures: Measures,
         uses: Uses,

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError
 from fairlead.engine.state_codec import freeze
-from fairlead.runtime.control.control_plane import Plane
+from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.snapshotter import check_keepable
 from fairlead.runtime.control.tokens import Bearer, Role
 
@@ -32,7 +32,7 @@ class Switch(BaseModel):
 
 
 def scheduler_routes(
-    plane: Plane,
+    plane: ControlPlane,
     bearer: Callable[..., Any],
     admin: Callable[..., Any],
     in_the_journal: Callable[[Callable[[Answered], None]], Awaitable[Sequence[ev.Event]]],

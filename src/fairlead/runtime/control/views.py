@@ -19,7 +19,7 @@ from fairlead.runtime.protocol.messages import Beat
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 
 if TYPE_CHECKING:
-    from fairlead.runtime.control.control_plane import Plane
+    from fairlead.runtime.control.control_plane import ControlPlane
 
 MOST_SHOWN = 200
 """Jobs in an overview."""
@@ -129,7 +129,7 @@ def service_of(state: State, number: int, now: float) -> float:
     return float(a["settled_accelerator_s"][number]) + running
 
 
-def node_records(plane: Plane, whose: str | None = None) -> list[dict[str, Any]]:
+def node_records(plane: ControlPlane, whose: str | None = None) -> list[dict[str, Any]]:
     """With the names of the jobs on each, those that are still leaving too, of one user or (None) of everybody."""
     state = plane.loop.state
     holders = state.holdings.occupancy
@@ -156,7 +156,7 @@ def node_records(plane: Plane, whose: str | None = None) -> list[dict[str, Any]]
     return records
 
 
-def _inability(plane: Plane, node: int) -> dict[str, Any]:
+def _inability(plane: ControlPlane, node: int) -> dict[str, Any]:
     """What a node could not begin lately, and how long it rests because of that."""
     if (unable := plane.live.resting.of(node)) is None:
         return {}
@@ -180,7 +180,7 @@ def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def overview(plane: Plane, whose: str | None) -> dict[str, Any]:
+def overview(plane: ControlPlane, whose: str | None) -> dict[str, Any]:
     """Nodes with who holds each accelerator, jobs that have not ended, the last decisions: one moment. Of one user, or (None)
     of everybody; others' jobs are there without their names."""
     state, now = plane.loop.state, plane.live.now
