@@ -73,7 +73,8 @@ class ClusterBackend:
     scheduler: Mapping[str, Any] = field(default_factory=dict)  # that decides; of switches, the last that was told
 
     def __post_init__(self) -> None:
-        self.launches = LaunchTracker(self.wire.address_of, lambda launch: gang_ports(launch, self.checkpoints), self.checkpoints)
+        checkpoints = self.checkpoints
+        self.launches = LaunchTracker(self.wire.address_of, lambda launch: gang_ports(launch, checkpoints), checkpoints)
         self.inbox = Inbox()
         self._jobs = KnownJobs()
         self._seating = Seating(self.cluster)
