@@ -11,7 +11,7 @@ from serving import served
 
 from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
-from fairlead.core.plan import LaunchTracker as PlannedLaunches
+from fairlead.core.plan import Launches
 from fairlead.core.plan import RoundPlan
 from fairlead.engine.state import State
 from fairlead.runtime.control.launches import Fate, LaunchTracker, Seat
@@ -290,7 +290,7 @@ def test_steps_are_told_up_to_the_restart_until_agents_have_said_what_became_of_
     for event in (
         ev.Opened(0.0, machines, {"policy": "las", "estimation": "measured", "rounds": 0.2}, journal="x"),
         ev.JobSubmitted(1.0, 0, Job("a", 1.0, 1e12, user="root", command='{"run": ["true"]}')),
-        ev.RoundPlanned(RoundPlan(2.0, admitted=one, launches=PlannedLaunches(one, one * 0, np.array([0, 1]), one))),
+        ev.RoundPlanned(RoundPlan(2.0, admitted=one, launches=Launches(one, one * 0, np.array([0, 1]), one))),
         ev.ProgressReported(3.0, one, np.array([100.0]), np.array([1e6]), np.array([3.0])),
     ):
         state.apply(event)
