@@ -11,8 +11,7 @@ from serving import served
 
 from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
-from fairlead.core.plan import Launches
-from fairlead.core.plan import RoundPlan
+from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.state import State
 from fairlead.runtime.control.launches import Fate, LaunchTracker, Seat
 from fairlead.runtime.http_client import ControlPlaneClient
