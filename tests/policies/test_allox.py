@@ -14,7 +14,7 @@ from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.allox import AlloX, assigned, cheapest, first_in_line, total_completion
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing import Harness, PolicyContract
 from scenes import state_of, table_of, view_of
 
@@ -157,7 +157,7 @@ def test_under_a_load_of_single_workers_gangs_do_not_wait_for_its_end():
     table = table_of(TYPES, {("m", 1): (4.0, 1.0), ("m", 4): (12.0, 3.0)})
     jobs = [Job(f"j{i}", 60.0 * i, 1000.0, "m") for i in range(60)] + [Job("gang", 600.0, 1200.0, "m", 4)]
     made = Harness(SchedulerConfig(round_s=60.0), table=table).cluster(Cluster.parse("4xfast:4"))
-    made.policy(Allocated(AlloX(), Turns())).submit(*jobs).run()
+    made.policy(Allocated(AlloX(), RoundMechanism())).submit(*jobs).run()
     assert made.ended_s("gang") < 0.5 * max(made.ended_s(job.name) for job in jobs)
 
 
@@ -182,7 +182,7 @@ def test_a_run_without_arrivals_is_no_worse_than_the_best_schedule(seed):
     rng = stream(seed, "allox", "run")
     table = table_of(TYPES, {(f"k{i}", 1): rng.uniform(0.5, 4.0, 2) for i in range(5)})
     jobs = [Job(f"j{i}", 0.0, float(rng.integers(50, 500)), f"k{i}") for i in range(5)]
-    policy = Allocated(AlloX(alpha=1.0, preempt=True), Turns(leftovers=False))
+    policy = Allocated(AlloX(alpha=1.0, preempt=True), RoundMechanism(leftovers=False))
     made = Harness(SchedulerConfig(round_s=0.0), table=table).cluster(Cluster.parse("1xfast:1,2xslow:2")).policy(policy)
     made.submit(*jobs).run()
     times = np.array([job.steps / table.alone[table.row(job.kind, 1)] for job in jobs])
@@ -195,8 +195,8 @@ def test_a_wrong_alpha_is_told():
 
 
 class TestAlloX(PolicyContract):
-    make = staticmethod(lambda: Allocated(AlloX(), Turns()))
+    make = staticmethod(lambda: Allocated(AlloX(), RoundMechanism()))
 
 
 class TestAlloXPreempting(PolicyContract):
-    make = staticmethod(lambda: Allocated(AlloX(alpha=1.0, preempt=True), Turns()))
+    make = staticmethod(lambda: Allocated(AlloX(alpha=1.0, preempt=True), RoundMechanism()))

@@ -9,7 +9,7 @@ from instances import moment
 from fairlead.core.allocation import Allocation
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.fifo_allocation import FifoPerf
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import Together, cp, solved
 from policies.per_job import moment as random_moment
@@ -17,13 +17,13 @@ from policies.per_job import moment as random_moment
 
 class TestPackedContract(PolicyContract):
     jobs = 14
-    make = lambda: Allocated(FifoPerf(space_sharing=True), Turns())  # noqa: E731
+    make = lambda: Allocated(FifoPerf(space_sharing=True), RoundMechanism())  # noqa: E731
     residents = 2
 
 
 class TestStickyContract(PolicyContract):
     jobs = 14
-    make = lambda: Allocated(FifoPerf(sticky=True, space_sharing=True), Turns())  # noqa: E731
+    make = lambda: Allocated(FifoPerf(sticky=True, space_sharing=True), RoundMechanism())  # noqa: E731
     residents = 2
 
 

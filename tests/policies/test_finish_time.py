@@ -11,7 +11,7 @@ from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.finish_time_fairness import FinishTimeFairness, FinishTimeFairnessPerf, isolated_rates
 from fairlead.policies.allocation.lp.job_classes import classes_of
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import Moment, arrived, cp, moment, solved
 from scenes import state_of, table_of, view_of
@@ -21,11 +21,11 @@ TABLE = table_of(("v100", "k80"), {("fast", 1): (4.0, 1.0), ("even", 1): (2.0, 2
 
 
 class TestAware(PolicyContract):
-    make = lambda: Allocated(FinishTimeFairnessPerf(), Turns())  # noqa: E731
+    make = lambda: Allocated(FinishTimeFairnessPerf(), RoundMechanism())  # noqa: E731
 
 
 class TestAgnostic(PolicyContract):
-    make = lambda: Allocated(FinishTimeFairness(), Turns())  # noqa: E731
+    make = lambda: Allocated(FinishTimeFairness(), RoundMechanism())  # noqa: E731
 
 
 def isolated(made: Moment, rates: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from fairlead.core.events import MemoChanged
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.max_min import MaxMinFairness
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.colocation.gandiva_packing import GandivaPacking
 from fairlead.testing import Harness, PolicyContract, check_events
 from scenes import state_of, table_of, view_of
@@ -142,17 +142,17 @@ def test_a_run_tries_pairs_undoes_bad_ones_and_ends_sooner_than_without_packing(
         check_events(made.journal.events, residents=2)
         return made
 
-    packed = run(Allocated(GandivaPacking(), Turns()))
+    packed = run(Allocated(GandivaPacking(), RoundMechanism()))
     own = [e.memo["own"] for e in packed.journal.events if isinstance(e, MemoChanged) and e.memo is not None]
     assert any(len(memo["first"]) for memo in own)
     assert any(len(memo["bad_first"]) for memo in own), "some pairs were bad, and it was noticed"
 
 
 class TestGandivaPacking(PolicyContract):
-    make = staticmethod(lambda: Allocated(GandivaPacking(), Turns()))
+    make = staticmethod(lambda: Allocated(GandivaPacking(), RoundMechanism()))
     residents = 2
 
 
 class TestGandivaPackingThatUndoes(PolicyContract):
-    make = staticmethod(lambda: Allocated(GandivaPacking(least_gain=1.5, seed=3), Turns()))
+    make = staticmethod(lambda: Allocated(GandivaPacking(least_gain=1.5, seed=3), RoundMechanism()))
     residents = 2

@@ -13,7 +13,7 @@ from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.gandiva_fair import GandivaFair, equal_parts, traded
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing import PolicyContract
 from scenes import state_of, table_of, view_of
 
@@ -121,8 +121,8 @@ def test_trading_makes_nobody_worse_off_and_keeps_every_accelerator(seed):
 
 
 class TestGandivaFair(PolicyContract):
-    make = staticmethod(lambda: Allocated(GandivaFair(), Turns()))
+    make = staticmethod(lambda: Allocated(GandivaFair(), RoundMechanism()))
 
 
 class TestGandivaFairWithTickets(PolicyContract):
-    make = staticmethod(lambda: Allocated(GandivaFair(tickets={"user-1": 3.0}, trade=False), Turns()))
+    make = staticmethod(lambda: Allocated(GandivaFair(tickets={"user-1": 3.0}, trade=False), RoundMechanism()))

@@ -14,7 +14,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.hierarchical import Hierarchical, HierarchicalPerf
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.allocation.partition import StaticPartition
 from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFillingPerf
 from fairlead.testing import Harness, job
@@ -26,11 +26,11 @@ WEIGHTS = {"entity-0": 1.0, "entity-1": 2.0, "entity-2": 3.0}
 
 
 class TestFifoContract(PolicyContract):
-    make = lambda: Allocated(HierarchicalPerf(inside="fifo"), Turns())  # noqa: E731
+    make = lambda: Allocated(HierarchicalPerf(inside="fifo"), RoundMechanism())  # noqa: E731
 
 
 class TestAgnosticContract(PolicyContract):
-    make = lambda: Allocated(Hierarchical(inside="fifo"), Turns())  # noqa: E731
+    make = lambda: Allocated(Hierarchical(inside="fifo"), RoundMechanism())  # noqa: E731
 
 
 BOTH = pytest.mark.parametrize("make", [Hierarchical, HierarchicalPerf])

@@ -10,7 +10,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.makespan import MinTotalDuration, MinTotalDurationPerf
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import cp, moment, solved
 from scenes import state_of, table_of, view_of
@@ -19,11 +19,11 @@ TABLE = table_of(("v100", "k80"), {("fast", 1): (4.0, 1.0), ("even", 1): (2.0, 2
 
 
 class TestAware(PolicyContract):
-    make = lambda: Allocated(MinTotalDurationPerf(), Turns())  # noqa: E731
+    make = lambda: Allocated(MinTotalDurationPerf(), RoundMechanism())  # noqa: E731
 
 
 class TestAgnostic(PolicyContract):
-    make = lambda: Allocated(MinTotalDuration(), Turns())  # noqa: E731
+    make = lambda: Allocated(MinTotalDuration(), RoundMechanism())  # noqa: E731
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -14,36 +14,36 @@ from fairlead.policies.allocation.lp.colocation_columns import apart
 from fairlead.policies.allocation.lp.fair_shares import FairShares
 from fairlead.policies.allocation.lp.job_classes import classes_of, lots
 from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.contracts import PolicyContract
 
 SEEDS = range(24)
 
 
 class TestAgnosticContract(PolicyContract):
-    make = lambda: Allocated(MaxMinFairness(), Turns())  # noqa: E731
+    make = lambda: Allocated(MaxMinFairness(), RoundMechanism())  # noqa: E731
 
 
 class TestAwareContract(PolicyContract):
-    make = lambda: Allocated(MaxMinFairnessPerf(), Turns())  # noqa: E731
+    make = lambda: Allocated(MaxMinFairnessPerf(), RoundMechanism())  # noqa: E731
 
 
 class TestGavelsWay(PolicyContract):
     jobs = 14
     make = lambda: Allocated(  # noqa: E731
-        MaxMinFairnessPerf(among="centre"), Turns(least_interval_s=1920.0, newcomers="wait", types="in-order")
+        MaxMinFairnessPerf(among="centre"), RoundMechanism(least_interval_s=1920.0, newcomers="wait", types="in-order")
     )
 
 
 class TestInCompany(PolicyContract):
     jobs = 14
-    make = lambda: Allocated(MaxMinFairnessPerf(space_sharing=True), Turns())  # noqa: E731
+    make = lambda: Allocated(MaxMinFairnessPerf(space_sharing=True), RoundMechanism())  # noqa: E731
     residents = 2
 
 
 class TestPlacementSensitive(PolicyContract):
     jobs = 14
-    make = lambda: Allocated(MaxMinFairnessPerf(placement_sensitive=True), Turns())  # noqa: E731
+    make = lambda: Allocated(MaxMinFairnessPerf(placement_sensitive=True), RoundMechanism())  # noqa: E731
 
 
 def level(given: Moment, policy: Allocator) -> float:

@@ -12,7 +12,7 @@ from fairlead.core.allocation import Allocation, NotYet
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.builders import job, random_table
 from fairlead.testing.harness import Harness
 
@@ -36,9 +36,9 @@ class Later:
         return replace(Allocation.alone(moment.jobs.number, shares), moment=late), memo
 
 
-def scene(rounds: int, machines: str = "v100:2,k80:2", turns: Turns | None = None) -> Harness:
+def scene(rounds: int, machines: str = "v100:2,k80:2", turns: RoundMechanism | None = None) -> Harness:
     harness = Harness(table=random_table(0, ("v100", "k80"))).cluster(machines)
-    return harness.policy(Allocated(Later(rounds), turns or Turns()))
+    return harness.policy(Allocated(Later(rounds), turns or RoundMechanism()))
 
 
 def kinds(*names: str) -> list:
@@ -81,14 +81,14 @@ def test_who_has_gone_since_an_allocation_was_asked_for_has_no_part_in_it() -> N
 
 @pytest.mark.parametrize("newcomers", ["leftovers", "wait"])
 def test_newcomers_wait_for_it_where_the_mechanism_says_so(newcomers: str) -> None:
-    harness = scene(1, turns=Turns(newcomers=newcomers)).submit(*kinds("a"))
+    harness = scene(1, turns=RoundMechanism(newcomers=newcomers)).submit(*kinds("a"))
     assert harness.round().running == ({"a"} if newcomers == "leftovers" else frozenset())
     assert harness.round().running == {"a"}
     harness.check()
 
 
 def test_the_first_allocation_is_not_held_up_by_the_interval() -> None:
-    harness = scene(1, turns=Turns(least_interval_s=1e6)).submit(*kinds("a"))
+    harness = scene(1, turns=RoundMechanism(least_interval_s=1e6)).submit(*kinds("a"))
     harness.round()
     harness.round()
     assert harness.state.memo["known"].tolist() == [0]

@@ -11,7 +11,7 @@ from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.hierarchical import HierarchicalPerf
 from fairlead.policies.allocation.max_min import MaxMinFairness
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.allocation.partition import Isolated, Proportional, StaticPartition
 from fairlead.testing.contracts import PolicyContract
 from lifting import random_view
@@ -19,15 +19,15 @@ from scenes import state_of, table_of, view_of
 
 
 class TestStaticPartitionContract(PolicyContract):
-    make = lambda: Allocated(StaticPartition({"": 2.0}), Turns())  # noqa: E731
+    make = lambda: Allocated(StaticPartition({"": 2.0}), RoundMechanism())  # noqa: E731
 
 
 class TestIsolatedContract(PolicyContract):
-    make = lambda: Allocated(Isolated(), Turns())  # noqa: E731
+    make = lambda: Allocated(Isolated(), RoundMechanism())  # noqa: E731
 
 
 class TestProportionalContract(PolicyContract):
-    make = lambda: Allocated(Proportional(), Turns())  # noqa: E731
+    make = lambda: Allocated(Proportional(), RoundMechanism())  # noqa: E731
 
 
 def time_of(policy, view):

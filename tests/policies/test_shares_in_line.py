@@ -14,7 +14,7 @@ from fairlead.core.stages import Allocated
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.policies.allocation.fifo_allocation import FifoPerf, ShortestJobFirstPerf
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import cp, moment, solved
 from scenes import state_of, table_of, view_of
@@ -24,16 +24,16 @@ TABLE = table_of(("v100", "k80"), {("fast", 1): (4.0, 1.0), ("even", 1): (2.0, 2
 
 
 class TestFifo(PolicyContract):
-    make = lambda: Allocated(FifoPerf(), Turns())  # noqa: E731
+    make = lambda: Allocated(FifoPerf(), RoundMechanism())  # noqa: E731
 
 
 class TestSticky(PolicyContract):
     jobs = 14
-    make = lambda: Allocated(FifoPerf(sticky=True), Turns())  # noqa: E731
+    make = lambda: Allocated(FifoPerf(sticky=True), RoundMechanism())  # noqa: E731
 
 
 class TestShortest(PolicyContract):
-    make = lambda: Allocated(ShortestJobFirstPerf(), Turns())  # noqa: E731
+    make = lambda: Allocated(ShortestJobFirstPerf(), RoundMechanism())  # noqa: E731
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -149,7 +149,7 @@ def test_sticky_fifo_gives_the_completion_times_of_gavel_s_simulator(public_data
 
 class TestPlacementSensitive(PolicyContract):
     jobs = 14
-    make = lambda: Allocated(FifoPerf(placement_sensitive=True), Turns())  # noqa: E731
+    make = lambda: Allocated(FifoPerf(placement_sensitive=True), RoundMechanism())  # noqa: E731
 
 
 @pytest.mark.parametrize("policy", [FifoPerf, ShortestJobFirstPerf])

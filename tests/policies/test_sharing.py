@@ -18,7 +18,7 @@ from fairlead.policies.allocation.hierarchical import HierarchicalPerf
 from fairlead.policies.allocation.lp.job_classes import classes_of
 from fairlead.policies.allocation.makespan import MinTotalDuration, MinTotalDurationPerf
 from fairlead.policies.allocation.max_min import MaxMinFairnessPerf
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.allocation.sum_objectives import MaxSumThroughputPerf, MinCost, MinCostSlo
 from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
 from fairlead.testing.contracts import PolicyContract
@@ -43,25 +43,25 @@ PACKING = (
 
 class TestFinishTimes(PolicyContract):
     jobs = 14
-    make = lambda: Allocated(FinishTimeFairnessPerf(space_sharing=True, placement_sensitive=True), Turns())  # noqa: E731
+    make = lambda: Allocated(FinishTimeFairnessPerf(space_sharing=True, placement_sensitive=True), RoundMechanism())  # noqa: E731
     residents = 2
 
 
 class TestHierarchy(PolicyContract):
     jobs = 14
-    make = lambda: Allocated(HierarchicalPerf(inside="fifo", space_sharing=True), Turns())  # noqa: E731
+    make = lambda: Allocated(HierarchicalPerf(inside="fifo", space_sharing=True), RoundMechanism())  # noqa: E731
     residents = 2
 
 
 class TestCost(PolicyContract):
     jobs = 14
-    make = lambda: Allocated(MinCostSlo(space_sharing=True), Turns())  # noqa: E731
+    make = lambda: Allocated(MinCostSlo(space_sharing=True), RoundMechanism())  # noqa: E731
     residents = 2
 
 
 class TestShortest(PolicyContract):
     jobs = 14
-    make = lambda: Allocated(ShortestJobFirstPerf(space_sharing=True), Turns())  # noqa: E731
+    make = lambda: Allocated(ShortestJobFirstPerf(space_sharing=True), RoundMechanism())  # noqa: E731
     residents = 2
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
-from fairlead.policies.allocation.lp.program import Model, Program, Sifted
+from fairlead.policies.allocation.lp.program import ColumnGeneration, Model, Program
 
 COLUMNS, ROWS = 400, 12
 
@@ -33,7 +33,7 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("seed", range(8))
 def test_the_optimum_and_its_prices_are_those_of_all_columns_after_any_change(seed):
     first = np.arange(COLUMNS) < 20
-    whole, some = a_program(seed, Program), a_program(seed, Sifted, first)
+    whole, some = a_program(seed, Program), a_program(seed, ColumnGeneration, first)
     assert_same(some.solve(), whole.solve())
     rng = np.random.default_rng(100 + seed)
     used = rng.permutation(COLUMNS)[:60]
@@ -56,11 +56,11 @@ def test_rows_that_the_first_columns_cannot_keep_let_all_enter():
         program.add_rows(np.array([2.0]), np.array([np.inf]), (np.zeros(1, dtype=np.int64), np.array([390]), np.ones(1)))
         return program
 
-    assert_same(made(Sifted, np.arange(COLUMNS) < 20).solve(), made(Program).solve())
+    assert_same(made(ColumnGeneration, np.arange(COLUMNS) < 20).solve(), made(Program).solve())
 
 
 def test_rows_that_nobody_can_keep_are_an_error():
-    program = a_program(3, Sifted, np.arange(COLUMNS) < 20)
+    program = a_program(3, ColumnGeneration, np.arange(COLUMNS) < 20)
     program.add_rows(np.array([1e6]), np.array([np.inf]), (np.zeros(1, dtype=np.int64), np.array([390]), np.ones(1)))
     with pytest.raises(SolverError):
         program.solve()

@@ -12,7 +12,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.lp.job_classes import classes_of
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.allocation.strategy_proof import StrategyProofPerf, nash, partial
 from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFillingPerf
 from fairlead.testing.contracts import PolicyContract
@@ -20,7 +20,7 @@ from scenes import state_of, table_of, view_of
 
 
 class TestContract(PolicyContract):
-    make = lambda: Allocated(StrategyProofPerf(), Turns())  # noqa: E731
+    make = lambda: Allocated(StrategyProofPerf(), RoundMechanism())  # noqa: E731
 
 
 def scene(rates, capacity, workers, weights):

@@ -10,7 +10,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.reasons import Code
 from fairlead.core.stages import Allocated
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.allocation.sum_objectives import MaxSumThroughputPerf, MinCost, MinCostSlo, prices
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import Moment, arrived, cp, moment, solved
@@ -23,15 +23,15 @@ TABLE = table_of(("v100", "k80"), {("resnet", 1): (10.0, 1.0), ("a3c", 1): (2.0,
 
 
 class TestTotal(PolicyContract):
-    make = lambda: Allocated(MaxSumThroughputPerf(), Turns())  # noqa: E731
+    make = lambda: Allocated(MaxSumThroughputPerf(), RoundMechanism())  # noqa: E731
 
 
 class TestCost(PolicyContract):
-    make = lambda: Allocated(MinCost(), Turns())  # noqa: E731
+    make = lambda: Allocated(MinCost(), RoundMechanism())  # noqa: E731
 
 
 class TestCostWithDeadlines(PolicyContract):
-    make = lambda: Allocated(MinCostSlo(), Turns())  # noqa: E731
+    make = lambda: Allocated(MinCostSlo(), RoundMechanism())  # noqa: E731
 
 
 def worth_and_price(made: Moment, *, normalized: bool) -> tuple[np.ndarray, np.ndarray]:

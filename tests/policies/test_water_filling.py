@@ -9,10 +9,10 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.lp.demands import Demands
-from fairlead.policies.allocation.lp.job_classes import Classes, classes_of
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
 from fairlead.policies.allocation.lp.water_filling_model import AtWill
 from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf, Parties, fill
 from fairlead.testing.contracts import PolicyContract
 from lifting import Textbook, fairly, gains_of, random_view, time_of
@@ -20,11 +20,11 @@ from scenes import state_of, table_of, view_of
 
 
 class TestAgnosticContract(PolicyContract):
-    make = lambda: Allocated(MaxMinFairnessWaterFilling(), Turns())  # noqa: E731
+    make = lambda: Allocated(MaxMinFairnessWaterFilling(), RoundMechanism())  # noqa: E731
 
 
 class TestAwareContract(PolicyContract):
-    make = lambda: Allocated(MaxMinFairnessWaterFillingPerf(), Turns())  # noqa: E731
+    make = lambda: Allocated(MaxMinFairnessWaterFillingPerf(), RoundMechanism())  # noqa: E731
 
 
 BOTH = pytest.mark.parametrize(
@@ -147,7 +147,9 @@ def test_gains_and_weights_of_many_orders_of_magnitude(seed):
     parties = Parties(rng.integers(0, 6, 600), rng.uniform(0.5, 3.0, 6), rng.random(6) < 0.5)
     capacity = rng.integers(5, 100, 5)
     each = np.arange(30)
-    classes = Classes(kind, np.bincount(kind, minlength=30), each, workers, np.ones(30), each, gain, [(i,) for i in range(30)])
+    classes = JobClasses(
+        kind, np.bincount(kind, minlength=30), each, workers, np.ones(30), each, gain, [(i,) for i in range(30)]
+    )
     demands = Demands("test", classes, capacity)
     vessel = AtWill(demands, gain.max(axis=1)[kind])
     reached = fill(vessel, weight, parties)

@@ -19,7 +19,7 @@ import pytest
 
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing import Harness, PolicyContract, job
 from fairlead.workloads.catalogue import catalogue
 
@@ -104,7 +104,7 @@ def test_it_takes_under_thirty_lines_with_its_tests():
 
 
 class TestEqualUsers(PolicyContract):
-    make = staticmethod(lambda: Allocated(EqualUsers(), Turns()))
+    make = staticmethod(lambda: Allocated(EqualUsers(), RoundMechanism()))
 
 
 def test_users_have_equal_parts_however_many_jobs_they_have():
@@ -116,7 +116,7 @@ def test_users_have_equal_parts_however_many_jobs_they_have():
             found.append(allocation.matrix(view.jobs.number, 1)[:, 0])
             return allocation, memo
 
-    harness = Harness().cluster("v100:2").policy(Allocated(Watched(), Turns()))
+    harness = Harness().cluster("v100:2").policy(Allocated(Watched(), RoundMechanism()))
     harness.submit(*(job(f"ann-{n}").with_(user="ann") for n in range(4)), job("bob").with_(user="bob"))
     harness.round()
     assert np.allclose(found[0], [0.25, 0.25, 0.25, 0.25, 1.0])

@@ -26,9 +26,9 @@ from fairlead.core.columns import INFINITY, ZERO
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import Sharing
+from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
 from fairlead.policies.allocation.lp.greedy_queue import beside, in_pairs, taken, whole_shares
-from fairlead.policies.allocation.lp.job_classes import Classes, classes_of
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
 from fairlead.policies.allocation.lp.program import Model, Program
 from fairlead.policies.allocation.lp.shared_programs import Answer, Means, shared
 from fairlead.policies.allocation.lp.throughput_polytope import Supply
@@ -42,7 +42,7 @@ _PART = 4
 
 
 @dataclass(frozen=True)
-class FifoPerf(Sharing):
+class FifoPerf(SharingOptions):
     """Whoever came first has its fastest type, as far as the sum of all, weighted by arrival, gains from it.
 
     `sticky`: as Gavel's simulator, one by one; a job keeps the type it got, and nobody overtakes the first that finds no room.
@@ -70,7 +70,7 @@ class FifoPerf(Sharing):
         self._near[:] = [near]
         return Answer(used, means.asked(part * means.fastest))
 
-    def _one_by_one(self, view: Snapshot, classes: Classes, memo: Memo) -> tuple[Allocation, Memo]:
+    def _one_by_one(self, view: Snapshot, classes: JobClasses, memo: Memo) -> tuple[Allocation, Memo]:
         number, line = view.jobs.number, np.arange(len(view.jobs))
         held: dict[int, int] = {}
         mates: dict[int, int] = {}
@@ -204,7 +204,7 @@ def _assigned(gain: Floats, load: Floats, room: Floats) -> tuple[float, Floats, 
 
 
 @dataclass(frozen=True)
-class ShortestJobFirstPerf(Sharing):
+class ShortestJobFirstPerf(SharingOptions):
     """The job that can be done first has its fastest type to itself, then the next, on the fastest type with room for it.
 
     With `space_sharing`, who finds no room of its own goes beside whoever it does best with, if that pays, but for the first.

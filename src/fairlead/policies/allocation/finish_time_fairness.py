@@ -21,10 +21,10 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, Sharing, check_among
+from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_among
 from fairlead.policies.allocation.lp.deadlines import Among, Hurry, fastest_of, in_time
 from fairlead.policies.allocation.lp.dual_simplex_walk import Walking
-from fairlead.policies.allocation.lp.job_classes import Classes, classes_of
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
 from fairlead.policies.allocation.max_min import nothing
 
 PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
@@ -42,7 +42,7 @@ class FinishTimeFairness:
 
 
 @dataclass(frozen=True)
-class FinishTimeFairnessPerf(Sharing):
+class FinishTimeFairnessPerf(SharingOptions):
     """Nobody finishes later, relative to a 1/n share, than it must, each on types that serve it: finish-time fairness.
 
     A 1/n share is always that of a job alone on types at full speed.
@@ -59,7 +59,7 @@ class FinishTimeFairnessPerf(Sharing):
 
 
 def _fairest(
-    view: Snapshot, memo: Memo, among: Among, *, alike: bool = False, sharing: Sharing = NO_SHARING
+    view: Snapshot, memo: Memo, among: Among, *, alike: bool = False, sharing: SharingOptions = NO_SHARING
 ) -> tuple[Allocation, Memo]:
     classes = classes_of(view, alike=alike)
     left = view.jobs.steps_left
@@ -75,7 +75,7 @@ def _fairest(
     return x, {**kept, **near}
 
 
-def isolated_rates(view: Snapshot, classes: Classes, *, alike: bool) -> Floats:
+def isolated_rates(view: Snapshot, classes: JobClasses, *, alike: bool) -> Floats:
     """Each job's throughput with 1/n of the cluster to itself; 0 for who can run nowhere at the moment."""
     jobs = max(1, int(np.count_nonzero(classes.of >= 0)))
     share = (classes.rates > 0) * (view.capacity / jobs) / classes.workers[:, None]

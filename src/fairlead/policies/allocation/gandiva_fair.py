@@ -21,7 +21,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.job_classes import Classes, classes_of
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
 from fairlead.policies.allocation.max_min import level_out, nothing
 
 LEAST_GAP = 1e-9
@@ -85,7 +85,7 @@ def equal_parts(tickets: Floats, demand: Floats, capacity: Ints) -> Floats:
     return quota
 
 
-def mean_rates(classes: Classes, of: Ints, users: int) -> Floats:
+def mean_rates(classes: JobClasses, of: Ints, users: int) -> Floats:
     """Users × types × types: the mean over a user's workers of the speed on the first type in units of that on the second; 0
     where one of its jobs cannot use both."""
     load, rates = (classes.count * classes.workers).astype(np.float64), classes.rates
@@ -140,7 +140,7 @@ def _trade(quota: Floats, gain: Floats, demand: Floats, fast: int, slow: int) ->
     np.maximum(quota, 0.0, out=quota)
 
 
-def _dealt(classes: Classes, of: Ints, quota: Floats, capacity: Ints) -> Floats:
+def _dealt(classes: JobClasses, of: Ints, quota: Floats, capacity: Ints) -> Floats:
     """Classes × types of time for each member: a user's accelerators by the weights of its jobs. What somebody cannot use is
     filled by the others in proportion to what they have."""
     usable = classes.rates > 0
@@ -150,7 +150,7 @@ def _dealt(classes: Classes, of: Ints, quota: Floats, capacity: Ints) -> Floats:
     mix /= mix.sum(axis=1, keepdims=True)
     weights = np.bincount(of, classes.count * classes.weight)
     part = quota.sum(axis=1)[of] * classes.weight / weights[of]  # accelerators for a member
-    shares = Classes(
+    shares = JobClasses(
         classes.of,
         classes.count,
         classes.row,

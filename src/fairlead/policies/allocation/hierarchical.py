@@ -18,7 +18,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.job import LEAST_WEIGHT, MOST_WEIGHT
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import Sharing
+from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
 from fairlead.policies.allocation.water_filling import Parties, filled
 
 Inside: TypeAlias = Literal["fairness", "fifo"]
@@ -48,7 +48,7 @@ class Hierarchical:
 
 
 @dataclass(frozen=True)
-class HierarchicalPerf(Sharing, Hierarchical):
+class HierarchicalPerf(SharingOptions, Hierarchical):
     """Progress by weight among entities, and inside each by fairness or FIFO: heterogeneity-aware hierarchical fairness.
 
     `weights` of entities by name (1 where none is given); `inside` says how all entities share among their jobs, and `but`

@@ -15,7 +15,7 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, Sharing, check_among
+from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_among
 from fairlead.policies.allocation.lp.deadlines import Among, Hurry, in_time
 from fairlead.policies.allocation.lp.job_classes import classes_of
 from fairlead.policies.allocation.max_min import nothing
@@ -33,7 +33,7 @@ class MinTotalDuration:
 
 
 @dataclass(frozen=True)
-class MinTotalDurationPerf(Sharing):
+class MinTotalDurationPerf(SharingOptions):
     """All jobs done as soon as possible, each on the types that bring this about: heterogeneity-aware makespan."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
@@ -47,7 +47,7 @@ class MinTotalDurationPerf(Sharing):
 
 
 def _soonest(
-    view: Snapshot, memo: Memo, among: Among, *, alike: bool = False, sharing: Sharing = NO_SHARING
+    view: Snapshot, memo: Memo, among: Among, *, alike: bool = False, sharing: SharingOptions = NO_SHARING
 ) -> tuple[Allocation, Memo]:
     classes = classes_of(view, alike=alike)
     if not len(classes):

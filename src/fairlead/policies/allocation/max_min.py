@@ -17,9 +17,9 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.analytic_centre import centre
-from fairlead.policies.allocation.lp.colocation_columns import Sharing, apart, check_among, company, dealt
+from fairlead.policies.allocation.lp.colocation_columns import SharingOptions, apart, check_among, company, dealt
 from fairlead.policies.allocation.lp.fair_shares import FairShares
-from fairlead.policies.allocation.lp.job_classes import Classes, classes_of, in_class_order
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, in_class_order
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class MaxMinFairness:
 
 
 @dataclass(frozen=True)
-class MaxMinFairnessPerf(Sharing):
+class MaxMinFairnessPerf(SharingOptions):
     """Equal, weighted progress for all, each on the types where its time is worth most: heterogeneity-aware max-min fairness.
 
     `among` the optima: `most` makes the most progress in all, `centre` is where an interior-point solver ends (as Gavel's).
@@ -80,19 +80,19 @@ def nothing(view: Snapshot) -> Allocation:
     return Allocation.alone(view.jobs.number, np.zeros((len(view.jobs), len(view.capacity))))
 
 
-def middle(classes: Classes, capacity: Ints, gain: Floats) -> Floats:
+def middle(classes: JobClasses, capacity: Ints, gain: Floats) -> Floats:
     """Of all optima the one in their middle: x of a member of each class."""
     return centre(classes.count, classes.workers, classes.weight, capacity, gain)
 
 
-def normalised(classes: Classes, capacity: Ints) -> Floats:
+def normalised(classes: JobClasses, capacity: Ints) -> Floats:
     """Progress of a class's member by type, in units of what an equal share of the cluster would give it, times its workers."""
     equal = classes.rates @ (capacity / capacity.sum())
     gain: Floats = classes.rates / equal[:, None] * classes.workers[:, None]
     return gain
 
 
-def even_mix(classes: Classes, capacity: Ints | Floats) -> Floats:
+def even_mix(classes: JobClasses, capacity: Ints | Floats) -> Floats:
     """Classes × types: the types that a class may use in equal parts, as far as there are enough of each."""
     usable = (classes.rates > 0) & (capacity > 0)
     if usable.all():
@@ -117,7 +117,7 @@ def _poured(amount: float, room: Floats) -> Floats:
     return part
 
 
-def level_out(classes: Classes, mix: Floats, capacity: Ints | Floats) -> Floats:
+def level_out(classes: JobClasses, mix: Floats, capacity: Ints | Floats) -> Floats:
     """The fraction of time of each class's members, by water filling: levels s·x/w rise together until a member runs always, or
     one of the types it uses is full."""
     speed = classes.weight / classes.workers  # how fast x rises with the level

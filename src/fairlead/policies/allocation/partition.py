@@ -19,7 +19,7 @@ from fairlead.core.cluster import Bools
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.hierarchical import check_weights, entities
-from fairlead.policies.allocation.lp.job_classes import Classes, classes_of
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
 from fairlead.policies.allocation.max_min import even_mix, level_out
 
 
@@ -84,9 +84,9 @@ def _usable(view: Snapshot) -> Bools:
     return can > 0
 
 
-def _some(classes: Classes, chosen: Bools) -> Classes:
+def _some(classes: JobClasses, chosen: Bools) -> JobClasses:
     """Some of the classes, without their jobs."""
-    return Classes(
+    return JobClasses(
         classes.of[:0],
         classes.count[chosen],
         classes.row[chosen],

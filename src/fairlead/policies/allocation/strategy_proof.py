@@ -22,7 +22,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.job_classes import Classes, classes_of
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
 from fairlead.policies.allocation.max_min import nothing
 
 # Proportional fairness, or the most Nash welfare (Eisenberg and Gale):
@@ -135,7 +135,7 @@ class StrategyProofPerf:
         return classes.each(view, time * kept[:, None]), memo
 
 
-def partial(classes: Classes, capacity: Ints) -> tuple[Floats, Floats]:
+def partial(classes: JobClasses, capacity: Ints) -> tuple[Floats, Floats]:
     """By class: a member's time by type under proportional fairness, and the part of it that it keeps."""
     count = classes.count.astype(np.float64)
     kinds = len(classes)
@@ -152,5 +152,5 @@ def partial(classes: Classes, capacity: Ints) -> tuple[Floats, Floats]:
     return everybody, kept
 
 
-def _market(classes: Classes, count: Floats, capacity: Ints) -> Floats:
+def _market(classes: JobClasses, count: Floats, capacity: Ints) -> Floats:
     return nash(classes.rates, count, classes.weight, classes.workers, capacity)

@@ -23,7 +23,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import Sharing
+from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
 from fairlead.policies.allocation.lp.job_classes import classes_of
 from fairlead.policies.allocation.lp.levels import FITS
 from fairlead.policies.allocation.lp.shared_programs import Answer, Means, shared
@@ -34,7 +34,7 @@ _FREE = 1e-3
 
 
 @dataclass(frozen=True)
-class MaxSumThroughputPerf(Sharing):
+class MaxSumThroughputPerf(SharingOptions):
     """The most steps per second in all, whoever does them; `normalized`: each in units of its fastest type's."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
@@ -55,7 +55,7 @@ class MaxSumThroughputPerf(Sharing):
 
 
 @dataclass(frozen=True)
-class MinCost(Sharing):
+class MinCost(SharingOptions):
     """The most throughput for the money, at each type's price per hour; where no type has a price, all cost the same."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"

@@ -23,9 +23,9 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, Sharing
+from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions
 from fairlead.policies.allocation.lp.demands import Demands
-from fairlead.policies.allocation.lp.job_classes import Classes, classes_of
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
 from fairlead.policies.allocation.lp.levels import Fitted
 from fairlead.policies.allocation.lp.shared_programs import MANY, Answer, Means, shared
 from fairlead.policies.allocation.lp.throughput_polytope import Supply
@@ -47,7 +47,7 @@ class MaxMinFairnessWaterFilling:
 
 
 @dataclass(frozen=True)
-class MaxMinFairnessWaterFillingPerf(Sharing):
+class MaxMinFairnessWaterFillingPerf(SharingOptions):
     """Equal, weighted progress for all, and what some cannot use goes to the others: heterogeneity-aware water filling.
 
     Pareto efficient: no job's throughput can be raised without lowering another's.
@@ -78,7 +78,7 @@ class Parties:
         return Parties(of, self.weight[present], self.in_order[present])
 
 
-def filled(view: Snapshot, parties: Parties, *, aware: bool, sharing: Sharing = NO_SHARING) -> Allocation:
+def filled(view: Snapshot, parties: Parties, *, aware: bool, sharing: SharingOptions = NO_SHARING) -> Allocation:
     """The allocation by water filling of a view's jobs."""
     classes = classes_of(view, alike=not aware, by_weight=False)
     if not len(classes):
@@ -101,7 +101,7 @@ def filled(view: Snapshot, parties: Parties, *, aware: bool, sharing: Sharing = 
     return Allocation.alone(jobs.number, time)
 
 
-def _supplied(view: Snapshot, classes: Classes, parties: Parties, sharing: Sharing) -> Allocation:
+def _supplied(view: Snapshot, classes: JobClasses, parties: Parties, sharing: SharingOptions) -> Allocation:
     """The same where jobs may share accelerators or stand apart."""
 
     def answer(means: Means, before: Answer | None) -> Answer:

@@ -22,7 +22,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.job_classes import Classes
+from fairlead.policies.allocation.lp.job_classes import JobClasses
 from fairlead.policies.allocation.max_min import even_mix, level_out
 
 _NOTHING: Floats = np.zeros(0)
@@ -188,7 +188,7 @@ def _equal_shares(view: Snapshot, usable: Bools, one: Ints, two: Ints) -> Alloca
     of, kind = of.reshape(-1), np.zeros(len(kinds), dtype=np.int64)
     workers = kinds[:, types].astype(np.int64)
     weights, rates = kinds[:, types + 1].astype(np.float64), kinds[:, :types].astype(np.float64)
-    classes = Classes(of, count, kind, workers, weights, kind, rates, ())
+    classes = JobClasses(of, count, kind, workers, weights, kind, rates, ())
     share = np.zeros((0, types))
     if len(one):
         mix = even_mix(classes, view.capacity)

@@ -13,14 +13,14 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.fair_shares import Filled, Spread
-from fairlead.policies.allocation.lp.job_classes import Classes, paying
+from fairlead.policies.allocation.lp.job_classes import JobClasses, paying
 
 NO_PLACE = 1e9
 """The part of a type's nodes that a gang takes together where no node has room for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sharing:
+class SharingOptions:
     """What a policy reckons with, besides a job alone on a type; policies that can are this.
 
     With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
@@ -36,17 +36,17 @@ class Sharing:
         return not (self.space_sharing or self.placement_sensitive)
 
 
-def check_among(policy: str, among: str, sharing: Sharing) -> None:
+def check_among(policy: str, among: str, sharing: SharingOptions) -> None:
     """The middle of the optima is known only where everybody is alone on types at full speed."""
     if among == "centre" and not sharing.alone:
         wanted = "'most' together with space_sharing or placement_sensitive"
         raise InputError(f"policy {policy}", wanted, field="among", value=among)
 
 
-NO_SHARING = Sharing()
+NO_SHARING = SharingOptions()
 
 
-def company(classes: Classes, view: Snapshot, gain: Floats) -> Floats:
+def company(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
     """Classes × classes × types: the gain of the first beside the second, in the units of `gain`."""
     rates = view.rates
     alone = classes.rates
@@ -55,7 +55,7 @@ def company(classes: Classes, view: Snapshot, gain: Floats) -> Floats:
     return paired * (alone[None, :, :] > 0)
 
 
-def apart(classes: Classes, view: Snapshot, gain: Floats) -> Spread:
+def apart(classes: JobClasses, view: Snapshot, gain: Floats) -> Spread:
     """What gangs gain on more nodes than they need, and what part of a type's nodes they take where they stand together."""
     alone, cluster = classes.rates, view.cluster
     slower = np.divide(view.rates.spread[classes.row], alone, out=np.zeros_like(alone), where=alone > 0)
@@ -76,7 +76,7 @@ def apart(classes: Classes, view: Snapshot, gain: Floats) -> Spread:
     return Spread(gain * np.minimum(slower, 1.0) * gangs[:, None], np.where(together, use, NO_PLACE))
 
 
-def dealt(classes: Classes, view: Snapshot, filled: Filled) -> Allocation:
+def dealt(classes: JobClasses, view: Snapshot, filled: Filled) -> Allocation:
     """Time of classes and of pairs of classes, in equal parts to the members; as few pairs of jobs as that takes."""
     alone = classes.dealt(view, filled.totals)
     if not len(filled.pair_time):
@@ -97,7 +97,7 @@ def dealt(classes: Classes, view: Snapshot, filled: Filled) -> Allocation:
     return Allocation(one[order], two[order], kinds[order], shares[order])
 
 
-def _members(classes: Classes, numbers: Ints) -> list[Ints]:
+def _members(classes: JobClasses, numbers: Ints) -> list[Ints]:
     order = classes.of.argsort(kind="stable")
     order = order[np.count_nonzero(classes.of < 0) :]
     return np.split(numbers[order], np.cumsum(classes.count)[:-1])
@@ -182,7 +182,7 @@ class Ways:
         return total
 
 
-def ways_of(classes: Classes, view: Snapshot, *, space_sharing: bool, placement_sensitive: bool) -> Ways:
+def ways_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, placement_sensitive: bool) -> Ways:
     """The ways that a view offers. Company that does no better than taking turns is left out: turns are never worse."""
     alone, capacity = classes.rates, view.capacity
     types = len(capacity)

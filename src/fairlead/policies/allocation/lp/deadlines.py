@@ -20,9 +20,9 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.analytic_centre import centre
-from fairlead.policies.allocation.lp.colocation_columns import Sharing
+from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
 from fairlead.policies.allocation.lp.demands import Demands, no_prices
-from fairlead.policies.allocation.lp.job_classes import Classes
+from fairlead.policies.allocation.lp.job_classes import JobClasses
 from fairlead.policies.allocation.lp.levels import Paces, along_tangent, worth_level
 from fairlead.policies.allocation.lp.shared_programs import Answer, Means, shared
 from fairlead.policies.allocation.max_min import even_mix
@@ -54,12 +54,12 @@ class Hurry:
 def in_time(
     name: str,
     view: Snapshot,
-    classes: Classes,
+    classes: JobClasses,
     hurry: Hurry,
     memo: Memo,
     *,
     alike: bool,
-    sharing: Sharing,
+    sharing: SharingOptions,
     among: Among,
     alone: type[Demands] = Demands,
 ) -> tuple[Allocation, Mapping[str, Any]]:
@@ -95,7 +95,7 @@ def in_time(
 
 
 def _in_one_pool(
-    view: Snapshot, classes: Classes, hurry: Hurry, near: Mapping[str, Any]
+    view: Snapshot, classes: JobClasses, hurry: Hurry, near: Mapping[str, Any]
 ) -> tuple[Allocation, Mapping[str, Any]]:
     """Where all types are alike to everybody: demands fit as soon as their sum does."""
     at, size = (classes.of >= 0).nonzero()[0], float(view.capacity.sum())
@@ -116,7 +116,7 @@ def _least(view: Snapshot, at: Ints) -> float:
     return min(LEAST, scarcest / crowd)
 
 
-def _middle(view: Snapshot, classes: Classes, hurry: Hurry, level: float) -> Allocation:
+def _middle(view: Snapshot, classes: JobClasses, hurry: Hurry, level: float) -> Allocation:
     """Of all shares with which everybody has what it needs, those in the middle."""
     at = (classes.of >= 0).nonzero()[0]
     rates = classes.rates[classes.of[at]]
@@ -129,7 +129,7 @@ def _middle(view: Snapshot, classes: Classes, hurry: Hurry, level: float) -> All
     return Allocation.alone(view.jobs.number, x)
 
 
-def fastest_of(view: Snapshot, classes: Classes) -> Floats:
+def fastest_of(view: Snapshot, classes: JobClasses) -> Floats:
     """Each job's rate on the fastest type that it may use; 1 for who can run nowhere."""
     fastest = view.rates.fastest
     if not (classes.rates > 0).all():
@@ -137,7 +137,7 @@ def fastest_of(view: Snapshot, classes: Classes) -> Floats:
     return np.where(classes.of >= 0, fastest, 1.0)
 
 
-def _same_mix(classes: Classes, view: Snapshot, x: Floats) -> Floats:
+def _same_mix(classes: JobClasses, view: Snapshot, x: Floats) -> Floats:
     """The same time in all for each job, in the same mix for all that may use the same types."""
     usable = classes.rates > 0
     total = x.sum(axis=1, keepdims=True)

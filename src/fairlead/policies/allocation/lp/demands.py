@@ -25,7 +25,7 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.reasons import Reason
-from fairlead.policies.allocation.lp.job_classes import Classes, in_class_order
+from fairlead.policies.allocation.lp.job_classes import JobClasses, in_class_order
 from fairlead.policies.allocation.lp.levels import FITS, Cost, Fitted, Paces, Spending, along_tangent, least_level, worth_level
 from fairlead.policies.allocation.lp.lower_hulls import hulls_of
 from fairlead.policies.allocation.lp.program import TOLERANCE, Model, Program
@@ -109,7 +109,7 @@ class Demands:
     `near` are prices of earlier moments, the last ones first, of `fit` and of `most`: 2 × some × types, all 0 where there are
     none yet. Optima do not depend on them, but are sooner found."""
 
-    def __init__(self, name: str, classes: Classes, capacity: Ints, near: Floats | None = None) -> None:
+    def __init__(self, name: str, classes: JobClasses, capacity: Ints, near: Floats | None = None) -> None:
         self.name, self.classes, self.capacity = name, classes, capacity
         self.there = (classes.of >= 0).nonzero()[0]  # rows of the view; all columns by job follow it
         self.of = classes.of[self.there]

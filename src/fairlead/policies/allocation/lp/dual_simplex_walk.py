@@ -19,7 +19,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
 from fairlead.policies.allocation.lp.demands import TIED, Demands, Fit, Grid
-from fairlead.policies.allocation.lp.job_classes import Classes
+from fairlead.policies.allocation.lp.job_classes import JobClasses
 from fairlead.policies.allocation.lp.levels import FITS, Fitted, Paces, Spending, least_level, worth_level
 
 FREE, HELD = -1, -2
@@ -155,7 +155,7 @@ class Walking(Demands):
 
     What is used of each class's answers is told as what they come to: classes · points × types."""
 
-    def __init__(self, name: str, classes: Classes, capacity: Ints, near: Floats | None = None) -> None:
+    def __init__(self, name: str, classes: JobClasses, capacity: Ints, near: Floats | None = None) -> None:
         super().__init__(name, classes, capacity, near)
         self._groups = np.arange(len(classes))
         self._barred = self._hulls.barred[:, : self._plain]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
-from fairlead.policies.allocation.lp.job_classes import Classes, lots, paying
+from fairlead.policies.allocation.lp.job_classes import JobClasses, lots, paying
 from fairlead.policies.allocation.lp.program import Model, Program, Solution
 
 SECOND = 0.01
@@ -58,7 +58,7 @@ class FairShares:
 
     def solve(
         self,
-        classes: Classes,
+        classes: JobClasses,
         capacity: Ints,
         gain: Floats,
         want: Floats,
@@ -111,7 +111,7 @@ class FairShares:
 
     def _fit(
         self,
-        classes: Classes,
+        classes: JobClasses,
         capacity: Ints,
         gain: Floats,
         look: Floats,
@@ -147,7 +147,7 @@ class FairShares:
         here, given = np.ix_(slots[old], slots[old]), paired[np.ix_(old, old)]
         return bool(np.array_equal(self._paired[here][self._met[here]], given[self._met[here]]))
 
-    def _enter(self, classes: Classes, new: Ints, gain: Floats, then: Callable[[], Floats] | None) -> Ints:
+    def _enter(self, classes: JobClasses, new: Ints, gain: Floats, then: Callable[[], Floats] | None) -> Ints:
         program, ways = self._program, self._ways
         assert program is not None
         begin, count = len(self._slot), len(new)
@@ -179,7 +179,7 @@ class FairShares:
         return mine
 
     def _enter_pairs(
-        self, classes: Classes, slots: Ints, gain: Floats, paired: Floats, then: Callable[[], Floats] | None
+        self, classes: JobClasses, slots: Ints, gain: Floats, paired: Floats, then: Callable[[], Floats] | None
     ) -> None:
         """Columns for classes that meet for the first time. A pair that does no better than taking turns is left out."""
         program = self._program

@@ -11,12 +11,12 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import apart
-from fairlead.policies.allocation.lp.job_classes import Classes
+from fairlead.policies.allocation.lp.job_classes import JobClasses
 
 
 def taken(
     view: Snapshot,
-    classes: Classes,
+    classes: JobClasses,
     line: Ints,
     *,
     strict: bool,
@@ -54,7 +54,7 @@ def taken(
     return got
 
 
-def _wishes(view: Snapshot, classes: Classes, placement_sensitive: bool) -> list[list[tuple[int, float]]]:
+def _wishes(view: Snapshot, classes: JobClasses, placement_sensitive: bool) -> list[list[tuple[int, float]]]:
     """By class, fastest first: a type, and what part of its nodes a gang takes there that stands together."""
     rates, types = classes.rates, classes.rates.shape[1]
     parts = np.zeros_like(rates)

@@ -23,7 +23,7 @@ _TURN = np.array((31, 33), dtype=np.uint64)
 
 
 @dataclass(frozen=True)
-class Classes:
+class JobClasses:
     """Columns by class. Job i of the view is of class `of[i]`; -1 where it can run nowhere at the moment."""
 
     of: Ints
@@ -42,7 +42,7 @@ class Classes:
         """Classes × types of total time, in equal parts to the members, so that they fare alike."""
         return self.each(view, totals / self.count[:, None], reasons)
 
-    def but_one(self, job: int) -> Classes:
+    def but_one(self, job: int) -> JobClasses:
         """The same with one job, a row of the view, in a class of its own behind the others."""
         old = int(self.of[job])
         of, count = self.of.copy(), np.append(self.count, 1)
@@ -51,7 +51,7 @@ class Classes:
         every = np.append(np.arange(len(self)), old)
         row, workers, group = (column[every] for column in (self.row, self.workers, self.group))
         keys = [*self.keys, (*self.keys[old], job)]
-        return Classes(of, count, row, workers, self.weight[every], group, self.rates[every], keys)
+        return JobClasses(of, count, row, workers, self.weight[every], group, self.rates[every], keys)
 
     def matrix(self, each: Floats) -> Floats:
         """What a member of each class gets, as jobs × types; nothing for who is of no class."""
@@ -81,7 +81,7 @@ class Classes:
         return spread
 
 
-def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False, by_weight: bool = True) -> Classes:
+def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False, by_weight: bool = True) -> JobClasses:
     """The classes of a view's jobs, further apart by `group` where one is given. `alike`: of rates only whether they are
     above 0 is looked at, which is what an agnostic policy may know. Not `by_weight`: every weight is taken for 1."""
     jobs, rates, capacity = view.jobs, view.rates, view.capacity
@@ -112,7 +112,7 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     allowed = (mask[:, None] >> np.arange(types)) & 1
     speed = np.ones((len(at), types)) if alike else rates.alone[row]
     keys = _keys(np.array((row, mask, workers, tag)).tobytes(), weight.tobytes())
-    return Classes(of, count, row, workers, weight, tag, speed * allowed, keys)
+    return JobClasses(of, count, row, workers, weight, tag, speed * allowed, keys)
 
 
 @lru_cache(maxsize=64)
@@ -122,7 +122,7 @@ def _keys(columns: bytes, weight: bytes) -> Sequence[tuple[float, ...]]:
     return tuple(zip(row, mask, workers, np.frombuffer(weight).tolist(), tag))
 
 
-def in_class_order(worth: Floats, classes: Classes) -> Floats:
+def in_class_order(worth: Floats, classes: JobClasses) -> Floats:
     """The same worths, a little less by a number that follows from what the class is, and from type to type: what would be
     equally good is so no longer, and the optimum is one point, whichever way the solver came to it. A tenth as much is of
     the class on the type: where two that differ in their weights alone change types, one would gain what the other loses."""

@@ -147,7 +147,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Mixed:
+class MixedSolution:
     """The best point that a search found, and what no point exceeds; equal where the search came to its end."""
 
     values: Floats
@@ -155,7 +155,7 @@ class Mixed:
     bound: float
 
 
-def solve_mixed(name: str, model: Model, whole: Bools, *, nodes: int, gap: float) -> Mixed | None:
+def solve_mip(name: str, model: Model, whole: Bools, *, nodes: int, gap: float) -> MixedSolution | None:
     """A model with whole numbers in the columns `whole`: until it is within `gap`, or for so many nodes, which unlike
     seconds are the same everywhere. None where no point was found by then."""
     settings = {"output_flag": False, "threads": 1, "mip_max_nodes": nodes, "mip_abs_gap": gap, "mip_rel_gap": 0.0}
@@ -169,7 +169,9 @@ def solve_mixed(name: str, model: Model, whole: Bools, *, nodes: int, gap: float
     info = highs.getInfo()
     if not math.isfinite(info.objective_function_value) or info.primal_solution_status != 2:
         return None
-    return Mixed(np.array(highs.getSolution().col_value), float(info.objective_function_value), float(info.mip_dual_bound))
+    return MixedSolution(
+        np.array(highs.getSolution().col_value), float(info.objective_function_value), float(info.mip_dual_bound)
+    )
 
 
 def _solver(settings: Mapping[str, Any] = _OPTIONS) -> Any:
@@ -207,7 +209,7 @@ def _columnwise(entries: Entries, columns: int) -> tuple[Any, Any, Floats]:
 _AT_A_TIME = 96
 
 
-class Sifted:
+class ColumnGeneration:
     """As a `Program`. The solver is told of the columns `first` at once; all others are 0 or above. Where the rows admit no
     solution in those that it knows, all enter."""
 

@@ -17,10 +17,10 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import Sharing, ways_of
+from fairlead.policies.allocation.lp.colocation_columns import SharingOptions, ways_of
 from fairlead.policies.allocation.lp.demands import Demands
 from fairlead.policies.allocation.lp.disaggregation import Clash
-from fairlead.policies.allocation.lp.job_classes import Classes
+from fairlead.policies.allocation.lp.job_classes import JobClasses
 from fairlead.policies.allocation.lp.levels import Paces
 from fairlead.policies.allocation.lp.throughput_polytope import Supply
 from fairlead.policies.allocation.max_min import nothing
@@ -37,7 +37,7 @@ class Means(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def classes(self) -> Classes: ...
+    def classes(self) -> JobClasses: ...
     @property
     def there(self) -> Ints: ...  # rows of the view; columns by job follow it
     @property
@@ -71,8 +71,8 @@ class Answer:
 def shared(
     name: str,
     view: Snapshot,
-    classes: Classes,
-    sharing: Sharing,
+    classes: JobClasses,
+    sharing: SharingOptions,
     answer: Callable[[Means, Answer | None], Answer],
     near: Floats | None = None,
     alone: type[Demands] = Demands,

@@ -25,9 +25,9 @@ from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
 from fairlead.policies.allocation.lp.colocation_columns import Ways
 from fairlead.policies.allocation.lp.disaggregation import Clash, dealt_out, stuck
-from fairlead.policies.allocation.lp.job_classes import SLIGHT, Classes, lots
+from fairlead.policies.allocation.lp.job_classes import SLIGHT, JobClasses, lots
 from fairlead.policies.allocation.lp.levels import FITS, Fitted, Paces, Spending, along_tangent, least_level, worth_level
-from fairlead.policies.allocation.lp.program import TOLERANCE, Model, Program, Sifted, Solution
+from fairlead.policies.allocation.lp.program import TOLERANCE, ColumnGeneration, Model, Program, Solution
 
 _ROUNDS = 500
 _USED = 1e-10
@@ -89,7 +89,7 @@ class Fit(Fitted):
 class Supply:
     """The jobs of one moment, by class, and the ways they have; it answers for any demands that they may have."""
 
-    def __init__(self, name: str, classes: Classes, capacity: Ints, ways: Ways) -> None:
+    def __init__(self, name: str, classes: JobClasses, capacity: Ints, ways: Ways) -> None:
         self.name, self.classes, self.capacity, self.ways = name, classes, capacity, ways
         can = np.append(ways.fastest > 0, False)
         self.there = can[classes.of].nonzero()[0]  # rows of the view; all columns by job follow it
@@ -239,11 +239,11 @@ class _Model:
         entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
         below = np.full(resources + classes, -np.inf)
         model = Model(cost, lower, upper, below, above, entries)
-        self.program: Program | Sifted
+        self.program: Program | ColumnGeneration
         if scaled:
             self.program = Program(supply.name, model, tolerance=1e-10)
         else:
-            self.program = Sifted(supply.name, model, np.append(True, ways.two < 0), tolerance=1e-10)
+            self.program = ColumnGeneration(supply.name, model, np.append(True, ways.two < 0), tolerance=1e-10)
         self._base = resources + classes
         self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
         self._wanted = np.zeros(0)  # and how much is asked for beyond it

@@ -29,7 +29,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.policies.allocation.lp.colocation_columns import Ways
 from fairlead.policies.allocation.lp.job_classes import lots_of_ways
-from fairlead.policies.allocation.lp.program import Model, Sifted
+from fairlead.policies.allocation.lp.program import ColumnGeneration, Model
 from fairlead.policies.allocation.lp.rank_weights import USED, Layouts, Ranks, ranges
 from fairlead.policies.allocation.lp.throughput_polytope import Supply
 
@@ -119,7 +119,7 @@ class _Bounded:
             likely[tuple(np.array(near.ways).T)] = True
         told = np.concatenate(((ways.two < 0) | likely[ways.one, ways.two, ways.types], np.ones(2 * every, dtype=np.bool_)))
         bounds = (np.zeros(len(cost)), upper, np.full(len(room), -np.inf), room)
-        self.program = Sifted(name, Model(cost, *bounds, entries), told, tolerance=1e-10)
+        self.program = ColumnGeneration(name, Model(cost, *bounds, entries), told, tolerance=1e-10)
         self._layouts: list[Layouts] = []
         self._bound: list[tuple[Ints, Ints]] = []  # by row: a layout, counted over all of these, and a block
         self._bind(*self._first_bounds(near))

@@ -18,13 +18,13 @@ from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Snapshot
 
 _NOTHING: Floats = np.zeros(0)
-_GUESTS: Floats = np.array(-1.0)  # whose shares are 0
+_BACKFILL: Floats = np.array(-1.0)  # whose shares are 0
 _A_FEW = 8  # looked for one by one rather than by sorting
 _CLOSE = 64  # so many numbers for each that is looked for are a row of bits that costs less than a search
 
 
 @dataclass(frozen=True)
-class Ledger:
+class RoundLedger:
     """Columns by entry of the allocation. `received` is as of `settled_s`; who has run since then adds to it."""
 
     allocation: Allocation
@@ -42,18 +42,18 @@ class Ledger:
     own: Memo  # what the allocator remembers
 
     @classmethod
-    def opened(cls, view: Snapshot, allocation: Allocation, own: Memo) -> Ledger:
+    def opened(cls, view: Snapshot, allocation: Allocation, own: Memo) -> RoundLedger:
         nothing, now = np.zeros(len(allocation)), view.time
         seen = allocation.moment or view
         known, capacity, facts = seen.jobs.number.copy(), seen.capacity.copy(), _facts(seen)
         return cls(allocation, now, known, capacity, facts, nothing, nothing, NONE, now, NONE, _NOTHING, NONE, own)
 
     @classmethod
-    def blank(cls, view: Snapshot) -> Ledger:
+    def blank(cls, view: Snapshot) -> RoundLedger:
         """Before the first allocation is there: all are newcomers."""
         return cls.opened(view, Allocation(NONE, NONE, NONE, _NOTHING), None).but(known=NONE)
 
-    def reopened(self, view: Snapshot, allocation: Allocation, own: Memo, lease_s: float) -> Ledger:
+    def reopened(self, view: Snapshot, allocation: Allocation, own: Memo, lease_s: float) -> RoundLedger:
         """A new allocation; what the old one still owed is carried over."""
         x, owed = self.allocation, self.deficit + self.allocation.share * (view.time - self.computed_s)
         keys = np.concatenate((_keys(x), self.debt_keys))
@@ -63,7 +63,7 @@ class Ledger:
         if np.count_nonzero(keys[1:] < keys[:-1]):
             order = keys.argsort(kind="stable")
             keys, debts = keys[order], debts[order]
-        fresh, wanted = Ledger.opened(view, allocation, own), _keys(allocation)
+        fresh, wanted = RoundLedger.opened(view, allocation, own), _keys(allocation)
         if len(keys) <= len(wanted) and _same(keys, wanted[: len(keys)]):  # nobody has another share, or who came last
             return fresh.but(deficit=np.concatenate((debts, np.zeros(len(wanted) - len(keys)))))
         at, found = _found(keys, wanted)
@@ -72,7 +72,7 @@ class Ledger:
         deficit = np.where(found, debts[at], 0.0) if len(debts) else np.zeros(len(wanted))
         return fresh.but(deficit=deficit, debt_keys=keys[elsewhere], debts=debts[elsewhere])
 
-    def joined_by(self, view: Snapshot, numbers: Ints) -> Ledger:
+    def joined_by(self, view: Snapshot, numbers: Ints) -> RoundLedger:
         """Jobs that came since get an equal part of the time on every type they can use, until the next recomputation."""
         jobs, capacity = view.jobs.of(numbers), view.capacity
         part = min(1.0, float(capacity.sum()) / max(1, int(view.jobs.workers.sum()))) * capacity / max(1, capacity.sum())
@@ -83,7 +83,7 @@ class Ledger:
         more = Allocation.alone(numbers, can * part[None, :])
         return self._with(more, np.zeros(len(more)), joined=np.sort(np.concatenate((self.joined, numbers))))
 
-    def with_guests(self, numbers: Ints, types: Ints) -> tuple[Ledger, Ints]:
+    def with_backfill(self, numbers: Ints, types: Ints) -> tuple[RoundLedger, Ints]:
         """Jobs that use what is left over, as entries without a share; and where these entries stand."""
         mine, wanted = _keys(self.allocation), _pair(numbers, types)
         where, known = _sought(mine, wanted)
@@ -91,19 +91,19 @@ class Ledger:
         if not len(new):
             return self, where
         where[new] = len(mine) + np.arange(len(new))
-        guests = Allocation(numbers[new], NOBODY.repeat(len(new)), types[new], np.zeros(len(new)))
+        backfill = Allocation(numbers[new], NOBODY.repeat(len(new)), types[new], np.zeros(len(new)))
         changes: dict[str, object] = {}
-        if len(strangers := guests.first[~among(self.known, guests.first)]):
+        if len(strangers := backfill.first[~among(self.known, backfill.first)]):
             changes["joined"] = np.union1d(self.joined, strangers)
         at, owed = _found(self.debt_keys, wanted[new])
         if not np.count_nonzero(owed):
-            return self._with(guests, np.zeros(len(new)), **changes), where
+            return self._with(backfill, np.zeros(len(new)), **changes), where
         stays = np.ones(len(self.debts), dtype=np.bool_)
         stays[at[owed]] = False  # from here on they stand with the entries
         changes.update(debt_keys=self.debt_keys[stays], debts=self.debts[stays])
-        return self._with(guests, np.where(owed, self.debts[at], ZERO), **changes), where
+        return self._with(backfill, np.where(owed, self.debts[at], ZERO), **changes), where
 
-    def _with(self, more: Allocation, deficit: Floats, **changes: object) -> Ledger:
+    def _with(self, more: Allocation, deficit: Floats, **changes: object) -> RoundLedger:
         x = self.allocation
         return self.but(
             allocation=filled(
@@ -121,9 +121,9 @@ class Ledger:
             **changes,
         )
 
-    def but(self, **changes: object) -> Ledger:
+    def but(self, **changes: object) -> RoundLedger:
         """The same with some fields replaced: `dataclasses.replace` without its cost, which a round would feel."""
-        other = object.__new__(Ledger)
+        other = object.__new__(RoundLedger)
         other.__dict__.update(self.__dict__, **changes)
         return other
 
@@ -139,10 +139,10 @@ class Ledger:
         number = view.jobs.number
         return number[~among(self.known, number) & ~among(self.joined, number)]
 
-    def standing(self, view: Snapshot, pending: bool, *, guests: bool) -> Ints:
-        """The entries whose jobs are still here: those with a share, or those of guests too."""
+    def standing(self, view: Snapshot, pending: bool, *, backfill: bool) -> Ints:
+        """The entries whose jobs are still here: those with a share, or those of backfill too."""
         x = self.allocation
-        stands: Bools = x.share > (_GUESTS if guests else ZERO)
+        stands: Bools = x.share > (_BACKFILL if backfill else ZERO)
         if pending or len(self.joined):  # who joined may have left again, and all is as it was
             stands &= _are_here(view, x.first, x.second)
         return stands.nonzero()[0]
@@ -192,7 +192,7 @@ class Ledger:
         mine[self.running] = True
         return bool(mine[entries].all())
 
-    def after(self, view: Snapshot, received: Floats, chosen: Ints) -> Ledger:
+    def after(self, view: Snapshot, received: Floats, chosen: Ints) -> RoundLedger:
         """Settled now, with these entries running from here on."""
         return self.but(received=received, running=chosen, settled_s=view.time)
 
@@ -205,7 +205,7 @@ class Ledger:
         return {**columns, **{name: getattr(self, name) for name in _FIELDS}}
 
     @classmethod
-    def from_memo(cls, memo: Memo) -> Ledger:
+    def from_memo(cls, memo: Memo) -> RoundLedger:
         assert isinstance(memo, Mapping)
         told = {
             int(number): Reason(by, Code(code), tuple(facts.items())) for number, (by, code, facts) in memo["reasons"].items()

@@ -35,7 +35,7 @@ from fairlead.core.plan import Selection
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocator
-from fairlead.policies.allocation.mechanism.round_ledger import Ledger, among
+from fairlead.policies.allocation.mechanism.round_ledger import RoundLedger, among
 
 # Gavel's Algorithm 1: entries of an allocation in the order of their keys, each taken where its type has room and none of its
 # jobs has been taken before. It knows columns and capacities, not what the keys mean.
@@ -116,7 +116,7 @@ REVISIT_S = 360.0
 
 
 @dataclass(frozen=True)
-class Turns:
+class RoundMechanism:
     """Shares realised round by round, by priority; recomputed when jobs come or go and when nodes do.
 
     Recomputations are at least `least_interval_s` apart. `newcomers` of the meantime get an agnostic `share`, may use what is
@@ -140,7 +140,7 @@ class Turns:
     seed: int = 0
     carried: Literal["priority", "ties"] = "ties"
     # The last memo with its ledger, which it would take as long to read as to keep. A cache.
-    _kept: list[tuple[Memo, Ledger]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _kept: list[tuple[Memo, RoundLedger]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("least_interval_s", "prior_s", "lease_s"):
@@ -158,7 +158,7 @@ class Turns:
         if by_type:
             ledger = self._with_everybody(ledger, view)
         received = ledger.received_by(view, self.lease_s)
-        standing = ledger.standing(view, pending, guests=by_type)
+        standing = ledger.standing(view, pending, backfill=by_type)
         taken = self._by_priority(ledger, view, standing, received, ledger.rows(view, pending))
         numbers, types, others_wait = (NONE, NONE, False) if by_type else self._left_over(ledger, view, received, taken)
         chosen = taken.entries
@@ -167,8 +167,8 @@ class Turns:
             # Every share, and no guest gives way: until something happens, or what has happened may be reckoned with.
             holds = max(view.time, ledger.computed_s + self.least_interval_s) if pending else math.inf
         if len(numbers):
-            ledger, guests = ledger.with_guests(numbers, types)
-            chosen = np.concatenate((chosen, guests))
+            ledger, backfill = ledger.with_backfill(numbers, types)
+            chosen = np.concatenate((chosen, backfill))
             received = np.concatenate((received, np.zeros(len(ledger.received) - len(received))))
         if fresh or not ledger.runs(chosen):
             ledger = ledger.after(view, received, chosen)
@@ -177,7 +177,7 @@ class Turns:
         awaited = pending and self._is_due(ledger, view)  # it is being computed: look again soon
         return _selection(view, ledger.allocation, chosen, holds, view.time if awaited else view.time + REVISIT_S), memo
 
-    def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Ledger, bool, bool]:
+    def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[RoundLedger, bool, bool]:
         """The present allocation, computed anew where something has changed and the interval has passed; whether it is another
         than it was, and whether it has yet to reckon with a change."""
         ledger = None if memo is None else self._read(memo)
@@ -188,10 +188,10 @@ class Turns:
             try:
                 allocation, own = allocator.allocate(view, None if ledger is None else ledger.own)
             except NotYet:
-                ledger = ledger or Ledger.blank(view)
+                ledger = ledger or RoundLedger.blank(view)
             else:
                 if ledger is None:
-                    ledger = Ledger.opened(view, allocation, own)
+                    ledger = RoundLedger.opened(view, allocation, own)
                 else:
                     ledger = ledger.reopened(view, allocation, own, self.lease_s)
                 fresh, pending = True, allocation.moment is not None and ledger.changed(view)
@@ -199,14 +199,16 @@ class Turns:
             return ledger.joined_by(view, new), True, True
         return ledger, fresh, pending
 
-    def _read(self, memo: Memo) -> Ledger:
-        return next((ledger for known, ledger in self._kept if known is memo), None) or Ledger.from_memo(memo)
+    def _read(self, memo: Memo) -> RoundLedger:
+        return next((ledger for known, ledger in self._kept if known is memo), None) or RoundLedger.from_memo(memo)
 
-    def _is_due(self, ledger: Ledger, view: Snapshot) -> bool:
+    def _is_due(self, ledger: RoundLedger, view: Snapshot) -> bool:
         """Whether a change may be reckoned with; the first allocation always may."""
         return not len(ledger.known) or view.time >= ledger.computed_s + self.least_interval_s
 
-    def _by_priority(self, ledger: Ledger, view: Snapshot, standing: Ints, received: Floats, rows: tuple[Ints, Ints]) -> Taken:
+    def _by_priority(
+        self, ledger: RoundLedger, view: Snapshot, standing: Ints, received: Floats, rows: tuple[Ints, Ints]
+    ) -> Taken:
         """Algorithm 1: which of the entries that stand run; `rows` are those of their jobs."""
         x = ledger.allocation
         columns: list[Any] = [*rows, x.types, x.share, ledger.deficit, received]
@@ -227,21 +229,21 @@ class Turns:
         taken = take(keys, mine, mates, types, view.jobs.workers, view.capacity)
         return Taken(standing[taken.entries], taken.free, taken.busy)
 
-    def _with_everybody(self, ledger: Ledger, view: Snapshot) -> Ledger:
+    def _with_everybody(self, ledger: RoundLedger, view: Snapshot) -> RoundLedger:
         """With an entry for every type that a job can use, with a share or without."""
         jobs, rates = view.jobs, view.rates
         usable = (jobs.fits & rates.runs_on[rates.row])[:, None] >> np.arange(len(view.capacity)) & 1
         if self.newcomers == "wait":
             usable *= among(ledger.known, jobs.number)[:, None]
         row, types = usable.nonzero()
-        return ledger.with_guests(jobs.number[row], types)[0]
+        return ledger.with_backfill(jobs.number[row], types)[0]
 
     def _type_order(self, view: Snapshot) -> Ints:
         """The place of each type in the order in which types are filled."""
         count = len(view.capacity)
         return stream(self.seed, "turns", repr(view.time)).permutation(count) if self.types == "shuffled" else np.arange(count)
 
-    def _left_over(self, ledger: Ledger, view: Snapshot, received: Floats, taken: Taken) -> tuple[Ints, Ints, bool]:
+    def _left_over(self, ledger: RoundLedger, view: Snapshot, received: Floats, taken: Taken) -> tuple[Ints, Ints, bool]:
         """Jobs, and their types, that use what is left: who has had least goes first, on the fastest type that is free. And
         whether somebody who could use it still waits, whose turn will come."""
         free = taken.free

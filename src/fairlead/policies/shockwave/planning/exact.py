@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.policies.allocation.lp.program import Model, solve_mixed
+from fairlead.policies.allocation.lp.program import Model, solve_mip
 from fairlead.policies.shockwave.planning.window import Window
 
 PATTERNS = 400
@@ -52,7 +52,7 @@ def exact(window: Window, urgency: Floats, *, gap: float, nodes: int) -> Exact |
     for number, size in enumerate(sizes):
         mine = [j for j in jobs if window.workers[j] == size and window.most[j]]
         _dealt(model, [rounds[j] for j in mine], [int(pattern[number]) for pattern in patterns], often)
-    found = solve_mixed("shockwave plan", *model.program(), nodes=nodes, gap=gap)
+    found = solve_mip("shockwave plan", *model.program(), nodes=nodes, gap=gap)
     if found is None:
         return None
     wanted, times = found.values[rounds].round().astype(np.int64), found.values[often].round().astype(np.int64)

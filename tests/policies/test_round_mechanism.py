@@ -16,8 +16,8 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated
 from fairlead.engine.codec import decode, encode
 from fairlead.estimators.oracle import Oracle
-from fairlead.policies.allocation.mechanism.round_ledger import Ledger
-from fairlead.policies.allocation.mechanism.round_mechanism import Turns
+from fairlead.policies.allocation.mechanism.round_ledger import RoundLedger
+from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.builders import job, random_table
 from fairlead.testing.harness import Harness
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -60,9 +60,11 @@ X_EXAMPLE = np.array([[0.6, 0.4, 0.0], [0.2, 0.6, 0.2], [0.2, 0.0, 0.8]])
 
 
 @pytest.mark.parametrize(
-    "turns", [Turns(), Turns(prior_s=0.0), Turns(carried="priority")], ids=["default", "no prior", "carried"]
+    "turns",
+    [RoundMechanism(), RoundMechanism(prior_s=0.0), RoundMechanism(carried="priority")],
+    ids=["default", "no prior", "carried"],
 )
-def test_the_papers_example_is_realised_within_a_percent_in_a_hundred_rounds(turns: Turns) -> None:
+def test_the_papers_example_is_realised_within_a_percent_in_a_hundred_rounds(turns: RoundMechanism) -> None:
     types = ("v100", "p100", "k80")
     harness = Harness(table=random_table(0, types)).cluster("v100:1,p100:1,k80:1").policy(Allocated(Fixed(X_EXAMPLE), turns))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
@@ -76,7 +78,7 @@ def test_random_shares_of_single_workers_are_realised(seed: int) -> None:
     x = rng.dirichlet(np.ones(3), 8) * 0.9
     x *= np.minimum(1.0, 2 / x.sum(axis=0))[None, :]
     harness = Harness(table=random_table(0, ("v100", "p100", "k80"))).cluster("v100:2,p100:2,k80:2")
-    harness.policy(Allocated(Fixed(x), Turns(leftovers=False)))
+    harness.policy(Allocated(Fixed(x), RoundMechanism(leftovers=False)))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(8)))
     got = received(harness, 300, 8, 3)
     assert (got >= x - 0.05).all(), "everybody gets its share at least"
@@ -85,14 +87,14 @@ def test_random_shares_of_single_workers_are_realised(seed: int) -> None:
 def test_a_job_that_is_alone_gets_its_share_of_every_type() -> None:
     harness = Harness(table=random_table(0, ("v100", "p100", "k80"))).cluster("v100:1,p100:2,k80:3")
     x = np.array([[1 / 6, 1 / 3, 1 / 2]])
-    harness.policy(Allocated(Fixed(x), Turns())).submit(job("j0").of_kind("kind-0", 1e9))
+    harness.policy(Allocated(Fixed(x), RoundMechanism())).submit(job("j0").of_kind("kind-0", 1e9))
     assert received(harness, 120, 1, 3) == pytest.approx(x, abs=0.02)
 
 
 def test_a_job_runs_once_a_round_and_gangs_are_whole() -> None:
     x = np.array([[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]])
     table = random_table(0, ("v100", "k80"))
-    harness = Harness(table=table).cluster("v100:4,k80:4").policy(Allocated(Fixed(x), Turns()))
+    harness = Harness(table=table).cluster("v100:4,k80:4").policy(Allocated(Fixed(x), RoundMechanism()))
     harness.submit(job("wide").of_kind("kind-0", 1e9).workers(4), *(job(f"j{i}").of_kind("kind-1", 1e9) for i in range(2)))
     for _ in range(20):
         harness.round()
@@ -101,7 +103,7 @@ def test_a_job_runs_once_a_round_and_gangs_are_whole() -> None:
 
 def test_a_pair_conflicts_with_its_members_and_both_run_together() -> None:
     table = random_table(0, ("v100",))
-    harness = Harness(table=table, residents=2).cluster("v100:1").policy(Allocated(Pairs(), Turns(leftovers=False)))
+    harness = Harness(table=table, residents=2).cluster("v100:1").policy(Allocated(Pairs(), RoundMechanism(leftovers=False)))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
     seen = [harness.round().running for _ in range(10)]
     harness.check()
@@ -111,10 +113,12 @@ def test_a_pair_conflicts_with_its_members_and_both_run_together() -> None:
 
 def test_whoever_has_no_share_uses_what_is_left_over() -> None:
     x = np.array([[1.0], [0.0]])
-    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), Turns()))
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), RoundMechanism()))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     assert harness.round().running == {"j0", "j1"}
-    strict = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), Turns(leftovers=False)))
+    strict = (
+        Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), RoundMechanism(leftovers=False)))
+    )
     strict.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     assert strict.round().running == {"j0"}
 
@@ -123,7 +127,7 @@ def test_whoever_has_no_share_uses_what_is_left_over() -> None:
 def test_what_is_left_of_a_type_goes_before_the_next_type_is_filled(types: str, first: list[int]) -> None:
     """Job 0 has a share of the second type only. Where types are filled in order it is among those who wait for the first."""
     harness = Harness(table=random_table(0, ("v100", "k80"))).cluster("v100:1,k80:1")
-    harness.policy(Allocated(Fixed(np.array([[0.0, 1.0], [0.0, 0.0]])), Turns(types=types)))
+    harness.policy(Allocated(Fixed(np.array([[0.0, 1.0], [0.0, 0.0]])), RoundMechanism(types=types)))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     harness.round()
     assert harness.state.snapshot().jobs.type.tolist() == first
@@ -132,11 +136,11 @@ def test_what_is_left_of_a_type_goes_before_the_next_type_is_filled(types: str, 
 def test_what_is_left_over_goes_round() -> None:
     """Two without a share on one accelerator that is free: in the next round it is the other's turn."""
     x = np.array([[1.0], [0.0], [0.0]])
-    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), Turns()))
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), RoundMechanism()))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
     assert [harness.round().running - {"j0"} for _ in range(4)] == [{"j1"}, {"j2"}, {"j1"}, {"j2"}]
     assert harness.round().plan.holds_until is None
-    alone = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), Turns()))
+    alone = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), RoundMechanism()))
     alone.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     assert alone.round().plan.holds_until == np.inf, "nobody else could use it"
 
@@ -145,7 +149,7 @@ def test_what_is_left_over_goes_to_whom_it_is_enough_for_each_on_the_fastest_typ
     """Two v100 and a k80 are left. Who waits for four does not keep back those behind it, and who came last goes first in the
     next round, on a v100: then one more fits beside it, and nobody needs the k80."""
     harness = Harness(table=random_table(0, ("v100", "k80"))).cluster("v100:4,k80:1")
-    harness.policy(Allocated(Fixed(np.array([[1.0, 0.0], *[[0.0, 0.0]] * 4])), Turns()))
+    harness.policy(Allocated(Fixed(np.array([[1.0, 0.0], *[[0.0, 0.0]] * 4])), RoundMechanism()))
     sizes = {"holder": 2, "wide": 4, "pair": 2, "one": 1, "last": 1}
     harness.submit(*(job(name).of_kind("kind-0", 1e9).workers(size) for name, size in sizes.items()))
     seen = []
@@ -158,7 +162,7 @@ def test_what_is_left_over_goes_to_whom_it_is_enough_for_each_on_the_fastest_typ
 
 def test_what_is_left_over_goes_round_over_recomputations() -> None:
     fixed = Fixed(np.zeros((9, 1)))
-    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1").policy(Allocated(fixed, Turns()))
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1").policy(Allocated(fixed, RoundMechanism()))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
     seen = []
     for late in range(3, 9):
@@ -173,7 +177,7 @@ def test_a_gang_has_its_turns_where_every_round_is_computed_anew(carried: str, g
     """A gang of 4 has a small share, others a large one. Where shares are computed anew in every round, nobody ever waits long
     enough for a small share to go first, unless what it was owed before counts."""
     x = np.array([[0.2], *[[0.8]] * 4, *[[0.0]] * 60])
-    turns = Turns(carried=carried, leftovers=False)  # type: ignore[arg-type]
+    turns = RoundMechanism(carried=carried, leftovers=False)  # type: ignore[arg-type]
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:4").policy(Allocated(Fixed(x), turns))
     harness.submit(job("wide").of_kind("kind-0", 1e9).workers(4), *(job(f"j{i}").of_kind("kind-1", 1e9) for i in range(4)))
     had = 0
@@ -187,7 +191,7 @@ def test_a_gang_has_its_turns_where_every_round_is_computed_anew(carried: str, g
 @pytest.mark.parametrize("newcomers", ["share", "leftovers"])
 @pytest.mark.parametrize("types", ["together", "in-order"])
 def test_a_newcomer_that_leaves_before_the_next_recomputation_leaves_nothing_behind(newcomers: str, types: str) -> None:
-    turns = Turns(least_interval_s=10_000.0, newcomers=newcomers, types=types)  # type: ignore[arg-type]
+    turns = RoundMechanism(least_interval_s=10_000.0, newcomers=newcomers, types=types)  # type: ignore[arg-type]
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:3").policy(Allocated(Fixed(np.ones((2, 1))), turns))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     harness.round()
@@ -199,7 +203,7 @@ def test_a_newcomer_that_leaves_before_the_next_recomputation_leaves_nothing_beh
 @pytest.mark.parametrize(("newcomers", "runs"), [("share", True), ("leftovers", True), ("wait", False)])
 def test_newcomers_before_the_next_recomputation(newcomers: str, runs: bool) -> None:
     fixed = Fixed(np.array([[1.0], [1.0]]))
-    turns = Turns(least_interval_s=10_000.0, newcomers=newcomers)  # type: ignore[arg-type]
+    turns = RoundMechanism(least_interval_s=10_000.0, newcomers=newcomers)  # type: ignore[arg-type]
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(fixed, turns))
     harness.submit(job("j0").of_kind("kind-0", 1e9))
     harness.round()
@@ -211,7 +215,9 @@ def test_newcomers_before_the_next_recomputation(newcomers: str, runs: bool) -> 
 def test_it_computes_anew_when_jobs_come_or_go_and_no_sooner_than_it_may() -> None:
     fixed = Fixed(np.ones((4, 1)))
     harness = (
-        Harness(table=random_table(0, ("v100",))).cluster("v100:4").policy(Allocated(fixed, Turns(least_interval_s=700.0)))
+        Harness(table=random_table(0, ("v100",)))
+        .cluster("v100:4")
+        .policy(Allocated(fixed, RoundMechanism(least_interval_s=700.0)))
     )
     harness.submit(job("j0").of_kind("kind-0", 1e9))
     for _ in range(5):
@@ -227,18 +233,20 @@ def test_it_computes_anew_when_jobs_come_or_go_and_no_sooner_than_it_may() -> No
 
 
 def test_a_served_allocation_holds_and_an_open_one_is_asked_every_round() -> None:
-    served = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(np.ones((2, 1))), Turns()))
+    served = (
+        Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(np.ones((2, 1))), RoundMechanism()))
+    )
     served.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     assert served.round().plan.holds_until == np.inf
     shared = Harness(table=random_table(0, ("v100",))).cluster("v100:1")
-    shared.policy(Allocated(Fixed(np.full((2, 1), 0.5)), Turns()))
+    shared.policy(Allocated(Fixed(np.full((2, 1), 0.5)), RoundMechanism()))
     shared.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     assert shared.round().plan.holds_until is None
 
 
 def test_what_it_remembers_survives_the_journal() -> None:
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1")
-    harness.policy(Allocated(Fixed(np.full((3, 1), 1 / 3)), Turns()))
+    harness.policy(Allocated(Fixed(np.full((3, 1), 1 / 3)), RoundMechanism()))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
     for _ in range(6):
         harness.round()
@@ -254,13 +262,13 @@ class Forgetful:
     x: Floats
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
-        return Allocated(Fixed(self.x), Turns(carried="priority")).select(view, memo)
+        return Allocated(Fixed(self.x), RoundMechanism(carried="priority")).select(view, memo)
 
 
 def test_what_it_keeps_beside_the_memo_changes_nothing() -> None:
     x = np.random.default_rng(0).dirichlet(np.ones(2), 12) * 0.5
     logs = []
-    for policy in (Allocated(Fixed(x), Turns(carried="priority")), Forgetful(x)):
+    for policy in (Allocated(Fixed(x), RoundMechanism(carried="priority")), Forgetful(x)):
         harness = Harness(table=random_table(0, ("v100", "k80"))).cluster("v100:2,k80:2").policy(policy)
         for at in range(12):  # they come one by one, and some end on the way
             harness.submit(job(f"j{at}").of_kind("kind-0", 1e9 if at % 2 else 300.0).workers(1 + at % 2))
@@ -272,7 +280,7 @@ def test_what_it_keeps_beside_the_memo_changes_nothing() -> None:
 
 def test_a_node_that_is_lost_takes_no_share_with_it() -> None:
     fixed = Fixed(np.ones((2, 1)))
-    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1,v100:1").policy(Allocated(fixed, Turns()))
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1,v100:1").policy(Allocated(fixed, RoundMechanism()))
     harness.outage(0, 100.0, 1000.0).submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     running = [len(harness.round().running) for _ in range(6)]
     assert running == [2, 1, 1, 1, 2, 2]
@@ -284,7 +292,9 @@ def test_of_a_lease_only_whole_steps_count(lease_s: float, turns: int) -> None:
     """A step of 200 s is done once in a round of 300 s; by whole steps four turns of the other are as much as six of these."""
     alone = np.array([[1.0], [1 / 200]])
     table = ThroughputTable(("v100",), (("quick", 1), ("slow", 1)), alone, alone, np.zeros((2, 2, 1)), "made up")
-    harness = Harness(table=table).cluster("v100:1").policy(Allocated(Fixed(np.full((2, 1), 0.5)), Turns(lease_s=lease_s)))
+    harness = (
+        Harness(table=table).cluster("v100:1").policy(Allocated(Fixed(np.full((2, 1), 0.5)), RoundMechanism(lease_s=lease_s)))
+    )
     harness.submit(job("quick").of_kind("quick", 1e9), job("slow").of_kind("slow", 1e9))
     assert [harness.round().running for _ in range(10)].count(frozenset({"slow"})) == turns
 
@@ -292,7 +302,7 @@ def test_of_a_lease_only_whole_steps_count(lease_s: float, turns: int) -> None:
 def test_of_who_has_told_no_speed_yet_a_whole_lease_counts() -> None:
     """On a real cluster a job may load for longer than a lease."""
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1")
-    policy = Allocated(Fixed(np.full((2, 1), 0.5)), Turns(lease_s=60.0))
+    policy = Allocated(Fixed(np.full((2, 1), 0.5)), RoundMechanism(lease_s=60.0))
     harness.policy(policy).submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     harness.round()
     view = harness.state.snapshot()
@@ -308,7 +318,7 @@ def test_of_who_has_told_no_speed_yet_a_whole_lease_counts() -> None:
 def test_types_are_shuffled_by_the_seed() -> None:
     def types(seed: int) -> list[int]:
         harness = Harness(table=random_table(0, ("v100", "k80"))).cluster("v100:1,k80:1")
-        harness.policy(Allocated(Fixed(np.full((1, 2), 0.5)), Turns(types="shuffled", seed=seed)))
+        harness.policy(Allocated(Fixed(np.full((1, 2), 0.5)), RoundMechanism(types="shuffled", seed=seed)))
         harness.submit(job("j0").of_kind("kind-0", 1e9))
         return [int(harness.round().plan.launches.types.sum()) for _ in range(20)]
 
@@ -317,13 +327,13 @@ def test_types_are_shuffled_by_the_seed() -> None:
 
 def test_wrong_seconds_are_refused() -> None:
     with pytest.raises(InputError, match="prior_s"):
-        Turns(prior_s=-1.0)
+        RoundMechanism(prior_s=-1.0)
 
 
 def test_a_debt_stands_in_one_place_only() -> None:
     """Who uses what is left over again and again is owed once, not once more with every recomputation."""
     x = np.array([[1.0], [0.0], [0.0], [0.0], [0.0], [0.0]])
-    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), Turns()))
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), RoundMechanism()))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
     for late in range(3, 6):
         for _ in range(3):
@@ -338,7 +348,7 @@ def test_a_debt_stands_in_one_place_only() -> None:
 
 def test_what_is_learned_makes_it_compute_anew() -> None:
     fixed = Fixed(np.ones((1, 1)))
-    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1").policy(Allocated(fixed, Turns()))
+    harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1").policy(Allocated(fixed, RoundMechanism()))
     harness.submit(job("j0").of_kind("kind-0", 1e9))
     harness.round()
     harness.loop.record(FactsLearned(harness.state.time, {"fact": 1.0}))
@@ -351,7 +361,7 @@ def test_guests_whose_leases_count_differently_are_asked_about_every_round() -> 
     table = ThroughputTable(("v100", "k80"), (("quick", 1), ("slow", 1)), alone, alone, np.zeros((2, 2, 2)), "made up")
     ends = []
     for skip in (True, False):
-        turns = Allocated(Fixed(np.zeros((2, 2))), Turns(lease_s=300.0))
+        turns = Allocated(Fixed(np.zeros((2, 2))), RoundMechanism(lease_s=300.0))
         harness = Harness(table=table).cluster("v100:1,k80:1").policy(turns)
         harness.submit(job("quick").of_kind("quick", 1e4), job("slow").of_kind("slow", 50))
         harness.loop.skip_quiet_rounds = skip
@@ -367,7 +377,7 @@ def test_what_a_pair_is_owed_is_owed_to_both_and_gone_with_either() -> None:
     view = harness.state.snapshot(300.0)
     pair = Allocation(np.array([0]), np.array([1]), np.array([0]), np.array([1.0]))
     alone = Allocation(np.array([2]), np.array([-1]), np.array([0]), np.array([1.0]))
-    opened = Ledger.opened(harness.state.snapshot(0.0), pair, None)
+    opened = RoundLedger.opened(harness.state.snapshot(0.0), pair, None)
     everybody = np.arange(3)
     assert opened.owed(view, opened.received, everybody).tolist() == [300.0, 300.0, 0.0]
     assert opened.owed(view, opened.received, np.array([1, 2])).tolist() == [300.0, 0.0]
