@@ -32,7 +32,7 @@ from fairlead.engine.state import State
 from fairlead.engine.state_codec import save
 from fairlead.journal.recovery import open_journal
 from fairlead.journal.sql_journal import DatabaseJournal
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.workloads.catalogue import accelerator_types, catalogue
 from fairlead.workloads.generate import Generator
 
@@ -59,7 +59,7 @@ def run_of(jobs: int) -> list[Event]:
     table = catalogue().for_types(cluster.type_names)
     trace = Generator(jobs=jobs, jobs_per_hour=11.0, workers="multiple").trace(0)
     stages = SchedulerConfig.from_data({"policy": "las", "rounds": 300}).build(table)
-    loop = Loop(State(cluster), Simulated(cluster, table, trace.jobs), stages, journal=journal)
+    loop = Loop(State(cluster), SimulatedBackend(cluster, table, trace.jobs), stages, journal=journal)
     loop.record(Opened(0.0, cluster, {"policy": "las"}, trace.name))
     loop.run()
     return journal.events

@@ -116,7 +116,7 @@ def test_a_job_that_misdeclares_its_schedule_runs_to_its_end_and_is_flagged():
         return job, Regimes.of(job, parts)
 
     made = [of("true", *PLAN), of("late", (8, 0.5), (32, 0.5)), of("never", (8, 1.0)), of("other", (8, 0.3), (16, 0.7))]
-    trace = Trace.of([job for job, _ in made], natures={job.name: nature for job, nature in made})
+    trace = Trace.of([job for job, _ in made], dynamics={job.name: job_dynamics for job, job_dynamics in made})
     scheduler = SchedulerConfig(parse_part("shockwave"), round_s=120.0)
     run = simulate(Simulation(trace, Cluster.parse("2xv100:2"), scheduler, TABLE))
     assert not run.state.busy
@@ -131,9 +131,9 @@ def test_generated_jobs_of_mode_expert_declare_what_they_do():
     assert {job.mode for job in made.jobs} > {"expert", "gns"} or {job.mode for job in made.jobs} == {"expert", "gns"}
     for job in made.jobs:
         if job.mode == "expert":
-            nature = made.natures[job.name]
-            assert isinstance(nature, Regimes)
-            assert job.schedule == nature.parts
+            job_dynamics = made.dynamics[job.name]
+            assert isinstance(job_dynamics, Regimes)
+            assert job.schedule == job_dynamics.parts
             assert not wrong_schedule(job.schedule, job.mode)
         else:
             assert job.schedule == ()

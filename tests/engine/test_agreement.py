@@ -24,12 +24,12 @@ from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
-from fairlead.simulator.backend import Other, Simulated
+from fairlead.simulator.backend import Other, SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing.builders import asking_of_hosts, cluster, random_table, with_hosts
 from fairlead.testing.contracts.termination_contract import random_searches
 from fairlead.testing.invariants import check_events
-from fairlead.workloads.dynamics import Nature, Speed, Standing
+from fairlead.workloads.dynamics import JobDynamics, Speed, Standing
 from fairlead.workloads.throughput_tables import Measured, shared_table
 
 ASKED = {"slo_ms": 100, "batches": [1, 32], "latency_ms": {"v100": [9, 40], "k80": [20, 90]}, "rate": 300}
@@ -63,7 +63,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Stairs(Nature):
+class Stairs(JobDynamics):
     """Twice as fast after every `each` steps, at twice the batch size, up to a limit."""
 
     each: float
@@ -103,7 +103,7 @@ class Scene:
         for number, other in ((5, 0), (9, 3), (12, 1), (14, 2)):
             jobs[number] = replace(jobs[number], after=(other,))
         turning = [job for job in jobs[::2] if job.mode != ELASTIC] if self.family != "hosts" else []
-        self.natures = {job.name: Stairs(job.steps / (2 + n), 1 + 0.5 * (n % 2)) for n, job in enumerate(turning)}
+        self.dynamics = {job.name: Stairs(job.steps / (2 + n), 1 + 0.5 * (n % 2)) for n, job in enumerate(turning)}
         self.jobs, self.losses = jobs, losses if grouped else {}
         self.others = self._from_outside()
 
@@ -123,8 +123,8 @@ class Scene:
         return SchedulerConfig.from_data(data).build(self.table)
 
     def begun(self) -> Loop:
-        known = {"costs": self.costs, "losses": self.losses, "natures": self.natures, "others": self.others}
-        backend = Simulated(self.machine, self.table, self.jobs, **known)
+        known = {"costs": self.costs, "losses": self.losses, "dynamics": self.dynamics, "others": self.others}
+        backend = SimulatedBackend(self.machine, self.table, self.jobs, **known)
         stages = self.compose(self.config.to_data())
         loop = Loop(State(self.machine), backend, stages, MemoryJournal(), compose=self.compose)
         loop.record(ev.Opened(0.0, self.machine, self.config.to_data()))
@@ -137,8 +137,8 @@ class Scene:
         memo = decode(encode(ev.MemoChanged(now, loop.state.memo))).memo  # type: ignore[union-attr]
         later: list[Job] = [job for job in self.jobs if job.submitted_s > now]
         others = [event for event in self.others if event.time > now]
-        known = {"costs": self.costs, "losses": self.losses, "natures": self.natures, "others": others}
-        world = Simulated.from_snapshot(view, self.table, later, **known)
+        known = {"costs": self.costs, "losses": self.losses, "dynamics": self.dynamics, "others": others}
+        world = SimulatedBackend.from_snapshot(view, self.table, later, **known)
         return Loop(State.from_snapshot(view, memo), world, self.compose(loop.state.scheduler), compose=self.compose)
 
 

@@ -13,7 +13,7 @@ from fairlead.engine.codec import encode
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import listed, random_process
 from fairlead.testing import cluster, random_jobs, random_table
@@ -52,7 +52,7 @@ def log_of(
     jobs = random_jobs(seed, count, table=table, largest=min(4, int(machine.size_of_type.max())))
     process = random_process(len(machine.nodes), 20_000.0, 1500.0, seed) if faults else listed([])
     scheduler = SchedulerConfig(policy, Part(admission), placement=Part(placement), round_s=round_s)
-    backend = Simulated(machine, table, jobs, costs=costs, faults=process)
+    backend = SimulatedBackend(machine, table, jobs, costs=costs, faults=process)
     loop = Loop(State(machine), backend, scheduler.build(table), journal=MemoryJournal(), skip_quiet_rounds=skip)
     loop.record(ev.Opened(0.0, machine, scheduler.to_data(), "determinism", None))
     loop.run()
@@ -125,7 +125,7 @@ def test_jobs_added_one_by_one_are_jobs_of_a_list(name):
     jobs = random_jobs(3, 30, table=table)
     logs = []
     for one_by_one in (False, True):
-        backend = Simulated(machine, table, () if one_by_one else jobs)
+        backend = SimulatedBackend(machine, table, () if one_by_one else jobs)
         for job in jobs if one_by_one else ():
             backend.add(job)
         stages = SchedulerConfig(POLICIES[name]).build(table)

@@ -18,7 +18,7 @@ from fairlead.engine.decide import decide
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed
 from fairlead.testing import cluster, job, random_jobs, random_table
@@ -33,7 +33,7 @@ def looped(where, jobs, policy, *, round_s=300.0, table=None, journal=None, **wo
     machine = cluster(where)
     table = table or ThroughputTable.timed(machine.type_names)
     stages = SchedulerConfig.from_data({"policy": policy, "rounds": round_s or "event-driven"}).build(table)
-    backend = Simulated(machine, table, jobs, **world)
+    backend = SimulatedBackend(machine, table, jobs, **world)
     return Loop(State(machine), backend, stages, journal=journal or MemoryJournal(), compose=compose(table))
 
 
@@ -77,7 +77,7 @@ def test_a_fork_right_after_a_decision_knows_what_starting_costs():
     loop.run(until=0.0)
     view = loop.state.snapshot(0.0).detached()
     table = ThroughputTable.timed(("v100",))
-    fork = Loop(State.from_snapshot(view), Simulated.from_snapshot(view, table, costs=given), loop.stages)
+    fork = Loop(State.from_snapshot(view), SimulatedBackend.from_snapshot(view, table, costs=given), loop.stages)
     fork.run()
     assert fork.state.everybody().ended_s.tolist() == [1100.0]
 
@@ -87,7 +87,7 @@ def test_a_fork_numbers_new_jobs_behind_all_that_ever_were():
     loop.run(until=600.0)
     view = loop.state.snapshot(600.0).detached()
     table = ThroughputTable.timed(("v100",))
-    fork = Loop(State.from_snapshot(view), Simulated.from_snapshot(view, table, [Job("new", 700.0, 10.0)]), loop.stages)
+    fork = Loop(State.from_snapshot(view), SimulatedBackend.from_snapshot(view, table, [Job("new", 700.0, 10.0)]), loop.stages)
     fork.run()
     assert {job.name: number for number, job in fork.state.job_of.items()} == {"long": 0, "new": 2}
 
@@ -97,7 +97,7 @@ def test_faults_of_the_past_do_not_reach_a_fork():
     loop.run(until=1200.0)
     view = loop.state.snapshot(1200.0).detached()
     table = ThroughputTable.timed(("v100",))
-    backend = Simulated.from_snapshot(view, table, faults=listed([Outage(0, 100.0, 200.0)]))
+    backend = SimulatedBackend.from_snapshot(view, table, faults=listed([Outage(0, 100.0, 200.0)]))
     fork = Loop(State.from_snapshot(view), backend, loop.stages)
     fork.run()
     assert fork.state.everybody().ended_s.tolist() == [5000.0]
@@ -117,7 +117,7 @@ def test_a_detached_snapshot_with_a_queue_can_be_decided_on_elsewhere():
 def test_a_neighbour_that_comes_and_goes_is_no_checkpoint():
     machine, table = cluster("v100:1"), random_table(0, ("v100",))
     kind = table.kinds[0]
-    backend = Simulated(machine, table, [Job("a", 0.0, 1e6, kind), Job("b", 0.0, 1.0, kind)])
+    backend = SimulatedBackend(machine, table, [Job("a", 0.0, 1e6, kind), Job("b", 0.0, 1.0, kind)])
     backend.wait(0.0, 0.0)
     one = np.array([0])
     for number, second in ((0, 0.0), (1, 900.0)):
@@ -131,7 +131,7 @@ def test_regular_checkpoints_count_on_while_neighbours_come_and_go():
     machine, table = cluster("v100:1"), random_table(0, ("v100",))
     kind, rate = table.kinds[0], float(table.alone[1, 0])
     jobs = [Job("a", 0.0, 1e6, kind), Job("b", 0.0, 1e6, kind)]
-    backend = Simulated(machine, table, jobs, costs=Costs(checkpoint_every_s=100.0))
+    backend = SimulatedBackend(machine, table, jobs, costs=Costs(checkpoint_every_s=100.0))
     backend.wait(0.0, 0.0)
     one = np.array([0])
     for number, second in ((0, 0.0), (1, 250.0)):
@@ -149,7 +149,7 @@ def test_whoever_is_protected_is_not_moved_to_a_faster_type_either(scheduler):
     jobs = [Job("first", 0.0, 200.0, kind), Job("second", 0.0, 9000.0, kind, min_run_s=protected)]
     machine = cluster("v100:1,k80:1")
     stages = SchedulerConfig.from_data({"policy": "fifo", **scheduler}).build(table)
-    loop = Loop(State(machine), Simulated(machine, table, jobs), stages)
+    loop = Loop(State(machine), SimulatedBackend(machine, table, jobs), stages)
     loop.run()
     assert loop.state.everybody().moves.tolist() == [0, 0]
 
@@ -169,7 +169,7 @@ def test_a_policy_that_combines_lives_with_a_minimum_run():
     machine = cluster("v100:2")
     standard = SchedulerConfig().build(table)
     stages = Stages(**{**standard.__dict__, "policy": Pairs()})
-    loop = Loop(State(machine), Simulated(machine, table, jobs), stages)
+    loop = Loop(State(machine), SimulatedBackend(machine, table, jobs), stages)
     loop.run(until=600.0)
     running = loop.state.everybody()
     assert running.held.tolist() == [1, 1, 1]

@@ -19,7 +19,7 @@ from fairlead.core.job import Job
 from fairlead.engine.event_journal import JsonlJournal, read_events
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed
 from fairlead.testing import check_events
@@ -60,7 +60,7 @@ SCENARIOS = {
 
 def play(name: str, path: Path) -> State:
     scheduler = SCENARIOS[name]
-    backend = Simulated(
+    backend = SimulatedBackend(
         CLUSTER,
         TABLE,
         JOBS if name != "drained" else [*JOBS, *FOLLOWERS],

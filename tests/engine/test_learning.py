@@ -21,7 +21,7 @@ from fairlead.engine.state import State
 from fairlead.estimators.measured import Measured
 from fairlead.estimators.oracle import Oracle
 from fairlead.estimators.predicted import Watched
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.testing import cluster
 from fairlead.testing.builders import random_jobs, random_table
 
@@ -52,7 +52,7 @@ class Counting:
 def running(estimation, jobs, *, round_s: float = 300.0, scheduler=None, **others) -> Loop:
     stages = SchedulerConfig(round_s=round_s).build(TABLE)
     stages = Stages(**{**stages.__dict__, "estimation": estimation})
-    loop = Loop(State(MACHINE), Simulated(MACHINE, TABLE, jobs, **others), stages, journal=MemoryJournal())
+    loop = Loop(State(MACHINE), SimulatedBackend(MACHINE, TABLE, jobs, **others), stages, journal=MemoryJournal())
     loop.record(ev.Opened(0.0, MACHINE, scheduler or {}))
     return loop
 

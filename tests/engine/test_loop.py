@@ -18,7 +18,7 @@ from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
 from fairlead.policies.ranking.base import in_order
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed
 from fairlead.testing import Harness, check_events, job
@@ -37,7 +37,7 @@ def loop_of(jobs, policy="fifo", cluster=ONE, *, round_s=300.0, table=None, skip
     stages = SchedulerConfig(Part(policy), round_s=round_s).build(table)
     if policy_object is not None:
         stages = replace(stages, policy=policy_object)
-    simulated = Simulated(cluster, table, jobs, **backend)
+    simulated = SimulatedBackend(cluster, table, jobs, **backend)
     loop = Loop(State(cluster), simulated, stages, journal=MemoryJournal(), skip_quiet_rounds=skip, compose=compose)
     loop.record(ev.Opened(0.0, cluster, {"policy": policy}, "loop", None))
     return loop

@@ -77,7 +77,7 @@ def test_what_cannot_be_a_batch_size_is_passed_over(size):
 
 def adapting(count: int) -> Trace:
     rng = stream(11, "adapting")
-    jobs, natures = [], {}
+    jobs, dynamics = [], {}
     for index in range(count):
         size = int(rng.choice(SIZES))
         at = round(float(rng.uniform(0, 4000)), 1)
@@ -85,8 +85,8 @@ def adapting(count: int) -> Trace:
         jobs.append(job)
         if index % 3:
             parts = [(int(rng.choice(SIZES)), float(rng.uniform(0.1, 0.5))) for _ in range(4)]
-            natures[job.name] = Regimes.of(job, parts)
-    return Trace.of(jobs, natures=natures)
+            dynamics[job.name] = Regimes.of(job, parts)
+    return Trace.of(jobs, dynamics=dynamics)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from fairlead.engine.state import State
 from fairlead.estimators.online import Online
 from fairlead.estimators.oracle import Oracle
 from fairlead.estimators.profiled import Profiled
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing.contracts import InPairs
 
@@ -185,7 +185,9 @@ def test_estimates_come_to_the_truth_as_jobs_run():
     for policy in (standard.policy, InPairs()):
         stages = Stages(**{**standard.__dict__, "estimation": online, "policy": policy})
         journal = MemoryJournal()
-        loop = Loop(State(CLUSTER), Simulated(CLUSTER, TABLE, jobs, costs=Costs(restart_s=20.0)), stages, journal=journal)
+        loop = Loop(
+            State(CLUSTER), SimulatedBackend(CLUSTER, TABLE, jobs, costs=Costs(restart_s=20.0)), stages, journal=journal
+        )
         loop.record(ev.Opened(0.0, CLUSTER, {}))
         loop.run(until=1000.0)
         before = _errors(online, loop)

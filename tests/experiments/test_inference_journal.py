@@ -23,7 +23,7 @@ from fairlead.engine.event_journal import JsonlJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.serving import read_history
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.sessions import Requests
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -43,7 +43,7 @@ def written(path: Path, costs: Costs) -> Path:
     table = ThroughputTable.timed(machine.type_names)
     others = [ev.MetricsReported(50.0, REPORTED, np.array([0]), np.array([1500.0])), ev.JobCancelled(90.0, 0)]
     jobs = [Job("photos", 20.0, steps=1e9, mode="elastic"), Job("training", 25.0, steps=500.0, workers=2)]
-    backend = Simulated(machine, table, jobs, costs=costs, others=others)
+    backend = SimulatedBackend(machine, table, jobs, costs=costs, others=others)
     log = JsonlJournal(path, fresh=True)
     loop = Loop(State(machine), backend, SCHEDULER.build(table), log)
     loop.record(ev.Opened(0.0, machine, SCHEDULER.to_data()))

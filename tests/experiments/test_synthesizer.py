@@ -15,7 +15,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.synthesizer import Advisor, Forecast, Outlook, Wanted, combinations
 from fairlead.experiments.synthesizer.outlook import Limit, Moment, look_ahead
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing import cluster, random_jobs, random_table
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -48,7 +48,7 @@ def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy, costs, seco
     machine = cluster("v100:4,k80:4")
     table = random_table(1, machine.type_names)
     scheduler = SchedulerConfig(Part(policy))
-    backend = Simulated(machine, table, random_jobs(1, 14, table=table, largest=4), costs=costs)
+    backend = SimulatedBackend(machine, table, random_jobs(1, 14, table=table, largest=4), costs=costs)
     loop = Loop(State(machine), backend, scheduler.build(table))
     loop.run(until=second)
     view = loop.state.snapshot(backend.now)
@@ -69,7 +69,7 @@ def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy, costs, seco
 def test_a_candidate_whose_rounds_are_shorter_than_starts_is_looked_at_as_it_would_be_run(monkeypatch):
     monkeypatch.setattr("fairlead.engine.loop.STALLED_AFTER", 2000)
     machine, short = cluster("v100:1"), SchedulerConfig(Part("las"), round_s=7.0)
-    backend = Simulated(machine, ONE_TYPE, [Job("one", 0.0, 200.0), Job("two", 1.0, 200.0)])
+    backend = SimulatedBackend(machine, ONE_TYPE, [Job("one", 0.0, 200.0), Job("two", 1.0, 200.0)])
     loop = Loop(State(machine), backend, short.build(ONE_TYPE))
     loop.run(until=10.0)
     moment = Moment(loop.state.snapshot(backend.now).detached(), short, loop.state.memo, costs=Costs(restart_s=11.0))
@@ -79,7 +79,7 @@ def test_a_candidate_whose_rounds_are_shorter_than_starts_is_looked_at_as_it_wou
 
 def moment_of(seed: int) -> tuple[Moment, Loop]:
     machine = cluster("v100:4,v100:4")
-    backend = Simulated(machine, ONE_TYPE, crowd(seed, 90))
+    backend = SimulatedBackend(machine, ONE_TYPE, crowd(seed, 90))
     loop = Loop(State(machine), backend, SIX[0].build(ONE_TYPE))
     loop.run(until=12_000.0)
     return Moment(loop.state.snapshot(backend.now).detached(), SIX[0], loop.state.memo), loop

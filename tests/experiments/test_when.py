@@ -19,7 +19,7 @@ from fairlead.engine.state import State
 from fairlead.experiments.lookahead import Expected, Turn, expected, look
 from fairlead.experiments.synthesizer.arrivals import Forecast
 from fairlead.experiments.synthesizer.outlook import Moment
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing import cluster, random_jobs, random_table
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -31,7 +31,7 @@ def begun(
     jobs: list[Job], scheduler: SchedulerConfig, table: ThroughputTable, machine: str, costs: Costs | None = None
 ) -> Loop:
     on = cluster(machine)
-    loop = Loop(State(on), Simulated(on, table, jobs, costs=costs), scheduler.build(table))
+    loop = Loop(State(on), SimulatedBackend(on, table, jobs, costs=costs), scheduler.build(table))
     loop.record(Opened(0.0, on, scheduler.to_data()))
     return loop
 

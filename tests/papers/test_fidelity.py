@@ -41,8 +41,8 @@ def trace() -> Trace:
     """Two that stay as they are, two that grow, one of these a gang."""
     jobs = [job("still", 300), job("grows", 400, mode="gns"), job("gang", 700, 2, mode="gns"), job("late", 150, 1, 7.5)]
     parts = {"grows": [(8, 0.25), (16, 0.25), (32, 0.5)], "gang": [(8, 0.3), (32, 0.7)]}
-    natures = {one.name: Regimes.of(one, parts[one.name]) for one in jobs if one.name in parts}
-    return in_whole_steps(Trace.of(jobs, "made up", natures=natures), table())
+    dynamics = {one.name: Regimes.of(one, parts[one.name]) for one in jobs if one.name in parts}
+    return in_whole_steps(Trace.of(jobs, "made up", dynamics=dynamics), table())
 
 
 def events_of(jobs: Trace, rates: ThroughputTable, costs: Costs = COSTS) -> list[ev.Event]:
@@ -54,11 +54,11 @@ def events_of(jobs: Trace, rates: ThroughputTable, costs: Costs = COSTS) -> list
 def test_a_process_does_whole_steps_at_every_batch_size_and_the_trace_says_so():
     jobs = trace()
     (grows,) = (one for one in jobs.jobs if one.name == "grows")
-    parts = parts_of(grows, jobs.natures["grows"], table())
+    parts = parts_of(grows, jobs.dynamics["grows"], table())
     assert [(part.batch_size, part.steps) for part in parts] == [(8, 100), (16, 50), (32, 50)]
     assert [part.step_s["v100"] for part in parts] == pytest.approx([0.1, 0.125, 0.2])
     assert grows.steps == 100 + 50 * 2 + 50 * 4
-    uneven = Trace.of([job("odd", 101.0)], natures={"odd": Regimes.of(job("odd", 101.0), [(8, 0.999), (32, 0.001)])})
+    uneven = Trace.of([job("odd", 101.0)], dynamics={"odd": Regimes.of(job("odd", 101.0), [(8, 0.999), (32, 0.001)])})
     (odd,) = in_whole_steps(uneven, table()).jobs
     assert odd.steps == 101 + 4, "one step at least, of four times the size"
 
@@ -108,7 +108,7 @@ def test_real_processes_sleep_as_they_are_told_and_announce_their_sizes():
     """Three jobs on two accelerators that are not there, so that somebody is preempted or waits."""
     small = Trace.of(
         [job("grows", 80, 1, 0.5, mode="gns"), job("gang", 60, 2, 0.5), job("still", 20, 1, 0.5)],
-        natures={"grows": Regimes.of(job("grows", 80), [(8, 0.25), (32, 0.75)])},
+        dynamics={"grows": Regimes.of(job("grows", 80), [(8, 0.25), (32, 0.75)])},
     )
     said = list[str]()
     jobs = in_whole_steps(small, table())

@@ -46,7 +46,7 @@ def test_at_another_load_the_same_jobs_of_pollux_come():
 
 def test_a_long_stream_has_all_of_pollux_jobs_each_once(public_data):
     trace = PublicTraces(data=public_data).all_pollux_jobs()
-    assert len({job.name for job in trace.jobs}) == len(trace.natures) == 8 * 160
+    assert len({job.name for job in trace.jobs}) == len(trace.dynamics) == 8 * 160
 
 
 def test_the_most_jobs_at_once_are_counted_from_coming_to_leaving(public_data):

@@ -32,7 +32,7 @@ def test_jobs_come_amid_rounds_adapt_and_are_as_many_for_an_accelerator_as_the_p
     assert {job.submitted_s % SMALL.round_s for job in trace.jobs} == {SMALL.round_s / 2}
     assert {job.mode for job in trace.jobs} == {"accordion", "gns"}
     assert {job.workers for job in trace.jobs} == {1, 2, 4}
-    assert max(len(nature.parts) for nature in trace.natures.values() if isinstance(nature, Regimes)) > 2
+    assert max(len(job_dynamics.parts) for job_dynamics in trace.dynamics.values() if isinstance(job_dynamics, Regimes)) > 2
     assert SMALL.trace(0) == trace
     assert SMALL.trace(1) != trace
 
@@ -50,7 +50,7 @@ def test_what_is_measured_before_are_other_jobs_of_every_kind_and_size_that_will
 
 def test_no_regime_is_so_short_that_agents_would_not_see_it():
     trace, table = SMALL.trace(0), SMALL.cluster.table
-    stretches = [parts_of(job, trace.natures[job.name], table) for job in trace.jobs]
+    stretches = [parts_of(job, trace.dynamics[job.name], table) for job in trace.jobs]
     assert min(part.steps * part.step_s["v100"] for parts in stretches for part in parts) > 0.9 * LOOKED_AT_S
     assert all(parts[0].batch_size == batch_size_of(job.kind) for job, parts in zip(trace.jobs, stretches))
     assert sum(len(parts) > 1 for parts in stretches) > len(trace) / 2
@@ -58,8 +58,8 @@ def test_no_regime_is_so_short_that_agents_would_not_see_it():
 
 def _looks(job, trace):
     """Models with their batch sizes and workers."""
-    nature, model = trace.natures.get(job.name), job.kind.split(" (")[0]
-    sizes = [size for size, _ in nature.parts] if nature else [int(job.kind.split()[-1].rstrip(")"))]
+    job_dynamics, model = trace.dynamics.get(job.name), job.kind.split(" (")[0]
+    sizes = [size for size, _ in job_dynamics.parts] if job_dynamics else [int(job.kind.split()[-1].rstrip(")"))]
     return [(model, size, job.workers) for size in sizes]
 
 

@@ -58,9 +58,9 @@ def test_pollux_jobs_have_the_batch_sizes_they_had_and_the_workers_they_asked_fo
     assert [(job.name, job.workers, job.submitted_s) for job in found.trace.jobs] == [
         (job.name, job.workers, job.submitted_s) for job in asked.jobs
     ]
-    natures = [found.trace.natures[job.name] for job in found.trace.jobs]
-    assert any(len(nature.parts) > 1 for nature in natures)
-    assert all(sum(share for _, share in nature.parts) == pytest.approx(1.0) for nature in natures)
+    dynamics = [found.trace.dynamics[job.name] for job in found.trace.jobs]
+    assert any(len(job_dynamics.parts) > 1 for job_dynamics in dynamics)
+    assert all(sum(share for _, share in job_dynamics.parts) == pytest.approx(1.0) for job_dynamics in dynamics)
     record = simulate(Simulation(found.trace, cluster_of(8), SchedulerConfig(Part("fifo")), found.table)).record
     assert record.jobs.exclusive_s == pytest.approx(found.alone_s)
 

@@ -15,19 +15,19 @@ from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Unplaced
 from fairlead.placement.bandwidth_aware import BandwidthAware
-from fairlead.placement.basic import Consolidated, FirstFree, Spread
+from fairlead.placement.basic import Consolidated, FirstFree, SpreadPlacement
 from fairlead.placement.least_network import LeastNetwork
 from fairlead.placement.resource_aware import ResourceAware
-from fairlead.placement.tiresias_placement import Tiresias, TiresiasPlus
+from fairlead.placement.tiresias_placement import TiresiasPlacement, TiresiasPlusPlacement
 from scenes import places_in, selection_of, state_of, view_of
 
 ALL = (
     Consolidated(),
-    Spread(),
+    SpreadPlacement(),
     FirstFree(),
-    Tiresias(),
-    Tiresias(otherwise=1.0),
-    TiresiasPlus(),
+    TiresiasPlacement(),
+    TiresiasPlacement(otherwise=1.0),
+    TiresiasPlusPlacement(),
     LeastNetwork(),
     BandwidthAware(),
     ResourceAware(),
@@ -116,7 +116,7 @@ def test_spread_stands_on_as_many_nodes_as_there_are(sizes, want):
     if want > cluster.size:
         return
     state = state_of(cluster, [Job("a", workers=want)])
-    places = places_in(Spread().place(selection_of([0], [0], [want]), view_of(state)))[0]
+    places = places_in(SpreadPlacement().place(selection_of([0], [0], [want]), view_of(state)))[0]
     assert len({int(cluster.node_of[at]) for at in places}) == min(want, len(sizes))
     on_node = Counter(int(cluster.node_of[at]) for at in places)
     assert all(count == cluster.node_size[node] or count >= max(on_node.values()) - 1 for node, count in on_node.items())
@@ -125,14 +125,14 @@ def test_spread_stands_on_as_many_nodes_as_there_are(sizes, want):
 def test_spread_takes_the_emptiest_nodes_first():
     cluster = Cluster.parse("12xv100:4")
     state = state_of(cluster, [Job("x"), Job("y"), Job("z"), Job("a", workers=2)], {0: [0], 1: [1], 2: [4]})
-    places = places_in(Spread().place(selection_of([0, 1, 2, 3], [0] * 4, [1, 1, 1, 2]), view_of(state)))[3]
+    places = places_in(SpreadPlacement().place(selection_of([0, 1, 2, 3], [0] * 4, [1, 1, 1, 2]), view_of(state)))[3]
     assert {int(cluster.node_of[at]) for at in places} == {1, 2}
 
 
 def test_spread_deals_single_workers_out_over_the_nodes():
     cluster = Cluster.parse("6xv100:2")
     state = state_of(cluster, [Job(f"j{i}") for i in range(3)])
-    places = places_in(Spread().place(selection_of(range(3), [0] * 3, [1] * 3), view_of(state)))
+    places = places_in(SpreadPlacement().place(selection_of(range(3), [0] * 3, [1] * 3), view_of(state)))
     assert {int(cluster.node_of[held[0]]) for held in places.values()} == {0, 1, 2}
 
 

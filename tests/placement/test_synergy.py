@@ -23,7 +23,7 @@ from fairlead.experiments.metrics import summarize
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.models.sensitivity import Curve, Sensitivity
 from fairlead.placement.synergy import Synergy, Tenant, allot
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.testing import Harness, PlacementContract, job
 from fairlead.testing.contracts import SCENES, play
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -89,11 +89,11 @@ def machine(**fields: object) -> Cluster:
 def at_work(placement: Synergy, *jobs: Job) -> tuple[Loop, MemoryJournal]:
     kinds = tuple({job.kind: None for job in jobs})
     table, journal = table_of(kinds), MemoryJournal()
-    natures = {job.name: HostBound(placement.profiles[job.kind]) for job in jobs if job.kind in placement.profiles}
+    dynamics = {job.name: HostBound(placement.profiles[job.kind]) for job in jobs if job.kind in placement.profiles}
     stages = SchedulerConfig().build(table)
     stages = type(stages)(**{**stages.__dict__, "placement": placement})
     cluster = machine()
-    return Loop(State(cluster), Simulated(cluster, table, jobs, natures=natures), stages, journal=journal), journal
+    return Loop(State(cluster), SimulatedBackend(cluster, table, jobs, dynamics=dynamics), stages, journal=journal), journal
 
 
 def advance(loop: Loop, second: float) -> None:
@@ -148,15 +148,15 @@ def test_a_world_goes_on_from_a_moment_with_the_same_cpus():
     placement = Synergy(cpus={"image": "3@1|9@2.5"})
     loop, _ = at_work(placement, Job("hungry", 0.0, 10_000.0, "image"))
     advance(loop, 0.0)
-    natures = {"hungry": HostBound(placement.profiles["image"])}
-    fork = Simulated.from_snapshot(loop.state.snapshot(0.0), table_of(("image",)), [], natures=natures)
+    dynamics = {"hungry": HostBound(placement.profiles["image"])}
+    fork = SimulatedBackend.from_snapshot(loop.state.snapshot(0.0), table_of(("image",)), [], dynamics=dynamics)
     assert fork.world.columns["rate"][0] == 2.5
 
 
 def test_without_a_plan_for_hosts_everybody_has_its_share():
     curve = Sensitivity(Curve.parse("3@1|9@2.5"), Curve.parse("16@0.5|32@1"))
     cluster, table = machine(), table_of(("image",))
-    backend = Simulated(cluster, table, [Job("job", 0.0, 1000.0, "image")], natures={"job": HostBound(curve)})
+    backend = SimulatedBackend(cluster, table, [Job("job", 0.0, 1000.0, "image")], dynamics={"job": HostBound(curve)})
     loop = Loop(State(cluster), backend, SchedulerConfig().build(table))
     advance(loop, 0.0)
     assert loop.state.everybody().rate.tolist() == [0.5]

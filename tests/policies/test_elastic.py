@@ -23,7 +23,7 @@ from fairlead.experiments.simulate import Faults, Outage, Run, Simulation, begin
 from fairlead.models import goodput
 from fairlead.policies.elastic.optimus import Optimus
 from fairlead.policies.elastic.pollux import Pollux
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster, random_table
@@ -187,7 +187,7 @@ def test_a_fork_that_knows_no_natures_goes_on_at_the_sizes_that_were_given(workl
     begun.loop.run(stop=lambda state: int(state.store.arrays["held"].max()) >= 2)
     view = begun.loop.state.snapshot(begun.loop.backend.now).detached()
     coming = [job for job in workload.jobs if job.submitted_s > view.time]
-    backend = Simulated.from_snapshot(view, begun.table, coming)
+    backend = SimulatedBackend.from_snapshot(view, begun.table, coming)
     fork = Loop(State.from_snapshot(view), backend, scheduler.build(begun.table))
     fork.run()
     assert (fork.state.everybody().phase > int(Phase.RUNNING)).all()

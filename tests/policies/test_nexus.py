@@ -20,7 +20,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.policies.serving.nexus import Asked, Nexus
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.testing.invariants import check_events
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -35,7 +35,7 @@ def ran(cluster: str, jobs: list[Job], others: list[ev.Event], policy: Nexus, un
     journal = MemoryJournal()
     loop = Loop(
         State(machine),
-        Simulated(machine, table, jobs, others=others),
+        SimulatedBackend(machine, table, jobs, others=others),
         Stages(**{**standard.__dict__, "policy": policy}),
         journal,
     )
@@ -222,7 +222,7 @@ def test_sessions_of_a_lost_node_come_back_beside_the_others():
     machine = Cluster.parse("8xv100:4")
     table = ThroughputTable.timed(machine.type_names)
     standard = SchedulerConfig(round_s=60.0).build(table)
-    world = Simulated(machine, table, [session(name) for name in names], faults=[ev.NodeLost(100.0, 0)])
+    world = SimulatedBackend(machine, table, [session(name) for name in names], faults=[ev.NodeLost(100.0, 0)])
     policy = Nexus(dict.fromkeys(names, SMALL))
     loop = Loop(State(machine), world, Stages(**{**standard.__dict__, "policy": policy}), MemoryJournal())
     loop.record(ev.Opened(0.0, machine, {}))
@@ -244,7 +244,7 @@ def test_a_scheduler_that_learns_of_sessions_midway_serves_them():
     jobs = [Job("photos", steps=1000.0, mode=ELASTIC), Job("train", steps=1000.0)]
     compose = lambda data: SchedulerConfig.from_data(data).build(table)  # noqa: E731
     loop = Loop(
-        State(machine), Simulated(machine, table, jobs, others=switches), compose(back), MemoryJournal(), compose=compose
+        State(machine), SimulatedBackend(machine, table, jobs, others=switches), compose(back), MemoryJournal(), compose=compose
     )
     loop.record(ev.Opened(0.0, machine, back))
     loop.run(300.0)
@@ -277,13 +277,13 @@ def test_a_fork_after_a_switch_of_schedulers_goes_on_as_the_run_does():
     other = SchedulerConfig.from_data({"policy": "fifo", "rounds": 10}).to_data()
     compose = lambda data: SchedulerConfig.from_data(data).build(table)  # noqa: E731
     jobs = [Job(name, steps=500.0, mode=ELASTIC) for name in rates]
-    loop = Loop(State(machine), Simulated(machine, table, jobs), compose(serving), MemoryJournal(), compose=compose)
+    loop = Loop(State(machine), SimulatedBackend(machine, table, jobs), compose(serving), MemoryJournal(), compose=compose)
     loop.record(ev.Opened(0.0, machine, serving))
     loop.run(95.0)
     routes = dict(loop.state.routes)
     loop.record(ev.SchedulerSwitched(loop.backend.now, other))
     view = loop.state.snapshot(loop.backend.now).detached()
-    fork = Loop(State.from_snapshot(view), Simulated.from_snapshot(view, table), loop.stages, MemoryJournal())
+    fork = Loop(State.from_snapshot(view), SimulatedBackend.from_snapshot(view, table), loop.stages, MemoryJournal())
     assert len(routes) == 3
     assert view.routes == loop.state.routes == routes
     for one in (loop, fork):
@@ -299,7 +299,7 @@ def test_a_fork_carries_the_routes():
     view = loop.state.snapshot(loop.backend.now).detached()
     state = State.from_snapshot(view)
     assert state.routes == loop.state.routes == load(save(loop.state)).routes
-    world = Simulated.from_snapshot(view, ThroughputTable.timed(view.cluster.type_names))
+    world = SimulatedBackend.from_snapshot(view, ThroughputTable.timed(view.cluster.type_names))
     fork = Loop(state, world, loop.stages, MemoryJournal())
     fork.run(500.0)
     assert state.everybody().starts.tolist() == [1] * 4

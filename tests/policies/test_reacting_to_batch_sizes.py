@@ -83,10 +83,10 @@ def planned(arm: Arm, parts: tuple[tuple[int, float], ...]) -> tuple[list[bytes]
     """A run of four jobs, of which two change as told: the plans before the first change is announced, and those behind it."""
     kinds = (SMALL, OTHER, SMALL, OTHER)
     jobs = [Job(f"j{i}", 0.0, 9000.0 + 500 * i, kind, user="ab"[i % 2], mode="gns") for i, kind in enumerate(kinds)]
-    natures = {job.name: Regimes.of(job, parts) for job in jobs if job.kind == SMALL}
+    dynamics = {job.name: Regimes.of(job, parts) for job in jobs if job.kind == SMALL}
     config = SchedulerConfig.from_data(yaml.safe_load(f"{{{arm.scheduler}}}"))
     journal, cluster = MemoryJournal(), Cluster.parse("1xv100:1,1xk80:1")
-    simulate(Simulation(Trace.of(jobs, natures=natures), cluster, config, TABLE, Costs(restart_s=20.0)), journal=journal)
+    simulate(Simulation(Trace.of(jobs, dynamics=dynamics), cluster, config, TABLE, Costs(restart_s=20.0)), journal=journal)
     before, behind, changed = list[bytes](), list[bytes](), False
     for each in journal.events:
         if isinstance(each, ev.RoundPlanned):

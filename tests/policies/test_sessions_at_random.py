@@ -18,7 +18,7 @@ from fairlead.core.routes import REPORTED
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed
 from fairlead.testing.builders import cluster
@@ -70,7 +70,7 @@ def played(seed: int, *, skip: bool) -> list[ev.Event]:
     }
     config = SchedulerConfig(Part("nexus", given), round_s=60.0)
     faults = listed([Outage(0, 1000.0, 2500.0)] if seed % 2 else [])
-    backend = Simulated(machine, table, jobs, faults=faults, others=told, costs=Costs(5.0, 20.0))
+    backend = SimulatedBackend(machine, table, jobs, faults=faults, others=told, costs=Costs(5.0, 20.0))
     loop = Loop(State(machine), backend, config.build(table), MemoryJournal(), skip_quiet_rounds=skip)
     loop.on_decision = lambda plan: check_reasons(plan, loop.state.snapshot(backend.now))
     loop.record(ev.Opened(0.0, machine, config.to_data()))

@@ -17,11 +17,11 @@ from fairlead.engine.codec import encode
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed
 from fairlead.testing import check_events, cluster, random_jobs, random_table
-from fairlead.workloads.dynamics import Nature, Speed, Standing
+from fairlead.workloads.dynamics import JobDynamics, Speed, Standing
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 POLICIES = {
@@ -53,7 +53,7 @@ def halves(
     table = random_table(seed, machine.type_names)
     jobs = random_jobs(seed, 60, table=table, largest=min(4, int(machine.size_of_type.max())))
     stages = SchedulerConfig(policy, round_s=round_s).build(table)
-    whole = Loop(State(machine), Simulated(machine, table, jobs, costs=costs, faults=listed(outages)), stages)
+    whole = Loop(State(machine), SimulatedBackend(machine, table, jobs, costs=costs, faults=listed(outages)), stages)
     whole.run(until=second)
     now = whole.backend.now
     view = pickle.loads(pickle.dumps(whole.state.snapshot(now).detached()))
@@ -61,7 +61,7 @@ def halves(
     later = [job for job in jobs if job.submitted_s > now]
     whole.run()
     coming = [event for event in listed(outages) if event.time > now]
-    world = Simulated.from_snapshot(view, table, later, costs=costs, faults=coming)
+    world = SimulatedBackend.from_snapshot(view, table, later, costs=costs, faults=coming)
     rest = Loop(State.from_snapshot(view, memo), world, stages)
     rest.run()
     return whole.state, rest.state, now
@@ -101,21 +101,23 @@ def test_going_on_at_any_moment_costs_what_it_would_have_cost(second, name, outa
 def test_who_is_through_and_has_not_said_so_ends_at_once():
     """On a real cluster a job reports its last step before its process has ended."""
     machine, table = Cluster.parse("1xv100:1"), ThroughputTable.timed(("v100",))
-    loop = Loop(State(machine), Simulated(machine, table, [Job("a", 0.0, 500.0)]), SchedulerConfig().build(table))
+    loop = Loop(State(machine), SimulatedBackend(machine, table, [Job("a", 0.0, 500.0)]), SchedulerConfig().build(table))
     loop.run(until=0.0)
     view = loop.state.snapshot(700.0).detached()
-    assert Simulated.from_snapshot(view, table).wait(math.inf, 0.0)[-1].at.tolist() == [700.0]
+    assert SimulatedBackend.from_snapshot(view, table).wait(math.inf, 0.0)[-1].at.tolist() == [700.0]
 
 
-def middle(jobs: list[Job], second: float, costs: Costs, where: str = "1xv100:1") -> tuple[Loop, Simulated]:
+def middle(jobs: list[Job], second: float, costs: Costs, where: str = "1xv100:1") -> tuple[Loop, SimulatedBackend]:
     """A run stopped at a second, and a world that goes on from there."""
     machine = Cluster.parse(where)
     table = ThroughputTable.timed(machine.type_names)
-    loop = Loop(State(machine), Simulated(machine, table, jobs, costs=costs), SchedulerConfig(round_s=100.0).build(table))
+    loop = Loop(
+        State(machine), SimulatedBackend(machine, table, jobs, costs=costs), SchedulerConfig(round_s=100.0).build(table)
+    )
     loop.run(until=second)
     view = loop.state.snapshot(second).detached()
     later = [job for job in jobs if job.submitted_s > second]
-    return loop, Simulated.from_snapshot(view, table, later, costs=costs)
+    return loop, SimulatedBackend.from_snapshot(view, table, later, costs=costs)
 
 
 def test_who_is_loading_goes_on_loading():
@@ -143,7 +145,7 @@ def test_what_a_real_job_has_reported_is_not_saved_by_that(every_s, saved):
     loop.record(ev.ProgressReported(100.0, one, at, np.ones(1), at))
     view = loop.state.snapshot(105.0).detached()
     table, costs = ThroughputTable.timed(("v100",)), Costs(checkpoint_every_s=every_s)
-    world = Simulated.from_snapshot(view, table, costs=costs, faults=[ev.NodeLost(110.0, 0)])
+    world = SimulatedBackend.from_snapshot(view, table, costs=costs, faults=[ev.NodeLost(110.0, 0)])
     interrupted = world.wait(110.0, 0.0)[-1]
     assert isinstance(interrupted, ev.JobsInterrupted)
     assert interrupted.steps.tolist() == [saved]
@@ -162,12 +164,12 @@ def test_nodes_that_are_down_stay_down_until_they_are_repaired():
     stages = SchedulerConfig(round_s=100.0).build(table)
     jobs = [Job("a", 0.0, 150.0), Job("b", 0.0, 150.0)]
     outage = [Outage(0, 50.0, 400.0)]
-    loop = Loop(State(machine), Simulated(machine, table, jobs, faults=listed(outage)), stages)
+    loop = Loop(State(machine), SimulatedBackend(machine, table, jobs, faults=listed(outage)), stages)
     loop.run(until=100.0)
     view = loop.state.snapshot(100.0).detached()
     rest = Loop(
         State.from_snapshot(view),
-        Simulated.from_snapshot(view, table, faults=[ev.NodeRepaired(400.0, 0)]),
+        SimulatedBackend.from_snapshot(view, table, faults=[ev.NodeRepaired(400.0, 0)]),
         stages,
         journal=MemoryJournal(),
     )
@@ -190,7 +192,7 @@ def test_a_world_can_begin_with_nobody():
     table = ThroughputTable.timed(machine.type_names)
     loop = Loop(
         State.from_snapshot(view),
-        Simulated.from_snapshot(view, table, [Job("a", 100.0, 5.0)]),
+        SimulatedBackend.from_snapshot(view, table, [Job("a", 100.0, 5.0)]),
         SchedulerConfig(round_s=0.0).build(table),
     )
     loop.run()
@@ -202,12 +204,12 @@ def test_another_scheduler_can_go_on_from_the_same_moment():
     table = ThroughputTable.timed(machine.type_names)
     jobs = [Job("long", 0.0, 5000.0), Job("short", 50.0, 10.0)]
     fifo, srtf = (SchedulerConfig(Part(name), round_s=100.0).build(table) for name in ("fifo", "srtf"))
-    loop = Loop(State(machine), Simulated(machine, table, jobs), fifo)
+    loop = Loop(State(machine), SimulatedBackend(machine, table, jobs), fifo)
     loop.run(until=200.0)
     view = loop.state.snapshot(200.0).detached()
     found = {}
     for name, stages in (("fifo", fifo), ("srtf", srtf)):
-        fork = Loop(State.from_snapshot(view), Simulated.from_snapshot(view, table), stages, journal=MemoryJournal())
+        fork = Loop(State.from_snapshot(view), SimulatedBackend.from_snapshot(view, table), stages, journal=MemoryJournal())
         fork.run()
         found[name] = {job: end for job, (end, _) in ends_of(fork.state).items()}
     assert found["fifo"] == {"long": 5000.0, "short": 5010.0}
@@ -216,7 +218,7 @@ def test_another_scheduler_can_go_on_from_the_same_moment():
     assert {job: end for job, (end, _) in ends_of(loop.state).items()} == found["fifo"]
 
 
-class Telling(Nature):
+class Telling(JobDynamics):
     """It says how far it is at every hundredth step, and always the same of itself."""
 
     def speed(self, standing: Standing) -> Speed:
@@ -225,16 +227,19 @@ class Telling(Nature):
 
 
 def test_in_a_fork_jobs_do_not_say_again_what_they_have_said():
-    machine, natures = cluster("v100:2"), {"a": Telling(), "b": Telling()}
+    machine, dynamics = cluster("v100:2"), {"a": Telling(), "b": Telling()}
     table = ThroughputTable.timed(machine.type_names)
     stages = SchedulerConfig(round_s=60.0).build(table)
     jobs = [Job("a", steps=1000.0), Job("b", steps=1000.0)]
-    whole = Loop(State(machine), Simulated(machine, table, jobs, natures=natures), stages, journal=MemoryJournal())
+    whole = Loop(State(machine), SimulatedBackend(machine, table, jobs, dynamics=dynamics), stages, journal=MemoryJournal())
     whole.run(250.0)
     view = whole.state.snapshot(250.0).detached()
     told = len(whole.journal.events)
     rest = Loop(
-        State.from_snapshot(view), Simulated.from_snapshot(view, table, natures=natures), stages, journal=MemoryJournal()
+        State.from_snapshot(view),
+        SimulatedBackend.from_snapshot(view, table, dynamics=dynamics),
+        stages,
+        journal=MemoryJournal(),
     )
     for loop in (whole, rest):
         loop.run()
@@ -251,13 +256,16 @@ def test_a_fork_leaves_the_original_untouched():
     table = ThroughputTable.timed(machine.type_names)
     jobs = [Job(f"j{i}", 30.0 * i, 200.0) for i in range(6)]
     loop = Loop(
-        State(machine), Simulated(machine, table, jobs), SchedulerConfig(round_s=100.0).build(table), journal=MemoryJournal()
+        State(machine),
+        SimulatedBackend(machine, table, jobs),
+        SchedulerConfig(round_s=100.0).build(table),
+        journal=MemoryJournal(),
     )
     loop.record(ev.Opened(0.0, machine, {}, "fork", None))
     loop.run(until=200.0)
     before = loop.state.digest()
     view = loop.state.snapshot(200.0).detached()
-    fork = Loop(State.from_snapshot(view), Simulated.from_snapshot(view, table), loop.stages)
+    fork = Loop(State.from_snapshot(view), SimulatedBackend.from_snapshot(view, table), loop.stages)
     fork.run()
     assert loop.state.digest() == before
     loop.run()

@@ -17,17 +17,17 @@ from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed
 from fairlead.testing.builders import cluster, random_jobs, random_table
 from fairlead.testing.invariants import check_events
-from fairlead.workloads.dynamics import Nature, Speed, Standing
+from fairlead.workloads.dynamics import JobDynamics, Speed, Standing
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 
 @dataclass(frozen=True)
-class Stairs(Nature):
+class Stairs(JobDynamics):
     """Twice as fast after every `each` steps, at twice the batch size, up to a limit."""
 
     each: float
@@ -43,13 +43,13 @@ class Stairs(Nature):
         return self.more * declared
 
 
-def opened(jobs: list[Job], natures: dict[str, Nature], policy: str, *, skip: bool = True, **options: object) -> Loop:
+def opened(jobs: list[Job], dynamics: dict[str, JobDynamics], policy: str, *, skip: bool = True, **options: object) -> Loop:
     machine = cluster("v100:4,v100:4")
     table = random_table(3, machine.type_names) if any(job.kind for job in jobs) else ThroughputTable.timed(machine.type_names)
-    backend = Simulated(machine, table, jobs, natures=natures, **options)  # type: ignore[arg-type]
+    backend = SimulatedBackend(machine, table, jobs, dynamics=dynamics, **options)  # type: ignore[arg-type]
     stages = SchedulerConfig(Part(policy), round_s=300.0).build(table)
     loop = Loop(State(machine), backend, stages, journal=MemoryJournal(), skip_quiet_rounds=skip)
-    loop.record(ev.Opened(0.0, machine, {}, "natures", None))
+    loop.record(ev.Opened(0.0, machine, {}, "dynamics", None))
     return loop
 
 
@@ -80,22 +80,22 @@ def test_a_policy_can_look_up_the_regimes_so_far_and_nothing_else():
     assert load(save(loop.state)).adaptations.regimes == loop.state.adaptations.regimes
 
 
-def mixed(seed: int) -> tuple[list[Job], dict[str, Nature]]:
+def mixed(seed: int) -> tuple[list[Job], dict[str, JobDynamics]]:
     jobs = random_jobs(seed, 24, table=random_table(3, ("v100",)))
-    natures: dict[str, Nature] = {
+    dynamics: dict[str, JobDynamics] = {
         job.name: Stairs(job.steps / (2.0 + index), 1.0 + 0.5 * (index % 3)) for index, job in enumerate(jobs) if index % 2
     }
-    return jobs, natures
+    return jobs, dynamics
 
 
 @pytest.mark.parametrize("policy", ["las", "fifo", "srtf", "max-min-fairness", "tiresias", "gandiva-packing"])
 def test_rounds_are_skipped_exactly_and_all_that_must_hold_holds(policy):
-    jobs, natures = mixed(5)
+    jobs, dynamics = mixed(5)
     logs = []
     for skip in (True, False):
         faults = listed([Outage(0, 2000.0, 5000.0)])
         costs = Costs(restart_s=30.0, checkpoint_s=5.0, checkpoint_every_s=600.0)
-        loop = opened(jobs, natures, policy, skip=skip, costs=costs, faults=faults)
+        loop = opened(jobs, dynamics, policy, skip=skip, costs=costs, faults=faults)
         loop.run()
         logs.append(log_of(loop))
     assert [encode(event) for event in logs[0]] == [encode(event) for event in logs[1]]
@@ -119,16 +119,16 @@ def test_a_job_that_overruns_is_scheduled_on_and_flagged():
 
 @pytest.mark.parametrize("policy", ["fifo", "las", "srtf"])
 def test_a_fork_goes_on_as_the_run_it_was_taken_from(policy):
-    jobs, natures = mixed(7)
+    jobs, dynamics = mixed(7)
     jobs = [job for job in jobs if job.time_limit_s == math.inf]
-    whole = opened(jobs, natures, policy)
+    whole = opened(jobs, dynamics, policy)
     whole.run()
-    begun = opened(jobs, natures, policy)
+    begun = opened(jobs, dynamics, policy)
     begun.run(until=6000.0)
     view = begun.state.snapshot(begun.backend.now).detached()
     world = begun.backend.world  # type: ignore[attr-defined]
     later = [job for job in jobs if job.submitted_s > view.time]
-    fork = Simulated.from_snapshot(view, world.table, later, natures=natures)
+    fork = SimulatedBackend.from_snapshot(view, world.table, later, dynamics=dynamics)
     loop = Loop(State.from_snapshot(view), fork, begun.stages)
     loop.run()
     left = np.concatenate((view.jobs.number, view.queued.number, np.arange(view.next_number, len(jobs))))
@@ -149,7 +149,7 @@ def test_a_job_that_falls_back_behind_a_turn_runs_as_it_did_there():
 
 def test_a_nature_that_would_be_asked_for_ever_is_an_error():
     @dataclass(frozen=True)
-    class Stuck(Nature):
+    class Stuck(JobDynamics):
         def speed(self, standing: Standing) -> Speed:
             return Speed(1.0, min(standing.steps, 100.0))
 

@@ -16,7 +16,7 @@ from fairlead.core.routes import REPORTED, Resident, Route, Server, ServingPlan,
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.sessions import History, Requests
 from fairlead.simulator.world import World
@@ -136,7 +136,7 @@ def test_reports_of_who_has_ended_keep_no_run_going():
     machine = Cluster.parse("2xv100:2")
     table = ThroughputTable.timed(machine.type_names)
     jobs, late = [Job("a", steps=100.0), Job("b", 10.0, steps=100.0)], ev.MetricsReported(5e4, REPORTED, ONE, np.ones(1))
-    world = Simulated(machine, table, jobs, others=[reported(50.0, 3.0), late])
+    world = SimulatedBackend(machine, table, jobs, others=[reported(50.0, 3.0), late])
     loop = Loop(State(machine), world, SchedulerConfig(round_s=60.0).build(table), MemoryJournal())
     loop.record(ev.Opened(0.0, machine, {}))
     loop.run()

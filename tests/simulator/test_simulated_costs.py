@@ -18,7 +18,7 @@ from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.simulate import Simulation, simulate
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing import Harness, check_events, job
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -157,7 +157,7 @@ def test_of_jobs_that_end_in_one_wait_each_ends_in_its_own_way():
 def cancelled_at(second: float, number: int, jobs: list[Job], round_s: float = ROUND) -> Loop:
     cluster = Cluster.parse("1xv100:1")
     table = ThroughputTable.timed(cluster.type_names)
-    backend = Simulated(cluster, table, jobs, others=[ev.JobCancelled(second, number)])
+    backend = SimulatedBackend(cluster, table, jobs, others=[ev.JobCancelled(second, number)])
     loop = Loop(State(cluster), backend, SchedulerConfig(round_s=round_s).build(table), journal=MemoryJournal())
     loop.record(ev.Opened(0.0, cluster, {}, "cancelling", None))
     loop.run()
@@ -202,7 +202,7 @@ def test_cancelling_works_without_rounds():
 
 def test_a_backend_carries_out_a_plan_and_tells_what_came_of_it():
     cluster = Cluster.parse("2xv100:2")
-    backend = Simulated(cluster, ThroughputTable.timed(("v100",)), [Job("a", 5.0, 100.0)], costs=Costs(3.0, 7.0, 2.0))
+    backend = SimulatedBackend(cluster, ThroughputTable.timed(("v100",)), [Job("a", 5.0, 100.0)], costs=Costs(3.0, 7.0, 2.0))
     assert not backend.exhausted
     told = backend.wait(1000.0, 0.0)
     assert [type(event) for event in told] == [ev.JobSubmitted]
@@ -223,7 +223,7 @@ def test_a_backend_carries_out_a_plan_and_tells_what_came_of_it():
 
 def test_after_an_event_a_wait_ends_at_the_next_multiple_of_the_grain():
     jobs = [Job("a", 130.0), Job("b", 199.0), Job("c", 201.0)]
-    backend = Simulated(Cluster.parse("1xv100:1"), ThroughputTable.timed(("v100",)), jobs)
+    backend = SimulatedBackend(Cluster.parse("1xv100:1"), ThroughputTable.timed(("v100",)), jobs)
     assert [event.job.name for event in backend.wait(10_000.0, 100.0)] == ["a", "b"]
     assert backend.now == 200.0
     assert [event.job.name for event in backend.wait(250.0, 100.0)] == ["c"]

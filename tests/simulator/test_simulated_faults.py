@@ -16,7 +16,7 @@ from fairlead.engine.codec import encode
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed, random_process
 from fairlead.testing import Harness, check_events, job
@@ -136,7 +136,7 @@ def run_with_random_faults(seed: int) -> Loop:
     table = ThroughputTable.timed(cluster.type_names)
     jobs = [Job(f"j{i}", 97.0 * i, 500.0 + 31.0 * i, workers=1 + i % 4) for i in range(40)]
     faults = random_process(4, 3000.0, 400.0, seed)
-    backend = Simulated(cluster, table, jobs, costs=Costs(checkpoint_every_s=200.0), faults=faults)
+    backend = SimulatedBackend(cluster, table, jobs, costs=Costs(checkpoint_every_s=200.0), faults=faults)
     loop = Loop(State(cluster), backend, SchedulerConfig(Part("srtf"), round_s=60.0).build(table), journal=MemoryJournal())
     loop.record(ev.Opened(0.0, cluster, {}, "faults", None))
     loop.run()

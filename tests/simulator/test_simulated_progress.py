@@ -14,7 +14,7 @@ from fairlead.core.device_map import ragged
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.testing import Harness, check_events, job
 from fairlead.workloads.table_files import fill_workers
 from scenes import selection_of, table_of
@@ -64,7 +64,7 @@ def test_a_job_moves_on_at_another_rate_when_it_changes_its_type():
 
 
 def test_a_plan_can_give_a_job_another_batch_size():
-    backend = Simulated(Cluster.parse("1xfast:1"), table().for_types(("fast",)), [Job("a", 0.0, 100.0, "m")])
+    backend = SimulatedBackend(Cluster.parse("1xfast:1"), table().for_types(("fast",)), [Job("a", 0.0, 100.0, "m")])
     backend.wait(0.0, 0.0)
     one = np.array([0])
     told = [*backend.submit(RoundPlan(0.0, launches=Launches(one, one, np.array([0, 1]), one, np.array([64]))))]
@@ -86,7 +86,7 @@ def test_a_gang_can_run_smaller_than_it_asked_for():
 
 def test_a_plan_that_puts_a_job_where_it_has_no_throughput_is_an_error():
     rates = table_of(TYPES, {("m", 1): (0.0, 1.0)})
-    backend = Simulated(Cluster.parse("1xfast:1,1xslow:1"), rates, [Job("a", 0.0, 100.0, "m")])
+    backend = SimulatedBackend(Cluster.parse("1xfast:1,1xslow:1"), rates, [Job("a", 0.0, 100.0, "m")])
     backend.wait(0.0, 0.0)
     one = np.array([0])
     with pytest.raises(InvalidPlan, match="job 'a' was put on fast, where it has no throughput"):
@@ -178,7 +178,7 @@ def test_a_partner_that_is_suspended_or_cancelled_lets_the_other_go_on_at_full_s
     cluster, rates = Cluster.parse("1xfast:1"), shared_table().for_types(("fast",))
     for how in ("suspended", "cancelled"):
         others = [ev.JobCancelled(20.0, 1)] if how == "cancelled" else []
-        backend = Simulated(cluster, rates, [Job("m", 0.0, 300.0, "m"), Job("n", 0.0, 100.0, "n")], others=others)
+        backend = SimulatedBackend(cluster, rates, [Job("m", 0.0, 300.0, "m"), Job("n", 0.0, 100.0, "n")], others=others)
         backend.wait(0.0, 0.0)
         offsets, places = ragged([np.array([0]), np.array([0])])
         backend.submit(RoundPlan(0.0, launches=Launches(np.array([0, 1]), np.array([0, 0]), offsets, places)))

@@ -22,11 +22,10 @@ from fairlead.estimators.profiled import Profiled
 from fairlead.journal.postgres import PostgresJournal
 from fairlead.journal.sqlite import SqliteJournal
 from fairlead.placement.bandwidth_aware import BandwidthAware
-from fairlead.placement.basic import Consolidated, FirstFree, Spread
+from fairlead.placement.basic import Consolidated, FirstFree, SpreadPlacement
 from fairlead.placement.least_network import LeastNetwork
 from fairlead.placement.resource_aware import ResourceAware
-from fairlead.placement.tiresias_placement import Tiresias as TiresiasPlacement
-from fairlead.placement.tiresias_placement import TiresiasPlus
+from fairlead.placement.tiresias_placement import TiresiasPlacement, TiresiasPlusPlacement
 from fairlead.policies.colocation.horus import Horus
 from fairlead.policies.colocation.packers import OpportunisticPacking, PerformanceAwarePacking
 from fairlead.policies.elastic.optimus import Optimus
@@ -38,7 +37,7 @@ from fairlead.policies.ranking.las import LeastAttainedService
 from fairlead.policies.ranking.tiresias import Gittins, Tiresias
 from fairlead.policies.serving.nexus import Asked, Nexus
 from fairlead.policies.shockwave.policy import Shockwave
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
 from fairlead.workloads.throughput_tables import ThroughputTable
 from postgres_server import PostgresServer
@@ -187,7 +186,7 @@ class TestConsolidatedWaiting(PlacementContract):
 
 
 class TestSpread(PlacementContract):
-    make = Spread
+    make = SpreadPlacement
 
 
 class TestTiresiasPlacement(PlacementContract):
@@ -199,7 +198,7 @@ class TestTiresiasPlacementWaiting(PlacementContract):
 
 
 class TestTiresiasPlus(PlacementContract):
-    make = TiresiasPlus
+    make = TiresiasPlusPlacement
 
 
 class TestLeastNetwork(PlacementContract):
@@ -295,7 +294,7 @@ class TestPostgresJournal(JournalContract):
 
 class TestSimulated(BackendContract):
     def open(self, machine: Cluster, table: ThroughputTable, jobs: list[Job]) -> Backend:
-        return Simulated(machine, table, jobs)
+        return SimulatedBackend(machine, table, jobs)
 
 
 class Restless:

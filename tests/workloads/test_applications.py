@@ -78,17 +78,17 @@ def test_the_order_of_nodes_does_not_matter(toy):
 
 
 def test_speed_turns_at_the_ends_of_epochs_and_is_told(toy):
-    nature = Training(toy, 128)
+    job_dynamics = Training(toy, 128)
     steps, turns = 0.0, []
     while steps < toy.steps:
-        speed = nature.speed(Standing(steps, "v100", 4, (4,)))
+        speed = job_dynamics.speed(Standing(steps, "v100", 4, (4,)))
         assert (speed.batch_size, speed.reports[LOCAL]) == (128, 32.0)
         assert speed.reports[STEP] == pytest.approx(times(1, 4, 32)[0])
         turns.append(speed.until)
         steps = min(speed.until, toy.steps)
     assert turns == [STEPS_OF_AN_EPOCH * (epoch + 1) for epoch in range(EPOCHS - 1)] + [math.inf]
-    assert nature.speed(Standing(0.0, "v100", 4, (4,), 256)).batch_size == 256
-    assert nature.speed(Standing(0.0, "v100", 4, (4,), TUNED)).batch_size == toy.tuned((4,), 0).batch_size(4)
+    assert job_dynamics.speed(Standing(0.0, "v100", 4, (4,), 256)).batch_size == 256
+    assert job_dynamics.speed(Standing(0.0, "v100", 4, (4,), TUNED)).batch_size == toy.tuned((4,), 0).batch_size(4)
 
 
 def test_a_job_alone_takes_as_long_as_its_application(tmp_path):

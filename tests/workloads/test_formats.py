@@ -12,7 +12,7 @@ from fairlead.core.errors import FairleadError, InputError, UnknownName
 from fairlead.core.job import TIMED, Job
 from fairlead.workloads.formats import BUILT_IN, read_trace, read_trace_skipping_bad
 from fairlead.workloads.formats.base import timed_job
-from fairlead.workloads.formats.gavel_trace import Gavel
+from fairlead.workloads.formats.gavel_trace import GavelTrace
 from fairlead.workloads.trace import OnBad, Trace, raise_it
 
 NAMES = ["native", "gavel", "shockwave", "pollux", "philly", "tiresias", "swf", "helios", "pai", "sacct"]
@@ -52,7 +52,7 @@ def test_a_gavel_slo_is_a_multiple_of_the_run_time(tmp_path: Path) -> None:
     path = samples.write(tmp_path, "gavel", samples.GAVEL.replace("\t2.5\t-1.000000", "\t2.5\t1.2"))
     with pytest.raises(InputError, match="only a throughput table tells"):
         read_trace(path)
-    trace = Gavel(run_time=lambda kind, workers, steps: steps / 4 * workers).read(path, raise_it)
+    trace = GavelTrace(run_time=lambda kind, workers, steps: steps / 4 * workers).read(path, raise_it)
     assert [job.deadline_s for job in trace.jobs] == [math.inf, pytest.approx(1.2 * 200)]
 
 

@@ -214,7 +214,7 @@ def test_priorities_entities_users_slos_and_modes():
     assert shares((job.weight, job.priority) for job in trace.jobs) == pytest.approx({(5.0, 1): 0.2, (1.0, 0): 0.8}, abs=0.012)
     assert shares(job.entity for job in trace.jobs) == pytest.approx({"vision": 0.6, "speech": 0.4}, abs=0.015)
     assert shares(job.user for job in trace.jobs) == pytest.approx({f"user-0{i}": 0.25 for i in range(4)}, abs=0.015)
-    steady = np.array([job.name not in trace.natures for job in trace.jobs])  # of the others the table does not tell
+    steady = np.array([job.name not in trace.dynamics for job in trace.jobs])  # of the others the table does not tell
     multiples = (np.array([job.deadline_s for job in trace.jobs]) / durations_of(trace))[steady]
     nearest = np.array([1.2, 2.0, 10.0])[np.abs(multiples[:, None] - [1.2, 2.0, 10.0]).argmin(axis=1)]
     assert multiples == pytest.approx(nearest, rel=2e-3)

@@ -104,10 +104,10 @@ def test_a_rate_of_which_no_event_log_can_tell_is_told(tmp_path: Path):
     assert read_throughputs(path).alone.max() == 1e12
 
 
-def length_of(job: Job, rate: float = 1.0, **natures: Regimes) -> ThroughputTable:
+def length_of(job: Job, rate: float = 1.0, **dynamics: Regimes) -> ThroughputTable:
     alone = np.array([[1.0], [rate]])
     table = ThroughputTable(("v100",), (("", 1), (NET, 1)), alone, alone, np.zeros((2, 2, 1)))
-    return table_for(Trace.of([job], natures=natures), Cluster.parse("1xv100:1"), table)
+    return table_for(Trace.of([job], dynamics=dynamics), Cluster.parse("1xv100:1"), table)
 
 
 def test_work_for_longer_than_clocks_can_tell_is_told():

@@ -46,7 +46,7 @@ def net(parts: str, steps: float = 1000.0, name: str = "net") -> tuple[Job, Regi
 def test_the_work_stays_and_the_speed_changes_with_the_batch_size():
     job, regimes = net("8@0.5|16@0.25|32@0.25")
     rates = table({8: 10.0, 16: 8.0, 32: 6.0})
-    trace = Trace.of([job], natures={"net": regimes})
+    trace = Trace.of([job], dynamics={"net": regimes})
     journal = MemoryJournal()
     run = simulate(Simulation(trace, Cluster.parse("1xv100:1"), table=rates), journal=journal)
     seconds = 500 / 10 + 250 / (8 * 2) + 250 / (6 * 4)
@@ -61,7 +61,7 @@ def test_shares_need_not_add_up_to_what_was_declared(parts, work):
     job, regimes = net(parts)
     assert regimes.work(job.steps) == pytest.approx(work)
     run = simulate(
-        Simulation(Trace.of([job], natures={"net": regimes}), Cluster.parse("1xv100:1"), table=table({8: 1.0, 16: 1.0}))
+        Simulation(Trace.of([job], dynamics={"net": regimes}), Cluster.parse("1xv100:1"), table=table({8: 1.0, 16: 1.0}))
     )
     assert run.state.everybody().overran.tolist() == [work > 1000.0]
     assert not run.state.busy
@@ -76,17 +76,17 @@ def test_a_batch_size_that_a_plan_gives_stays():
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_regimes_come_back_as_they_were_written(tmp_path, suffix):
     job, regimes = net("8@0.1|16@0.7000000000000001|8@0.2")
-    trace = Trace.of([job, Job("other", 3.0, 5.0)], natures={"net": regimes})
+    trace = Trace.of([job, Job("other", 3.0, 5.0)], dynamics={"net": regimes})
     write_trace(trace, tmp_path / f"jobs.{suffix}")
     again = read_trace(tmp_path / f"jobs.{suffix}")
     assert again.jobs == trace.jobs
-    assert again.natures == trace.natures
+    assert again.dynamics == trace.dynamics
 
 
 def test_a_nature_that_cannot_be_written_is_told(tmp_path):
     job, regimes = net("8@1.0")
     with pytest.raises(InputError, match="field 'regimes' is 'net': expected regimes of its own batch size and steps"):
-        write_trace(Trace.of([replace(job, steps=5.0)], natures={"net": regimes}), tmp_path / "jobs.csv")
+        write_trace(Trace.of([replace(job, steps=5.0)], dynamics={"net": regimes}), tmp_path / "jobs.csv")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_job_without_a_batch_size_has_no_regimes(tmp_path):
 
 def test_a_batch_size_without_a_throughput_is_told_before_anything_runs():
     job, regimes = net("8@0.5|64@0.5")
-    trace = Trace.of([job], natures={"net": regimes})
+    trace = Trace.of([job], dynamics={"net": regimes})
     with pytest.raises(InputError, match=r"field 'regimes' is 'Net \(batch size 64\)': expected batch sizes at which 'Net'"):
         simulate(Simulation(trace, Cluster.parse("1xv100:1"), table=table({8: 1.0})))
 
@@ -120,7 +120,7 @@ def test_a_file_of_regimes_gives_jobs_whole_epochs(tmp_path):
     (tmp_path / "regimes.json").write_text(json.dumps([entry()]))
     trace = with_regimes(Trace.of([net("8@1", 390.0, "job-0")[0]]), tmp_path / "regimes.json")
     assert trace.jobs[0].steps == 400.0
-    assert trace.natures == {"job-0": Regimes(8, 400.0, ((8, 0.75), (16, 0.25)))}
+    assert trace.dynamics == {"job-0": Regimes(8, 400.0, ((8, 0.75), (16, 0.25)))}
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_generated_jobs_change_as_their_mode_says_and_last_as_long_as_they_shoul
     changing = 0
     for job in trace.jobs:
         if job.mode == "static":
-            assert job.name not in trace.natures
+            assert job.name not in trace.dynamics
             continue
-        regimes = trace.natures[job.name]
+        regimes = trace.dynamics[job.name]
         assert isinstance(regimes, Regimes)
         sizes, declared = [size for size, _ in regimes.parts], batch_size_of(job.kind)
         changing += len(sizes) > 1
@@ -181,7 +181,7 @@ def test_generated_jobs_change_as_their_mode_says_and_last_as_long_as_they_shoul
         assert alone == pytest.approx(3600.0, rel=0.01), "steps are whole"
     assert changing > 20
     again = made.trace(3)
-    assert again.natures == trace.natures
+    assert again.dynamics == trace.dynamics
 
 
 def test_a_mode_moves_no_other_draw():

@@ -33,7 +33,7 @@ def ideal(
         raise FairleadError(
             f"policy '{given.scheduler.policy.name}' gives no shares of time, so there is nothing ideal to realise"
         )
-    if given.trace.natures:
+    if given.trace.dynamics:
         raise FairleadError("some jobs have a nature, such as regimes; ideal shares know the speeds of a table only")
     allocator = stages.policy.allocator
     rates = used_rates(given.trace.jobs, table)

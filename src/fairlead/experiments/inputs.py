@@ -15,9 +15,9 @@ from fairlead.core.job import TIMED, Job, kind_of, model_of
 from fairlead.files import is_stream
 from fairlead.workloads.applications import as_training, read_applications, table_of
 from fairlead.workloads.catalogue import catalogue
-from fairlead.workloads.dynamics import Nature, Regimes, Standing, run_time_s
+from fairlead.workloads.dynamics import JobDynamics, Regimes, Standing, run_time_s
 from fairlead.workloads.formats import BUILT_IN, Format, read_trace, read_trace_skipping_bad
-from fairlead.workloads.formats.gavel_trace import Gavel, RunTime
+from fairlead.workloads.formats.gavel_trace import GavelTrace, RunTime
 from fairlead.workloads.formats.shockwave_trace import with_regimes
 from fairlead.workloads.table_files import fill_workers, read_throughputs
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -59,7 +59,7 @@ def known_formats(registry: Registry | None = None, table: ThroughputTable | Non
     formats: dict[str, Format] = {}
     for entry in sorted(registry.of("format"), key=lambda entry: _ORDER.get(entry.name, len(_ORDER))):
         made = entry.load()()
-        formats[entry.name] = Gavel(_run_time(table)) if isinstance(made, Gavel) and table is not None else made
+        formats[entry.name] = GavelTrace(_run_time(table)) if isinstance(made, GavelTrace) and table is not None else made
     return formats
 
 
@@ -74,13 +74,13 @@ def table_for(trace: Trace, cluster: Cluster, table: ThroughputTable | None, *, 
     Every job's (kind, workers) is looked up here, so that a run cannot stop half-way for a missing rate; the same at batch
     sizes that it will have or that its owner has planned. `fill` models gang sizes that the table lacks from those it has.
     """
-    if table is None and trace.natures:
+    if table is None and trace.dynamics:
         table = table_of(trace, cluster)
     if table is None:
         timed = all(job.kind == TIMED for job in trace.jobs)
         table = ThroughputTable.timed(cluster.type_names) if timed else catalogue()
     needed = dict.fromkeys((job.kind, job.workers) for job in trace.jobs if job.kind != TIMED)
-    later = [one for job in trace.jobs for one in _later(job, trace.natures.get(job.name))]
+    later = [one for job in trace.jobs for one in _later(job, trace.dynamics.get(job.name))]
     if fill:
         table = fill_workers(table, (*needed, *((kind, job.workers) for job, _, kind in later if kind in table.kinds)))
     for kind, workers in needed:
@@ -102,8 +102,8 @@ def _check_lengths(trace: Trace, table: ThroughputTable) -> None:
         key = (job.kind, job.workers)
         if key not in fastest:
             fastest[key] = float(table.alone[table.row(*key)].max())
-        nature = trace.natures.get(job.name)
-        work = job.steps if nature is None else nature.work(job.steps)
+        job_dynamics = trace.dynamics.get(job.name)
+        work = job.steps if job_dynamics is None else job_dynamics.work(job.steps)
         if work > LONGEST_S * fastest[key] > 0 and job.time_limit_s > LONGEST_S:
             expected = f"work for at most {LONGEST_S:g} seconds on its fastest type, or a time limit"
             raise InputError(f"{trace.name}, job {job.name!r}", expected, field="steps", value=job.steps)
@@ -130,10 +130,11 @@ def rates_by_nature(trace: Trace, table: ThroughputTable, cluster: Cluster) -> d
     """Of jobs that have a nature, by "kind|workers|name": the steps they declared over the time they take alone, on as few
     nodes as possible."""
     rates: dict[str, tuple[float, ...]] = {}
-    for job in trace.jobs if trace.natures else ():
-        if (nature := trace.natures.get(job.name)) is not None:
+    for job in trace.jobs if trace.dynamics else ():
+        if (job_dynamics := trace.dynamics.get(job.name)) is not None:
             each = [
-                job.steps / run_time_s(nature, job.steps, _alone(job, t, table, cluster)) for t in range(len(cluster.types))
+                job.steps / run_time_s(job_dynamics, job.steps, _alone(job, t, table, cluster))
+                for t in range(len(cluster.types))
             ]
             rates[f"{job.kind}|{job.workers}|{job.name}"] = tuple(each)
     return rates
@@ -155,10 +156,10 @@ def _alone(job: Job, type_: int, table: ThroughputTable, cluster: Cluster) -> St
     return Standing(0.0, cluster.type_names[type_], job.workers, per_node, 0, rate, own, cpus, memory)
 
 
-def _later(job: Job, nature: Nature | None) -> Iterator[tuple[Job, str, str]]:
+def _later(job: Job, job_dynamics: JobDynamics | None) -> Iterator[tuple[Job, str, str]]:
     """What a job will be, and what its owner says that it will be: the job, the field that says so, and a kind. Seconds are
     the same at any batch size."""
-    for size in nature.batch_sizes if isinstance(nature, Regimes) else ():
+    for size in job_dynamics.batch_sizes if isinstance(job_dynamics, Regimes) else ():
         yield job, "regimes", kind_of(model_of(job.kind), size)
     for size in dict.fromkeys(size for size, _ in job.schedule) if job.kind != TIMED else ():
         yield job, "schedule", kind_of(model_of(job.kind), size)

@@ -32,7 +32,7 @@ from fairlead.experiments.forward_rates import with_company
 from fairlead.experiments.synthesizer.arrivals import Forecast, lately
 from fairlead.experiments.synthesizer.live_advice import Guessed, guessed, open_ended, rates_of, with_ends
 from fairlead.experiments.synthesizer.outlook import Moment
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -143,7 +143,7 @@ def look(
     or when it should not `go_on`."""
     view = moment.view
     state = State.from_snapshot(view, moment.memo)
-    backend = Simulated.from_snapshot(view, table, moment.arrivals, costs=moment.costs)
+    backend = SimulatedBackend.from_snapshot(view, table, moment.arrivals, costs=moment.costs)
     began = dict.fromkeys(view.jobs.number[view.jobs.running].tolist(), view.time)
 
     def note(plan: RoundPlan) -> None:

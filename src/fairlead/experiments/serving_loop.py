@@ -19,7 +19,7 @@ from fairlead.engine.state import State
 from fairlead.experiments.serving import Mix, allowed, least_accelerators
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.policies.serving.packing.pooled import PLAIN, Pooled
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.sessions import Arrivals
 from fairlead.workloads.trace import Trace
@@ -110,7 +110,7 @@ def _looped(
     )
     run = simulate(given, journal=MemoryJournal())
     world = run.loop.backend
-    assert isinstance(world, Simulated)
+    assert isinstance(world, SimulatedBackend)
     assert world.requests is not None
     history = world.requests.history()
     serving = history.sampled(most_requests, end_s=duration_s, seed=seed, how=arrivals)

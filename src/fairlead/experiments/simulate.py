@@ -22,7 +22,7 @@ from fairlead.engine.state import State
 from fairlead.experiments.inputs import rates_by_nature, table_for, used_rates
 from fairlead.experiments.run_record import RunRecord, record_of
 from fairlead.experiments.serving import sessions_in
-from fairlead.simulator.backend import Other, Simulated
+from fairlead.simulator.backend import Other, SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed, random_process
 from fairlead.simulator.sessions import Serving
@@ -119,7 +119,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     config = simulated_with(given.costs, given.scheduler)
     stages = config.build(table, registry)
     switches = (other.scheduler for other in given.others if isinstance(other, SchedulerSwitched))
-    backend = Simulated(
+    backend = SimulatedBackend(
         given.cluster,
         table,
         given.trace.jobs,
@@ -127,7 +127,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
         faults=faults,
         others=given.others,
         losses=given.trace.losses,
-        natures=given.trace.natures,
+        dynamics=given.trace.dynamics,
         sessions=sessions_in((given.scheduler.to_data(), *switches)),
     )
     loop = Loop(
@@ -148,7 +148,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
 def requests_of(run: Run, most: float = 4e6, seed: int = 0) -> Serving | None:
     """What became of the requests to a simulation's sessions, of at most about so many of them; None where it had none."""
     world = run.loop.backend
-    if not isinstance(world, Simulated) or world.requests is None or not world.requests.jobs:
+    if not isinstance(world, SimulatedBackend) or world.requests is None or not world.requests.jobs:
         return None
     return world.requests.history().sampled(most, seed=seed)
 

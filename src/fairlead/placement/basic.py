@@ -63,7 +63,7 @@ def fullest_node_first(room: Room, kind: int) -> Ints:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SpreadPlacement:
     """One worker to each node before any gets a second; nodes with the most free accelerators first."""
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:

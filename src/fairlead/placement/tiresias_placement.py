@@ -87,7 +87,7 @@ SKEW: Mapping[str, float] = {
 
 
 @dataclass(frozen=True)
-class Tiresias:
+class TiresiasPlacement:
     """Consolidate gangs of models with a skew above a threshold; the others fill fragments (Tiresias §3.3, Blox §4.3).
 
     `skews` adds to the table, or takes the place of values in it; `otherwise` is the skew of a model in neither. With `wait`, a
@@ -130,7 +130,7 @@ class Tiresias:
 
 
 @dataclass(frozen=True)
-class TiresiasPlus:
+class TiresiasPlusPlacement:
     """Consolidate gangs that run faster so by more than a threshold; the others fill fragments (Blox §4.3).
 
     A gang that would not run spread at all (rate 0) waits until it can be consolidated; with `wait`, so does every gang that is

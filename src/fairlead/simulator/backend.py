@@ -22,7 +22,7 @@ from fairlead.models.convergence import LOSS, TARGET
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.sessions import Requests
 from fairlead.simulator.world import World
-from fairlead.workloads.dynamics import LossCurve, Nature
+from fairlead.workloads.dynamics import JobDynamics, LossCurve
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 # What simulated jobs report about their loss, and when: at the end of each round in which they made steps. Where no job has a
@@ -79,9 +79,9 @@ OUT_OF_MEMORY = "out of memory"
 """Why a job failed that has once too often found less on its accelerators than it needs."""
 
 
-class Simulated:
+class SimulatedBackend:
     """Give it the cluster, the true rates, and what comes from outside: jobs by submission, and node faults. Jobs that `losses`
-    has a curve for, by name, report on their way; those that `natures` knows run at the speed of their nature; those that are
+    has a curve for, by name, report on their way; those that `dynamics` knows run at the speed of their nature; those that are
     `sessions` get requests, which are served as plans route them."""
 
     def __init__(
@@ -97,12 +97,12 @@ class Simulated:
         first_number: int = 0,
         down: Iterable[int] = (),
         losses: Mapping[str, LossCurve] | None = None,
-        natures: Mapping[str, Nature] | None = None,
+        dynamics: Mapping[str, JobDynamics] | None = None,
         sessions: Mapping[str, Session] | None = None,
     ) -> None:
         self.now = start_s
         self.requests = Requests(cluster, sessions) if sessions else None
-        self.world = World(cluster, table, costs or Costs(), max(256, first_number + len(arrivals)), natures)
+        self.world = World(cluster, table, costs or Costs(), max(256, first_number + len(arrivals)), dynamics)
         self._arrivals = sorted(arrivals, key=lambda job: job.submitted_s)
         self._next_job = 0
         self._number = first_number
@@ -132,8 +132,8 @@ class Simulated:
         faults: Iterable[ev.NodeLost | ev.NodeRepaired] = (),
         others: Iterable[Other] = (),
         losses: Mapping[str, LossCurve] | None = None,
-        natures: Mapping[str, Nature] | None = None,
-    ) -> Simulated:
+        dynamics: Mapping[str, JobDynamics] | None = None,
+    ) -> SimulatedBackend:
         """A world that goes on from a moment of any run, real or simulated: the same jobs, progress and places. `arrivals` are
         the jobs still to come, and so are `others`."""
         coming = [job if job.submitted_s >= view.time else replace(job, submitted_s=view.time) for job in arrivals]
@@ -150,7 +150,7 @@ class Simulated:
             first_number=first,
             down=down,
             losses=losses,
-            natures=natures,
+            dynamics=dynamics,
         )
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         if self._reports:
@@ -165,9 +165,9 @@ class Simulated:
             c["base"][columns.number] = np.minimum(done, c["steps"][columns.number])
             c["ran"][columns.number] = columns.settled_run_s
             self.world.started[columns.number] = columns.starts > 0
-            self.world.natures.said_before(columns.number, columns.metric(BATCH_SIZE))
+            self.world.dynamics.said_before(columns.number, columns.metric(BATCH_SIZE))
             for name in columns.metrics if self.world.natural else ():
-                self.world.natures.reported_before(columns.number, name, columns.metric(name))
+                self.world.dynamics.reported_before(columns.number, name, columns.metric(name))
             self._failures.update(zip(columns.number.tolist(), columns.failures.tolist()))
         running = jobs.number[jobs.running]
         self.world.serving = frozenset(view.routes)
@@ -179,7 +179,7 @@ class Simulated:
             changed = self.world.resume(launches, now_running, view.time)
             if len(changed):
                 self._untold.append(self._progress(changed, view.time))
-            self._untold.extend(self.world.natures.tell(running, view.time))
+            self._untold.extend(self.world.dynamics.tell(running, view.time))
         return self
 
     @property
@@ -193,7 +193,7 @@ class Simulated:
         limit, awaited = until, True
         while True:
             reports = math.inf if self._losses is None else self._losses.next_s(self.world, self.now, grain)
-            turn = self.world.natures.next_turn if self.world.natural else math.inf
+            turn = self.world.dynamics.next_turn if self.world.natural else math.inf
             outside = min(self._fault_time(), self._other_time(), reports, turn)
             when = min(self.world.next_end(), self._next_arrival(), outside)
             if when > limit or when == math.inf:
@@ -204,7 +204,7 @@ class Simulated:
             stretch = when if self.world.where.shared else max(when, min(limit, outside))
             self._happen(stretch, happened)
             if stretch >= turn:
-                self._refresh([self.world.natures.turning_by(stretch)], stretch, happened)
+                self._refresh([self.world.dynamics.turning_by(stretch)], stretch, happened)
             if self._losses is not None and stretch >= reports:
                 happened.extend(self._losses.tell(self.world, stretch))
         if limit < math.inf:
@@ -224,7 +224,7 @@ class Simulated:
                 lost_some = plan.suspended[self.world.columns["save"][plan.suspended] > 0]
                 if len(lost_some):
                     told.append(self._progress(lost_some, plan.time))
-            if self.world.natural and len(over := self.world.natures.overrun(plan.suspended)):  # further than one would expect
+            if self.world.natural and len(over := self.world.dynamics.overrun(plan.suspended)):  # further than one would expect
                 told.append(self._progress(over, plan.time))
         launches = plan.launches
         touched.append(self.world.route(launches, plan.routes))
@@ -277,7 +277,7 @@ class Simulated:
             self._arrive(float(at[-1]), happened, before=True)
             late = self.world.over_limit(ending)
             told = float(at[-1])
-            if self.world.natural and len(over := self.world.natures.overrun(ending)):  # what they did, before they are gone
+            if self.world.natural and len(over := self.world.dynamics.overrun(ending)):  # what they did, before they are gone
                 self._reach(over, happened, told)
             touched = self.world.end(ending)
             if late is not None and late.any():
@@ -346,7 +346,7 @@ class Simulated:
         """They say how fast they are from now on, and a batch size that is new."""
         told.append(self._progress(jobs, now))
         if self.world.natural:
-            told.extend(self.world.natures.tell(jobs, now))
+            told.extend(self.world.dynamics.tell(jobs, now))
 
     def _progress(self, jobs: Ints, now: float) -> ev.ProgressReported:
         c = self.world.columns

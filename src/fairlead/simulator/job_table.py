@@ -15,7 +15,7 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import BATCH_SIZE, Job
 from fairlead.core.plan import Launches
 from fairlead.simulator.costs import Costs
-from fairlead.workloads.dynamics import Nature, Speed, Standing
+from fairlead.workloads.dynamics import JobDynamics, Speed, Standing
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 # Jobs of a simulated world whose speed follows from their nature instead of a table: who they are, how fast they run where
@@ -27,9 +27,9 @@ _NOTHING: Mapping[str, float] = {}
 class Natures:
     """Natures by the names of jobs, and by number what is known of those who have one."""
 
-    def __init__(self, natures: Mapping[str, Nature]) -> None:
-        self._named = natures
-        self._of: dict[int, Nature] = {}
+    def __init__(self, dynamics: Mapping[str, JobDynamics]) -> None:
+        self._named = dynamics
+        self._of: dict[int, JobDynamics] = {}
         self._declared: dict[int, float] = {}
         self._given: dict[int, int] = {}  # the batch size of a plan
         self._of_host: dict[int, tuple[float, float]] = {}  # CPUs and GB of a plan
@@ -55,9 +55,9 @@ class Natures:
         """Who of these jobs has a nature has the steps that it really does, in this column. Tells whether anybody so far has
         one."""
         for number, job in jobs if self._named else ():
-            if (nature := self._named.get(job.name)) is not None:
-                self._of[number], self._declared[number] = nature, job.steps
-                steps[number] = nature.work(job.steps)
+            if (job_dynamics := self._named.get(job.name)) is not None:
+                self._of[number], self._declared[number] = job_dynamics, job.steps
+                steps[number] = job_dynamics.work(job.steps)
         return bool(self._of)
 
     def said_before(self, numbers: Ints, sizes: Floats) -> None:
@@ -235,7 +235,7 @@ class Arrived:
         table: ThroughputTable,
         costs: Costs,
         capacity: int = 256,
-        natures: Mapping[str, Nature] | None = None,
+        dynamics: Mapping[str, JobDynamics] | None = None,
     ) -> None:
         self.cluster, self.costs = cluster, costs
         self.table = table.for_types(cluster.type_names)
@@ -250,7 +250,7 @@ class Arrived:
         self.spread: Bools = np.zeros(capacity, dtype=np.bool_)
         self.started: Bools = np.zeros(capacity, dtype=np.bool_)
         self.jobs: dict[int, Job] = {}
-        self.natures = Natures(natures or {})
+        self.dynamics = Natures(dynamics or {})
         # What no job has needs no arithmetic: whether any so far has costs, regular saves, a time limit, a nature.
         self.natural = False
         self.costly, self._saving, self._limited = False, False, False
@@ -266,7 +266,7 @@ class Arrived:
         self.costly = self.costly or cost.launch_s > 0 or cost.restart_s > 0 or cost.checkpoint_s > 0
         self._saving = self._saving or cost.checkpoint_every_s < math.inf
         self._limited = self._limited or job.time_limit_s < math.inf
-        self.natural = self.natures.arrive([(number, job)], self.columns["steps"])
+        self.natural = self.dynamics.arrive([(number, job)], self.columns["steps"])
 
     def foresee(self, jobs: Sequence[Job], first: int) -> None:
         """The same for many at once, with numbers from `first` on; they come into being when somebody launches them."""
@@ -288,7 +288,7 @@ class Arrived:
         self.costly = self.costly or bool((each[:, :3] > 0).any())
         self._saving = self._saving or bool((each[:, 3] < math.inf).any())
         self._limited = self._limited or bool((self._block[mine, 1] < math.inf).any())
-        self.natural = self.natures.arrive(enumerate(jobs, first), self.columns["steps"])
+        self.natural = self.dynamics.arrive(enumerate(jobs, first), self.columns["steps"])
 
     def _reserve(self, size: int) -> None:
         old = len(self.row)

@@ -17,7 +17,7 @@ from fairlead.core.plan import TUNED, Launches
 from fairlead.core.routes import Routes
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.job_table import Arrived
-from fairlead.workloads.dynamics import Nature, Standing
+from fairlead.workloads.dynamics import JobDynamics, Standing
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 # Which row of a throughput table a job runs by, at the size and batch size that a plan gives it.
@@ -48,9 +48,9 @@ class World(Arrived):
         table: ThroughputTable,
         costs: Costs,
         capacity: int = 256,
-        natures: Mapping[str, Nature] | None = None,
+        dynamics: Mapping[str, JobDynamics] | None = None,
     ) -> None:
-        super().__init__(cluster, table, costs, capacity, natures)
+        super().__init__(cluster, table, costs, capacity, dynamics)
         self.running: Ints = NONE
         self.serving: frozenset[int] = frozenset()  # who has a route
         # What nobody has needs no arithmetic: whether anybody ever had a route, or runs at a part of a row's rate.
@@ -209,7 +209,7 @@ class World(Arrived):
         self.ends[jobs] = INFINITY
         self._next_end = None
         if self.natural:
-            self.natures.leave(jobs)
+            self.dynamics.leave(jobs)
         self.where.release(jobs)
         self.running = self.running[self.ends[self.running] < INFINITY]
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
@@ -225,11 +225,11 @@ class World(Arrived):
     def _resize(self, launches: Launches) -> None:
         """Look up who runs at another size or batch size than it asked for, or with a route, or did so before."""
         for index, (number, workers) in enumerate(zip(launches.jobs.tolist(), launches.workers.tolist())):
-            if number in self.natures:
-                self.natures.give(number, batch_size_given(launches, index))
+            if number in self.dynamics:
+                self.dynamics.give(number, batch_size_given(launches, index))
                 of_host = (launches.cpus, launches.host_memory_gb)
                 cpus, memory = (0.0 if column is None else float(column[index]) for column in of_host)
-                self.natures.give_of_host(number, cpus, memory)
+                self.dynamics.give_of_host(number, cpus, memory)
             self.row[number], self.part[number] = self._row(number, workers, batch_size_given(launches, index))
             self.asked[number] = workers
             self._in_part = self._in_part or self.part[number] != 1.0
@@ -237,7 +237,7 @@ class World(Arrived):
     def _row(self, number: int, workers: int, batch_size: int) -> tuple[int, float]:
         """The row of a job at the size and batch size it is given, and the part of its rate. Whoever has a nature tells its
         speed at a batch size itself, and replicas do no more together than one."""
-        job, natural = self.jobs[number], number in self.natures
+        job, natural = self.jobs[number], number in self.dynamics
         serves = number in self.serving and not natural
         return row_given(self.table, job, job.workers if serves else workers, 0 if natural or serves else batch_size)
 
@@ -249,7 +249,7 @@ class World(Arrived):
             c["kept"][jobs] = self.saved_steps(jobs, now)
             c["kept_at"][jobs] += self._up_to_last_save(jobs, now - c["kept_at"][jobs])
         done = self.steps_at(jobs, now)
-        c["base"][jobs] = self.natures.reached(jobs, done, now) if self.natural else done
+        c["base"][jobs] = self.dynamics.reached(jobs, done, now) if self.natural else done
         c["since"][jobs] = np.maximum(c["since"][jobs], now)
         return self._set_rates(jobs, now)
 
@@ -275,7 +275,7 @@ class World(Arrived):
         self.ends[jobs] = ends
         self._next_end = None
         if self.natural:
-            self.natures.foresee(jobs, c["base"][jobs], c["since"][jobs], rate, c["steps"][jobs])
+            self.dynamics.foresee(jobs, c["base"][jobs], c["since"][jobs], rate, c["steps"][jobs])
         return np.setdiff1d(neighbours, jobs) if len(neighbours) else NONE
 
     def _why_at_rest(self, number: int) -> str:
@@ -294,14 +294,14 @@ class World(Arrived):
     def _by_nature(self, jobs: Ints, rate: Floats) -> None:
         """In place of what the table says, for those who have a nature."""
         for index, number in enumerate(jobs.tolist()):
-            if number in self.natures:
-                rate[index] = self.natures.ask(number, self.jobs[number], self._standing(number, float(rate[index])))
+            if number in self.dynamics:
+                rate[index] = self.dynamics.ask(number, self.jobs[number], self._standing(number, float(rate[index])))
 
     def _standing(self, number: int, rate: float) -> Standing:
         job, type_, spread = self.jobs[number], int(self.type[number]), bool(self.spread[number])
         places = self.where.holdings(self.running).of(number)
         nodes, per_node = np.unique(self.cluster.node_of[places], return_counts=True)
-        cpus, memory = self.natures.given_of_host(number)
+        cpus, memory = self.dynamics.given_of_host(number)
 
         def table(size: int) -> float:
             row = self.table.row_of.get((kind_of(model_of(job.kind), size), len(places)))
@@ -309,7 +309,7 @@ class World(Arrived):
             return 0.0 if row is None else float(rates[row, type_])
 
         steps, name = float(self.columns["base"][number]), self.cluster.type_names[type_]
-        size = self.natures.given(number)
+        size = self.dynamics.given(number)
         workers = tuple(sorted(per_node.tolist(), reverse=True))
         cpus = cpus or float((self.cluster.node_cpus / self.cluster.node_size)[nodes].min())
         memory = memory or float((self.cluster.node_memory_gb / self.cluster.node_size)[nodes].min())

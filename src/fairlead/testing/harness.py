@@ -18,7 +18,7 @@ from fairlead.engine.decide import why_waiting
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed
 from fairlead.testing.builders import JobBuilder
@@ -156,7 +156,7 @@ class Harness:
     def _start(self) -> None:
         table = self._table or ThroughputTable.timed(self._cluster.type_names)
         table = table.for_types(self._cluster.type_names)
-        self._backend = Simulated(self._cluster, table, self._early, costs=self._costs, faults=listed(self._outages))
+        self._backend = SimulatedBackend(self._cluster, table, self._early, costs=self._costs, faults=listed(self._outages))
         stages = self._config.build(table, Registry.installed())
         if self._policy is not None:
             stages = Stages(**{**stages.__dict__, "policy": self._policy})

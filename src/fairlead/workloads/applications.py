@@ -28,7 +28,7 @@ from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import ELASTIC, TIMED, batch_size_of, model_of
 from fairlead.core.plan import TUNED
 from fairlead.models import goodput
-from fairlead.workloads.dynamics import Nature, Speed, Standing
+from fairlead.workloads.dynamics import JobDynamics, Speed, Standing
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
@@ -303,7 +303,7 @@ SOURCE = "applications"
 
 
 @dataclass(frozen=True)
-class Training(Nature):
+class Training(JobDynamics):
     """An application at a batch size. Where a plan gives another one it is that; where a plan leaves it to the job, the one
     that is best here and now: a job that is measured at its work knows its own speed."""
 
@@ -348,7 +348,7 @@ class Training(Nature):
 
 def as_training(trace: Trace, applications: Mapping[str, Application]) -> Trace:
     """The trace with every job's work and nature from the application that its kind names."""
-    jobs, natures, alike = [], dict(trace.natures), dict[str, Training]()
+    jobs, dynamics, alike = [], dict(trace.dynamics), dict[str, Training]()
     for job in trace.jobs:
         app, size = applications.get(model_of(job.kind)), batch_size_of(job.kind)
         where = f"{trace.name}, job {job.name!r}"
@@ -358,8 +358,8 @@ def as_training(trace: Trace, applications: Mapping[str, Application]) -> Trace:
         if size is None or not app.smallest <= size <= app.largest:
             raise InputError(where, f"a batch size from {app.smallest} to {app.largest}", field="kind", value=job.kind)
         jobs.append(replace(job, steps=app.steps, mode=ELASTIC))
-        natures[job.name] = alike.setdefault(job.kind, Training(app, size))
-    return replace(trace.with_jobs(jobs), natures=natures)
+        dynamics[job.name] = alike.setdefault(job.kind, Training(app, size))
+    return replace(trace.with_jobs(jobs), dynamics=dynamics)
 
 
 def table_of(trace: Trace, cluster: Cluster) -> ThroughputTable | None:
@@ -368,10 +368,10 @@ def table_of(trace: Trace, cluster: Cluster) -> ThroughputTable | None:
     names, on_a_node = cluster.type_names, int(cluster.node_size.max())
     asked, trained = dict[str, int](), dict[str, Training]()
     for job in trace.jobs:
-        nature = trace.natures.get(job.name)
-        if not isinstance(nature, Training):
+        job_dynamics = trace.dynamics.get(job.name)
+        if not isinstance(job_dynamics, Training):
             return None
-        asked[job.kind], trained[job.kind] = max(asked.get(job.kind, 0), job.workers), nature
+        asked[job.kind], trained[job.kind] = max(asked.get(job.kind, 0), job.workers), job_dynamics
     keys: list[tuple[str, int]] = [(TIMED, 1)]
     rates = [1.0]
     for kind, most in asked.items():

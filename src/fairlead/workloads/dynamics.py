@@ -44,7 +44,7 @@ class Speed:
     reports: Mapping[str, float] = field(default_factory=dict)  # what else the job then tells of itself, by names of its own
 
 
-class Nature(Protocol):
+class JobDynamics(Protocol):
     """The same standing is always answered with the same speed. Steps are those that the job declared: of one size, whatever
     the batch size is."""
 
@@ -55,11 +55,11 @@ class Nature(Protocol):
         return declared
 
 
-def run_time_s(nature: Nature, declared: float, standing: Standing) -> float:
+def run_time_s(job_dynamics: JobDynamics, declared: float, standing: Standing) -> float:
     """How long a job would run from this standing on, if it were left alone; infinity where it would not get on."""
-    work, seconds = nature.work(declared), 0.0
+    work, seconds = job_dynamics.work(declared), 0.0
     while standing.steps < work:
-        speed = nature.speed(standing)
+        speed = job_dynamics.speed(standing)
         until = min(speed.until, work)
         if not (speed.rate > 0 and until > standing.steps):
             return math.inf
@@ -84,7 +84,7 @@ LARGEST = 10**9
 
 
 @dataclass(frozen=True)
-class Regimes(Nature):
+class Regimes(JobDynamics):
     """`parts` are (batch size, share), in their order. Shares that add up to more than 1 are a job that overruns what it
     declared, those that add up to less one that is done before."""
 

@@ -16,7 +16,7 @@ from fairlead.core.errors import InputError, UnknownName, near_or_all
 from fairlead.core.job import EXPERT, TIMED, Job, Schedule, batch_size_of, kind_of, model_of
 from fairlead.core.rng import stream
 from fairlead.workloads.catalogue import catalogue, memory_gb_of
-from fairlead.workloads.dynamics import Nature, Regimes
+from fairlead.workloads.dynamics import JobDynamics, Regimes
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import LONGEST_S, Trace
 
@@ -211,7 +211,7 @@ class Generator:
         multiples = np.array(self.slos or (math.inf,))[_pick(seed, "slo", self.jobs, len(self.slos) or 1)]
         column = self.table.types.index(self.reference_type)
         regimes = self._regimes(seed, modes, kinds, workers)
-        jobs, natures = [], dict[str, Nature]()
+        jobs, dynamics = [], dict[str, JobDynamics]()
         for i, kind in enumerate(kinds):
             parts, rate = regimes[i], float(self.table.alone[self.table.row(kind, workers[i]), column])
             work = durations[i] * (mean_rate(parts, self.table, kind, workers[i], column) if parts else rate)
@@ -233,8 +233,8 @@ class Generator:
                 )
             )
             if parts:
-                natures[jobs[-1].name] = Regimes.of(jobs[-1], parts)
-        return Trace.of(jobs, f"{self.name}-{seed}", natures=natures)
+                dynamics[jobs[-1].name] = Regimes.of(jobs[-1], parts)
+        return Trace.of(jobs, f"{self.name}-{seed}", dynamics=dynamics)
 
     def _regimes(self, seed: int, modes: Sequence[str], kinds: Sequence[str], workers: Sequence[int]) -> list[Parts]:
         """How the batch size of each job changes; nothing where it does not."""

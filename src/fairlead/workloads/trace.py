@@ -12,7 +12,7 @@ import numpy as np
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import LEAST_WEIGHT, MOST_WEIGHT, TIMED, Job, wrong_schedule
-from fairlead.workloads.dynamics import LossCurve, Nature
+from fairlead.workloads.dynamics import JobDynamics, LossCurve
 
 OnBad: TypeAlias = Callable[[InputError], None]
 """What a reader does with a bad line: raise it (the default), or note it and go on (`--skip-bad`)."""
@@ -42,7 +42,7 @@ class Trace:
     origin: str | None = None  # ISO time of second 0
     skipped: tuple[InputError, ...] = ()
     losses: Mapping[str, LossCurve] = field(default_factory=dict)  # by the job's name; the simulated world's secret
-    natures: Mapping[str, Nature] = field(default_factory=dict)  # likewise
+    dynamics: Mapping[str, JobDynamics] = field(default_factory=dict)  # likewise
 
     @classmethod
     def of(
@@ -53,10 +53,10 @@ class Trace:
         origin: str | None = None,
         skipped: Iterable[InputError] = (),
         losses: Mapping[str, LossCurve] | None = None,
-        natures: Mapping[str, Nature] | None = None,
+        dynamics: Mapping[str, JobDynamics] | None = None,
     ) -> Trace:
         ordered = tuple(sorted(jobs, key=lambda job: job.submitted_s))
-        return cls(ordered, name, origin, tuple(skipped), losses or {}, natures or {})
+        return cls(ordered, name, origin, tuple(skipped), losses or {}, dynamics or {})
 
     @property
     def span_s(self) -> float:

@@ -16,7 +16,7 @@ from fairlead.core.job import TIMED, Job, model_of
 from fairlead.core.rng import stream
 from fairlead.core.routes import REPORTED
 from fairlead.models.sensitivity import Sensitivity
-from fairlead.workloads.dynamics import LossCurve, Nature, Speed, Standing
+from fairlead.workloads.dynamics import JobDynamics, LossCurve, Speed, Standing
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
@@ -59,7 +59,7 @@ def with_random_kinds(
         kind = fitting[int(draw * len(fitting))]
         run_time_s = job.steps / _rate(job, rates, trace)
         jobs.append(replace(job, kind=kind, steps=run_time_s * rates[kind, job.workers], schedule=()))
-    return replace(trace, jobs=tuple(jobs), natures={})  # which, as schedules, were those of the old kinds
+    return replace(trace, jobs=tuple(jobs), dynamics={})  # which, as schedules, were those of the old kinds
 
 
 def daily_spike(trace: Trace, jobs: int, hour: int, seed: int) -> Trace:
@@ -211,7 +211,7 @@ def _above_0(source: str, field: str, value: float) -> None:
 
 
 @dataclass(frozen=True)
-class HostBound(Nature):
+class HostBound(JobDynamics):
     """As fast as the table says, times what its host makes of that."""
 
     sensitivity: Sensitivity
@@ -223,12 +223,12 @@ class HostBound(Nature):
 def bound_to_hosts(trace: Trace, known: Mapping[str, Sensitivity]) -> Trace:
     """The same trace, in which jobs of some kinds, or of some models at any batch size, depend on their hosts. Who has another
     nature keeps it."""
-    natures = dict(trace.natures)
+    dynamics = dict(trace.dynamics)
     for job in trace.jobs:
         sensitivity = known.get(job.kind) or known.get(model_of(job.kind))
         if sensitivity is not None:
-            natures.setdefault(job.name, HostBound(sensitivity))
-    return replace(trace, natures=natures)
+            dynamics.setdefault(job.name, HostBound(sensitivity))
+    return replace(trace, dynamics=dynamics)
 
 
 # What a trace's sessions report of their requests. It knows no scheduler and serves nobody.

@@ -18,7 +18,7 @@ from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.experiments.inputs import TraceFile, World, public_file
 from fairlead.workloads.catalogue import catalogue
-from fairlead.workloads.dynamics import Nature
+from fairlead.workloads.dynamics import JobDynamics
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -120,12 +120,12 @@ class PublicTraces(World):
 
     def all_pollux_jobs(self) -> Trace:
         """The eight one after the other, all submitted at second 0."""
-        jobs, natures = list[Job](), dict[str, Nature]()
+        jobs, dynamics = list[Job](), dict[str, JobDynamics]()
         for workload in POLLUX_WORKLOADS:
             trace = self.pollux_jobs(workload)
-            natures |= {f"{workload}/{name}": nature for name, nature in trace.natures.items()}
+            dynamics |= {f"{workload}/{name}": job_dynamics for name, job_dynamics in trace.dynamics.items()}
             jobs += [replace(job, name=f"{workload}/{job.name}", submitted_s=0.0) for job in trace.jobs]
-        return Trace.of(jobs, "pollux", natures=natures)
+        return Trace.of(jobs, "pollux", dynamics=dynamics)
 
     def published(self, schedule: str) -> Mapping[str, Any]:
         """What Tiresias' own simulator made of them on two nodes of four."""

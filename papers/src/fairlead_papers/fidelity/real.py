@@ -52,7 +52,7 @@ class RealCluster:
                 waiting = _Waiting(plane, len(trace), tell)
                 for job in trace.jobs:
                     waiting.until(began + job.submitted_s)
-                    plane.submit([task_of(job, parts_of(job, trace.natures.get(job.name), table), script)])
+                    plane.submit([task_of(job, parts_of(job, trace.dynamics.get(job.name), table), script)])
                 waiting.until_all_ended()
                 return list(read_journal(str(root / JOURNAL)))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
-from fairlead.workloads.dynamics import Nature, Regimes
+from fairlead.workloads.dynamics import JobDynamics, Regimes
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
@@ -42,28 +42,28 @@ class Part:
     step_s: Mapping[str, float]
 
 
-def parts_of(job: Job, nature: Nature | None, table: ThroughputTable) -> tuple[Part, ...]:
+def parts_of(job: Job, job_dynamics: JobDynamics | None, table: ThroughputTable) -> tuple[Part, ...]:
     """What its process does, at a table's rates. There is a step at least of every batch size."""
-    if not isinstance(nature, Regimes):
+    if not isinstance(job_dynamics, Regimes):
         return (Part(0, max(1, round(job.steps)), _step_s(table, job.kind, job.workers)),)
     made = []
-    for size, share in nature.parts:
-        steps = max(1, round(share * job.steps * nature.declared_size / size))
+    for size, share in job_dynamics.parts:
+        steps = max(1, round(share * job.steps * job_dynamics.declared_size / size))
         made.append(Part(size, steps, _step_s(table, kind_of(model_of(job.kind), size), job.workers)))
     return tuple(made)
 
 
 def in_whole_steps(trace: Trace, table: ThroughputTable) -> Trace:
     """The same jobs with the work that processes will do: at every batch size, a whole number of steps."""
-    jobs, natures = [], dict[str, Nature]()
+    jobs, dynamics = [], dict[str, JobDynamics]()
     for job in trace.jobs:
-        parts, size = parts_of(job, trace.natures.get(job.name), table), batch_size_of(job.kind) or 1
+        parts, size = parts_of(job, trace.dynamics.get(job.name), table), batch_size_of(job.kind) or 1
         steps = [part.steps * (part.batch_size or size) / size for part in parts]
         jobs.append(replace(job, steps=sum(steps)))
-        if job.name in trace.natures:
+        if job.name in trace.dynamics:
             shares = [each / sum(steps) for each in steps]
-            natures[job.name] = Regimes.of(jobs[-1], zip((part.batch_size for part in parts), shares))
-    return Trace.of(jobs, trace.name, natures=natures)
+            dynamics[job.name] = Regimes.of(jobs[-1], zip((part.batch_size for part in parts), shares))
+    return Trace.of(jobs, trace.name, dynamics=dynamics)
 
 
 def task_of(job: Job, parts: tuple[Part, ...], script: Path) -> dict[str, Any]:

@@ -41,29 +41,32 @@ class Errors:
         column = table.types.index("v100")
         found = []
         for job in trace.jobs:
-            nature = trace.natures.get(job.name)
-            if isinstance(nature, Regimes) and len(nature.parts) > 1:
+            job_dynamics = trace.dynamics.get(job.name)
+            if isinstance(job_dynamics, Regimes) and len(job_dynamics.parts) > 1:
                 rates = {size: float(rate[column]) for size, rate in batches.of(job.kind, job.workers).items()}
-                found.append([_error(self.rule, job, nature, rates, point / POINTS) for point in range(POINTS)])
+                found.append([_error(self.rule, job, job_dynamics, rates, point / POINTS) for point in range(POINTS)])
         share, time = np.mean(found, axis=0).T
         return {"shares": share.tolist(), "run_time": time.tolist(), "jobs": len(found)}
 
 
-def _error(rule: str, job: Job, nature: Regimes, rates: Mapping[int, float], done: float) -> tuple[float, float]:
+def _error(rule: str, job: Job, job_dynamics: Regimes, rates: Mapping[int, float], done: float) -> tuple[float, float]:
     """When a part of the steps is `done`; steps are parts of all here. Shares are by the regimes that the job has, so that to
     foresee others that never come makes no error smaller."""
-    starts = np.cumsum([0.0, *(share for _, share in nature.parts[:-1])])
+    starts = np.cumsum([0.0, *(share for _, share in job_dynamics.parts[:-1])])
     ongoing = int(np.searchsorted(starts, done, side="right")) - 1
-    sizes = [size for size, _ in nature.parts[: ongoing + 1]]
+    sizes = [size for size, _ in job_dynamics.parts[: ongoing + 1]]
     sizes += [size for size in to_come(job.mode, sizes[-1], max(rates)) if size in rates]
-    width = max(len(sizes), len(nature.parts))
-    lived, true = _row([*np.diff([*starts[: ongoing + 1], done])], width), _row([share for _, share in nature.parts], width)
+    width = max(len(sizes), len(job_dynamics.parts))
+    lived, true = (
+        _row([*np.diff([*starts[: ongoing + 1], done])], width),
+        _row([share for _, share in job_dynamics.parts], width),
+    )
     pace = _row([1 / rates[size] for size in sizes], width)
     one, here = np.ones(1), np.array([ongoing])
     expected = RULES[rule](one, lived, here, evenly(np.array([len(sizes)]), width))
     total = run_time(lived, pace) + run_time(ahead(expected, one, lived, here), pace)
-    truth = sum(share / rates[size] for size, share in nature.parts)
-    return float(np.abs(expected - true).sum() / len(nature.parts)), float(abs(total[0] - truth) / truth)
+    truth = sum(share / rates[size] for size, share in job_dynamics.parts)
+    return float(np.abs(expected - true).sum() / len(job_dynamics.parts)), float(abs(total[0] - truth) / truth)
 
 
 def _row(values: list[float], width: int) -> Floats:

@@ -11,7 +11,7 @@ import yaml
 
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
 from fairlead.workloads.catalogue import catalogue
-from fairlead.workloads.dynamics import Nature, Regimes
+from fairlead.workloads.dynamics import JobDynamics, Regimes
 from fairlead.workloads.generate import Generator, sizes_of
 from fairlead.workloads.trace import Trace
 from fairlead_papers.fidelity import RealCluster, in_whole_steps
@@ -64,15 +64,15 @@ class Real:
             name="table3",
         ).trace(seed)
         jobs = [replace(job, submitted_s=self.round_s * (job.submitted_s // self.round_s + 0.5)) for job in made.jobs]
-        natures = {job.name: self._to_be_seen(job, made.natures[job.name]) for job in jobs if job.name in made.natures}
-        return in_whole_steps(replace(made, jobs=tuple(jobs), natures=natures), self.cluster.table)
+        dynamics = {job.name: self._to_be_seen(job, made.dynamics[job.name]) for job in jobs if job.name in made.dynamics}
+        return in_whole_steps(replace(made, jobs=tuple(jobs), dynamics=dynamics), self.cluster.table)
 
-    def _to_be_seen(self, job: Job, nature: Nature) -> Regimes:
+    def _to_be_seen(self, job: Job, job_dynamics: JobDynamics) -> Regimes:
         """Without regimes that compressed time has made too short for anybody to see: their work is done at the size before, or
         for the first one, that of the next at its own."""
-        assert isinstance(nature, Regimes)
+        assert isinstance(job_dynamics, Regimes)
         parts = list[tuple[int, float]]()
-        for size, share in nature.parts:
+        for size, share in job_dynamics.parts:
             if parts and (self._lasts_s(job, size, share) < LOOKED_AT_S or self._lasts_s(job, *parts[-1]) < LOOKED_AT_S):
                 parts[-1] = parts[-1][0], parts[-1][1] + share
             else:
@@ -86,17 +86,17 @@ class Real:
     def calibration(self) -> Trace:
         """More jobs than there is room for: of each model and size of gang one that goes through all batch sizes, and others
         that keep theirs, which tell what a start costs."""
-        jobs, natures = list[Job](), dict[str, Nature]()
+        jobs, dynamics = list[Job](), dict[str, JobDynamics]()
         for model in self.models:
             for workers in self.gangs:
                 grows = self._job(f"grows-{model}-{workers}", model, workers)
                 parts = self._all_sizes(grows)
                 jobs.append(replace(grows, mode="gns", steps=sum(steps for _, steps in parts)))
-                natures[grows.name] = Regimes.of(jobs[-1], [(size, steps / jobs[-1].steps) for size, steps in parts])
+                dynamics[grows.name] = Regimes.of(jobs[-1], [(size, steps / jobs[-1].steps) for size, steps in parts])
         for number, workers in enumerate((*self.gangs, *self.gangs[:1], *self.gangs[:2])):
             job = self._job(f"stays-{number}", self.models[0], workers)
             jobs.append(replace(job, steps=self.stays_s * self._rate(job.kind, workers)))
-        return in_whole_steps(Trace.of(jobs, "calibration", natures=natures), self.cluster.table)
+        return in_whole_steps(Trace.of(jobs, "calibration", dynamics=dynamics), self.cluster.table)
 
     def _job(self, name: str, model: str, workers: int) -> Job:
         kinds = [kind for kind, many in catalogue().keys if many == workers and model_of(kind) == model]

@@ -49,7 +49,7 @@ class Replayed:
         """How long each job takes alone, with the workers it asked for."""
         seconds = []
         for job in self.trace.jobs:
-            parts = cast(Regimes, self.trace.natures[job.name]).parts
+            parts = cast(Regimes, self.trace.dynamics[job.name]).parts
             rows = (self.table.row(kind_of(model_of(job.kind), size), job.workers) for size, _ in parts)
             declared = batch_size_of(job.kind) or 1
             taken = (share * job.steps * declared / size / self.table.alone[row, 0] for (size, share), row in zip(parts, rows))
@@ -72,21 +72,21 @@ def replayed(trace: Trace, accelerators: int) -> Replayed:
     journal = MemoryJournal()
     costs = Costs(launch_s=START_S, restart_s=START_S)
     found = simulate(Simulation(trace, cluster_of(accelerators), POLLUX, costs=costs), journal=journal)
-    jobs, natures = [], {}
+    jobs, dynamics = [], {}
     sizes_of: dict[str, set[int]] = {}
     for number, stretches in _sizes(journal).items():
         job = found.state.job_of[number]
-        nature = trace.natures[job.name]
-        assert isinstance(nature, Training)
-        samples = [(size, count) for size, count in _samples(nature.application, stretches) if count > 0]
+        job_dynamics = trace.dynamics[job.name]
+        assert isinstance(job_dynamics, Training)
+        samples = [(size, count) for size, count in _samples(job_dynamics.application, stretches) if count > 0]
         first = samples[0][0]
         steps = math.fsum(count for _, count in samples) / first
         mine = replace(job, kind=kind_of(model_of(job.kind), first), steps=steps, mode="gns")
         jobs.append(mine)
-        natures[job.name] = Regimes.of(mine, [(size, count / first / steps) for size, count in samples])
+        dynamics[job.name] = Regimes.of(mine, [(size, count / first / steps) for size, count in samples])
         sizes_of.setdefault(model_of(job.kind), set()).update(size for size, _ in samples)
-    made = replace(trace.with_jobs(jobs), natures=natures)
-    applications = {model_of(job.kind): trace.natures[job.name] for job in trace.jobs}
+    made = replace(trace.with_jobs(jobs), dynamics=dynamics)
+    applications = {model_of(job.kind): trace.dynamics[job.name] for job in trace.jobs}
     return Replayed(found.record, made, _table(made, sizes_of, applications))
 
 
@@ -127,15 +127,15 @@ def _doubled(app: Application, size: int) -> int:
     return app.smallest << exponent
 
 
-def _table(trace: Trace, sizes_of: Mapping[str, set[int]], natures: Mapping[str, object]) -> ThroughputTable:
+def _table(trace: Trace, sizes_of: Mapping[str, set[int]], dynamics: Mapping[str, object]) -> ThroughputTable:
     """Steps a second at each batch size that occurs, by workers that are asked for."""
     keys: list[tuple[str, int]] = [(TIMED, 1)]
     rates = [1.0]
     asked = sorted({(model_of(job.kind), job.workers) for job in trace.jobs})
     for model, workers in asked:
-        nature = natures[model]
-        assert isinstance(nature, Training)
-        app = nature.application
+        job_dynamics = dynamics[model]
+        assert isinstance(job_dynamics, Training)
+        app = job_dynamics.application
         for size in sorted(sizes_of[model]):
             keys.append((kind_of(model, size), workers))
             rates.append(1.0 / app.step_s(consolidated(workers, ON_A_NODE), app.split(size, workers)))

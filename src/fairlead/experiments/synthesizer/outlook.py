@@ -18,7 +18,7 @@ from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -108,7 +108,7 @@ def look_ahead(
     memo = moment.memo if candidate == moment.running else None  # a switch forgets, as it does in earnest
     try:
         state = State.from_snapshot(view, memo)
-        backend = Simulated.from_snapshot(view, table, moment.arrivals, costs=moment.costs)
+        backend = SimulatedBackend.from_snapshot(view, table, moment.arrivals, costs=moment.costs)
         loop = Loop(state, backend, simulated_with(moment.costs, candidate).build(table, registry))
         watch = _Watch(moment, state, limit, table)
         loop.run(stop=watch.given_up)

@@ -17,7 +17,7 @@ from fairlead.core.stages import Policy, Stages
 from fairlead.engine.codec import encode
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing.builders import cluster, random_table
 from fairlead.testing.contracts.scenes import SCENES, check_skipping, play
@@ -101,7 +101,7 @@ class PolicyContract:
     def test_it_can_live_with_nothing_to_do(self) -> None:
         machine = cluster("v100:2")
         table = random_table(0, machine.type_names)
-        loop = Loop(State(machine), Simulated(machine, table), self.stages(table))
+        loop = Loop(State(machine), SimulatedBackend(machine, table), self.stages(table))
         assert not loop.step().changes
 
     def check_selection(self, selection: Selection, view: Snapshot) -> None:

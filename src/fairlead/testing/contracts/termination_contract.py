@@ -19,7 +19,7 @@ from fairlead.engine.codec import encode
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.simulator.backend import Simulated
+from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.faults import Outage, listed
 from fairlead.testing.builders import cluster, random_jobs, random_table
 from fairlead.testing.contracts.scenes import SCENES, play
@@ -51,7 +51,7 @@ def play_searches(
     table = random_table(seed, machine.type_names)
     jobs, losses = random_searches(seed, count, table=table, largest=min(4, int(machine.size_of_type.max())))
     faults = listed([Outage(0, 2000.0, 5000.0)])
-    backend, journal = Simulated(machine, table, jobs, faults=faults, losses=losses), MemoryJournal()
+    backend, journal = SimulatedBackend(machine, table, jobs, faults=faults, losses=losses), MemoryJournal()
     loop = Loop(State(machine), backend, stages(table), journal=journal, skip_quiet_rounds=skip)
     loop.record(ev.Opened(0.0, machine, {}, "contract", None))
     loop.run()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import TIMED, Job
-from fairlead.workloads.dynamics import LossCurve, Nature
+from fairlead.workloads.dynamics import JobDynamics, LossCurve
 from fairlead.workloads.formats.text_fields import calendar
 from fairlead.workloads.trace import OnBad, Trace, check_job
 
@@ -73,9 +73,9 @@ class JobList:
         self._jobs: list[Job] = []
         self._line_of: dict[str, int] = {}
         self._losses: dict[str, LossCurve] = {}
-        self._natures: dict[str, Nature] = {}
+        self._dynamics: dict[str, JobDynamics] = {}
 
-    def add(self, job: Job, line: int, curve: LossCurve | None = None, nature: Nature | None = None) -> None:
+    def add(self, job: Job, line: int, curve: LossCurve | None = None, job_dynamics: JobDynamics | None = None) -> None:
         problem = check_job(job, self._path, line)
         if problem is None:
             first = self._line_of.setdefault(job.name, line)
@@ -83,8 +83,8 @@ class JobList:
                 self._jobs.append(job)
                 if curve is not None:
                     self._losses[job.name] = curve
-                if nature is not None:
-                    self._natures[job.name] = nature
+                if job_dynamics is not None:
+                    self._dynamics[job.name] = job_dynamics
                 return
             expected = f"a name of its own; line {first} has the same"
             problem = InputError(self._path, expected, line=line, field="name", value=job.name)
@@ -97,7 +97,7 @@ class JobList:
             origin=origin,
             skipped=left_out,
             losses=self._losses,
-            natures=self._natures,
+            dynamics=self._dynamics,
         )
         for number, job in enumerate(trace.jobs):
             if job.after and not all(0 <= other < number for other in job.after):

@@ -21,7 +21,7 @@ RunTime: TypeAlias = Callable[[str, int, float], float]
 
 
 @dataclass(frozen=True)
-class Gavel:
+class GavelTrace:
     """An SLO in the file is a multiple of the job's run time, which the file does not tell; `run_time` does."""
 
     run_time: RunTime | None = None

@@ -28,7 +28,7 @@ _SECONDS = re.compile(r"\d+(\.\d*)?")
 _OPTIONAL = ("job_id", "jobname", "user", "vc", "cpu_num")
 
 
-class Helios:
+class HeliosTrace:
     """Jobs without accelerators, and those that never ran, are outside of the question: they are listed as left out."""
 
     name = "helios"

@@ -16,7 +16,7 @@ from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import ELASTIC, TIMED, Job, batch_size_of
 from fairlead.files import atomic_write
 from fairlead.workloads import generate as adaptation
-from fairlead.workloads.dynamics import EXPECTED, LossCurve, Nature, Regimes, parsed, spelt
+from fairlead.workloads.dynamics import EXPECTED, JobDynamics, LossCurve, Regimes, parsed, spelt
 from fairlead.workloads.formats.base import JobList, first_row, full_lines
 from fairlead.workloads.formats.text_fields import (
     MOST_WHOLE,
@@ -88,7 +88,9 @@ def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> tuple[
     return job, curve, regimes
 
 
-def cells_of(job: Job, names: Sequence[str], curve: LossCurve | None = None, nature: Nature | None = None) -> list[Any]:
+def cells_of(
+    job: Job, names: Sequence[str], curve: LossCurve | None = None, job_dynamics: JobDynamics | None = None
+) -> list[Any]:
     """The values of a job's row, with nothing where a default would be read. Numbers stay numbers."""
     values: list[Any] = []
     for name in names:
@@ -96,7 +98,7 @@ def cells_of(job: Job, names: Sequence[str], curve: LossCurve | None = None, nat
             values.append(None if curve is None else _spelt(curve))
             continue
         if name == REGIMES:
-            values.append(spelt(nature.parts) if isinstance(nature, Regimes) else None)
+            values.append(spelt(job_dynamics.parts) if isinstance(job_dynamics, Regimes) else None)
             continue
         value: Any = job.steps if name == DURATION else getattr(job, name)
         if name in ("allowed_types", "after"):
@@ -115,13 +117,13 @@ def _spelt(curve: LossCurve) -> str:
     return _BETWEEN.join(repr(float(number)) for number in (curve.start, curve.floor, curve.scale))
 
 
-def columns_for(jobs: Sequence[Job], losses: Mapping[str, LossCurve], natures: Mapping[str, Nature]) -> list[str]:
+def columns_for(jobs: Sequence[Job], losses: Mapping[str, LossCurve], dynamics: Mapping[str, JobDynamics]) -> list[str]:
     """The columns that say something about these jobs."""
     timed = all(job.kind == TIMED for job in jobs)
     always = ["name", "submitted_s", *([DURATION] if timed else ["steps", "kind"]), "workers"]
     others = [name for name in DEFAULTS if name not in (*always, "steps", "kind")]
     told = [name for name in others if any(getattr(job, name) != DEFAULTS[name] for job in jobs)]
-    secrets = [name for name, known in ((LOSS_CURVE, losses), (REGIMES, natures)) if any(job.name in known for job in jobs)]
+    secrets = [name for name, known in ((LOSS_CURVE, losses), (REGIMES, dynamics)) if any(job.name in known for job in jobs)]
     return [*always, *told, *secrets]
 
 
@@ -223,7 +225,7 @@ ORIGIN_COMMENT = "# origin: "
 ORIGIN_METADATA = b"fairlead.origin"
 
 
-class Native:
+class NativeTrace:
     name = "native"
     summary = "Fairlead's own, CSV or Parquet: submitted_s, steps or duration_s, and any other field of a job"
 
@@ -327,7 +329,7 @@ def write_trace(trace: Trace, path: Path) -> None:
         raise InputError(path, "a name that ends in .csv or .parquet", field="suffix", value=path.suffix)
     if trace.origin is not None:
         checked_origin(trace.origin, path, None)
-    names = columns_for(trace.jobs, trace.losses, trace.natures)
+    names = columns_for(trace.jobs, trace.losses, trace.dynamics)
     rows = _checked_rows(trace, names, path)
     write = _csv_bytes if suffix == ".csv" else _parquet_bytes
     _replace(path, write(names, rows, trace.origin))
@@ -337,8 +339,8 @@ def _checked_rows(trace: Trace, names: Sequence[str], path: Path) -> list[list[A
     rows: list[list[Any]] = []
     known = JobList(path, raise_it)
     for line, job in enumerate(trace.jobs, start=1):
-        nature = trace.natures.get(job.name)
-        row = cells_of(job, names, trace.losses.get(job.name), nature)
+        job_dynamics = trace.dynamics.get(job.name)
+        row = cells_of(job, names, trace.losses.get(job.name), job_dynamics)
         try:
             for name, cell in zip(names, row):
                 if isinstance(cell, str):
@@ -349,7 +351,7 @@ def _checked_rows(trace: Trace, names: Sequence[str], path: Path) -> list[list[A
         if again != job:
             lost = next(f.name for f in fields(Job) if getattr(again, f.name) != getattr(job, f.name))
             raise InputError(path, "a value that can be written", line=line, field=lost, value=getattr(job, lost))
-        if regimes != nature:
+        if regimes != job_dynamics:
             expected = "regimes of its own batch size and steps: no other nature can be written"
             raise InputError(path, expected, line=line, field=REGIMES, value=job.name)
         known.add(job, line)

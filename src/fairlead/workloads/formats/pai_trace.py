@@ -41,7 +41,7 @@ _STATUSES = ("Terminated", "Failed", "Running", "Waiting")
 _ANY_TYPE = ("", "misc", "cpu")
 
 
-class Pai:
+class PaiTrace:
     """The path is the table of jobs, or the folder that holds both. Jobs without accelerators, those that never ran and those
     that have not ended are outside of the question: they are listed as left out."""
 

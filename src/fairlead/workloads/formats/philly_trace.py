@@ -21,7 +21,7 @@ from fairlead.workloads.trace import OnBad, Trace
 _NEEDED = ("timestamp", "duration", "num_gpus")
 
 
-class Philly:
+class PhillyTrace:
     name = "philly"
     summary = "Philly CSV: timestamp, duration, num_gpus, gpu_time, cluster"
 

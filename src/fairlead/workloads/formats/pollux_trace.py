@@ -26,7 +26,7 @@ ONE_TRAINING_RUN = 1.0
 rates for these kinds are runs a second."""
 
 
-class Pollux:
+class PolluxTrace:
     name = "pollux"
     summary = "Pollux workload CSV: name, time, application, num_replicas, batch_size"
 

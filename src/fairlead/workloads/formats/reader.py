@@ -11,17 +11,17 @@ from types import MappingProxyType
 from typing import Protocol
 
 from fairlead.core.errors import InputError, UnknownName
-from fairlead.workloads.formats.gavel_trace import Gavel
-from fairlead.workloads.formats.helios_trace import Helios
-from fairlead.workloads.formats.native_trace import Native
-from fairlead.workloads.formats.pai_trace import Pai
-from fairlead.workloads.formats.philly_trace import Philly
-from fairlead.workloads.formats.pollux_trace import Pollux
-from fairlead.workloads.formats.sacct_trace import Sacct
-from fairlead.workloads.formats.shockwave_trace import Shockwave
-from fairlead.workloads.formats.swf_trace import Swf
+from fairlead.workloads.formats.gavel_trace import GavelTrace
+from fairlead.workloads.formats.helios_trace import HeliosTrace
+from fairlead.workloads.formats.native_trace import NativeTrace
+from fairlead.workloads.formats.pai_trace import PaiTrace
+from fairlead.workloads.formats.philly_trace import PhillyTrace
+from fairlead.workloads.formats.pollux_trace import PolluxTrace
+from fairlead.workloads.formats.sacct_trace import SacctTrace
+from fairlead.workloads.formats.shockwave_trace import ShockwaveTrace
+from fairlead.workloads.formats.swf_trace import SwfTrace
 from fairlead.workloads.formats.text_fields import head_of
-from fairlead.workloads.formats.tiresias_trace import Tiresias
+from fairlead.workloads.formats.tiresias_trace import TiresiasTrace
 from fairlead.workloads.trace import OnBad, Trace, raise_it
 
 
@@ -51,7 +51,16 @@ def _table(*formats: Format) -> Mapping[str, Format]:
 
 
 BUILT_IN: Mapping[str, Format] = _table(
-    Native(), Gavel(), Shockwave(), Pollux(), Philly(), Tiresias(), Swf(), Helios(), Pai(), Sacct()
+    NativeTrace(),
+    GavelTrace(),
+    ShockwaveTrace(),
+    PolluxTrace(),
+    PhillyTrace(),
+    TiresiasTrace(),
+    SwfTrace(),
+    HeliosTrace(),
+    PaiTrace(),
+    SacctTrace(),
 )
 
 

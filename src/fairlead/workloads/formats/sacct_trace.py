@@ -81,7 +81,7 @@ _NO_LIMIT = ("", "UNLIMITED", "PARTITION_LIMIT", "INVALID")
 _CLOCK = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2})(?:\.\d+)?")
 
 
-class Sacct:
+class SacctTrace:
     """Job steps (`123.batch`) are parts of their jobs. Jobs without accelerators, those that never ran and those that have not
     ended are outside of the question: they are listed as left out."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, batch_size_of
-from fairlead.workloads.dynamics import LARGEST, Nature, Regimes
+from fairlead.workloads.dynamics import LARGEST, JobDynamics, Regimes
 from fairlead.workloads.formats.base import JobList, usual_width
 from fairlead.workloads.formats.gavel_trace import slo_multiple
 from fairlead.workloads.formats.text_fields import BadField, named, positive, seconds, split_lines, whole_file, workers
@@ -22,7 +22,7 @@ COLUMNS = 12
 MODES = ("static", "accordion", "gns")
 
 
-class Shockwave:
+class ShockwaveTrace:
     name = "shockwave"
     summary = "Shockwave .trace: 12 columns parted by tabs, with the mode in which the batch size changes"
 
@@ -83,7 +83,7 @@ def with_regimes(trace: Trace, path: Path) -> Trace:
     if not isinstance(told, list) or not all(isinstance(each, dict) for each in told):
         raise InputError(path, _LIST)
     place = {job.name: index for index, job in enumerate(trace.jobs)}
-    jobs, natures = list(trace.jobs), dict[str, Nature](trace.natures)
+    jobs, dynamics = list(trace.jobs), dict[str, JobDynamics](trace.dynamics)
     entry_of: dict[int, int] = {}
     for entry, each in enumerate(told, start=1):
         at = place.get(f"job-{_whole(path, entry, each, 'job', 0)}")
@@ -102,8 +102,8 @@ def with_regimes(trace: Trace, path: Path) -> Trace:
         if not steps <= MOST_STEPS:
             raise InputError(path, f"epochs that make at most {MOST_STEPS:g} steps", line=entry, field="regimes", value=epochs)
         jobs[at] = job = replace(job, steps=steps)
-        natures[job.name] = Regimes.of(job, [(size, count / epochs) for size, count in parts])
-    return replace(trace, jobs=tuple(jobs), natures=natures)
+        dynamics[job.name] = Regimes.of(job, [(size, count / epochs) for size, count in parts])
+    return replace(trace, jobs=tuple(jobs), dynamics=dynamics)
 
 
 def _parts(path: Path, entry: int, told: Mapping[str, Any]) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ _START = re.compile(r";\s*UnixStartTime:\s*(\d{1,10})\b")
 _UNKNOWN = -1
 
 
-class Swf:
+class SwfTrace:
     name = "swf"
     summary = "Standard Workload Format: 18 numbers a line, comments behind ';'"
 

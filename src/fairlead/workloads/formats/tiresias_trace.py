@@ -21,7 +21,7 @@ from fairlead.workloads.trace import OnBad, Trace
 _NEEDED = ("job_id", "num_gpu", "submit_time", "duration")
 
 
-class Tiresias:
+class TiresiasTrace:
     name = "tiresias"
     summary = "Tiresias CSV: job_id, num_gpu, submit_time, iterations, model_name, duration, interval"
 
