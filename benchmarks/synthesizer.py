@@ -15,7 +15,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.engine.event_journal import NoJournal
 from fairlead.experiments.inputs import table_for
 from fairlead.experiments.simulate import Simulation, begin
-from fairlead.experiments.synthesizer import Advisor, Wanted, combinations
+from fairlead.experiments.synthesizer import Advisor, Objective, combinations
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -47,7 +47,7 @@ def main() -> None:
             row: dict[str, object] = {"seed": seed, "metric": "+".join(metrics), "jobs": len(view.jobs)}
             for processes in (1, 2):
                 with Advisor(
-                    combinations(running, POLICIES, DOORS), table, wanted=Wanted(metrics), processes=processes
+                    combinations(running, POLICIES, DOORS), table, wanted=Objective(metrics), processes=processes
                 ) as advisor:
                     advisor.advise(view, running)  # processes start once, not at every look
                     began = time.perf_counter()

@@ -18,7 +18,7 @@ from fairlead.core.events import SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.experiments.simulate import Run, Simulation, simulate
-from fairlead.experiments.synthesizer import Advisor, Forecast, Wanted
+from fairlead.experiments.synthesizer import Advisor, Forecast, Objective
 from fairlead.experiments.synthesizer.synthesize import synthesize
 from fairlead.testing import check_events
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -94,7 +94,7 @@ def test_it_looks_again_though_nobody_came():
 
 
 def test_weights_choose_between_ending_soon_and_beginning_soon():
-    found = synthesize(behind_long_ones(), Advisor(SIX, ONE_TYPE, wanted=Wanted({"responsiveness": 1.0})))
+    found = synthesize(behind_long_ones(), Advisor(SIX, ONE_TYPE, wanted=Objective({"responsiveness": 1.0})))
     chosen, seen = found.advice[0].chosen.label, dict(found.advice[0].outlooks)
     assert all(not other.complete or seen[chosen].responsiveness_s <= other.responsiveness_s for other in seen.values())
 

@@ -13,7 +13,7 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import Job
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.experiments.synthesizer import Advisor, Forecast, Outlook, Wanted, combinations
+from fairlead.experiments.synthesizer import Advisor, Forecast, CandidateForecast, Objective, combinations
 from fairlead.experiments.synthesizer.outlook import Limit, Moment, look_ahead
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
@@ -89,7 +89,7 @@ def moment_of(seed: int) -> tuple[Moment, Loop]:
 @pytest.mark.parametrize("weights", [{"jct": 1.0}, {"jct": 1.0, "responsiveness": 2.0}])
 def test_who_is_given_up_could_not_have_won(seed, weights):
     moment, _ = moment_of(seed)
-    wanted = Wanted(weights)
+    wanted = Objective(weights)
     whole = {one.label: look_ahead(moment, one, ONE_TYPE) for one in SIX}
     running = whole["fifo"]
     scores = {label: wanted.score(outlook, running) for label, outlook in whole.items()}
@@ -175,8 +175,8 @@ def test_where_nobody_stands_at_the_door_and_nobody_comes_admission_makes_no_dif
 
 
 def test_an_outlook_of_nobody_is_no_reason_to_switch():
-    wanted = Wanted({"jct": 1.0, "responsiveness": 1.0})
-    assert wanted.score(Outlook(0.0, 0.0), Outlook(0.0, 0.0)) == 1.0
+    wanted = Objective({"jct": 1.0, "responsiveness": 1.0})
+    assert wanted.score(CandidateForecast(0.0, 0.0), CandidateForecast(0.0, 0.0)) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_an_outlook_of_nobody_is_no_reason_to_switch():
     [
         (lambda: Advisor((), ONE_TYPE), "field 'candidates': expected at least one candidate"),
         (lambda: Advisor(SIX, ONE_TYPE, margin=-1.0), "field 'margin' is -1.0: expected a share from 0 on"),
-        (lambda: Wanted({"jtc": 1.0}), "field 'metric' is 'jtc': expected a metric .near: 'jct'"),
-        (lambda: Wanted({"jct": 0.0}), "field 'jct' is 0.0: expected a weight above 0"),
-        (lambda: Wanted({}), "at least one metric"),
+        (lambda: Objective({"jtc": 1.0}), "field 'metric' is 'jtc': expected a metric .near: 'jct'"),
+        (lambda: Objective({"jct": 0.0}), "field 'jct' is 0.0: expected a weight above 0"),
+        (lambda: Objective({}), "at least one metric"),
         (lambda: Forecast("tomorrow"), "nobody or recent"),
         (lambda: Forecast("recent", 0.0), "field 'window_s' is 0.0: expected seconds above 0"),
         (lambda: combinations(SchedulerConfig(), ()), "field 'policies': expected at least one policy"),

@@ -16,7 +16,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.experiments.lookahead import Expected, Turn, expected, look
+from fairlead.experiments.lookahead import JobForecast, JobTimes, forecast_jobs, look
 from fairlead.experiments.synthesizer.arrivals import Forecast
 from fairlead.experiments.synthesizer.outlook import Moment
 from fairlead.simulator.backend import SimulatedBackend
@@ -72,10 +72,10 @@ def waiting(second: float = 15_000.0) -> State:
 
 
 def test_others_that_may_come_make_it_later_and_less_sure_under_srtf_and_not_under_fifo():
-    def looked(policy: str) -> list[Expected]:
+    def looked(policy: str) -> list[JobForecast]:
         state = waiting()
         state.scheduler = SchedulerConfig(Part(policy), round_s=300.0).to_data()
-        return [one for one in expected(state, TIMED, looks=4) if not one.runs]
+        return [one for one in forecast_jobs(state, TIMED, looks=4) if not one.runs]
 
     first_come = looked("fifo")
     assert len(first_come) > 5
@@ -90,9 +90,9 @@ def test_others_that_may_come_make_it_later_and_less_sure_under_srtf_and_not_und
 
 
 def test_of_one_the_same_is_foreseen_as_among_all():
-    for one in expected(waiting(), TIMED, looks=2):
-        assert expected(waiting(), TIMED, looks=2, of=one.number) == (one,)
-    assert expected(waiting(), TIMED, of=10**6) == ()
+    for one in forecast_jobs(waiting(), TIMED, looks=2):
+        assert forecast_jobs(waiting(), TIMED, looks=2, of=one.number) == (one,)
+    assert forecast_jobs(waiting(), TIMED, of=10**6) == ()
 
 
 def test_nobody_is_made_to_come_in_looks_that_are_not_made(monkeypatch):
@@ -101,13 +101,13 @@ def test_nobody_is_made_to_come_in_looks_that_are_not_made(monkeypatch):
     coming = Forecast.coming
     monkeypatch.setattr(Forecast, "coming", lambda self, *past: seeds.append(self.seed) or coming(self, *past))
     left = iter((True, True, False))
-    (one, *_) = expected(waiting(), TIMED, looks=100, another=lambda: next(left))
+    (one, *_) = forecast_jobs(waiting(), TIMED, looks=100, another=lambda: next(left))
     assert len(one.with_others) == 2
     assert seeds == [0, 1]
 
 
 def test_a_look_ends_and_who_has_not_begun_by_then_has_no_time():
-    found = expected(waiting(), TIMED, looks=0, within_s=3600.0)
+    found = forecast_jobs(waiting(), TIMED, looks=0, within_s=3600.0)
     assert any(one.by_itself.starts_s == math.inf for one in found)
     assert all(one.by_itself.starts_s < 3600 for one in found if one.by_itself.starts_s < math.inf)
     assert all(one.range(lambda turn: turn.starts_s)[1] == one.by_itself.starts_s for one in found)
@@ -116,7 +116,7 @@ def test_a_look_ends_and_who_has_not_begun_by_then_has_no_time():
 def test_on_a_cluster_that_everybody_left_nobody_begins():
     state = waiting()
     state.apply(NodeDrained(state.time, 0))
-    found = expected(state, TIMED, looks=1)
+    found = forecast_jobs(state, TIMED, looks=1)
     assert {one.by_itself.starts_s for one in found if not one.runs} == {math.inf}
 
 
@@ -125,18 +125,18 @@ def test_who_will_be_refused_never_begins_and_that_has_an_end():
     loop = begun(jobs, SchedulerConfig(Part("fifo"), round_s=60.0), TIMED, "v100:4")
     loop.run(until=100.0)
     loop.state.time = 100.0
-    long, wide, behind = expected(loop.state, TIMED, looks=1)
-    assert (wide.by_itself, behind.by_itself) == (Turn(math.inf, 20.0), Turn(math.inf, 20.0)), "at the next round"
+    long, wide, behind = forecast_jobs(loop.state, TIMED, looks=1)
+    assert (wide.by_itself, behind.by_itself) == (JobTimes(math.inf, 20.0), JobTimes(math.inf, 20.0)), "at the next round"
     assert wide.by_itself.never
     assert not long.by_itself.never
-    assert not Turn(math.inf, math.inf).never, "not within the look is not never"
+    assert not JobTimes(math.inf, math.inf).never, "not within the look is not never"
 
 
 def test_a_look_in_which_nobody_gets_any_further_is_over(monkeypatch):
     monkeypatch.setattr("fairlead.engine.loop.STALLED_AFTER", 2000)
     state = waiting()
     state.scheduler = SchedulerConfig(Part("las"), round_s=300.0).to_data()
-    found = expected(state, TIMED, looks=0, costs=Costs(launch_s=1000.0, restart_s=1000.0))
+    found = forecast_jobs(state, TIMED, looks=0, costs=Costs(launch_s=1000.0, restart_s=1000.0))
     assert any(one.by_itself.ends_s == math.inf for one in found), "starts cost more than a round"
 
 
@@ -146,23 +146,23 @@ def test_who_came_lately_and_cannot_be_simulated_does_not_come_again():
     loop.run(until=100.0)
     state = loop.state
     state.job_of[0] = replace(state.job_of[0], kind="strange")
-    (one,) = expected(state, table, looks=3)
+    (one,) = forecast_jobs(state, table, looks=3)
     assert {turn.starts_s for turn in one.with_others} == {one.by_itself.starts_s}
 
 
 def test_the_middle_of_an_even_number_of_looks_is_one_that_was_seen():
-    one = Expected(0, "j", False, Turn(1.0, 2.0), (Turn(3.0, 9.0), Turn(math.inf, math.inf)))
+    one = JobForecast(0, "j", False, JobTimes(1.0, 2.0), (JobTimes(3.0, 9.0), JobTimes(math.inf, math.inf)))
     assert one.range(lambda turn: turn.starts_s) == (3.0, math.inf, math.inf)
 
 
 def test_looks_end_when_no_other_is_wanted():
     left = iter([True, False])
-    (one, *_) = expected(waiting(), TIMED, looks=4, another=lambda: next(left))
+    (one, *_) = forecast_jobs(waiting(), TIMED, looks=4, another=lambda: next(left))
     assert len(one.with_others) == 1
 
 
 def test_a_look_that_is_broken_off_tells_what_it_saw_and_how_far_it_went():
-    whole = expected(waiting(), TIMED, looks=0)
+    whole = forecast_jobs(waiting(), TIMED, looks=0)
     ends = sorted(one.by_itself.ends_s for one in whole)
     middle_s = ends[len(ends) // 2]
     told: list[float] = []
@@ -171,7 +171,7 @@ def test_a_look_that_is_broken_off_tells_what_it_saw_and_how_far_it_went():
         told.append(ahead_s)
         return ahead_s <= middle_s
 
-    found = expected(waiting(), TIMED, looks=3, go_on=go_on)
+    found = forecast_jobs(waiting(), TIMED, looks=3, go_on=go_on)
     (within_s,) = {one.within_s for one in found}
     assert middle_s < within_s < ends[-1]
     assert told == sorted(told)
@@ -190,7 +190,7 @@ def test_a_look_with_others_that_is_broken_off_does_not_count():
         made += 1
         return True
 
-    found = expected(waiting(), TIMED, looks=4, another=another, go_on=lambda ahead_s: made < 2 or ahead_s < 3600.0)
+    found = forecast_jobs(waiting(), TIMED, looks=4, another=another, go_on=lambda ahead_s: made < 2 or ahead_s < 3600.0)
     assert {len(one.with_others) for one in found} == {1}
     assert made == 2
-    assert found == expected(waiting(), TIMED, looks=1), "what was seen in whole looks stays what it was"
+    assert found == forecast_jobs(waiting(), TIMED, looks=1), "what was seen in whole looks stays what it was"

@@ -15,7 +15,7 @@ from fairlead.core.job import batch_size_of
 from fairlead.experiments.cases import Answer, Answers, Store, Tell, answer_all, key_of
 from fairlead.runtime.embedded import NotUp
 from fairlead.workloads.dynamics import Regimes
-from fairlead_papers import Reproduction, World, reproduce
+from fairlead_papers import Reproduction, ExperimentInputs, reproduce
 from fairlead_papers.fidelity.sleepers import parts_of
 from fairlead_papers.shockwave import SHOCKWAVE, AdaptiveJobs
 from fairlead_papers.shockwave.fidelity import BY_SCALE, cases, read
@@ -111,7 +111,7 @@ class Counted:
     folder: str
     number: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         before = len(os.listdir(self.folder))
         (Path(self.folder) / str(self.number)).touch()
         return {"before": before, "process": os.getpid()}
@@ -119,7 +119,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Alone(Counted):
-    def run_alone(self, world: World, tell: Tell) -> Answer:
+    def run_alone(self, world: ExperimentInputs, tell: Tell) -> Answer:
         tell(f"case {self.number}")
         return self.run(world)
 
@@ -129,7 +129,7 @@ def test_who_needs_the_machine_for_itself_runs_behind_all_others_and_is_heard(tm
     folder, said = tmp_path / "ran", list[str]()
     folder.mkdir()
     every = [Alone(str(folder), 0), Counted(str(folder), 1), Alone(str(folder), 2), Counted(str(folder), 3)]
-    store = Store(tmp_path / "cases", World())
+    store = Store(tmp_path / "cases", ExperimentInputs())
     answers = answer_all(every, store, processes=processes, tell=said.append)
     alone = [answers.of(case) for case in every if isinstance(case, Alone)]
     assert [answer["before"] for answer in alone] == [2, 3]
@@ -141,5 +141,5 @@ def test_a_place_where_no_answer_can_be_kept_is_told_before_the_work(tmp_path):
     (tmp_path / "ran").mkdir()
     (tmp_path / "cases").symlink_to(tmp_path / "nowhere")
     with pytest.raises(OSError, match="cases"):
-        answer_all([Alone(str(tmp_path / "ran"), 0)], Store(tmp_path / "cases", World()))
+        answer_all([Alone(str(tmp_path / "ran"), 0)], Store(tmp_path / "cases", ExperimentInputs()))
     assert not list((tmp_path / "ran").iterdir())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from fairlead.experiments.cases import Answers, Case, Store, Tell, answer_all, distinct, silent
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.reporting.findings import Findings, Row
 from fairlead_papers.pages import Report, Told, check_folder, paragraphs, sections, write_pages
 from fairlead_papers.study import Paper, S, Study
@@ -20,7 +20,7 @@ class Reproduction(Generic[S]):
 
     paper: Paper[S]
     scale: S
-    world: World
+    world: ExperimentInputs
     folder: Path
     only: tuple[Study[S], ...] = ()
 

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from fairlead.core.errors import UnknownName
 from fairlead.experiments.cases import Answers, Case
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.reporting.findings import Findings
 
 
@@ -56,7 +56,7 @@ class Paper(Generic[S]):
     title: str  # whose evaluation, as in "Gavel"
     studies: tuple[Study[S], ...]
     scales: Mapping[str, S]
-    introduction: Callable[[S, World], Sequence[str]]  # what holds for all studies, in paragraphs
+    introduction: Callable[[S, ExperimentInputs], Sequence[str]]  # what holds for all studies, in paragraphs
     takes: Mapping[str, str] = field(default_factory=dict)  # by scale, about how long all studies take; where it is known
 
     def chosen(self, names: Sequence[str] = ()) -> tuple[Study[S], ...]:

@@ -21,7 +21,7 @@ from fairlead.experiments.compare import Aggregate, Comparison, Workload, aggreg
 from fairlead.experiments.compare import compare as run_comparison
 from fairlead.experiments.inputs import check_hosts, read_table
 from fairlead.experiments.metric_columns import COLUMNS, shown_within
-from fairlead.experiments.sweep import Swept, read_sweep, run_sweep
+from fairlead.experiments.sweep import SweepResult, read_sweep, run_sweep
 from fairlead.reporting.figures import write_figures
 from fairlead.reporting.html import write_report
 from fairlead.reporting.sweep_page import headings, rows, write_page
@@ -286,7 +286,7 @@ def sweep_over(path: Path, folder: Path | None, context: typer.Context, *, proce
         raise typer.Exit(1)
 
 
-def _told(swept: Swept) -> dict[str, object]:
+def _told(swept: SweepResult) -> dict[str, object]:
     sweep = swept.sweep
     results = [
         {
@@ -301,7 +301,7 @@ def _told(swept: Swept) -> dict[str, object]:
     return {"title": sweep.title, "seeds": sweep.seeds, "ran": swept.ran, "kept": swept.kept, "results": results}
 
 
-def _sweep_table(swept: Swept) -> Table:
+def _sweep_table(swept: SweepResult) -> Table:
     sweep = swept.sweep
     caption = f"mean ± half the 95 % interval over {len(sweep.seeds)} seeds" if len(sweep.seeds) > 1 else ""
     return fitted(sweep.title, headings(sweep), rows(swept), 1 + len(sweep.axes), caption)

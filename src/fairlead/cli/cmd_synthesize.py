@@ -25,7 +25,7 @@ from fairlead.experiments.inputs import TraceFile, read_table, table_for
 from fairlead.experiments.metric_columns import duration
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.simulate import Simulation
-from fairlead.experiments.synthesizer import Advice, Advisor, Forecast, Wanted, combinations
+from fairlead.experiments.synthesizer import Advice, Advisor, Forecast, Objective, combinations
 from fairlead.experiments.synthesizer.live_advice import advise as look_at
 from fairlead.experiments.synthesizer.live_advice import rates_of, state_of
 from fairlead.experiments.synthesizer.synthesize import synthesize as run_synthesis
@@ -108,7 +108,7 @@ class Asked:
         return self.policies, self.admissions, self.placements
 
 
-def wanted_of(metric: str) -> Wanted:
+def wanted_of(metric: str) -> Objective:
     weights: dict[str, float] = {}
     for one in opt.split(metric):
         name, equals, weight = one.partition("=")
@@ -116,7 +116,7 @@ def wanted_of(metric: str) -> Wanted:
             weights[name.strip()] = float(weight) if equals else 1.0
         except ValueError:
             raise InputError("--metric", "jct, responsiveness, or name=weight", field="metric", value=one) from None
-    return Wanted(weights)
+    return Objective(weights)
 
 
 def outlook_table(advice: Advice) -> Table:

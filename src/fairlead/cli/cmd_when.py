@@ -19,7 +19,7 @@ from fairlead.cli.job_tables import legible
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.core.job import ENDED, Phase
 from fairlead.experiments.inputs import read_table
-from fairlead.experiments.lookahead import WITHIN_S, Ahead, Asked, Expected, Turn, look_ahead, read
+from fairlead.experiments.lookahead import WITHIN_S, Lookahead, LookaheadOptions, JobForecast, JobTimes, forecast, read
 from fairlead.experiments.metric_columns import duration, to_the_second, until
 from fairlead.experiments.synthesizer.live_advice import state_of
 from fairlead.runtime.http_client import FORBIDDEN, MISSING, ControlPlaneClient, RefusedRequest
@@ -78,7 +78,7 @@ def when(
 
       fairlead when --looks 20 --window 24
     """
-    asked = Asked(
+    asked = LookaheadOptions(
         looks, 3600 * window, budget, opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
     )
     table = read_table(throughputs)
@@ -103,7 +103,7 @@ def when(
         note(f"{jobs} came or stopped while it was looked ahead, so nothing is known of them: ask again")
 
 
-def _looked(plane: ControlPlaneClient, table: ThroughputTable | None, asked: Asked, quiet: bool) -> tuple[Ahead, bool]:
+def _looked(plane: ControlPlaneClient, table: ThroughputTable | None, asked: LookaheadOptions, quiet: bool) -> tuple[Lookahead, bool]:
     """Here, from the state that an admin gets. In it are everybody's jobs with their commands, so for others the control plane
     looks ahead, as it sees fit, and tells them of theirs. And whether it was here."""
     with progress(1 + asked.looks, LOOKING, quiet=quiet) as bar:
@@ -113,9 +113,9 @@ def _looked(plane: ControlPlaneClient, table: ThroughputTable | None, asked: Ask
             if answer.status != FORBIDDEN:
                 raise
         else:
-            return look_ahead(state, plane.rates() if table is None else table, asked, _Shown(bar).at), True
+            return forecast(state, plane.rates() if table is None else table, asked, _Shown(bar).at), True
         ahead = read(_told(plane))
-    if table is not None or replace(asked, of=None) != Asked():
+    if table is not None or replace(asked, of=None) != LookaheadOptions():
         note("the cluster looked ahead by itself, as for everybody: --looks and the other options count with an admin's token")
     jobs = tuple(one for one in ahead.jobs if asked.of in (None, one.number))
     return replace(ahead, jobs=jobs), False
@@ -134,7 +134,7 @@ def _told(plane: ControlPlaneClient) -> dict[str, Any]:
 
 
 def _reasons(
-    plane: ControlPlaneClient, wanted: Mapping[str, Any] | None, ahead: Ahead, everybody: bool
+    plane: ControlPlaneClient, wanted: Mapping[str, Any] | None, ahead: Lookahead, everybody: bool
 ) -> dict[int, Mapping[str, Any]]:
     """Why those do not run for whom no time was seen however far it was looked, as `why` says it."""
     timeless = {one.number for one in ahead.jobs if _timeless(one)}
@@ -144,7 +144,7 @@ def _reasons(
     return {job["number"]: job["reason"] for job in told if job["number"] in timeless and job.get("reason")}
 
 
-def _timeless(one: Expected) -> bool:
+def _timeless(one: JobForecast) -> bool:
     return not one.runs and not one.by_itself.never and one.within_s == WITHIN_S and one.range(_start)[1] == math.inf
 
 
@@ -163,7 +163,7 @@ class _Shown:
             self._last = now
 
 
-def _tell(ahead: Ahead, wanted: Mapping[str, Any] | None, here: bool, reasons: Mapping[int, Mapping[str, Any]]) -> None:
+def _tell(ahead: Lookahead, wanted: Mapping[str, Any] | None, here: bool, reasons: Mapping[int, Mapping[str, Any]]) -> None:
     found, made, looks, budget = ahead.jobs, ahead.made, ahead.asked.looks, duration(ahead.asked.budget_s)
     why = {number: legible(str(reason["text"])) for number, reason in reasons.items()}
     if wanted is not None:
@@ -189,7 +189,7 @@ _IN_PROPORTION = "measured with other numbers of workers, so taken to be faster 
 _ENDLESS = "did not say how many steps {they} will do, or did more, so taken to go on for an hour"
 
 
-def _guesses(ahead: Ahead) -> Iterator[str]:
+def _guesses(ahead: Lookahead) -> Iterator[str]:
     if ahead.guesses.unmeasured:
         yield f"{_UNMEASURED}: {_kinds(ahead.guesses.unmeasured)}"
     if ahead.guesses.in_proportion:
@@ -198,7 +198,7 @@ def _guesses(ahead: Ahead) -> Iterator[str]:
         yield f"{_ENDLESS.format(they='they')}: {many} of the jobs"
 
 
-def _guesses_for(one: Expected, ahead: Ahead, here: bool) -> Iterator[str]:
+def _guesses_for(one: JobForecast, ahead: Lookahead, here: bool) -> Iterator[str]:
     """What is guessed of one, and where it waits, of how many others: those may stand before it. Nothing where no time was
     seen for it, which rests on none of that."""
     if _timeless(one):
@@ -220,7 +220,7 @@ def _kinds(guesses: Mapping[int, str]) -> str:
     return ", ".join([*map(legible, named[:MOST_KINDS]), *["…"] * (len(named) > MOST_KINDS)])
 
 
-def _sentence(one: Expected, lately_s: float, again: bool, why: str = "") -> str:
+def _sentence(one: JobForecast, lately_s: float, again: bool, why: str = "") -> str:
     begins = "go on" if again else "start"
     if one.by_itself.never:
         return f"{legible(one.name)} should never {begins}: it is refused or cancelled {_span(one, _end)}"
@@ -246,7 +246,7 @@ def _sentence(one: Expected, lately_s: float, again: bool, why: str = "") -> str
     return f"{told}, if others come as in the last {to_the_second(lately_s)}; if nobody does, it {alone}"
 
 
-def _no_times(found: Iterable[Expected], why: Mapping[int, str]) -> Iterator[str]:
+def _no_times(found: Iterable[JobForecast], why: Mapping[int, str]) -> Iterator[str]:
     """A line for each reason that there is, with who has no time because of it: a column would be as good as empty, and too
     narrow for it on most terminals."""
     whom: dict[str, list[str]] = {}
@@ -258,7 +258,7 @@ def _no_times(found: Iterable[Expected], why: Mapping[int, str]) -> Iterator[str
         yield f"no time for {', '.join(names[:MOST_NAMED])}{more}: {reason}"
 
 
-def _table(found: Iterable[Expected]) -> Table:
+def _table(found: Iterable[JobForecast]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
     table.add_column("name", overflow="fold")
     for heading in ("starts in", "from", "to", "ends in", "from", "to"):
@@ -275,18 +275,18 @@ def _table(found: Iterable[Expected]) -> Table:
     return table
 
 
-def _span(one: Expected, of: Any) -> str:
+def _span(one: JobForecast, of: Any) -> str:
     least, middle, most = one.range(of)
     if _long(least) == _long(most):
         return _in(middle, one.within_s)
     return f"{_in(middle)} ({_long(least)} to {_long(most)})"
 
 
-def _start(turn: Turn) -> float:
+def _start(turn: JobTimes) -> float:
     return turn.starts_s
 
 
-def _end(turn: Turn) -> float:
+def _end(turn: JobTimes) -> float:
     return turn.ends_s
 
 
@@ -298,7 +298,7 @@ def _in(seconds: float, within_s: float = WITHIN_S) -> str:
     return f"in {_long(seconds, within_s)}" if seconds == math.inf else until(seconds)
 
 
-def _data(ahead: Ahead, reasons: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _data(ahead: Lookahead, reasons: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "jobs": [{**_job(one), "guessed": _guess(one.number, ahead), "reason": reasons.get(one.number)} for one in ahead.jobs],
         "without_known_steps": len(ahead.endless),
@@ -311,13 +311,13 @@ def _data(ahead: Ahead, reasons: Mapping[int, Mapping[str, Any]]) -> dict[str, A
     }
 
 
-def _job(one: Expected) -> dict[str, Any]:
+def _job(one: JobForecast) -> dict[str, Any]:
     spans = {what: [_finite(each) for each in one.range(of)] for what, of in (("starts_s", _start), ("ends_s", _end))}
     alone = {"starts_s": _finite(one.by_itself.starts_s), "ends_s": _finite(one.by_itself.ends_s)}
     return {"number": one.number, "name": one.name, "runs": one.runs, **spans, "if_nobody_comes": alone}
 
 
-def _guess(number: int, ahead: Ahead) -> str | None:
+def _guess(number: int, ahead: Lookahead) -> str | None:
     """What of a job is no more than a guess, in a word."""
     guesses = {
         "endless": ahead.endless,

@@ -20,8 +20,8 @@ import orjson
 import fairlead
 from fairlead.config.registry import Registry
 from fairlead.core.errors import FairleadError, InputError, NotInstalled
-from fairlead.experiments.inputs import NotHere, World
-from fairlead.experiments.process_pool import Crew
+from fairlead.experiments.inputs import NotHere, ExperimentInputs
+from fairlead.experiments.process_pool import ProcessPool
 from fairlead.files import atomic_write
 
 # Which code answers: a mark that changes when any file of Fairlead, or of a package that plugs something into it, does, or
@@ -82,7 +82,7 @@ class Case(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         """What comes of it, as JSON can hold it."""
         ...
 
@@ -91,7 +91,7 @@ class Case(Protocol):
 class CaseInRealTime(Case, Protocol):
     """It measures the machine that it runs on, so nothing else of the reproduction runs beside it."""
 
-    def run_alone(self, world: World, tell: Tell) -> Answer: ...
+    def run_alone(self, world: ExperimentInputs, tell: Tell) -> Answer: ...
 
 
 ABSENT, LACKING = "no data", "not installed"
@@ -106,7 +106,7 @@ def settings_of(case: Case) -> dict[str, Any]:
     return {"does": type(case).__name__, **asdict(case)}
 
 
-def key_of(case: Case, world: World) -> str:
+def key_of(case: Case, world: ExperimentInputs) -> str:
     told = orjson.dumps([code_mark(), world.mark, settings_of(case)], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(told).hexdigest()[:24]
 
@@ -114,7 +114,7 @@ def key_of(case: Case, world: World) -> str:
 class Answers:
     """What the cases came to; asking for one that failed raises with the reason."""
 
-    def __init__(self, world: World, by_key: Mapping[str, Answer], failed: Mapping[str, str]) -> None:
+    def __init__(self, world: ExperimentInputs, by_key: Mapping[str, Answer], failed: Mapping[str, str]) -> None:
         self._world, self._by_key, self._failed = world, by_key, failed
 
     def of(self, case: Case) -> Answer:
@@ -130,7 +130,7 @@ class Answers:
 @dataclass(frozen=True)
 class Store:
     folder: Path
-    world: World
+    world: ExperimentInputs
 
     def path(self, case: Case) -> Path:
         return self.folder / f"{key_of(case, self.world)}.json"
@@ -160,7 +160,7 @@ def _check(answer: Answer) -> str:
 # is not run; what fails is told, and the rest goes on.
 
 
-def distinct(cases: Iterable[Case], world: World) -> dict[str, Case]:
+def distinct(cases: Iterable[Case], world: ExperimentInputs) -> dict[str, Case]:
     """By key: studies may share cases."""
     return {key_of(case, world): case for case in cases}
 
@@ -201,7 +201,7 @@ def answer_all(
             if key not in alone:
                 note(key, _run(case, store.world))
     else:
-        with Crew(workers) as crew:  # after an interrupt, what has ended is kept
+        with ProcessPool(workers) as crew:  # after an interrupt, what has ended is kept
             of = {crew.submit(_run, case, store.world): key for key, case in todo.items() if key not in alone}
             for future in as_completed(of):
                 note(of[future], future.result())
@@ -210,7 +210,7 @@ def answer_all(
     return Answers(store.world, answers, failed)
 
 
-def _run(case: Case, world: World, tell: Tell = silent) -> Answer | str:
+def _run(case: Case, world: ExperimentInputs, tell: Tell = silent) -> Answer | str:
     """The answer, or in one line why there is none: a policy may raise anything, and other studies go on."""
     try:
         return case.run_alone(world, tell) if isinstance(case, CaseInRealTime) else case.run(world)

@@ -13,7 +13,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, interval, summarize
-from fairlead.experiments.process_pool import Crew
+from fairlead.experiments.process_pool import ProcessPool
 from fairlead.experiments.run_record import RunRecord
 from fairlead.experiments.simulate import Faults, Simulation, simulate
 from fairlead.models.sensitivity import Sensitivity
@@ -61,12 +61,12 @@ class Comparison:
     fill_workers: bool = False
     others: Sequence[Other] = ()  # what else comes from outside, such as cancellations
 
-    def cases(self) -> list[Case]:
-        return [Case(index, load, seed) for load in self.loads for seed in self.seeds for index in range(len(self.schedulers))]
+    def cases(self) -> list[ComparisonCase]:
+        return [ComparisonCase(index, load, seed) for load in self.loads for seed in self.seeds for index in range(len(self.schedulers))]
 
 
 @dataclass(frozen=True, order=True)
-class Case:
+class ComparisonCase:
     """One run of a comparison: which scheduler (by position), at which load, with which seed."""
 
     scheduler: int
@@ -75,8 +75,8 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    case: Case
+class CaseOutcome:
+    case: ComparisonCase
     summary: Summary
     record: RunRecord | None = None
 
@@ -97,8 +97,8 @@ def compare(
     *,
     processes: int | None = None,
     keep_records: bool = False,
-    on_done: Callable[[Outcome], None] | None = None,
-) -> list[Outcome]:
+    on_done: Callable[[CaseOutcome], None] | None = None,
+) -> list[CaseOutcome]:
     """Run every case; in the order of `given.cases()`, whatever finishes first. Records are kept of the first seed only."""
     cases = given.cases()
     workers = min(processes or os.cpu_count() or 1, len(cases))
@@ -109,8 +109,8 @@ def compare(
             if on_done:
                 on_done(done[-1])
         return done
-    results: dict[Case, Outcome] = {}
-    with Crew(workers) as crew:
+    results: dict[ComparisonCase, CaseOutcome] = {}
+    with ProcessPool(workers) as crew:
         for future in as_completed([crew.submit(_run, given, case, keep_records) for case in cases]):
             outcome = future.result()
             results[outcome.case] = outcome
@@ -119,7 +119,7 @@ def compare(
     return [results[case] for case in cases]
 
 
-def aggregate(given: Comparison, outcomes: Iterable[Outcome]) -> list[Aggregate]:
+def aggregate(given: Comparison, outcomes: Iterable[CaseOutcome]) -> list[Aggregate]:
     """By load, then scheduler: each figure's mean over the seeds, and how sure it is."""
     by_arm: dict[tuple[float | None, int], list[Summary]] = {}
     for outcome in outcomes:
@@ -147,7 +147,7 @@ def averaged(
     return mean, half
 
 
-def _run(given: Comparison, case: Case, keep_record: bool) -> Outcome:
+def _run(given: Comparison, case: ComparisonCase, keep_record: bool) -> CaseOutcome:
     trace = given.workload.trace(case.load, case.seed)
     keep = keep_record and case.seed == given.seeds[0]
     run = simulate(
@@ -165,4 +165,4 @@ def _run(given: Comparison, case: Case, keep_record: bool) -> Outcome:
         ),
         gantt=keep,
     )
-    return Outcome(case, summarize(run.record, given.metrics), run.record if keep else None)
+    return CaseOutcome(case, summarize(run.record, given.metrics), run.record if keep else None)

@@ -215,7 +215,7 @@ def public_file(data: Path | None, pattern: str) -> Path:
 
 
 @dataclass(frozen=True)
-class World:
+class ExperimentInputs:
     """`throughputs` is a file, or None for the bundled catalogue. Traces are looked for beside it."""
 
     throughputs: Path | None = None

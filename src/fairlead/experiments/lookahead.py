@@ -44,7 +44,7 @@ WITHIN_S = 30 * 86400.0
 
 
 @dataclass(frozen=True)
-class Turn:
+class JobTimes:
     """What was seen of a job in one look: seconds from now until it runs, 0 where it does, and until it has ended. Infinity:
     not within the look."""
 
@@ -61,30 +61,30 @@ class Turn:
 class Look:
     """One look ahead: the turns of those who were asked for, and how far it went. `whole`, unless it was broken off."""
 
-    turns: list[Turn]
+    turns: list[JobTimes]
     ahead_s: float
     whole: bool = True
 
 
 @dataclass(frozen=True)
-class Expected:
+class JobForecast:
     """A job that has not ended: its turn if nobody else comes, and its turns in looks in which others do. Infinity there is
     beyond `within_s`: less than all where the look without others was broken off."""
 
     number: int
     name: str
     runs: bool
-    by_itself: Turn
-    with_others: tuple[Turn, ...]
+    by_itself: JobTimes
+    with_others: tuple[JobTimes, ...]
     within_s: float = WITHIN_S
 
-    def range(self, of: Callable[[Turn], float]) -> tuple[float, float, float]:
+    def range(self, of: Callable[[JobTimes], float]) -> tuple[float, float, float]:
         """The least, the middle and the most of all looks with others; of the one without where there is no such look."""
         seen = sorted(map(of, self.with_others)) or [of(self.by_itself)]
         return seen[0], statistics.median_high(seen), seen[-1]
 
 
-def expected(
+def forecast_jobs(
     state: State,
     table: ThroughputTable,
     *,
@@ -95,7 +95,7 @@ def expected(
     of: int | None = None,
     another: Callable[[], bool] = lambda: True,
     go_on: Callable[[float], bool] = lambda ahead_s: True,
-) -> tuple[Expected, ...]:
+) -> tuple[JobForecast, ...]:
     """Of everybody who is there, in order of their numbers, or `of` one alone: then a look ends when that one has. After each
     look it is asked whether there should be `another`, and all the while whether to `go_on`, so many seconds ahead. Of a look
     that is broken off, what was seen until then counts where it is the first, and nothing where others come in it. Every job
@@ -119,7 +119,7 @@ def expected(
     first, *others = seen
     running = {*view.jobs.number[view.jobs.running].tolist()}
     return tuple(
-        Expected(
+        JobForecast(
             number,
             view.job_of[number].name,
             number in running,
@@ -166,14 +166,14 @@ def look(
         loop.run(until=view.time + within_s, stop=over)
     ended = state.store.arrays["ended_s"][asked] - view.time
     turns = [
-        Turn(began.get(number, math.inf) - view.time, math.inf if math.isnan(end) else end)
+        JobTimes(began.get(number, math.inf) - view.time, math.inf if math.isnan(end) else end)
         for number, end in zip(numbers, ended.tolist())
     ]
     return Look(turns, backend.now - view.time, whole)
 
 
 @dataclass(frozen=True)
-class Asked:
+class LookaheadOptions:
     """How to look: so often with others who come as they did in the last `window_s`, all in `budget_s`; `of` everybody, or of
     one."""
 
@@ -185,13 +185,13 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Lookahead:
     """What was seen, with how many whole looks, the one without others among them: none where that was broken off. `endless`
     did not say how many steps they will do; `missed` more came or stopped meanwhile, and nothing is known of them."""
 
-    jobs: tuple[Expected, ...]
+    jobs: tuple[JobForecast, ...]
     made: int
-    asked: Asked
+    asked: LookaheadOptions
     lately_s: float
     guesses: Guessed = field(default_factory=Guessed)
     endless: tuple[int, ...] = ()
@@ -202,9 +202,9 @@ Shown = Callable[[int, float], None]
 """Is told how many looks are done, and how far ahead the one that is being made has come."""
 
 
-def look_ahead(
-    state: State, rates: Mapping[str, Any] | ThroughputTable, asked: Asked, shown: Shown = lambda made, ahead_s: None
-) -> Ahead:
+def forecast(
+    state: State, rates: Mapping[str, Any] | ThroughputTable, asked: LookaheadOptions, shown: Shown = lambda made, ahead_s: None
+) -> Lookahead:
     """By the rates that the cluster has measured, or by a table. The state is used up."""
     if isinstance(rates, ThroughputTable):
         table, guesses = rates.for_types(state.cluster.type_names), Guessed()
@@ -213,7 +213,7 @@ def look_ahead(
     table = with_company(table, state)
     endless, now, left = open_ended(state), state.time, _TimeLeft(asked.budget_s, shown)
     try:
-        found = expected(
+        found = forecast_jobs(
             with_ends(state, table),
             table,
             looks=asked.looks,
@@ -225,24 +225,24 @@ def look_ahead(
         )
     except Exception as problem:  # whatever a part does wrong, or jobs that would never end
         raise FairleadError(f"nobody can look ahead from here: {type(problem).__name__}: {problem}") from problem
-    return Ahead(found, left.made, asked, min(asked.window_s, now), guesses, tuple(endless))
+    return Lookahead(found, left.made, asked, min(asked.window_s, now), guesses, tuple(endless))
 
 
-def unseen(state: State, asked: Asked) -> Ahead:
+def unseen(state: State, asked: LookaheadOptions) -> Lookahead:
     """Everybody who is there, as they are: what can be told before anything was seen."""
     running = {*state.running.tolist()}
     jobs = tuple(
-        Expected(
+        JobForecast(
             number,
             state.job_of[number].name,
             number in running,
-            Turn(0.0 if number in running else math.inf, math.inf),
+            JobTimes(0.0 if number in running else math.inf, math.inf),
             (),
             0.0,
         )
         for number in sorted((*state.live.tolist(), *state.queue.tolist()))
     )
-    return Ahead(jobs, 0, asked, min(asked.window_s, state.time))
+    return Lookahead(jobs, 0, asked, min(asked.window_s, state.time))
 
 
 class _TimeLeft:
@@ -263,7 +263,7 @@ class _TimeLeft:
         return time.monotonic() - self._began < self._budget_s
 
 
-def spelled(ahead: Ahead) -> dict[str, Any]:
+def spelled(ahead: Lookahead) -> dict[str, Any]:
     """As JSON can have it; infinity is null."""
     return {
         "jobs": [
@@ -289,10 +289,10 @@ def spelled(ahead: Ahead) -> dict[str, Any]:
     }
 
 
-def read(told: Mapping[str, Any]) -> Ahead:
-    return Ahead(
+def read(told: Mapping[str, Any]) -> Lookahead:
+    return Lookahead(
         tuple(
-            Expected(
+            JobForecast(
                 one["number"],
                 one["name"],
                 one["runs"],
@@ -303,7 +303,7 @@ def read(told: Mapping[str, Any]) -> Ahead:
             for one in told["jobs"]
         ),
         told["made"],
-        Asked(told["looks"], told["window_s"], told["budget_s"]),
+        LookaheadOptions(told["looks"], told["window_s"], told["budget_s"]),
         told["lately_s"],
         Guessed(dict(told["in_proportion"]), dict(told["unmeasured"])),
         tuple(told["endless"]),
@@ -311,13 +311,13 @@ def read(told: Mapping[str, Any]) -> Ahead:
     )
 
 
-def _seconds(turn: Turn) -> list[float | None]:
+def _seconds(turn: JobTimes) -> list[float | None]:
     return [None if each == math.inf else each for each in (turn.starts_s, turn.ends_s)]
 
 
-def _turn(seconds: list[float | None]) -> Turn:
+def _turn(seconds: list[float | None]) -> JobTimes:
     starts, ends = (math.inf if each is None else each for each in seconds)
-    return Turn(starts, ends)
+    return JobTimes(starts, ends)
 
 
 # A look ahead for who may not see everybody's jobs: a control plane has it made by this module as a process beside it, with
@@ -386,15 +386,15 @@ def main() -> None:
         about = orjson.loads(sys.stdin.buffer.readline())
         signal.alarm(math.ceil(about["budget_s"] + TO_BEGIN_S))  # it ends then, also where nobody is left to end it
 
-        def say(ahead: Ahead) -> None:
+        def say(ahead: Lookahead) -> None:
             answer.write(orjson.dumps(spelled(ahead)) + b"\n")
             answer.flush()
 
         try:
-            state, asked = load(sys.stdin.buffer.read()), Asked(budget_s=about["budget_s"])
+            state, asked = load(sys.stdin.buffer.read()), LookaheadOptions(budget_s=about["budget_s"])
             state.time = max(state.time, about["now"])
             say(unseen(state, asked))
-            say(look_ahead(state, about["rates"], asked))
+            say(forecast(state, about["rates"], asked))
             failed = 0
         except FairleadError as problem:
             print(problem, file=sys.stderr, flush=True)

@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Crew:
+class ProcessPool:
     """So many processes, each of which calls `begin` with what is `given` before its first work."""
 
     def __init__(self, size: int, begin: Callable[..., object] | None = None, given: tuple[Any, ...] = ()) -> None:
         self._pool = ProcessPoolExecutor(size, multiprocessing.get_context("spawn"), _begin, (begin, given))
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> ProcessPool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

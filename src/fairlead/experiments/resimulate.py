@@ -14,7 +14,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.engine.state import State
-from fairlead.experiments.compare import Comparison, Outcome, Workload
+from fairlead.experiments.compare import Comparison, CaseOutcome, Workload
 from fairlead.experiments.forward_rates import believed
 from fairlead.experiments.inputs import used_rates
 from fairlead.experiments.launch_history import Place, Watched, costs_of
@@ -236,13 +236,13 @@ def comparison(run: Recorded, schedulers: Sequence[SchedulerConfig], metrics: Me
     )
 
 
-def beside(run: Recorded, given: Comparison, outcomes: Sequence[Outcome]) -> list[tuple[str, Summary]]:
+def beside(run: Recorded, given: Comparison, outcomes: Sequence[CaseOutcome]) -> list[tuple[str, Summary]]:
     """What happened, and what would have: a row for each."""
     simulated = [(given.schedulers[outcome.case.scheduler].label, outcome.summary) for outcome in outcomes]
     return [(run.record.scheduler, summarize(run.record, given.metrics)), *simulated]
 
 
-def records(run: Recorded, given: Comparison, outcomes: Sequence[Outcome]) -> list[RunRecord]:
+def records(run: Recorded, given: Comparison, outcomes: Sequence[CaseOutcome]) -> list[RunRecord]:
     """The same for a report; the simulations must have kept theirs."""
     kept = [(o.record, given.schedulers[o.case.scheduler].label) for o in outcomes]
     return [run.record, *(replace(record, scheduler=label) for record, label in kept if record is not None)]

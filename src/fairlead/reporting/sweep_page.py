@@ -11,7 +11,7 @@ from pathlib import Path
 from fairlead.experiments.metric_columns import COLUMNS, Column, shown_within
 from fairlead.experiments.sweep.axes import Axis
 from fairlead.experiments.sweep.axes import shown as shown_value
-from fairlead.experiments.sweep.sweep_run import Result, Sweep, Swept
+from fairlead.experiments.sweep.sweep_run import PointResult, Sweep, SweepResult
 from fairlead.files import atomic_write
 from fairlead.reporting.findings import Line, Lines
 from fairlead.reporting.pictures import png
@@ -28,14 +28,14 @@ td.n,th.n{text-align:right;white-space:nowrap}.pictures{display:flex;flex-wrap:w
 _NAMES = {"load": "load (jobs/h)", "rounds": "round (s)"}
 
 
-def write_page(swept: Swept, folder: Path) -> Path:
+def write_page(swept: SweepResult, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
     atomic_write(path, page(swept).encode("utf-8"))
     return path
 
 
-def page(swept: Swept) -> str:
+def page(swept: SweepResult) -> str:
     sweep = swept.sweep
     images = "".join(
         f'<img alt="{html.escape(picture.title)}" src="data:image/png;base64,{base64.b64encode(png(picture)).decode()}">'
@@ -66,7 +66,7 @@ def headings(sweep: Sweep) -> list[str]:
     return ["scheduler", *(axis_title(axis) for axis in sweep.axes), *(column.heading for column in columns(sweep))]
 
 
-def rows(swept: Swept) -> list[list[str]]:
+def rows(swept: SweepResult) -> list[list[str]]:
     """The table's cells; a point that failed has its reason in place of figures."""
     sweep = swept.sweep
     by_column = [
@@ -94,7 +94,7 @@ def axis_title(axis: Axis) -> str:
     return _NAMES.get(axis.name, axis.name)
 
 
-def pictures(swept: Swept) -> list[Lines]:
+def pictures(swept: SweepResult) -> list[Lines]:
     """One for each metric; a line for each scheduler and each setting of the other axes."""
     sweep = swept.sweep
     if not sweep.axes:
@@ -108,7 +108,7 @@ def pictures(swept: Swept) -> list[Lines]:
     ]
 
 
-def _lines(swept: Swept, along: int, column: Column) -> list[Line]:
+def _lines(swept: SweepResult, along: int, column: Column) -> list[Line]:
     sweep = swept.sweep
     unit = HOUR if column.shows == "duration" else 1.0
     axis = sweep.axes[along]
@@ -129,7 +129,7 @@ def _lines(swept: Swept, along: int, column: Column) -> list[Line]:
     return lines
 
 
-def _label(sweep: Sweep, result: Result, along: int) -> str:
+def _label(sweep: Sweep, result: PointResult, along: int) -> str:
     others: Sequence[str] = [
         f"{axis.name} {shown_value(sweep.value(result.point, index))}"
         for index, axis in enumerate(sweep.axes)
@@ -142,7 +142,7 @@ def _unit(column: Column) -> str:
     return f"{column.heading} (h)" if column.shows == "duration" else column.heading
 
 
-def _row(sweep: Sweep, result: Result, cells: Sequence[str]) -> str:
+def _row(sweep: Sweep, result: PointResult, cells: Sequence[str]) -> str:
     texts = [html.escape(cell) for cell in cells]
     first = 1 + len(sweep.axes)
     if result.failed:

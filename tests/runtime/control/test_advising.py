@@ -21,7 +21,7 @@ from fairlead.core.events import JobSubmitted, ProgressReported, RoundPlanned, S
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.state import State
-from fairlead.experiments.lookahead import Expected, Turn, expected
+from fairlead.experiments.lookahead import JobForecast, JobTimes, forecast_jobs
 from fairlead.experiments.synthesizer.live_advice import Guessed, guessed, rates_of, state_of, with_ends
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
@@ -70,8 +70,8 @@ def test_who_did_not_say_how_many_steps_it_will_do_is_taken_to_go_on_for_an_hour
     table = rates_of(plane.rates(), told)
     ended = with_ends(told, table)
     (number,) = [number for number, job in ended.job_of.items() if job.name == "open"]
-    expected = 3600 * table.alone[table.row("slow", 1), 0]
-    assert (ended.job_of[number].steps, ended.store.arrays["steps"][number]) == (expected, expected)
+    forecast_jobs = 3600 * table.alone[table.row("slow", 1), 0]
+    assert (ended.job_of[number].steps, ended.store.arrays["steps"][number]) == (forecast_jobs, forecast_jobs)
     assert ended.job_of[0].steps == 36_000
 
 
@@ -115,7 +115,7 @@ def test_who_runs_and_of_whose_kind_nothing_is_remembered_goes_on_as_fast_as_it_
     assert table.alone[[table.row("net", size) for size in (1, 2)], 0].tolist() == [2.5, 5.0]
     assert guessed(seen(), state) == Guessed(in_proportion={0: "net"})
     state.scheduler = {"policy": "fifo", "rounds": 5}
-    (found,) = expected(with_ends(state, table), table, looks=0)
+    (found,) = forecast_jobs(with_ends(state, table), table, looks=0)
     assert found.by_itself.ends_s < 40.0, "80 steps, with one worker or two"
     measured = seen(("net", 2, 4.0))
     table = rates_of(measured, state)
@@ -298,7 +298,7 @@ def test_who_ended_between_two_questions_is_told_as_ended(busy, monkeypatch):
 
 
 def test_who_is_to_be_refused_is_not_said_to_start_ever():
-    refused = Expected(0, "wide", False, Turn(math.inf, 20.0), (Turn(math.inf, 20.0),))
+    refused = JobForecast(0, "wide", False, JobTimes(math.inf, 20.0), (JobTimes(math.inf, 20.0),))
     assert _sentence(refused, 90.0, again=False) == "wide should never start: it is refused or cancelled in 20 s"
     (cells,) = ([*column.cells] for column in _table([refused]).columns[1:2])
     assert cells == ["never"]
@@ -306,7 +306,7 @@ def test_who_is_to_be_refused_is_not_said_to_start_ever():
 
 def test_a_sentence_tells_no_span_of_one_length_and_no_past_that_was_not():
     def told(*ends: float, again: bool = False) -> str:
-        return _sentence(Expected(0, "j", False, Turn(5.0, 10.0), tuple(Turn(5.0, end) for end in ends)), 90.0, again)
+        return _sentence(JobForecast(0, "j", False, JobTimes(5.0, 10.0), tuple(JobTimes(5.0, end) for end in ends)), 90.0, again)
 
     assert told(10.0, 10.0001) == "j should start in 5 s and should have ended in 10 s, whoever comes"
     assert told(10.0, 70.0, again=True) == (
@@ -317,8 +317,8 @@ def test_a_sentence_tells_no_span_of_one_length_and_no_past_that_was_not():
 
 def test_what_is_due_in_less_than_a_second_is_due_at_once():
     def told(alone: float, *starts: float) -> str:
-        looks = tuple(Turn(start, 3600.0) for start in starts)
-        return _sentence(Expected(0, "j", False, Turn(alone, 3600.0), looks), 13.3, again=False)
+        looks = tuple(JobTimes(start, 3600.0) for start in starts)
+        return _sentence(JobForecast(0, "j", False, JobTimes(alone, 3600.0), looks), 13.3, again=False)
 
     assert told(0.066) == "j should start at once and should have ended in 1.0 h"
     assert told(0.066, 0.066, 0.4) == "j should start at once and should have ended in 1.0 h, whoever comes"
@@ -326,12 +326,12 @@ def test_what_is_due_in_less_than_a_second_is_due_at_once():
         "j should start in 1.0 min (0 s to 1.0 min) and should have ended in 1.0 h, if others come as in the last 13 s; "
         "if nobody does, it starts at once and ends in 1.0 h"
     )
-    cut = _sentence(Expected(0, "j", False, Turn(5.0, math.inf), (), within_s=7200.0), 13.3, again=False)
+    cut = _sentence(JobForecast(0, "j", False, JobTimes(5.0, math.inf), (), within_s=7200.0), 13.3, again=False)
     assert cut == "j should start in 5 s and should have ended in over 2.0 h"
-    never = Turn(math.inf, math.inf)
-    kept_out = _sentence(Expected(0, "j", False, Turn(5.0, 10.0), (never, never)), 90.0, again=False)
+    never = JobTimes(math.inf, math.inf)
+    kept_out = _sentence(JobForecast(0, "j", False, JobTimes(5.0, 10.0), (never, never)), 90.0, again=False)
     assert (
         kept_out == "j should not start within 30.0 d, if others come as in the last 1.5 min; if nobody does, it starts in 5 s"
     )
-    late = _sentence(Expected(0, "j", False, Turn(math.inf, math.inf), ()), 13.3, again=False, why="others go first")
+    late = _sentence(JobForecast(0, "j", False, JobTimes(math.inf, math.inf), ()), 13.3, again=False, why="others go first")
     assert late == "j should not start within 30.0 d as things are: others go first"

@@ -13,7 +13,7 @@ from fairlead.core.job import Phase
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.experiments.forward_rates import with_company
-from fairlead.experiments.lookahead import Asked, look_ahead
+from fairlead.experiments.lookahead import LookaheadOptions, forecast
 from fairlead.experiments.resimulate import outside
 from fairlead.experiments.synthesizer.live_advice import rates_of
 from fairlead.runtime.protocol.orders import Progress
@@ -47,7 +47,7 @@ def state_of(scene: Scene, **other: str) -> State:
 
 
 def test_who_shares_is_looked_ahead_of_and_company_costs_what_is_believed():
-    ahead = look_ahead(state_of(shared()), RATES, Asked(looks=2))
+    ahead = forecast(state_of(shared()), RATES, LookaheadOptions(looks=2))
     first, second, third = (one.by_itself for one in ahead.jobs)
     assert ahead.made == 3
     assert (first.starts_s, second.starts_s) == (0.0, 0.0)
@@ -72,7 +72,7 @@ def test_who_shares_goes_on_as_it_runs_where_nobody_believes_anything_of_company
     small, other = (table.row(kind, 1) for kind in USES)
     assert (table.paired[small, other, 0], table.paired[other, small, 0]) == (1.5, 1.5)
     assert table.paired[small, small, 0] == 0
-    assert look_ahead(state, RATES, Asked(looks=0)).made == 1
+    assert forecast(state, RATES, LookaheadOptions(looks=0)).made == 1
 
 
 def test_the_same_days_are_simulated_again_with_company_as_it_was_believed_to_be():

@@ -27,13 +27,13 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze
-from fairlead.experiments.lookahead import TO_BEGIN_S, Ahead, Asked, Expected, Turn, foresee, read, spelled
+from fairlead.experiments.lookahead import TO_BEGIN_S, Lookahead, LookaheadOptions, JobForecast, JobTimes, foresee, read, spelled
 from fairlead.experiments.synthesizer.live_advice import Guessed
 from fairlead.runtime.control.lookahead_service import KEPT_S, Foresight
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.testing import Harness, cluster
 
-NOTHING: dict[str, Any] = spelled(Ahead((), 1, Asked(), 0.0))
+NOTHING: dict[str, Any] = spelled(Lookahead((), 1, LookaheadOptions(), 0.0))
 
 
 def filled(plane: ControlPlaneClient, user: ControlPlaneClient, joined: Any) -> None:
@@ -143,9 +143,9 @@ def test_a_look_serves_all_who_ask_meanwhile_and_for_some_seconds():
 
 def seeing(made: int, **seen: bool) -> Any:
     """Looks in which jobs of these names, in order of their numbers, run or wait for a while, and that see 600 s ahead."""
-    turns = {True: Turn(0.0, 300.0), False: Turn(100.0, 400.0)}
-    jobs = (Expected(n, name, runs, turns[runs], (turns[runs],), 600.0) for n, (name, runs) in enumerate(seen.items()))
-    told = spelled(Ahead(tuple(jobs), made, Asked(), 0.0))
+    turns = {True: JobTimes(0.0, 300.0), False: JobTimes(100.0, 400.0)}
+    jobs = (JobForecast(n, name, runs, turns[runs], (turns[runs],), 600.0) for n, (name, runs) in enumerate(seen.items()))
+    told = spelled(Lookahead(tuple(jobs), made, LookaheadOptions(), 0.0))
 
     async def look(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
         await asyncio.sleep(0.05)
@@ -313,11 +313,11 @@ def test_who_all_leave_break_a_look_off():
 
 
 def test_what_was_seen_is_read_as_it_was_spelled():
-    turns = (Turn(1.0, 2.5), Turn(math.inf, math.inf))
-    ahead = Ahead(
-        (Expected(3, "j", False, turns[0], turns, 77.0),),
+    turns = (JobTimes(1.0, 2.5), JobTimes(math.inf, math.inf))
+    ahead = Lookahead(
+        (JobForecast(3, "j", False, turns[0], turns, 77.0),),
         3,
-        Asked(looks=4, budget_s=9.0),
+        LookaheadOptions(looks=4, budget_s=9.0),
         60.0,
         Guessed({3: "a"}, {4: "b"}),
         (3,),

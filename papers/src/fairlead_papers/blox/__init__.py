@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead_papers.blox import admissions, elastic, hosts, losses, originals, placements, policies, synthesis
 from fairlead_papers.blox.scale import DURATIONS, HIGH, SCALES, Scale, load_told
 from fairlead_papers.blox.traces import PublicTraces
@@ -11,7 +11,7 @@ from fairlead_papers.study import Paper
 __all__ = ["BLOX", "PublicTraces"]
 
 
-def introduction(scale: Scale, world: World) -> list[str]:
+def introduction(scale: Scale, world: ExperimentInputs) -> list[str]:
     first, last = scale.measure
     hours = first / scale.load(HIGH), last / scale.load(HIGH)
     return [

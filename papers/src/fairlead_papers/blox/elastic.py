@@ -13,7 +13,7 @@ import numpy as np
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase
 from fairlead.experiments.cases import Answer, Answers, Case
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, measured_rows, summarize
 from fairlead.experiments.run_record import JobOutcomes
 from fairlead.experiments.simulate import Simulation, simulate
@@ -62,7 +62,7 @@ class Trained:
     load: float | None = None
     seed: int = 0
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         assert isinstance(world, PublicTraces)
         trace = world.pollux_jobs(self.workload)
         trace = replace(trace, jobs=trace.jobs[: self.jobs])
@@ -81,7 +81,7 @@ class Streamed:
     measure: tuple[int, int]
     seed: int = 0
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         assert isinstance(world, PublicTraces)
         trace = world.all_pollux_jobs()
         coming = replace(trace, jobs=trace.jobs[: 2 * self.measure[1]])  # as many again as with the last measured one

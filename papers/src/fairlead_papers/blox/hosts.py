@@ -11,7 +11,7 @@ from functools import partial
 
 from fairlead.core.cluster import Cluster, Node
 from fairlead.experiments.cases import Answer, Answers, Case
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.models.sensitivity import Curve, Sensitivity
 from fairlead.reporting.findings import Findings, Row, Wants, row
@@ -66,7 +66,7 @@ class Hosted:
     hungry: bool
     seed: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         assert isinstance(world, PublicTraces)
         profiles = {**HUNGRY, **MODEST} if self.hungry else MODEST
         trace = with_random_kinds(world.jobs(self.workload, self.seed), world.table, list(profiles), self.seed, "v100")

@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlead.core.cluster import Cluster
 from fairlead.experiments.cases import Answer, Answers, Case
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.reporting.findings import Findings, Row, Wants, row
@@ -38,7 +38,7 @@ class Sixty:
 
     schedule: str
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         assert isinstance(world, PublicTraces)
         theirs = world.published(self.schedule)
         config = Arm("studied", f"policy: {SCHEDULES[self.schedule]}, rounds: event-driven").config
@@ -79,7 +79,7 @@ class Bandwidth:
     workload: Workload
     seed: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         assert isinstance(world, PublicTraces)
         trace = slice_jobs(world.jobs(self.workload, self.seed), 0, self.workload.measure[1])
         fitting = tuple(job for job in trace.jobs if job.workers <= MACHINES[self.machine])

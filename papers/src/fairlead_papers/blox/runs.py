@@ -11,7 +11,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase
 from fairlead.experiments.cases import Answer
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, measured_rows, summarize
 from fairlead.experiments.run_record import RunRecord
 from fairlead.experiments.simulate import Simulation, simulate
@@ -43,13 +43,13 @@ class Run:
     seed: int
     restart_s: float = 0.0
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         given = simulation(Arm("studied", self.scheduler).config, self.cluster, self.workload, self.seed, world, self.restart_s)
         return answer(simulate(given).record, self.workload, len(given.trace))
 
 
 def simulation(
-    config: SchedulerConfig, cluster: str, workload: Workload, seed: int, world: World, restart_s: float = 0.0
+    config: SchedulerConfig, cluster: str, workload: Workload, seed: int, world: ExperimentInputs, restart_s: float = 0.0
 ) -> Simulation:
     assert isinstance(world, PublicTraces)
     machine = Cluster.parse(cluster, accelerator_types())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead_papers.gavel import batches, cost, entities, estimation, fairness, las, mechanism, physical, scaling
 from fairlead_papers.gavel.scale import SCALES, Scale
 from fairlead_papers.study import Paper
@@ -11,7 +11,7 @@ HIGH_LOAD = 5.6
 """Figure 9's high load, by which a scale's window is put beside the paper's."""
 
 
-def introduction(scale: Scale, world: World) -> list[str]:
+def introduction(scale: Scale, world: ExperimentInputs) -> list[str]:
     (first, last), (from_h, to_h) = scale.hours(HIGH_LOAD), SCALES["full"].hours(HIGH_LOAD)
     return [
         f"Scale {scale.description}.",

@@ -16,7 +16,7 @@ from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.experiments.cases import Answer, Answers, CaseFailed
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.reporting.findings import Findings, Line, Lines, Picture, Row, Stack, Wants, row
 from fairlead_papers.gavel.moments import allocator_of, moment, stages_of
 from fairlead_papers.gavel.scale import Scale, cluster_of
@@ -39,7 +39,7 @@ class Shares:
     order: int
     per_type: int = 3
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         cluster = Cluster.parse(cluster_of(self.per_type))
         stages = stages_of(self.policy, world.table, cluster)
         jobs = _jobs(world, self.order)
@@ -53,7 +53,7 @@ class Shares:
         return {"throughput": found}
 
 
-def _jobs(world: World, order: int) -> list[Job]:
+def _jobs(world: ExperimentInputs, order: int) -> list[Job]:
     table = world.table
     kinds = [kind for kind in table.kinds if (kind, 1) in table.row_of and (table.alone[table.row(kind, 1)] > 0).all()]
     drawn = (stream(order, "entities").random(EACH * len(WEIGHTS)) * len(kinds)).astype(int).tolist()

@@ -12,7 +12,7 @@ from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase, model_of
 from fairlead.experiments.cases import Answer
-from fairlead.experiments.inputs import World, table_for, used_rates
+from fairlead.experiments.inputs import ExperimentInputs, table_for, used_rates
 from fairlead.experiments.metrics import MetricOptions, measured_rows, summarize
 from fairlead.experiments.run_record import RunRecord
 from fairlead.experiments.simulate import Simulation, simulate
@@ -57,7 +57,7 @@ class Jobs:
     slos: tuple[float, ...] = ()
     trace: str = ""
 
-    def read(self, world: World, seed: int) -> Trace:
+    def read(self, world: ExperimentInputs, seed: int) -> Trace:
         if self.trace:
             return world.trace(self.trace)
         generator = Generator(
@@ -91,7 +91,7 @@ class Run:
     costs_s: tuple[tuple[str, float], ...] = ()
     ideal: bool = False
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         trace = self.jobs.read(world, self.seed)
         cluster = Cluster.parse(self.cluster, accelerator_types())
         scheduler = SchedulerConfig(

@@ -12,7 +12,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.experiments.cases import Answer, Answers, CaseFailed
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.reporting.findings import Findings, Line, Lines, Wants, row
 from fairlead_papers.gavel.moments import allocator_of, moment, stages_of
 from fairlead_papers.gavel.scale import TYPES, Scale, cluster_of
@@ -38,7 +38,7 @@ class Timing:
     policy: str
     jobs: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         cluster = Cluster.parse(cluster_of(max(1, self.jobs // (2 * len(TYPES)))))
         jobs = _jobs(world, self.jobs)
         took = []
@@ -52,7 +52,7 @@ class Timing:
         return {"cpu_s": min(took)}
 
 
-def _jobs(world: World, count: int) -> list[Job]:
+def _jobs(world: ExperimentInputs, count: int) -> list[Job]:
     kinds = [kind for kind in world.table.kinds if (kind, 1) in world.table.row_of]
     drawn = (stream(0, "scaling").random(count) * len(kinds)).astype(int).tolist()
     return [Job(f"job-{i}", steps=1e9, kind=kinds[kind], entity=f"entity-{i % ENTITIES}") for i, kind in enumerate(drawn)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead_papers.horus import fairness, limits, makespan, measurements, seeds, sessions, slo
 from fairlead_papers.horus.scale import SCALES, Scale
 from fairlead_papers.horus.truth import MeasuredPairs
@@ -11,7 +11,7 @@ from fairlead_papers.study import Paper
 __all__ = ["HORUS", "MeasuredPairs"]
 
 
-def introduction(scale: Scale, world: World) -> list[str]:
+def introduction(scale: Scale, world: ExperimentInputs) -> list[str]:
     assert isinstance(world, MeasuredPairs)
     return [
         f"Scale {scale.description}.",

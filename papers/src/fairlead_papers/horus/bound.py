@@ -13,7 +13,7 @@ import numpy as np
 
 from fairlead.core.cluster import Cluster
 from fairlead.experiments.cases import Answer
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.policies.allocation.lp.program import Model, Program
 from fairlead_papers.horus.jobs import trace
 from fairlead_papers.horus.truth import H200, MeasuredPairs
@@ -28,7 +28,7 @@ class Bound:
     jobs: int
     seed: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         assert isinstance(world, MeasuredPairs)
         jobs, table = trace(self.workload, self.jobs, world.trainings, self.seed).jobs, world.table
         row = np.array([table.row(job.kind, job.workers) for job in jobs])

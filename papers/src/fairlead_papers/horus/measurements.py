@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.experiments.cases import Answer, Answers, Case
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.models.interference import FULL
 from fairlead.prediction import evaluation
 from fairlead.prediction.dataset import Dataset, dataset
@@ -41,7 +41,7 @@ MOST_SHOWN = 12
 class Alone:
     """Every configuration by itself."""
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         data = _data(world)
         flops = [column["flops"] for column in data.columns]
         return {"family": list(data.families), "utilization": data.utilization.tolist(), "flops": flops}
@@ -54,7 +54,7 @@ class Together:
 
     sharing: str
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         assert isinstance(world, MeasuredPairs)
         known = profiles(world.device, SPANNING[self.sharing])
         busy, pairs = {name: one.utilization for name, one in known.alone.items()}, known.pairs[self.sharing]
@@ -77,7 +77,7 @@ class Learned:
 
     learner: str
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         data, learner = _data(world), LEARNERS[self.learner]
         mixed, left = evaluation.at_random(data, learner), evaluation.by_family(data, learner)
         return {"at_random": mixed.rmsle, "by_family": left.rmsle}
@@ -87,13 +87,13 @@ class Learned:
 class Important:
     """What the predictor that ships goes by."""
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         assert isinstance(world, MeasuredPairs)
         predictor = trained(world.device)
         return {"learner": predictor.utilization.learner, "shares": predictor.utilization.importance()}
 
 
-def _data(world: World) -> Dataset:
+def _data(world: ExperimentInputs) -> Dataset:
     assert isinstance(world, MeasuredPairs)
     return dataset(measured(world.device)[1], measured(f"{world.device}_features")[1])
 

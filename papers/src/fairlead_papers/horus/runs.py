@@ -16,7 +16,7 @@ from fairlead.core.job import Phase
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.cases import Answer, CaseFailed
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.trace import Trace
@@ -57,7 +57,7 @@ class Run:
     longest_first: bool = False  # in the order of submission
     session: str = ""  # whose slowdowns are true, in place of the mean of all
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         assert isinstance(world, MeasuredPairs)
         world = replace(world, session=self.session)
         estimation = TRUTH if self.told else world.believed()

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from fairlead.core.cluster import AcceleratorType
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.models.interference import Slowdown
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.measured_profiles import Profiles, paired_sets, profiles, slowdowns
@@ -26,7 +26,7 @@ HALF = "{}_half"
 
 
 @dataclass(frozen=True)
-class MeasuredPairs(World):
+class MeasuredPairs(ExperimentInputs):
     """`device` is a measured set that ships. What is true of its pairs is the mean of the sessions in which they were measured,
     or what one `session` says, by the name of its set."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead_papers.shockwave import contention, fidelity, forecasts, mixes, overhead, pollux, schedules, sizes
 from fairlead_papers.shockwave.jobs import AdaptiveJobs
 from fairlead_papers.shockwave.runs import RESTART_S, ROUND_S
@@ -12,7 +12,7 @@ from fairlead_papers.study import Paper
 __all__ = ["SHOCKWAVE", "AdaptiveJobs"]
 
 
-def introduction(scale: Scale, world: World) -> list[str]:
+def introduction(scale: Scale, world: ExperimentInputs) -> list[str]:
     return [
         f"Scale {scale.description}.",
         f"{world.rates_are[0].upper()}{world.rates_are[1:]}.",

@@ -13,7 +13,7 @@ import numpy as np
 
 from fairlead.core.events import Event
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed, Tell, silent
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import summarize
 from fairlead.reporting.findings import Findings, Points, Wants, row
 from fairlead.runtime.embedded import NotUp
@@ -51,10 +51,10 @@ class RealRun:
     real: Real
     seed: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         return self.run_alone(world, silent)
 
-    def run_alone(self, world: World, tell: Tell) -> Answer:
+    def run_alone(self, world: ExperimentInputs, tell: Tell) -> Answer:
         real, scheduler = self.real, self.real.scheduler(self.scheduler)
         cluster, trace = real.cluster, real.trace(self.seed)
 

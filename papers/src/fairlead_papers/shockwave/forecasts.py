@@ -13,7 +13,7 @@ from fairlead.core.cluster import Floats
 from fairlead.core.job import Job
 from fairlead.estimators.oracle import TableBatches
 from fairlead.experiments.cases import Answer, Answers, Case
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.policies.shockwave.planning.regime_forecast import RULES, ahead, evenly, run_time, to_come
 from fairlead.reporting.findings import Findings, Line, Lines, Wants, row
 from fairlead.workloads.dynamics import Regimes
@@ -34,7 +34,7 @@ class Errors:
     jobs: int
     seed: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         assert isinstance(world, AdaptiveJobs)
         trace, table = world.jobs(Jobs(self.jobs), self.seed)
         batches = TableBatches(table)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairlead.experiments.inputs import TraceFile, World, public_file
+from fairlead.experiments.inputs import TraceFile, ExperimentInputs, public_file
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import LONGEST_H, SHORTEST_H, Generator
 from fairlead.workloads.table_files import read_throughputs
@@ -35,7 +35,7 @@ class Jobs:
 
 
 @dataclass(frozen=True)
-class AdaptiveJobs(World):
+class AdaptiveJobs(ExperimentInputs):
     """`data` is a folder with the public traces, or None: then all jobs are generated, at the catalogue's rates."""
 
     data: Path | None = None

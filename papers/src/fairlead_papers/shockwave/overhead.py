@@ -17,7 +17,7 @@ from fairlead.core.cluster import Floats
 from fairlead.core.events import MemoChanged
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import summarize
 from fairlead.policies.shockwave.planning.planner import Plan, plan
 from fairlead.policies.shockwave.planning.relaxation import LEVELS
@@ -73,7 +73,7 @@ class Windows:
     makespan: float
     windows: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         given = [drawn(self.jobs, self.accelerators, self.makespan, seed) for seed in range(self.windows)]
         told = ("relative", "nats", "cpu_s")
         answer: Answer = {searched.name: {what: [math.inf] * self.windows for what in told} for searched in SEARCHES}
@@ -95,7 +95,7 @@ class Cut:
     levels: int
     jobs: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         accelerators, journal = accelerators_for(self.jobs), MemoryJournal()
         given = Run(cut_short(self.levels).scheduler, Jobs(self.jobs, public=True), accelerators, 0)
         record = given.record(world, journal=journal)

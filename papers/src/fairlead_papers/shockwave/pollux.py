@@ -12,7 +12,7 @@ import yaml
 
 from fairlead.config import SchedulerConfig
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, finish_time_fairness, summarize
 from fairlead.experiments.run_record import RunRecord
 from fairlead.experiments.simulate import Simulation, simulate
@@ -41,7 +41,7 @@ class Elastic:
     every: int
     accelerators: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         found = _found(world, self.workload, self.every, self.accelerators)
         return _answer(replace(found.record, jobs=replace(found.record.jobs, exclusive_s=found.alone_s)))
 
@@ -55,14 +55,14 @@ class Rigid:
     every: int
     accelerators: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         found = _found(world, self.workload, self.every, self.accelerators)
         config = SchedulerConfig.from_data(yaml.safe_load(f"{{{self.scheduler}}}"), "study")
         cluster, costs = cluster_of(self.accelerators), Costs(launch_s=START_S, restart_s=START_S)
         return _answer(simulate(Simulation(found.trace, cluster, config, found.table, costs)).record)
 
 
-def _found(world: World, workload: int, every: int, accelerators: int) -> Replayed:
+def _found(world: ExperimentInputs, workload: int, every: int, accelerators: int) -> Replayed:
     assert isinstance(world, AdaptiveJobs)
     return _kept(world, workload, every, accelerators)
 

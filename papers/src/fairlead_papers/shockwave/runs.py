@@ -11,7 +11,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.engine.event_journal import Journal
 from fairlead.experiments.cases import Answer
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, finish_time_fairness, summarize
 from fairlead.experiments.run_record import RunRecord
 from fairlead.experiments.simulate import Simulation, simulate
@@ -68,7 +68,7 @@ class Run:
     accelerators: int
     seed: int
 
-    def record(self, world: World, *, gantt: bool = False, journal: Journal | None = None) -> RunRecord:
+    def record(self, world: ExperimentInputs, *, gantt: bool = False, journal: Journal | None = None) -> RunRecord:
         assert isinstance(world, AdaptiveJobs)
         trace, table = world.jobs(self.jobs, self.seed)
         config = SchedulerConfig.from_data(yaml.safe_load(f"{{{self.scheduler}}}"), "study")
@@ -76,7 +76,7 @@ class Run:
         given = Simulation(trace, cluster, config, table, Costs(restart_s=RESTART_S))
         return simulate(given, journal=journal, gantt=gantt).record
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         record = self.record(world)
         rho = finish_time_fairness(record, STATIC.contention).round(4).tolist()
         return {"figures": summarize(record, STATIC).to_dict(), "rho": rho}

@@ -9,7 +9,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
-from fairlead.experiments.inputs import World
+from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import finish_time_fairness
 from fairlead.experiments.run_record import RunRecord
 from fairlead.reporting.findings import Distribution, Findings, Picture, Stack, Wants, row
@@ -34,7 +34,7 @@ class Schedule:
     accelerators: int
     seed: int
 
-    def run(self, world: World) -> Answer:
+    def run(self, world: ExperimentInputs) -> Answer:
         record = Run(self.scheduler, Jobs(self.jobs), self.accelerators, self.seed).record(world, gantt=True)
         rho = finish_time_fairness(record, STATIC.contention)
         end = float(np.nanmax(record.jobs.ended_s))

@@ -4,6 +4,6 @@ second run goes on from there."""
 from __future__ import annotations
 
 from fairlead.experiments.sweep.sweep_file import read_sweep
-from fairlead.experiments.sweep.sweep_run import Sweep, Swept, run_sweep
+from fairlead.experiments.sweep.sweep_run import Sweep, SweepResult, run_sweep
 
-__all__ = ["Sweep", "Swept", "read_sweep", "run_sweep"]
+__all__ = ["Sweep", "SweepResult", "read_sweep", "run_sweep"]

@@ -27,7 +27,7 @@ from fairlead.experiments.inputs import TraceFile, table_for
 from fairlead.experiments.metric_columns import COLUMNS
 from fairlead.experiments.metrics import measure_from
 from fairlead.experiments.sweep.axes import OF_COSTS, PLAIN, Axis, near_names, put
-from fairlead.experiments.sweep.sweep_run import Arm, JobsAndRates, Sweep
+from fairlead.experiments.sweep.sweep_run import SweepScheduler, SweepInputs, Sweep
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import GANG_SHARES
@@ -58,7 +58,7 @@ def read_sweep(path: Path | str) -> Sweep:
     load = _load(fields["load"]) if "load" in fields else None if trace is not None else LOAD
     given = Sweep(
         fields["title"].text("a line") if "title" in fields else Path(path).stem,
-        JobsAndRates(throughputs, trace),
+        SweepInputs(throughputs, trace),
         tuple(arm for arm, _ in arms),
         axes,
         _seeds(fields["seeds"]) if "seeds" in fields else (0,),
@@ -107,18 +107,18 @@ def _check_jobs(given: Sweep, fields: dict[str, Value]) -> None:
             raise said[name].error(f"types that have rates ({near_or_all(error.name, error.known)})") from error
 
 
-def _arms(value: Value, fields: dict[str, Value], beside: Path, registry: Registry) -> list[tuple[Arm, Value]]:
+def _arms(value: Value, fields: dict[str, Value], beside: Path, registry: Registry) -> list[tuple[SweepScheduler, Value]]:
     if "schedulers" not in fields:
         raise InputError(
             value.source, "a list of presets or schedulers, as in 'schedulers: [las, tiresias]'", field="schedulers"
         )
-    found: dict[str, tuple[Arm, Value]] = {}
+    found: dict[str, tuple[SweepScheduler, Value]] = {}
     for entry in fields["schedulers"].items():
         config = _scheduler(entry, beside)
         config.build(None, registry)
         if config.label in found:
             raise entry.error("a scheduler with a name that no other has")
-        found[config.label] = Arm(config.label, config.to_data()), entry
+        found[config.label] = SweepScheduler(config.label, config.to_data()), entry
     if not found:
         raise fields["schedulers"].error("at least one scheduler")
     return list(found.values())

@@ -18,7 +18,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.experiments.cases import Answer, CaseFailed, Store, answer_all
 from fairlead.experiments.compare import averaged
-from fairlead.experiments.inputs import TraceFile, World
+from fairlead.experiments.inputs import TraceFile, ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, summarize
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.experiments.sweep.axes import Axis, put
@@ -33,7 +33,7 @@ USERS = 12
 
 
 @dataclass(frozen=True)
-class JobsAndRates(World):
+class SweepInputs(ExperimentInputs):
     """What all runs of a sweep have in common: the rates, and the trace if there is one. Both count by what is in the files."""
 
     trace_file: TraceFile | None = None
@@ -66,8 +66,8 @@ class SweepRun:
     measure: tuple[int, int] | None = None
     fill_workers: bool = False
 
-    def run(self, world: World) -> Answer:
-        assert isinstance(world, JobsAndRates)
+    def run(self, world: ExperimentInputs) -> Answer:
+        assert isinstance(world, SweepInputs)
         config = SchedulerConfig.from_data(yaml.safe_load(self.scheduler))
         given = Simulation(
             self._trace(world),
@@ -81,7 +81,7 @@ class SweepRun:
         )
         return {"figures": summarize(simulate(given).record, MetricOptions(measure=self.measure)).to_dict()}
 
-    def _trace(self, world: JobsAndRates) -> Trace:
+    def _trace(self, world: SweepInputs) -> Trace:
         read = world.jobs()
         if read is not None:
             return read if self.load is None else retime_poisson(read, self.load, self.seed)
@@ -90,7 +90,7 @@ class SweepRun:
 
 
 @lru_cache(maxsize=2)
-def _trace(file: TraceFile, world: JobsAndRates) -> Trace:
+def _trace(file: TraceFile, world: SweepInputs) -> Trace:
     return file.read(world.given_table)
 
 
@@ -107,7 +107,7 @@ def _digest(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Arm:
+class SweepScheduler:
     """A scheduler of a sweep: what it is called, and its data."""
 
     label: str
@@ -117,8 +117,8 @@ class Arm:
 @dataclass(frozen=True)
 class Sweep:
     title: str
-    world: JobsAndRates
-    arms: tuple[Arm, ...]
+    world: SweepInputs
+    arms: tuple[SweepScheduler, ...]
     axes: tuple[Axis, ...]
     seeds: tuple[int, ...]
     clusters: Mapping[str, Cluster]  # by what the file calls them
@@ -184,7 +184,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Result:
+class PointResult:
     """A point over all seeds; `failed` says why there are no figures."""
 
     point: Point
@@ -194,18 +194,18 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Swept:
+class SweepResult:
     """A sweep that has run."""
 
     sweep: Sweep
-    results: list[Result]
+    results: list[PointResult]
     ran: int  # runs that were not kept from before
     kept: int
 
 
 def run_sweep(
     given: Sweep, folder: Path, *, processes: int | None = None, on_done: Callable[[bool], None] | None = None
-) -> Swept:
+) -> SweepResult:
     """Run what is not in the folder yet; `on_done` is told of each run whether it had to be."""
     done = {True: 0, False: 0}
 
@@ -220,7 +220,7 @@ def run_sweep(
     results = []
     for point, of_point in runs.items():
         try:
-            results.append(Result(point, *averaged([answers.of(run)["figures"] for run in of_point])))
+            results.append(PointResult(point, *averaged([answers.of(run)["figures"] for run in of_point])))
         except CaseFailed as problem:
-            results.append(Result(point, {}, {}, str(problem)))
-    return Swept(given, results, done[True], done[False])
+            results.append(PointResult(point, {}, {}, str(problem)))
+    return SweepResult(given, results, done[True], done[False])

@@ -3,6 +3,6 @@ state with the engine itself, and the best decides until the next look (Blox §5
 
 from fairlead.experiments.synthesizer.advisor import Advice, Advisor, combinations
 from fairlead.experiments.synthesizer.arrivals import Forecast
-from fairlead.experiments.synthesizer.outlook import Outlook, Wanted
+from fairlead.experiments.synthesizer.outlook import CandidateForecast, Objective
 
-__all__ = ["Advice", "Advisor", "Forecast", "Outlook", "Wanted", "combinations"]
+__all__ = ["Advice", "Advisor", "Forecast", "Outlook", "Objective", "combinations"]

@@ -18,9 +18,9 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
-from fairlead.experiments.process_pool import Crew
+from fairlead.experiments.process_pool import ProcessPool
 from fairlead.experiments.synthesizer.arrivals import Forecast
-from fairlead.experiments.synthesizer.outlook import Limit, Moment, Outlook, Wanted, look_ahead
+from fairlead.experiments.synthesizer.outlook import Limit, Moment, CandidateForecast, Objective, look_ahead
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -74,7 +74,7 @@ class Advice:
     time: float
     running: SchedulerConfig
     chosen: SchedulerConfig
-    outlooks: tuple[tuple[str, Outlook], ...]  # the running one first
+    outlooks: tuple[tuple[str, CandidateForecast], ...]  # the running one first
     gain: float  # by how much of the running one's score it is better
     took_s: float = 0.0
 
@@ -102,7 +102,7 @@ class Advisor:
         candidates: Sequence[SchedulerConfig],
         table: ThroughputTable,
         *,
-        wanted: Wanted | None = None,
+        wanted: Objective | None = None,
         forecast: Forecast | None = None,
         costs: Costs | None = None,
         margin: float = 0.01,
@@ -115,10 +115,10 @@ class Advisor:
         for candidate in candidates:
             candidate.build(table)  # what is wrong with it is said now
         self.candidates, self.table = apart(candidates), table  # from here on one is known by its name
-        self.wanted, self.forecast = wanted or Wanted(), forecast or Forecast()
+        self.wanted, self.forecast = wanted or Objective(), forecast or Forecast()
         self.costs, self.margin = costs or Costs(), margin
         self._processes = min(processes, len(self.candidates))
-        self._crew: Crew | None = None
+        self._crew: ProcessPool | None = None
 
     def __enter__(self) -> Advisor:
         return self
@@ -134,7 +134,7 @@ class Advisor:
         running = self._known(running)
         moment = Moment(view.detached(), running, memo, self.forecast.coming(view.time, past), self.costs)
         current = look_ahead(moment, running, self.table)
-        reference = Outlook(0.0, 0.0) if current.problem else current
+        reference = CandidateForecast(0.0, 0.0) if current.problem else current
         looked = [(running, current)]
         if len(view.jobs) or len(view.queued):
             others = [one for one in self.candidates if one.label != running.label]
@@ -160,24 +160,24 @@ class Advisor:
         taken = {one.label for one in self.candidates}
         return replace(running, name=f"{running.label}, as it is") if running.label in taken else running
 
-    def _look(self, moment: Moment, others: Sequence[SchedulerConfig], reference: Outlook) -> list[Outlook]:
+    def _look(self, moment: Moment, others: Sequence[SchedulerConfig], reference: CandidateForecast) -> list[CandidateForecast]:
         if self._processes <= 1 or len(others) <= 1:
             return _look_at(moment, others, self.table, self.wanted, reference)
         if self._crew is None:
-            self._crew = Crew(self._processes, _begin, (self.table,))
+            self._crew = ProcessPool(self._processes, _begin, (self.table,))
         shares = [others[first :: self._processes] for first in range(self._processes)]
         waiting = [self._crew.submit(_look_apart, moment, share, self.wanted, reference) for share in shares]
-        outlooks: list[Outlook] = [reference] * len(others)
+        outlooks: list[CandidateForecast] = [reference] * len(others)
         for first, found in enumerate(waiting):
             outlooks[first :: self._processes] = found.result()
         return outlooks
 
 
 def _look_at(
-    moment: Moment, candidates: Sequence[SchedulerConfig], table: ThroughputTable, wanted: Wanted, reference: Outlook
-) -> list[Outlook]:
+    moment: Moment, candidates: Sequence[SchedulerConfig], table: ThroughputTable, wanted: Objective, reference: CandidateForecast
+) -> list[CandidateForecast]:
     """One after the other; each is given up once the best before it is out of its reach."""
-    outlooks: list[Outlook] = []
+    outlooks: list[CandidateForecast] = []
     best = wanted.score(reference, reference) if reference.jct_s else math.inf
     for candidate in candidates:
         outlooks.append(look_ahead(moment, candidate, table, Limit(wanted, reference, best)))
@@ -194,6 +194,6 @@ def _begin(table: ThroughputTable) -> None:
     _table = table
 
 
-def _look_apart(moment: Moment, candidates: Sequence[SchedulerConfig], wanted: Wanted, reference: Outlook) -> list[Outlook]:
+def _look_apart(moment: Moment, candidates: Sequence[SchedulerConfig], wanted: Objective, reference: CandidateForecast) -> list[CandidateForecast]:
     assert _table is not None
     return _look_at(moment, candidates, _table, wanted, reference)

@@ -46,7 +46,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class CandidateForecast:
     """Under one candidate, from the moment on: how long jobs still take to end, and those that never ran to begin; means in
     seconds. Where it is not `complete`, it was given up because it could not win: the figures are what they are at least."""
 
@@ -60,7 +60,7 @@ class Outlook:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Objective:
     """What a candidate is chosen by: time to completion, time to the first start, or both by weights. Each is taken relative to
     what the running combination would give, so that a weight of 1 and 1 means: as important as each other."""
 
@@ -75,7 +75,7 @@ class Wanted:
         if not self.weights:
             raise InputError("synthesize", "at least one metric", field="metric")
 
-    def score(self, outlook: Outlook, running: Outlook) -> float:
+    def score(self, outlook: CandidateForecast, running: CandidateForecast) -> float:
         """Lower is better; the running combination has 1."""
         if outlook.problem:
             return math.inf
@@ -88,11 +88,11 @@ class Wanted:
 class Limit:
     """A candidate that scores above this against the running one's outlook cannot win."""
 
-    wanted: Wanted
-    running: Outlook
+    wanted: Objective
+    running: CandidateForecast
     score: float
 
-    def beyond(self, outlook: Outlook) -> bool:
+    def beyond(self, outlook: CandidateForecast) -> bool:
         return self.wanted.score(outlook, self.running) > self.score
 
 
@@ -102,7 +102,7 @@ def look_ahead(
     table: ThroughputTable,
     limit: Limit | None = None,
     registry: Registry | None = None,
-) -> Outlook:
+) -> CandidateForecast:
     """Simulate a candidate from the moment until everybody has ended, or until it cannot win any more."""
     view, registry = moment.view, registry or Registry.installed()
     memo = moment.memo if candidate == moment.running else None  # a switch forgets, as it does in earnest
@@ -113,7 +113,7 @@ def look_ahead(
         watch = _Watch(moment, state, limit, table)
         loop.run(stop=watch.given_up)
     except Exception as problem:  # whatever a part does wrong, or jobs that would never end: not to be chosen
-        return Outlook(math.inf, math.inf, problem=f"{type(problem).__name__}: {problem}")
+        return CandidateForecast(math.inf, math.inf, problem=f"{type(problem).__name__}: {problem}")
     return watch.outlook(complete=not watch.lost)
 
 
@@ -142,7 +142,7 @@ class _Watch:
         self.lost = self.limit.beyond(self.outlook(complete=False))
         return self.lost
 
-    def outlook(self, *, complete: bool) -> Outlook:
+    def outlook(self, *, complete: bool) -> CandidateForecast:
         """What came of everybody; of who has not ended, what will come at the very least."""
         now, arrays = self.state.time, self.state.store.arrays
         known = self._who < self.state.next_number  # the others have not come yet
@@ -154,4 +154,4 @@ class _Watch:
         begun = np.fmin(np.fmin(arrays["first_started_s"][who], ended), now) - since
         everybody = max(len(self._who), 1)
         newcomers = max(int(np.count_nonzero(self._fresh)), 1)
-        return Outlook(float(took.sum()) / everybody, float(begun[fresh].sum()) / newcomers, complete)
+        return CandidateForecast(float(took.sum()) / everybody, float(begun[fresh].sum()) / newcomers, complete)

@@ -12,12 +12,12 @@ from foundry import ends, environment
 
 KILLED = """
 import os, time
-from fairlead.experiments.process_pool import Crew
+from fairlead.experiments.process_pool import ProcessPool
 
 if __name__ == "__main__":
-    with Crew(2) as crew:
-        print(*{crew.submit(os.getpid).result() for _ in range(20)}, flush=True)
-        crew.submit(time.sleep, 600).result()
+    with ProcessPool(2) as pool:
+        print(*{pool.submit(os.getpid).result() for _ in range(20)}, flush=True)
+        pool.submit(time.sleep, 600).result()
 """
 
 
