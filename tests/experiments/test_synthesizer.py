@@ -13,7 +13,7 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import Job
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.experiments.synthesizer import Advisor, Forecast, CandidateForecast, Objective, combinations
+from fairlead.experiments.synthesizer import Advisor, CandidateForecast, Forecast, Objective, combinations
 from fairlead.experiments.synthesizer.outlook import Limit, Moment, look_ahead
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs

@@ -12,7 +12,7 @@ from cli.command import fairlead
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.experiments.cases import Answers, Store, answer_all, key_of
 from fairlead.reporting.findings import Findings, Line, Lines, Row, Wants
-from fairlead_papers import Paper, Reproduction, ExperimentInputs, reproduce
+from fairlead_papers import ExperimentInputs, Paper, Reproduction, reproduce
 from fairlead_papers.blox import BLOX
 from fairlead_papers.gavel import GAVEL
 from fairlead_papers.gavel.runs import Jobs, Run
@@ -83,7 +83,11 @@ def test_settings_and_rates_make_the_key(tmp_path):
     run = Run("fifo", TINY.cluster, Jobs(1.0, measure=(0, 3)))
     other = tmp_path / "rates.csv"
     other.write_text("kind,workers,type,steps_per_s\nA,1,v100,2\n")
-    keys = {key_of(run, ExperimentInputs()), key_of(replace(run, seed=1), ExperimentInputs()), key_of(run, ExperimentInputs(other))}
+    keys = {
+        key_of(run, ExperimentInputs()),
+        key_of(replace(run, seed=1), ExperimentInputs()),
+        key_of(run, ExperimentInputs(other)),
+    }
     assert len(keys) == 3
     assert key_of(replace(run), ExperimentInputs()) == key_of(run, ExperimentInputs())
 
@@ -95,7 +99,11 @@ def test_a_trace_beside_the_rates_makes_the_key_too(tmp_path):
         (tmp_path / name / "rates.csv").write_text("kind,workers,type,steps_per_s\nA,1,v100,2\n")
         if jobs:
             (tmp_path / name / "max_min_fairness.trace").write_text(jobs)
-        keys.add(key_of(Run("fifo", TINY.cluster, Jobs(trace="max_min_fairness.trace")), ExperimentInputs(tmp_path / name / "rates.csv")))
+        keys.add(
+            key_of(
+                Run("fifo", TINY.cluster, Jobs(trace="max_min_fairness.trace")), ExperimentInputs(tmp_path / name / "rates.csv")
+            )
+        )
     assert len(keys) == 3
 
 

@@ -15,7 +15,7 @@ from fairlead.core.job import batch_size_of
 from fairlead.experiments.cases import Answer, Answers, Store, Tell, answer_all, key_of
 from fairlead.runtime.embedded import NotUp
 from fairlead.workloads.dynamics import Regimes
-from fairlead_papers import Reproduction, ExperimentInputs, reproduce
+from fairlead_papers import ExperimentInputs, Reproduction, reproduce
 from fairlead_papers.fidelity.sleepers import parts_of
 from fairlead_papers.shockwave import SHOCKWAVE, AdaptiveJobs
 from fairlead_papers.shockwave.fidelity import BY_SCALE, cases, read

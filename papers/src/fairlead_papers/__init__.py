@@ -6,4 +6,4 @@ from fairlead.experiments.inputs import TABLE, ExperimentInputs
 from fairlead_papers.reproduce import Reproduction, reproduce
 from fairlead_papers.study import PUBLIC, TRIAL, Paper
 
-__all__ = ["PUBLIC", "TABLE", "TRIAL", "Paper", "Reproduction", "ExperimentInputs", "reproduce"]
+__all__ = ["PUBLIC", "TABLE", "TRIAL", "ExperimentInputs", "Paper", "Reproduction", "reproduce"]

@@ -16,7 +16,7 @@ from rich.table import Table
 from fairlead.cli import options as opt
 from fairlead.cli.output import distinct, kept_in, note, out, print_json, progress
 from fairlead.core.errors import InputError
-from fairlead_papers import PUBLIC, TABLE, TRIAL, Paper, Reproduction, ExperimentInputs
+from fairlead_papers import PUBLIC, TABLE, TRIAL, ExperimentInputs, Paper, Reproduction
 from fairlead_papers import reproduce as run_reproduction
 from fairlead_papers.blox import BLOX, PublicTraces
 from fairlead_papers.blox.own_clusters import own_clusters
@@ -197,7 +197,9 @@ def horus(
     _run(_asked(HORUS, scale, only, folder, MeasuredPairs), processes, json)
 
 
-def _asked(paper: Paper[S], scale: str, only: str | None, folder: Path | None, world: Callable[[], ExperimentInputs]) -> Reproduction[S]:
+def _asked(
+    paper: Paper[S], scale: str, only: str | None, folder: Path | None, world: Callable[[], ExperimentInputs]
+) -> Reproduction[S]:
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
     if only is not None and not names:
         raise InputError("--only", "names of studies, separated by commas", field="only", value=only)

@@ -19,7 +19,7 @@ from fairlead.cli.job_tables import legible
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.core.job import ENDED, Phase
 from fairlead.experiments.inputs import read_table
-from fairlead.experiments.lookahead import WITHIN_S, Lookahead, LookaheadOptions, JobForecast, JobTimes, forecast, read
+from fairlead.experiments.lookahead import WITHIN_S, JobForecast, JobTimes, Lookahead, LookaheadOptions, forecast, read
 from fairlead.experiments.metric_columns import duration, to_the_second, until
 from fairlead.experiments.synthesizer.live_advice import state_of
 from fairlead.runtime.http_client import FORBIDDEN, MISSING, ControlPlaneClient, RefusedRequest
@@ -103,7 +103,9 @@ def when(
         note(f"{jobs} came or stopped while it was looked ahead, so nothing is known of them: ask again")
 
 
-def _looked(plane: ControlPlaneClient, table: ThroughputTable | None, asked: LookaheadOptions, quiet: bool) -> tuple[Lookahead, bool]:
+def _looked(
+    plane: ControlPlaneClient, table: ThroughputTable | None, asked: LookaheadOptions, quiet: bool
+) -> tuple[Lookahead, bool]:
     """Here, from the state that an admin gets. In it are everybody's jobs with their commands, so for others the control plane
     looks ahead, as it sees fit, and tells them of theirs. And whether it was here."""
     with progress(1 + asked.looks, LOOKING, quiet=quiet) as bar:

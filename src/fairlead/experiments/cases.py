@@ -20,7 +20,7 @@ import orjson
 import fairlead
 from fairlead.config.registry import Registry
 from fairlead.core.errors import FairleadError, InputError, NotInstalled
-from fairlead.experiments.inputs import NotHere, ExperimentInputs
+from fairlead.experiments.inputs import ExperimentInputs, NotHere
 from fairlead.experiments.process_pool import ProcessPool
 from fairlead.files import atomic_write
 

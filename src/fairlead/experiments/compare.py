@@ -62,7 +62,12 @@ class Comparison:
     others: Sequence[Other] = ()  # what else comes from outside, such as cancellations
 
     def cases(self) -> list[ComparisonCase]:
-        return [ComparisonCase(index, load, seed) for load in self.loads for seed in self.seeds for index in range(len(self.schedulers))]
+        return [
+            ComparisonCase(index, load, seed)
+            for load in self.loads
+            for seed in self.seeds
+            for index in range(len(self.schedulers))
+        ]
 
 
 @dataclass(frozen=True, order=True)

@@ -14,7 +14,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.engine.state import State
-from fairlead.experiments.compare import Comparison, CaseOutcome, Workload
+from fairlead.experiments.compare import CaseOutcome, Comparison, Workload
 from fairlead.experiments.forward_rates import believed
 from fairlead.experiments.inputs import used_rates
 from fairlead.experiments.launch_history import Place, Watched, costs_of

@@ -306,7 +306,9 @@ def test_who_is_to_be_refused_is_not_said_to_start_ever():
 
 def test_a_sentence_tells_no_span_of_one_length_and_no_past_that_was_not():
     def told(*ends: float, again: bool = False) -> str:
-        return _sentence(JobForecast(0, "j", False, JobTimes(5.0, 10.0), tuple(JobTimes(5.0, end) for end in ends)), 90.0, again)
+        return _sentence(
+            JobForecast(0, "j", False, JobTimes(5.0, 10.0), tuple(JobTimes(5.0, end) for end in ends)), 90.0, again
+        )
 
     assert told(10.0, 10.0001) == "j should start in 5 s and should have ended in 10 s, whoever comes"
     assert told(10.0, 70.0, again=True) == (

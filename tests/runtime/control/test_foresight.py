@@ -27,7 +27,16 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze
-from fairlead.experiments.lookahead import TO_BEGIN_S, Lookahead, LookaheadOptions, JobForecast, JobTimes, foresee, read, spelled
+from fairlead.experiments.lookahead import (
+    TO_BEGIN_S,
+    JobForecast,
+    JobTimes,
+    Lookahead,
+    LookaheadOptions,
+    foresee,
+    read,
+    spelled,
+)
 from fairlead.experiments.synthesizer.live_advice import Guessed
 from fairlead.runtime.control.lookahead_service import KEPT_S, Foresight
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest

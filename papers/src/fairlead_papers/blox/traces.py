@@ -16,7 +16,7 @@ import orjson
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
-from fairlead.experiments.inputs import TraceFile, ExperimentInputs, public_file
+from fairlead.experiments.inputs import ExperimentInputs, TraceFile, public_file
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.dynamics import JobDynamics
 from fairlead.workloads.generate import Generator

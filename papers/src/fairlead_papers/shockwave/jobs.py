@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairlead.experiments.inputs import TraceFile, ExperimentInputs, public_file
+from fairlead.experiments.inputs import ExperimentInputs, TraceFile, public_file
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import LONGEST_H, SHORTEST_H, Generator
 from fairlead.workloads.table_files import read_throughputs

@@ -27,7 +27,7 @@ from fairlead.experiments.inputs import TraceFile, table_for
 from fairlead.experiments.metric_columns import COLUMNS
 from fairlead.experiments.metrics import measure_from
 from fairlead.experiments.sweep.axes import OF_COSTS, PLAIN, Axis, near_names, put
-from fairlead.experiments.sweep.sweep_run import SweepScheduler, SweepInputs, Sweep
+from fairlead.experiments.sweep.sweep_run import Sweep, SweepInputs, SweepScheduler
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import GANG_SHARES

@@ -18,7 +18,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.experiments.cases import Answer, CaseFailed, Store, answer_all
 from fairlead.experiments.compare import averaged
-from fairlead.experiments.inputs import TraceFile, ExperimentInputs
+from fairlead.experiments.inputs import ExperimentInputs, TraceFile
 from fairlead.experiments.metrics import MetricOptions, summarize
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.experiments.sweep.axes import Axis, put

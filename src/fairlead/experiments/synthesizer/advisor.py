@@ -20,7 +20,7 @@ from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
 from fairlead.experiments.process_pool import ProcessPool
 from fairlead.experiments.synthesizer.arrivals import Forecast
-from fairlead.experiments.synthesizer.outlook import Limit, Moment, CandidateForecast, Objective, look_ahead
+from fairlead.experiments.synthesizer.outlook import CandidateForecast, Limit, Moment, Objective, look_ahead
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -174,7 +174,11 @@ class Advisor:
 
 
 def _look_at(
-    moment: Moment, candidates: Sequence[SchedulerConfig], table: ThroughputTable, wanted: Objective, reference: CandidateForecast
+    moment: Moment,
+    candidates: Sequence[SchedulerConfig],
+    table: ThroughputTable,
+    wanted: Objective,
+    reference: CandidateForecast,
 ) -> list[CandidateForecast]:
     """One after the other; each is given up once the best before it is out of its reach."""
     outlooks: list[CandidateForecast] = []
@@ -194,6 +198,8 @@ def _begin(table: ThroughputTable) -> None:
     _table = table
 
 
-def _look_apart(moment: Moment, candidates: Sequence[SchedulerConfig], wanted: Objective, reference: CandidateForecast) -> list[CandidateForecast]:
+def _look_apart(
+    moment: Moment, candidates: Sequence[SchedulerConfig], wanted: Objective, reference: CandidateForecast
+) -> list[CandidateForecast]:
     assert _table is not None
     return _look_at(moment, candidates, _table, wanted, reference)
