@@ -5,4 +5,4 @@ from fairlead.experiments.synthesizer.advisor import Advice, Advisor, combinatio
 from fairlead.experiments.synthesizer.arrivals import Forecast
 from fairlead.experiments.synthesizer.outlook import CandidateForecast, Objective
 
-__all__ = ["Advice", "Advisor", "Forecast", "Objective", "Outlook", "combinations"]
+__all__ = ["Advice", "Advisor", "CandidateForecast", "Forecast", "Objective", "combinations"]
