@@ -3,7 +3,6 @@ is answered when it is in the journal.
 
 (No postponed annotations here: FastAPI reads them, and some name what is known only inside `create_app`.)"""
 
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
