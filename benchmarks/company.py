@@ -37,7 +37,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
 from fairlead.engine.state import State
-from fairlead.estimators.colocated_rates import Company
+from fairlead.estimators.colocated_rates import ColocationModel
 from fairlead.workloads.catalogue import accelerator_types
 
 LIGHT, OTHER_LIGHT = "mlp-512@784:512", "unet-16@128:4"
@@ -181,7 +181,7 @@ def play(stage: Stage) -> Iterator[str]:
     yield "two light ones"
     stage.submit("other-light", OTHER_LIGHT)
     stage.trains("light", "other-light")
-    stage.submit("refuses", OTHER_LIGHT, most_slowdown=1.0)
+    stage.submit("refuses", OTHER_LIGHT, max_slowdown=1.0)
     together = {"light and light": stage.speeds("light", "other-light")}
     stage.tell("who refuses company", phase=stage.phase("refuses"), why=stage.record("refuses").get("reason"))
     stage.cancel("light")
@@ -211,7 +211,7 @@ def play(stage: Stage) -> Iterator[str]:
     stage.speeds("ballast")
 
     yield "company is parted"
-    stage.submit("touchy", TOUCHY, most_slowdown=BEARS)
+    stage.submit("touchy", TOUCHY, max_slowdown=BEARS)
     if (predicted := _predicted(stage, TOUCHY, BESIDE_IT)) > BEARS:  # by what was seen of both here
         raise FairleadError(f"no company to part: {TOUCHY} is predicted {predicted} times slower and bears {BEARS}")
     until(lambda: stage.record("touchy")["preemptions"] > 0, "the touchy one to be parted", patience_s=SOON_S)
@@ -251,8 +251,8 @@ def _predicted(stage: Stage, kind: str, beside: str) -> float:
     """By what is believed and was seen now."""
     with stage.plane.live.at_rest(SOON_S):
         view = stage.plane.loop.state.snapshot(stage.plane.live.now)
-        company = Company("benchmark", BELIEVED, profiles="h200")
-        paired, *_ = company.of(view, [kind, beside], np.ones((2, 1)))
+        company = ColocationModel("benchmark", BELIEVED, profiles="h200")
+        paired, *_ = company.rates_of(view, [kind, beside], np.ones((2, 1)))
     return round(float(1 / paired[0, 1, 0]), 2)
 
 
@@ -271,7 +271,7 @@ def stood(cluster: Cluster, events: list[ev.Event], names: Mapping[int, str]) ->
 @contextmanager
 def staged(machine: str, folder: Path, seconds: float) -> Iterator[Stage]:
     (folder / "job.py").write_text(JOB)
-    watched = {"name": "watched", "profiles": "h200", "uses": {kind: list(use) for kind, use in BELIEVED.items()}}
+    watched = {"name": "monitored", "profiles": "h200", "usage": {kind: list(use) for kind, use in BELIEVED.items()}}
     scheduler = SchedulerConfig.from_data({"policy": "horus", "estimation": watched, "rounds": 1})
     cluster = Cluster.parse(machine, accelerator_types())
     by_turns = {**os.environ, "PATH": "/nowhere"}  # so that the agent finds no MPS daemon; predictions are of taking turns

@@ -43,7 +43,7 @@ class GoodCompany:
 
     def get_on(self, view: Snapshot, i: int, k: int, t: int) -> bool:
         of, jobs, rates = view.rates.row, view.jobs, view.rates
-        most = {one: min(self.slowest, view.job_of[int(jobs.number[one])].most_slowdown) for one in (i, k)}
+        most = {one: min(self.slowest, view.job_of[int(jobs.number[one])].max_slowdown) for one in (i, k)}
         bear = [rates.alone[of[a], t] <= most[a] * rates.paired[of[a], of[b], t] for a, b in ((i, k), (k, i))]
         return bool(jobs.workers[i] == jobs.workers[k] and all(bear))
 

@@ -88,29 +88,29 @@ TIMED = "name,submitted_s,duration_s\na,0,600\nb,0,600\n"
 @pytest.mark.parametrize(
     ("estimation", "trace", "told"),
     [
-        ("predicted:uses={A3C: [25, 2], ResNet-50: [95, 6.4]}", MINE, ""),
+        ("predicted:usage={A3C: [25, 2], ResNet-50: [95, 6.4]}", MINE, ""),
         (
             "predicted:profiles=h200",
             MINE,
             "nothing is predicted of 'A3C', 'ResNet-50 (batch size 64)', so nobody has company",
         ),
         (
-            "predicted:uses={A3C: [25, 2]}",
+            "predicted:usage={A3C: [25, 2]}",
             MINE,
             "nothing is predicted of 'ResNet-50 (batch size 64)', so some have no company",
         ),
         (
-            "predicted:uses={A3C: [25, 2], ResNet-50: [95, 6.4], Nosuch: [20, 2]}",
+            "predicted:usage={A3C: [25, 2], ResNet-50: [95, 6.4], Nosuch: [20, 2]}",
             MINE,
-            "no job is of 'Nosuch', which 'uses' names",
+            "no job is of 'Nosuch', which 'usage' names",
         ),
         (
-            "predicted:uses={A3C: [25, 2], ResNet-50: [95, 6.4]}:types=[v101]",
+            "predicted:usage={A3C: [25, 2], ResNet-50: [95, 6.4]}:types=[v101]",
             MINE,
             "no accelerator is of 'v101', which 'types' names, so nobody has company",
         ),
         (
-            "predicted:uses={A3C: [25, 2], ResNet-50: [95, 64]}",
+            "predicted:usage={A3C: [25, 2], ResNet-50: [95, 64]}",
             MINE,
             "'ResNet-50 (batch size 64)' would take more memory than the 16 GB of an accelerator, so some have no company",
         ),

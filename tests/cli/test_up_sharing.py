@@ -16,7 +16,7 @@ def test_a_scheduler_that_shares_by_predictions_says_that_it_has_none(tmp_path):
         until(lambda: "node joined" in (tmp_path / LOG).read_text(), tmp_path)
     said = (tmp_path / LOG).read_text()
     assert said.count(f"horus(rounds=1): {SILENT}") == 1
-    assert "--estimation 'watched:uses=" in said
+    assert "--estimation 'monitored:usage=" in said
 
 
 def test_what_jobs_take_can_be_told_beforehand_and_then_they_share(tmp_path):
@@ -34,6 +34,6 @@ def test_what_jobs_take_can_be_told_beforehand_and_then_they_share(tmp_path):
 
 
 def test_an_estimation_for_simulations_is_refused_with_the_one_that_is_meant(tmp_path):
-    done = command.fairlead("up", "--preset", "horus", "--estimation", "predicted:uses={sleep: [25, 2]}", cwd=tmp_path)
+    done = command.fairlead("up", "--preset", "horus", "--estimation", "predicted:usage={sleep: [25, 2]}", cwd=tmp_path)
     assert done.returncode == 2
-    assert "no table of throughputs, which no real cluster has: watched" in done.stderr
+    assert "no table of throughputs, which no real cluster has: monitored" in done.stderr

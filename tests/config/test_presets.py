@@ -75,8 +75,8 @@ def test_on_a_real_cluster_a_preset_measures():
 
 @pytest.mark.parametrize("name", ["horus", "horus-f", "horus-makespan", "opportunistic-packing", "performance-aware-packing"])
 def test_on_a_real_cluster_a_preset_that_shares_by_prediction_watches(name):
-    assert scheduler_of({"preset": name}).estimation.name == "watched"
-    assert type(compose({"preset": name}).estimation).__name__ == "Watched"
+    assert scheduler_of({"preset": name}).estimation.name == "monitored"
+    assert type(compose({"preset": name}).estimation).__name__ == "Monitored"
     with pytest.raises(InputError, match="no real cluster has"):
         compose({"preset": name, "estimation": "predicted"})
 
@@ -84,8 +84,8 @@ def test_on_a_real_cluster_a_preset_that_shares_by_prediction_watches(name):
 @pytest.mark.parametrize(
     ("name", "estimation", "instead"),
     [("pollux", "fitted", "measured"), ("optimus", "fitted", "measured")]
-    + [(name, "predicted", "watched") for name in ("horus", "horus-f", "horus-makespan")]
-    + [(name, "predicted", "watched") for name in ("opportunistic-packing", "performance-aware-packing")],
+    + [(name, "predicted", "monitored") for name in ("horus", "horus-f", "horus-makespan")]
+    + [(name, "predicted", "monitored") for name in ("opportunistic-packing", "performance-aware-packing")],
 )
 def test_a_presets_file_that_no_real_cluster_takes_says_what_to_write_there(name, estimation, instead, tmp_path):
     """`presets show pollux > mine.yaml`, and then `scheduler set mine.yaml`: the file says it, and so does who refuses it."""

@@ -49,7 +49,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "turns in company": {"preset": "gandiva"},
     "company, by prediction": {
         "policy": {"name": "horus", "match": True, "unpack": 1.2},
-        "estimation": {"name": "predicted", "uses": BELIEVED},
+        "estimation": {"name": "predicted", "usage": BELIEVED},
         "rounds": 60,
     },
     "elastic, goodput": {"preset": "pollux", "rounds": 300},

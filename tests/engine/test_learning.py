@@ -20,7 +20,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.estimators.measured import Measured
 from fairlead.estimators.oracle import Oracle
-from fairlead.estimators.predicted import Watched
+from fairlead.estimators.predicted import Monitored
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.testing import cluster
 from fairlead.testing.builders import random_jobs, random_table
@@ -122,7 +122,7 @@ def test_a_switch_between_estimations_of_real_clusters_keeps_what_was_measured(f
     state.apply(ev.FactsLearned(1.0, {f"measured 1 × resnet on {type_name}": 7.5}))
     state.apply(ev.SchedulerSwitched(2.0, {"policy": "horus", "estimation": second}))
     view = state.snapshot(2.0)
-    rates = {"measured": Measured, "watched": Watched}[second]().rates(view.but(jobs=view.queued))
+    rates = {"measured": Measured, "watched": Monitored}[second]().rates(view.but(jobs=view.queued))
     assert rates.alone[rates.row[0], 0] == 7.5
 
 

@@ -12,7 +12,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import BUSY, TAKEN_GB, Launches, RoundPlan
 from fairlead.engine.state import State
-from fairlead.estimators.colocated_rates import uses_known, uses_seen
+from fairlead.estimators.colocated_rates import has_usage_observations, usage_observations
 from fairlead.estimators.predicted import Predicted
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.models.interference import Slowdown
@@ -71,12 +71,12 @@ def test_predictions_are_about_the_types_that_were_measured():
 
 def test_predicted_pairs_can_be_what_gavel_shares_by():
     policy = Part("max-min-fairness-perf", {"space_sharing": True})
-    uses = {"uses": dict.fromkeys(KINDS, (30.0, 2.0))}
+    uses = {"usage": dict.fromkeys(KINDS, (30.0, 2.0))}
     trace = Trace.of([Job(f"j{i}", 0.0, 36000.0, KINDS[i % 3]) for i in range(8)])
     lengths = {}
-    for estimation in (Part("predicted", uses), Part("predicted", {"uses": {}})):
+    for estimation in (Part("predicted", uses), Part("predicted", {"usage": {}})):
         run = simulate(Simulation(trace, HERE, SchedulerConfig(policy, estimation=estimation), TABLE))
-        lengths[bool(estimation.parameters["uses"])] = run.record.jobs.ended_s.max()
+        lengths[bool(estimation.parameters["usage"])] = run.record.jobs.ended_s.max()
     assert lengths[True] < 6000, "two to an accelerator; without a prediction, in turns:"
     assert lengths[False] >= 7200
 
@@ -95,7 +95,7 @@ def test_through_mps_it_counts_what_the_other_holds_where_that_is_known_of_both(
     heavy = dict.fromkeys("abc", (98.0, 2.0))
     view = State(HERE).snapshot(0.0)
     plain = Predicted(TABLE, heavy, sharing="mps").rates(view)
-    finer = Predicted(TABLE, heavy, sharing="mps", holds={"a": (20.0, 30.0), "b": (80.0, 30.0)}).rates(view)
+    finer = Predicted(TABLE, heavy, sharing="mps", sm_usage={"a": (20.0, 30.0), "b": (80.0, 30.0)}).rates(view)
     small, large = (10 / finer.paired[row(one), row(other), 0] for one, other in ("ab", "ba"))
     want = trained().slowdowns(np.array([98.0, 98.0]), "mps", np.array([20.0, 80.0]), np.array([3e-5, 3e-5]))
     assert [small, large] == pytest.approx(want.tolist())
@@ -103,7 +103,7 @@ def test_through_mps_it_counts_what_the_other_holds_where_that_is_known_of_both(
     unknown = finer.paired[row("a"), row("c"), 0]
     assert unknown == plain.paired[row("a"), row("c"), 0], "of one of them nothing is known"
     assert finer.paired_uncertainty[row("a"), row("b"), 0] != plain.paired_uncertainty[row("a"), row("b"), 0]
-    turns = Predicted(TABLE, heavy, holds={"a": (20.0, 30.0), "b": (80.0, 30.0)}).rates(view)
+    turns = Predicted(TABLE, heavy, sm_usage={"a": (20.0, 30.0), "b": (80.0, 30.0)}).rates(view)
     assert np.array_equal(turns.paired, Predicted(TABLE, heavy).rates(view).paired), "by turns it does not count"
 
 
@@ -131,12 +131,12 @@ def test_what_is_held_is_counted_or_else_said_by_the_graph():
 @pytest.mark.parametrize(
     ("parameters", "field"),
     [
-        ({"holds": {"a": (101.0, 1.0)}}, "holds"),
-        ({"holds": {"a": (50.0, 0.0)}}, "holds"),
+        ({"sm_usage": {"a": (101.0, 1.0)}}, "sm_usage"),
+        ({"sm_usage": {"a": (50.0, 0.0)}}, "sm_usage"),
         ({"sharing": "turns"}, "sharing"),
         ({"above": (1.0,) * 6}, "below"),
-        ({"uses": {"a": (101.0, 1.0)}}, "uses"),
-        ({"uses": {"a": (50.0, -1.0)}}, "uses"),
+        ({"usage": {"a": (101.0, 1.0)}}, "usage"),
+        ({"usage": {"a": (50.0, -1.0)}}, "usage"),
         ({"below": (1.0, 2.0)}, "below"),
         ({"profiles": "h20"}, "profiles"),
         ({"above": (1.0,) * 5 + (np.inf,)}, "above"),
@@ -157,15 +157,15 @@ def told(state: State, second: float, busy: float, memory_gb: float) -> None:
 def test_what_was_seen_on_one_type_is_nothing_known_of_another():
     state = state_of(cluster("v100:1,k80:1"), [Job("x", kind="a", steps=1e6), Job("y", kind="b", steps=1e6)], {0: [0]})
     told(state, 1.0, 0.3, 6.0)
-    assert uses_seen(state.snapshot(2.0)) == {"use of a on v100": [30.0, 6.0]}
+    assert usage_observations(state.snapshot(2.0)) == {"use of a on v100": [30.0, 6.0]}
     one = np.array([0])
     moved = RoundPlan(3.0, suspended=one, launches=Launches(one, np.array([1]), np.array([0, 1]), np.array([1])))
     fork = State.from_snapshot(state.snapshot(2.0))
     for each in (state, fork):
         each.apply(ev.RoundPlanned(moved))
-        assert uses_seen(each.snapshot(4.0)) == {}
+        assert usage_observations(each.snapshot(4.0)) == {}
         told(each, 5.0, 0.9, 7.0)
-        assert uses_seen(each.snapshot(6.0)) == {"use of a on k80": [90.0, 7.0]}
+        assert usage_observations(each.snapshot(6.0)) == {"use of a on k80": [90.0, 7.0]}
 
 
 def test_a_device_nobody_measured_is_told_in_a_sentence():
@@ -174,5 +174,5 @@ def test_a_device_nobody_measured_is_told_in_a_sentence():
 
 
 def test_uses_are_known_once_agents_have_seen_one():
-    assert not uses_known({"measured 1 × net on v100": 2.0})
-    assert uses_known({"use of net on v100": [30.0, 4.0]})
+    assert not has_usage_observations({"measured 1 × net on v100": 2.0})
+    assert has_usage_observations({"use of net on v100": [30.0, 4.0]})

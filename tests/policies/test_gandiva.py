@@ -121,9 +121,9 @@ def test_a_pair_that_has_not_run_is_not_judged_by_rates_that_nobody_has_seen():
 def test_the_least_gain_decides():
     jobs, memo = together("good")
     view = moment(jobs, "1xfast:1", {0: [0], 1: [0]}, 300.0)
-    assert not pairs_of(GandivaPacking(least_gain=1.9).allocate(view, memo)[0])
-    with pytest.raises(InputError, match="least_gain"):
-        GandivaPacking(least_gain=-1.0)
+    assert not pairs_of(GandivaPacking(min_gain=1.9).allocate(view, memo)[0])
+    with pytest.raises(InputError, match="min_gain"):
+        GandivaPacking(min_gain=-1.0)
 
 
 def test_when_one_ends_the_other_is_free_for_somebody_else():
@@ -154,5 +154,5 @@ class TestGandivaPacking(PolicyContract):
 
 
 class TestGandivaPackingThatUndoes(PolicyContract):
-    make = staticmethod(lambda: Allocated(GandivaPacking(least_gain=1.5, seed=3), RoundMechanism()))
+    make = staticmethod(lambda: Allocated(GandivaPacking(min_gain=1.5, seed=3), RoundMechanism()))
     residents = 2

@@ -38,7 +38,7 @@ def machine(nodes: int = 1, size: int = 2, memory_gb: float = 16.0, cpus: float 
 
 
 def believed(**changes: tuple[float, float]) -> Part:
-    return Part("predicted", {"uses": {**{kind: (BUSY[kind], MEMORY[kind]) for kind in BUSY}, **changes}})
+    return Part("predicted", {"usage": {**{kind: (BUSY[kind], MEMORY[kind]) for kind in BUSY}, **changes}})
 
 
 def scene(
@@ -114,7 +114,7 @@ def test_nobody_is_put_where_memory_does_not_suffice():
 
 
 def test_a_job_without_a_prediction_has_no_company():
-    harness = scene(on=machine(size=1), estimation=Part("predicted", {"uses": {"light": (20.0, 2.0)}}))
+    harness = scene(on=machine(size=1), estimation=Part("predicted", {"usage": {"light": (20.0, 2.0)}}))
     assert harness.submit(of("middle", "m"), of("light", "l")).round().running == {"m"}
 
 
@@ -125,23 +125,23 @@ def test_hosts_are_part_of_the_capacity():
 
 
 def test_a_job_can_refuse_company_whenever_it_comes():
-    harness = scene(on=machine(size=1)).submit(of("light", "mine", most_slowdown=1.0), of("light", "other"))
+    harness = scene(on=machine(size=1)).submit(of("light", "mine", max_slowdown=1.0), of("light", "other"))
     assert harness.round().running == {"mine"}
-    harness = scene(on=machine(size=1)).submit(of("light", "other"), of("light", "mine", most_slowdown=1.0))
+    harness = scene(on=machine(size=1)).submit(of("light", "other"), of("light", "mine", max_slowdown=1.0))
     assert harness.round().running == {"other"}
 
 
 def test_over_commitment_has_limits():
     jobs = (of("heavy", "h1"), of("heavy", "h2"), of("light", "l"))
     assert scene(on=machine(size=1)).submit(*jobs).round().running == {"h1", "h2"}
-    assert scene(on=machine(size=1), most_utilization=120).submit(*jobs).round().running == {"h1", "l"}
-    assert scene(on=machine(size=1), most_memory=0.9).submit(*jobs).round().running == {"h1", "l"}
-    assert scene(on=machine(size=1), most_jobs=1).submit(*jobs).round().running == {"h1"}
+    assert scene(on=machine(size=1), max_utilization=120).submit(*jobs).round().running == {"h1", "l"}
+    assert scene(on=machine(size=1), max_memory=0.9).submit(*jobs).round().running == {"h1", "l"}
+    assert scene(on=machine(size=1), max_jobs=1).submit(*jobs).round().running == {"h1"}
     assert scene(on=machine(size=1), slo=1.5).submit(*jobs).round().running == {"h1", "l"}
 
 
 def test_more_than_two_can_share_where_that_is_wanted():
-    config = SchedulerConfig(Part("horus", {"most_jobs": 3}), estimation=believed(), round_s=60.0)
+    config = SchedulerConfig(Part("horus", {"max_jobs": 3}), estimation=believed(), round_s=60.0)
     harness = Harness(config, table=table(), residents=3).cluster(machine(size=1))
     harness.submit(*(of("light", f"l{i}") for i in range(4)))
     assert harness.round().running == {"l0", "l1", "l2"}
@@ -159,7 +159,7 @@ def test_large_gangs_stand_on_few_nodes_before_cost_counts():
 
 def test_for_the_starving_accelerators_are_kept():
     """A gang of two cannot get in while short jobs come and go one at a time, unless room is kept for it."""
-    jobs = [of("light", f"s{i}", at=100.0 * i, seconds=250.0, most_slowdown=1.0) for i in range(40)]
+    jobs = [of("light", f"s{i}", at=100.0 * i, seconds=250.0, max_slowdown=1.0) for i in range(40)]
     wide = of("light", "wide", workers=2, at=50.0, seconds=600.0)
     patient = scene(starving_s=1e6).submit(*jobs, wide).run()
     kept = scene(starving_s=600.0).submit(*jobs, wide).run()
@@ -170,12 +170,12 @@ def test_room_is_kept_where_nobody_was_put_in_the_same_decision():
     """Of two that starve, the single worker takes the idle accelerator of the first node; then it is the second node that has
     one in use only, and the next newcomer must not take its other one from the gang."""
     harness = scene(on=machine(nodes=2, size=2), starving_s=120.0)
-    short = [of("light", f"s{i}", seconds=170.0, most_slowdown=1.0) for i in range(2)]
-    long = [of("light", f"l{i}", seconds=2000.0, most_slowdown=1.0) for i in range(2)]
+    short = [of("light", f"s{i}", seconds=170.0, max_slowdown=1.0) for i in range(2)]
+    long = [of("light", f"l{i}", seconds=2000.0, max_slowdown=1.0) for i in range(2)]
     harness.submit(short[0], long[0], short[1], long[1]).round()
-    harness.submit(of("light", "one", seconds=9000.0, most_slowdown=1.0), of("light", "gang", workers=2, most_slowdown=1.0))
+    harness.submit(of("light", "one", seconds=9000.0, max_slowdown=1.0), of("light", "gang", workers=2, max_slowdown=1.0))
     harness.round()
-    harness.submit(of("light", "late", seconds=9000.0, most_slowdown=1.0))
+    harness.submit(of("light", "late", seconds=9000.0, max_slowdown=1.0))
     assert [names for _ in range(6) if (names := harness.round().launched)] == [{"one"}]
 
 
@@ -196,30 +196,28 @@ def test_the_next_in_line_moves_up_into_the_buffer_of_those_who_are_chosen_from(
         harness.round()
         assert together(harness) == {frozenset({"l", beside})}
         harness.run()
-    harness = scene(on=machine(size=2), match=True, beta=2).submit(
-        of("light", "l"), of("light", "l2", most_slowdown=1.0), *line
-    )
+    harness = scene(on=machine(size=2), match=True, beta=2).submit(of("light", "l"), of("light", "l2", max_slowdown=1.0), *line)
     harness.round()
     assert frozenset({"l", "m1"}) in together(harness), "of the two middle ones, which is all that it sees"
 
 
 def ends_of(*jobs: Job, **parameters) -> float:
-    harness = scene(on=machine(size=1), most_jobs=parameters.pop("most_jobs", 1), **parameters).submit(*jobs).run()
+    harness = scene(on=machine(size=1), max_jobs=parameters.pop("max_jobs", 1), **parameters).submit(*jobs).run()
     return max(harness.ended_s(job.name) for job in jobs)
 
 
 def test_a_job_that_would_last_as_long_as_all_that_is_left_goes_first():
     short = [of("light", f"s{i}", seconds=600.0) for i in range(12)]
     long = of("light", "long", seconds=6000.0)
-    assert ends_of(*short, long, most_jobs=2) > 9000, "the short ones two at a time, and then the long one by itself"
-    assert ends_of(*short, long, most_jobs=2, critical=True) < 7600
+    assert ends_of(*short, long, max_jobs=2) > 9000, "the short ones two at a time, and then the long one by itself"
+    assert ends_of(*short, long, max_jobs=2, critical=True) < 7600
     harness = scene(on=machine(size=1), critical=True).submit(*short, of("light", "shorter", seconds=2000.0))
     assert "shorter" not in harness.round().running, "there is time for it yet"
 
 
 def test_who_has_no_company_fills_all_places_of_its_accelerator_while_what_is_left_is_reckoned():
     """4 × 600 s that want to be alone take 2,400 s of the accelerator, and a job of 1,900 s could still wait."""
-    alone = [of("light", f"s{i}", seconds=600.0, most_slowdown=1.0) for i in range(4)]
+    alone = [of("light", f"s{i}", seconds=600.0, max_slowdown=1.0) for i in range(4)]
     harness = scene(on=machine(size=1), critical=True).submit(*alone, of("light", "long", seconds=1900.0))
     assert harness.round().running == {"s0"}
 
@@ -256,7 +254,7 @@ def test_who_is_parted_moves_where_there_is_room():
 
 
 def test_once_nobody_waits_bad_company_makes_use_of_idle_accelerators():
-    jobs = (of("heavy", "h1"), of("middle", "m", seconds=100.0, most_slowdown=1.0), of("heavy", "h2"))
+    jobs = (of("heavy", "h1"), of("middle", "m", seconds=100.0, max_slowdown=1.0), of("heavy", "h2"))
     packed, plain = scene(unpack=1.2).submit(*jobs), scene().submit(*jobs)
     for harness in (packed, plain):
         harness.round()
@@ -268,7 +266,7 @@ def test_once_nobody_waits_bad_company_makes_use_of_idle_accelerators():
 
 def test_company_that_is_good_enough_stays_together():
     harness = scene(on=machine(size=2), unpack=1.2).submit(
-        of("light", "l1"), of("middle", "m", seconds=100.0, most_slowdown=1.0)
+        of("light", "l1"), of("middle", "m", seconds=100.0, max_slowdown=1.0)
     )
     harness.submit(of("light", "l2")).round()
     assert frozenset({"l1", "l2"}) in together(harness)
@@ -286,12 +284,10 @@ def test_who_was_parted_has_no_other_company_at_once():
 
 
 def test_a_job_says_itself_how_much_it_bears():
-    patient = scene(on=machine(size=1), slo=1.5).submit(
-        of("light", "l", most_slowdown=3.0), of("worse", "w", most_slowdown=3.0)
-    )
+    patient = scene(on=machine(size=1), slo=1.5).submit(of("light", "l", max_slowdown=3.0), of("worse", "w", max_slowdown=3.0))
     patient.round()
     assert patient.round().suspended == set()
-    touchy = scene(on=machine(size=1)).submit(of("light", "l", seconds=100.0, most_slowdown=1.2), of("worse", "w"))
+    touchy = scene(on=machine(size=1)).submit(of("light", "l", seconds=100.0, max_slowdown=1.2), of("worse", "w"))
     assert [touchy.round().running for _ in range(4)] == [{"l", "w"}, {"l"}, {"l"}, {"w"}]
     touchy.submit(of("light", "l2"))
     assert touchy.round().running == {"w", "l2"}, "what one does not bear, others may"
@@ -299,7 +295,7 @@ def test_a_job_says_itself_how_much_it_bears():
 
 
 def test_the_last_to_come_leaves():
-    touchy = scene(on=machine(size=2)).submit(of("light", "l", most_slowdown=1.2), of("worse", "w"), of("worse", "w2"))
+    touchy = scene(on=machine(size=2)).submit(of("light", "l", max_slowdown=1.2), of("worse", "w"), of("worse", "w2"))
     touchy.round()
     touchy.submit(of("light", "l2"))
     assert touchy.round().suspended == {"w2"}
@@ -393,12 +389,12 @@ def test_costs_of_starting_do_not_count_as_slowness():
         (lambda: Horus(queues=0), "queues"),
         (lambda: Horus(beta=0), "beta"),
         (lambda: Horus(memory_weight=-1), "memory_weight"),
-        (lambda: Horus(most_utilization=0), "most_utilization"),
-        (lambda: Horus(most_memory=0), "most_memory"),
+        (lambda: Horus(max_utilization=0), "max_utilization"),
+        (lambda: Horus(max_memory=0), "max_memory"),
         (lambda: Horus(slo=0.9), "slo"),
         (lambda: Horus(unpack=0.9), "unpack"),
         (lambda: Horus(starving_s=0), "starving_s"),
-        (lambda: OpportunisticPacking(most_jobs=0), "most_jobs"),
+        (lambda: OpportunisticPacking(max_jobs=0), "max_jobs"),
         (lambda: PerformanceAwarePacking(drop=1.0), "drop"),
         (lambda: PerformanceAwarePacking(warm_up_s=-1.0), "warm_up_s"),
         (lambda: PerformanceAwarePacking(trials=0), "trials"),

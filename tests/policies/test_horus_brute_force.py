@@ -37,8 +37,8 @@ class World:
             "beta": int(draw.integers(1, 20)),
             "match": bool(draw.integers(2)),
             "critical": bool(draw.integers(2)),
-            "most_memory": float(draw.choice([1.0, 0.8])),
-            "most_utilization": float(draw.choice([math.inf, 120.0])),
+            "max_memory": float(draw.choice([1.0, 0.8])),
+            "max_utilization": float(draw.choice([math.inf, 120.0])),
             "slo": float(draw.choice([math.inf, 1.3])),
             "unpack": float(draw.choice([math.inf, 1.2])),
             "local_from": int(draw.choice([2, 8])),
@@ -60,7 +60,7 @@ class World:
             int(draw.choice([1, 1, 1, 2, 4])),
             float(draw.uniform(60, 2000)),
             at=float(draw.choice([0.0, draw.uniform(0, 600)])),
-            most_slowdown=float(draw.choice([math.inf, math.inf, 1.0, 1.1, 2.0])),
+            max_slowdown=float(draw.choice([math.inf, math.inf, 1.0, 1.1, 2.0])),
             memory_gb=float(draw.choice([0.0, 0.0, 7.0])),
             cpus=float(draw.choice([0.0, 1.0, 2.5])),
             min_run_s=float(draw.choice([0.0, 0.0, 300.0])),
@@ -72,12 +72,12 @@ class World:
 
     def harness(self, jobs: list[Job]) -> Harness:
         config = SchedulerConfig(
-            Part("horus", self.parameters), estimation=Part("predicted", {"uses": self.uses}), round_s=60.0
+            Part("horus", self.parameters), estimation=Part("predicted", {"usage": self.uses}), round_s=60.0
         )
         return Harness(config, table=self.table(), residents=2).cluster(self.cluster).submit(*jobs)
 
     def limit(self, job: Job) -> float:
-        return job.most_slowdown if job.most_slowdown < math.inf else self.parameters["slo"]
+        return job.max_slowdown if job.max_slowdown < math.inf else self.parameters["slo"]
 
     def need_gb(self, job: Job) -> float:
         if job.kind not in self.uses:
@@ -86,7 +86,7 @@ class World:
 
     def may_share(self, *jobs: Job) -> bool:
         """Whatever that does to their speed."""
-        room = self.parameters["most_memory"] * self.cluster.types[0].memory_gb
+        room = self.parameters["max_memory"] * self.cluster.types[0].memory_gb
         needs = sum(map(self.need_gb, jobs))
         busy = sum(self.uses.get(job.kind, (100.0, 0.0))[0] for job in jobs)
         return (
@@ -95,7 +95,7 @@ class World:
             and needs < math.inf
             and needs <= room * (1 + HALF)
             and sum(self.memory[job.kind] for job in jobs) <= self.cluster.types[0].memory_gb
-            and busy <= self.parameters["most_utilization"] * (1 + HALF)
+            and busy <= self.parameters["max_utilization"] * (1 + HALF)
         )
 
 

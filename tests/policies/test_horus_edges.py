@@ -201,7 +201,7 @@ def test_what_two_did_to_each_other_is_remembered_of_both():
 
 
 def test_who_must_be_left_alone_does_not_leave_bad_company_for_an_idle_accelerator():
-    jobs = (of("heavy", "h1"), of("middle", "m", seconds=100.0, most_slowdown=1.0), of("heavy", "h2", min_run_s=600.0))
+    jobs = (of("heavy", "h1"), of("middle", "m", seconds=100.0, max_slowdown=1.0), of("heavy", "h2", min_run_s=600.0))
     harness = scene(unpack=1.2).submit(*jobs)
     moved = [now.time for now in (harness.round() for _ in range(15)) if "h2" in now.suspended]
     assert moved == [600.0]

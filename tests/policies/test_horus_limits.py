@@ -32,7 +32,7 @@ def seen(harness: Harness, name: str, busy: float, memory_gb: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "busy", "memory_gb"), [({"most_utilization": 100.0}, 0.95, 2.0), ({"most_memory": 0.5}, 0.2, 7.5)]
+    ("limits", "busy", "memory_gb"), [({"max_utilization": 100.0}, 0.95, 2.0), ({"max_memory": 0.5}, 0.2, 7.5)]
 )
 def test_the_last_to_come_leaves_where_more_is_seen_than_may_be(limits, busy, memory_gb):
     harness = scene(on=machine(size=1), **limits).submit(of("light", "first"), of("middle", "last"))
@@ -45,7 +45,7 @@ def test_the_last_to_come_leaves_where_more_is_seen_than_may_be(limits, busy, me
 
 
 def test_who_left_goes_to_an_idle_accelerator():
-    harness = scene(on=machine(size=2), most_utilization=100.0)
+    harness = scene(on=machine(size=2), max_utilization=100.0)
     harness.submit(of("light", "first"), of("heavy", "short", seconds=100.0), of("middle", "last")).round()
     assert frozenset({"first", "last"}) in together(harness)
     for _ in range(2):
@@ -98,7 +98,7 @@ def unsure(**parameters) -> Harness:
     harness = scene(on=machine(size=1), **parameters)
     loop = harness.loop
     given = loop.stages.estimation
-    loop.stages = replace(loop.stages, estimation=Unsure(given.table, given.uses))
+    loop.stages = replace(loop.stages, estimation=Unsure(given.table, given.usage))
     return harness
 
 
@@ -106,7 +106,7 @@ def test_a_limit_is_not_held_against_a_speed_that_nobody_saw():
     harness = unsure()
     harness.submit(of("light", "l"), of("middle", "m"))
     assert harness.round().running == {"l", "m"}, "nobody has a limit"
-    harness.submit(of("light", "strict", most_slowdown=1.5))
+    harness.submit(of("light", "strict", max_slowdown=1.5))
     assert [harness.round().suspended for _ in range(3)] == [set()] * 3
     assert together(harness) == {frozenset({"l", "m"})}
 

@@ -18,19 +18,19 @@ def why(*jobs: Job, **how) -> dict[str, str]:
 
 def test_a_kind_of_which_nothing_is_predicted_is_told_of():
     uses = believed()
-    known = {kind: use for kind, use in uses.parameters["uses"].items() if kind != "heavy"}
-    told = why(of("light", "one"), of("heavy", "two"), estimation=type(uses)("predicted", {"uses": known}))
+    known = {kind: use for kind, use in uses.parameters["usage"].items() if kind != "heavy"}
+    told = why(of("light", "one"), of("heavy", "two"), estimation=type(uses)("predicted", {"usage": known}))
     assert told == {"two": f"{ALONE}nothing is predicted of its kind"}
 
 
 def test_who_refuses_company_is_told_that_it_does():
-    told = why(of("light", "one"), of("light", "two", most_slowdown=1.0))
-    assert told == {"two": f"{ALONE}it bears no slowdown (most_slowdown)"}
+    told = why(of("light", "one"), of("light", "two", max_slowdown=1.0))
+    assert told == {"two": f"{ALONE}it bears no slowdown (max_slowdown)"}
     assert why(of("light", "one"), of("light", "two"), slo=1.0) == {"two": f"{ALONE}nobody may be slowed down here (slo)"}
 
 
 def test_whose_company_would_be_too_slow_is_told_so():
-    told = why(of("heavy", "one"), of("heavy", "two", most_slowdown=1.01))
+    told = why(of("heavy", "one"), of("heavy", "two", max_slowdown=1.01))
     assert told == {"two": f"{ALONE}with any who would have room for it, one of the two would be slower than it may be"}
 
 
@@ -40,7 +40,7 @@ def test_who_could_share_and_finds_the_places_taken_is_told_of_those_alone():
 
 
 def test_who_was_put_out_is_told_from_when_on_its_wait_counts():
-    harness = scene(on=machine(nodes=2, size=1), most_jobs=1).outage(1, 100.0, 1e6)
+    harness = scene(on=machine(nodes=2, size=1), max_jobs=1).outage(1, 100.0, 1e6)
     harness.submit(of("light", "one"), of("light", "two"))
     while "two" not in (round_ := harness.round()).reasons:
         pass
@@ -49,7 +49,7 @@ def test_who_was_put_out_is_told_from_when_on_its_wait_counts():
 
 def test_who_waits_for_nodes_that_are_down_is_told_of_those():
     harness = scene(on=machine(nodes=2, size=1)).outage(0, 0.0, 1e6)
-    harness.submit(of("light", "one", at=10.0), of("light", "wide", workers=2, at=20.0, most_slowdown=1.0))
+    harness.submit(of("light", "one", at=10.0), of("light", "wide", workers=2, at=20.0, max_slowdown=1.0))
     while "wide" not in (round_ := harness.round()).reasons:
         pass
     assert round_.reason("wide").text == "needs 2 accelerators, up where it may run: 1"

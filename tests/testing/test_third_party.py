@@ -146,7 +146,7 @@ def test_two_share_who_get_on_and_a_third_waits():
     together = company(*light).round()
     assert together.running == {"light-0", "light-1"}
     assert company(*light, slowest=1.0).round().running == {"light-0"}
-    shy = [replace(light[0], most_slowdown=1.0), *light[1:]]
+    shy = [replace(light[0], max_slowdown=1.0), *light[1:]]
     assert company(*shy).round().running == {"light-0"}, "a job may want no company"
     company(*light).run()
 

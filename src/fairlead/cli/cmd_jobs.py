@@ -16,6 +16,7 @@ from fairlead.cli.job_tables import job_table, legible, told
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.job import FORMER_FIELDS
 from fairlead.experiments.metric_columns import duration, until
 from fairlead.runtime.protocol.code_archive import digest_of, pack
 from fairlead.runtime.protocol.task_file import TaskSpec, checked
@@ -128,7 +129,7 @@ def submit(
 def _task_in(file: str) -> dict[str, Any]:
 
     written = read_yaml(file)
-    written.mapping(TaskSpec.model_fields)
+    written.mapping([*TaskSpec.model_fields, *FORMER_FIELDS])
     return dict(written.data)
 
 

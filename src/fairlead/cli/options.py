@@ -26,7 +26,7 @@ from fairlead.config.schedulers import (
 from fairlead.core.cluster import AcceleratorType, Cluster
 from fairlead.core.errors import InputError, near_names
 from fairlead.core.job import TIMED
-from fairlead.estimators.colocated_rates import Accompanied
+from fairlead.estimators.colocated_rates import ColocationEstimator
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.metrics import MetricOptions, measure_from
 from fairlead.experiments.simulate import Faults
@@ -184,7 +184,9 @@ def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig], cluster: Clu
     told: dict[str, list[str]] = {}
     for scheduler in schedulers:
         estimation = scheduler.build(None).estimation
-        if isinstance(estimation, Accompanied) and (why := estimation.company().unmatched(kinds, cluster.types)):
+        if not isinstance(estimation, ColocationEstimator):
+            continue
+        if why := estimation.colocation_model().coverage_gaps(kinds, cluster.types):
             told.setdefault(why, []).append(scheduler.label)
     for why, labels in told.items():
         note(f"{', '.join(labels)}: {why}; docs/sharing.md says how")
@@ -193,9 +195,10 @@ def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig], cluster: Clu
 def tell_unseen(scheduler: SchedulerConfig) -> None:
     """On a real cluster nobody shares before it was seen what its kind takes, unless somebody says it beforehand."""
     part = scheduler.estimation
-    if part.name == "watched" and not part.parameters.get("uses") and not part.parameters.get("profiles"):
+    given = any(part.parameters.get(name) for name in ("usage", "uses", "profiles"))
+    if part.name in ("monitored", "watched") and not given:
         seen = "shares before an agent has seen by NVML what its kind takes (agents of played accelerators never do)"
-        mend = "--estimation 'watched:uses={KIND: [PERCENT, GB]}' says it beforehand, docs/sharing.md more"
+        mend = "--estimation 'monitored:usage={KIND: [PERCENT, GB]}' says it beforehand, docs/sharing.md more"
         note(f"{scheduler.label}: nothing is predicted of any job, so nobody {seen}; {mend}")
 
 

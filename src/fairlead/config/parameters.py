@@ -4,7 +4,7 @@ told by the field that is wrong, however deep it is. It knows no part and no fil
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import GenericAlias, NoneType
 from typing import Any, get_args
 
@@ -14,8 +14,30 @@ from fairlead.core.errors import InputError, near_or_all
 
 LARGEST_SEED = 2**63 - 1
 
+FORMER_PARAMETERS = {
+    "holds": "sm_usage",
+    "least_gain": "min_gain",
+    "most_jobs": "max_jobs",
+    "most_memory": "max_memory",
+    "most_utilization": "max_utilization",
+    "uses": "usage",
+}
+"""Former names of parameters, which scheduler files and journals may still use, and the present names."""
+
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid")  # of what is in a tuple: a dataclass by itself takes none
 _MISSING, _UNKNOWN = "missing", "unexpected_keyword_argument"  # as pydantic calls them
+
+
+def with_present_names(parameters: Mapping[str, Any], known: Collection[str], source: Callable[..., str]) -> dict[str, Any]:
+    """The parameters by their present names. A former name counts only where a part has the present one alone."""
+    present: dict[str, Any] = {}
+    for name, value in parameters.items():
+        new = name if name in known else FORMER_PARAMETERS.get(name, name)
+        name = new if new in known else name
+        if name in present:
+            raise InputError(source(name), "one value, not two under a former and the present name", field=name)
+        present[name] = value
+    return present
 
 
 def checked(name: str, value: Any, hint: Any, source: Callable[..., str]) -> Any:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fairlead.admission.base import Chain
-from fairlead.config.parameters import checked
+from fairlead.config.parameters import checked, with_present_names
 from fairlead.config.registry import Registry, preset_named, presets
 from fairlead.config.yaml_source import Value, in_a_line, parse_yaml, read_yaml
 from fairlead.core.errors import InputError, UnknownName, near_or_all
@@ -189,7 +189,7 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
     fields = {f.name: f for f in dataclasses.fields(found) if f.init}
     given = {name: supplied for name, supplied in (supplies or {}).items() if name in fields}
     hints = get_type_hints(found)
-    for name, value in part.parameters.items():
+    for name, value in with_present_names(part.parameters, fields, partial(_source, what, part)).items():
         if name not in fields or name in given:
             known = [n for n in fields if n not in given]
             raise InputError(_source(what, part, name), f"a parameter it has ({near_or_all(name, known)})", field=name)
@@ -294,7 +294,7 @@ def _rounds(value: Value) -> float:
 
 MEASURED = Part("measured")
 
-_WATCHED = {"predicted": "watched"}
+_WATCHED = {"predicted": "monitored"}
 """Estimations that say what `measured` does not, and those for real clusters that do: without what company costs, who shares by
 it would never share."""
 

@@ -143,8 +143,12 @@ class Job:
     mode: str = "static"  # how its batch size changes: static, accordion, gns, …; or `ELASTIC`
     command: str = ""
     after: tuple[int, ...] = ()  # by number, earlier jobs that must have finished before it enters
-    most_slowdown: float = math.inf  # how many times slower than alone company may make it; 1: it wants none
+    max_slowdown: float = math.inf  # how many times slower than alone company may make it; 1: it wants none
     schedule: Schedule = ()  # of mode expert: the batch sizes that its owner has planned
+
+
+FORMER_FIELDS = {"most_slowdown": "max_slowdown"}
+"""Former names of a job's fields, which traces, task files and journals may still use, and the present names."""
 
 
 _BATCH = re.compile(r" ?\(batch size ([1-9][0-9]{0,9})\)$")

@@ -16,7 +16,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Floats, Ints, Node
 from fairlead.core.device_map import offsets_of
 from fairlead.core.errors import JournalError
-from fairlead.core.job import Job
+from fairlead.core.job import FORMER_FIELDS, Job
 from fairlead.core.plan import NO_LAUNCHES, Launches, RoundPlan
 from fairlead.core.reasons import Code, Reason
 from fairlead.core.routes import Route
@@ -122,8 +122,8 @@ def _job(job: Job) -> dict[str, Any]:
 
 
 def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
-    values = dict(record)
-    for name, value in record.items():
+    values = {FORMER_FIELDS.get(name, name): value for name, value in record.items()}
+    for name, value in values.items():
         sort = _SORT_OF.get(name)  # what is no field is told below
         if sort is float:
             values[name] = amount(name, value)

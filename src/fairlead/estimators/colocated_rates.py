@@ -48,26 +48,26 @@ TELLS = 0.1
 
 
 @dataclass(frozen=True)
-class Company:
+class ColocationModel:
     """`where` is who is told of in errors; the rest are parameters of estimations, which say what they are."""
 
     where: str
-    uses: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    usage: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     below: tuple[float, ...] = ()
     above: tuple[float, ...] = ()
     profiles: str = ""
     types: tuple[str, ...] = ()
     sharing: str = TURNS
-    holds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    sm_usage: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, what in (("uses", "utilization"), ("holds", "multiprocessors")):
+        for name, what in (("usage", "utilization"), ("sm_usage", "multiprocessors")):
             for kind, (percent, amount) in getattr(self, name).items():
                 if not 0 <= percent <= 100:
                     raise InputError(self.where, f"{what} from 0 to 100 percent for {kind}", field=name, value=percent)
-                if name == "uses" and not 0 <= amount <= _MOST:  # of several they are added up
+                if name == "usage" and not 0 <= amount <= _MOST:  # of several they are added up
                     raise InputError(self.where, f"GB of memory from 0 to {_MOST:g} for {kind}", field=name, value=amount)
-                if name == "holds" and not 0 < amount <= _MOST:
+                if name == "sm_usage" and not 0 < amount <= _MOST:
                     raise InputError(
                         self.where, f"microseconds of a kernel above 0, at most {_MOST:g}, for {kind}", field=name, value=amount
                     )
@@ -85,11 +85,11 @@ class Company:
             expected = f"{counts[name]} finite coefficients, none beyond {LARGEST:g}"
             raise InputError(self.where, expected, field=name, value=given)
 
-    def of(self, view: Snapshot, kinds: Sequence[str], alone: Floats) -> tuple[Floats, Floats, Usage]:
+    def rates_of(self, view: Snapshot, kinds: Sequence[str], alone: Floats) -> tuple[Floats, Floats, Usage]:
         """Of classes of these kinds and rates: rates in pairs, their relative uncertainty, and what each takes."""
         types = view.cluster.type_names
-        uses = {**_measured(self.profiles), **self.uses}
-        predicted = [_of_kind(uses, kind, NOT_KNOWN) for kind in kinds]
+        usage = {**_measured(self.profiles), **self.usage}
+        predicted = [_of_kind(usage, kind, NOT_KNOWN) for kind in kinds]
         found = [[view.learned.get(_fact(kind, name), use) for name in types] for kind, use in zip(kinds, predicted)]
         busy, memory = np.moveaxis(np.array(found, dtype=float).reshape(len(kinds), len(types), 2), 2, 0)  # classes × types
         about = np.array([not self.types or name in self.types for name in types])
@@ -100,21 +100,21 @@ class Company:
         paired = np.where(fits, alone[:, None, :] / slower, 0.0) * (alone > 0)[None, :, :]
         return paired, off / slower, Usage(np.where(about, busy / 100, 1.0), np.where(about, memory, math.inf))
 
-    def unmatched(self, kinds: Iterable[str], types: Sequence[AcceleratorType]) -> str:
+    def coverage_gaps(self, kinds: Iterable[str], types: Sequence[AcceleratorType]) -> str:
         """What of it says nothing about jobs of these kinds on accelerators of these types, so that some, or all, have no
         company whom it was perhaps meant for; empty where there is nothing to say."""
-        there, known = sorted(set(kinds)), {**_measured(self.profiles), **self.uses}
+        there, known = sorted(set(kinds)), {**_measured(self.profiles), **self.usage}
         found = {kind: _of_kind(known, kind, NOT_KNOWN) for kind in there if kind != TIMED}
         about = [one for one in types if not self.types or one.name in self.types]
         room = max((one.memory_gb for one in about), default=0.0)
         lacking = [kind for kind, use in found.items() if use == NOT_KNOWN]
         large = [kind for kind, (_, memory) in found.items() if room < memory < math.inf]
         strange = [name for name in self.types if all(name != one.name for one in types)]
-        unasked = [name for name in self.uses if all(name not in (kind, model_of(kind)) for kind in there)]
+        unasked = [name for name in self.usage if all(name not in (kind, model_of(kind)) for kind in there)]
         told = {
             "jobs that carry durations have no kind of which something could be predicted": TIMED in there,
             f"nothing is predicted of {_some(lacking) if known else 'any job'}": lacking,
-            f"no job is of {_some(unasked)}, which 'uses' names": unasked,
+            f"no job is of {_some(unasked)}, which 'usage' names": unasked,
             f"no accelerator is of {_some(strange)}, which 'types' names": strange,
             f"{_some(large)} would take more memory than the {room:g} GB of an accelerator": large if about else [],
         }
@@ -133,19 +133,19 @@ class Company:
     def _held(self, kinds: Sequence[str]) -> tuple[Floats, Floats]:
         """Multiprocessors and the length of kernels by class; NaN where nobody knows."""
         known = dict(holds(self.profiles)) if self.profiles and self._interference.finer is not None else {}
-        known |= {kind: Hold(percent, kernel_us / 1e6) for kind, (percent, kernel_us) in self.holds.items()}
+        known |= {kind: Hold(percent, kernel_us / 1e6) for kind, (percent, kernel_us) in self.sm_usage.items()}
         found = [_of_kind(known, kind, UNKNOWN) for kind in kinds]
         return np.array([one.multiprocessors for one in found]), np.array([one.kernel_s for one in found])
 
 
 @runtime_checkable
-class Accompanied(Protocol):
+class ColocationEstimator(Protocol):
     """An estimation that believes something of company."""
 
-    def company(self) -> Company: ...
+    def colocation_model(self) -> ColocationModel: ...
 
 
-def uses_seen(view: Snapshot) -> dict[str, object]:
+def usage_observations(view: Snapshot) -> dict[str, object]:
     """Facts that are new: what agents saw of those that run, of all of a kind on one type the mean. Who has no kind says
     nothing of others."""
     if BUSY not in view.jobs.metrics:
@@ -156,11 +156,11 @@ def uses_seen(view: Snapshot) -> dict[str, object]:
         kind = view.names.kinds[code]
         if kind != TIMED and math.isfinite(busy) and math.isfinite(memory):
             seen.setdefault(_fact(kind, view.cluster.type_names[type_]), []).append((min(100 * busy, 100.0), memory))
-    means = {name: np.mean(uses, axis=0).tolist() for name, uses in seen.items()}
+    means = {name: np.mean(usage, axis=0).tolist() for name, usage in seen.items()}
     return {name: use for name, use in means.items() if _tells(view.learned.get(name), use)}
 
 
-def uses_known(learned: Mapping[str, Any]) -> bool:
+def has_usage_observations(learned: Mapping[str, Any]) -> bool:
     """Whether agents have seen what any kind takes."""
     return any(name.startswith(_USE) for name in learned)
 

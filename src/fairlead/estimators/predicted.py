@@ -14,45 +14,45 @@ from fairlead.core.observations import fact_about
 from fairlead.core.plan import Facts, Lesson, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.base import RateTable, Rows, mates
-from fairlead.estimators.colocated_rates import TURNS, Company, uses_seen
+from fairlead.estimators.colocated_rates import TURNS, ColocationModel, usage_observations
 from fairlead.estimators.measured import Measured
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Utilization and memory are predicted by kind, and with them what two jobs do to each other.
+    """Utilization and memory are predicted by kind, and the slowdown of two co-located jobs follows from them.
 
-    `uses` has, by kind or model, the utilization of an accelerator in percent and the memory in GB that one worker takes. What
-    two who share it lose is a polynomial of their utilizations, as fitted to measured pairs that shared as `sharing` says: by
-    turns (`time-slicing`), or at once (`mps`). `below` and `above` are other coefficients: of 1, own, the other's while both
-    come to at most 100 percent; also of own², own · other's, other's² beyond. Through MPS it counts what the other holds:
-    `holds` has, by kind or model, the multiprocessors it keeps busy in percent and how long its kernels take in microseconds.
-    A kind without a use is taken to fill its accelerator, and has no company. `profiles` names a measured set that ships, for
-    kinds that `uses` and `holds` do not name. `types` are those that the predictions are about; on others nobody has company.
-    Empty: all. What agents measured of a kind on a type counts more than what is predicted.
+    `usage` has, by kind or model, the utilization of an accelerator in percent and the memory in GB of one worker. The slowdown
+    is a polynomial of the two utilizations, fitted to measured pairs that shared as `sharing` says: `time-slicing` or `mps`.
+    `below` and `above` replace its coefficients: of 1, own, other while both sum to at most 100 percent; above that also of
+    own², own · other, other². Under MPS the multiprocessors that the other job occupies count instead: `sm_usage` has, by kind
+    or model, their percentage and the length of a kernel in microseconds. A kind without usage is assumed to fill its
+    accelerator and is not co-located. `profiles` names a shipped set of measurements for kinds without an entry. `types` lists
+    the accelerator types that the predictions hold for (empty: all); jobs are not co-located on others. Usage that agents
+    measured replaces predicted usage.
     """
 
     paper: ClassVar[str] = "Horus §3.2 and §4.1 (Yeung et al., TPDS'21)"
     table: RateTable = field(repr=False)
-    uses: dict[str, tuple[float, float]] = field(default_factory=dict)
+    usage: dict[str, tuple[float, float]] = field(default_factory=dict)
     below: tuple[float, ...] = ()
     above: tuple[float, ...] = ()
     profiles: str = ""
     types: tuple[str, ...] = ()
     sharing: str = TURNS
-    holds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    sm_usage: dict[str, tuple[float, float]] = field(default_factory=dict)
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.company()
+        self.colocation_model()
 
-    def company(self) -> Company:
-        return Company(
-            "estimation predicted", self.uses, self.below, self.above, self.profiles, self.types, self.sharing, self.holds
+    def colocation_model(self) -> ColocationModel:
+        return ColocationModel(
+            "estimation predicted", self.usage, self.below, self.above, self.profiles, self.types, self.sharing, self.sm_usage
         )
 
     def learn(self, view: Snapshot) -> Lesson:
-        return Lesson(uses_seen(view))
+        return Lesson(usage_observations(view))
 
     def rates(self, view: Snapshot) -> Rates:
         if not self._kept or self._kept["learned"] is not view.learned:
@@ -63,7 +63,7 @@ class Predicted:
     def _predict(self, view: Snapshot) -> dict[str, Any]:
         """All that does not depend on who is there."""
         alone, kinds = self.table.alone, [kind for kind, _ in self.table.keys]
-        paired, off, usage = self.company().of(view, kinds, alone)
+        paired, off, usage = self.colocation_model().rates_of(view, kinds, alone)
         plain = Rates(view.jobs.number[:0], alone, self.table.spread, paired)
         follows = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.wishes, "usage": usage}
         return {"alone": alone, "spread": self.table.spread, "paired": paired, "paired_uncertainty": off, **follows}
@@ -79,30 +79,30 @@ NEVER = -1.0
 
 
 @dataclass(frozen=True)
-class Watched(Measured):
-    """Throughputs are what running jobs report, and what two do to each other follows from what agents see each take alone.
+class Monitored(Measured):
+    """Throughputs are what running jobs report; the slowdown of co-located jobs follows from the usage that agents measure.
 
-    `speeds` are guesses of types' relative speeds until a kind has run there. `uses`, `holds`, `profiles`, `sharing`, `below`,
-    `above` and `types` are as for `predicted`: what is believed of a kind until it was seen with an accelerator to itself. A
-    kind of which nothing is known is alone at first, and so it is seen.
+    `speeds` are guesses of the types' relative speeds until a kind has run there. `usage`, `sm_usage`, `profiles`, `sharing`,
+    `below`, `above` and `types` are as for `predicted` and hold until a kind was measured with an accelerator to itself. A kind
+    without usage runs alone at first, and so it is measured.
     """
 
     paper: ClassVar[str] = "Horus §3.2 and §4.1 (Yeung et al., TPDS'21)"
-    uses: dict[str, tuple[float, float]] = field(default_factory=dict)
+    usage: dict[str, tuple[float, float]] = field(default_factory=dict)
     below: tuple[float, ...] = ()
     above: tuple[float, ...] = ()
     profiles: str = ""
     types: tuple[str, ...] = ()
     sharing: str = TURNS
-    holds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    sm_usage: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.company()
+        self.colocation_model()
 
-    def company(self) -> Company:
-        return Company(
-            "estimation watched", self.uses, self.below, self.above, self.profiles, self.types, self.sharing, self.holds
+    def colocation_model(self) -> ColocationModel:
+        return ColocationModel(
+            "estimation monitored", self.usage, self.below, self.above, self.profiles, self.types, self.sharing, self.sm_usage
         )
 
     def learn(self, view: Snapshot) -> Lesson:
@@ -112,14 +112,14 @@ class Watched(Measured):
         tells_s = _tells_s(jobs, {**view.learned, **facts})
         lesson = super().learn(view.but(jobs=jobs.only(alone & (tells_s <= view.time))))
         again = float(tells_s[alone & (tells_s > view.time)].min(initial=lesson.holds_until))
-        return Lesson({**lesson.facts, **uses_seen(view), **facts}, again)
+        return Lesson({**lesson.facts, **usage_observations(view), **facts}, again)
 
     def rates(self, view: Snapshot) -> Rates:
         base = super().rates(view)
         kinds = [""] * len(base.alone)
         for row, code in zip(base.row.tolist(), view.jobs.kind.tolist()):
             kinds[row] = view.names.kinds[code]
-        paired, off, usage = self.company().of(view, kinds, base.alone)
+        paired, off, usage = self.colocation_model().rates_of(view, kinds, base.alone)
         tells_s = _tells_s(view.jobs, view.learned)
         return replace(base, paired=paired, paired_uncertainty=off, usage=usage, tells_s=tells_s)
 

@@ -13,16 +13,16 @@ from fairlead.config.schedulers import make, scheduler_of
 from fairlead.core.cluster import Floats
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
-from fairlead.estimators.colocated_rates import Accompanied
+from fairlead.estimators.colocated_rates import ColocationEstimator
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 
 def believed(table: ThroughputTable, state: State, scheduler: SchedulerConfig) -> ThroughputTable:
     """With what an estimation believes of company, by all that was learned; what the table has of it stays."""
     estimation = make("estimation", scheduler.estimation, Registry.installed(), {"table": table})
-    if not isinstance(estimation, Accompanied):
+    if not isinstance(estimation, ColocationEstimator):
         return table
-    paired, _, _ = estimation.company().of(state.snapshot(), [kind for kind, _ in table.keys], table.alone)
+    paired, _, _ = estimation.colocation_model().rates_of(state.snapshot(), [kind for kind, _ in table.keys], table.alone)
     return replace(table, paired=np.where(table.paired > 0, table.paired, paired))
 
 

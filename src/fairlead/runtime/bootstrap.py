@@ -166,7 +166,7 @@ async def _serve(
     import uvicorn  # with what it brings, a second; only these commands need it
 
     from fairlead.cli.options import tell_unseen
-    from fairlead.estimators.colocated_rates import uses_known
+    from fairlead.estimators.colocated_rates import has_usage_observations
     from fairlead.experiments.lookahead import foresee
     from fairlead.runtime.control.http_api import create_app
 
@@ -186,7 +186,7 @@ async def _serve(
     note(f"people: {scheme}://{http}/docs   agents: {agents}   journal: {getattr(journal, 'where', places.kept)}")
     begun(f"{scheme}://{http}", agents)
     kept = scheduler_of(plane.scheduled)
-    if not uses_known(plane.loop.state.learned):
+    if not has_usage_observations(plane.loop.state.learned):
         tell_unseen(kept)
     if state is not None and keeping.config is None:
         note(f"scheduler: {kept.label}, rounds of {kept.round_s:g} s, as in the journal; `fairlead scheduler set` changes it")

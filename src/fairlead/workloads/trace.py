@@ -107,8 +107,8 @@ def _wrong_field(job: Job) -> tuple[str, str] | None:
         return "retry_limit", "a whole number from 0 on"
     if not 0 <= job.min_run_s < math.inf:
         return "min_run_s", _AMOUNT
-    if not job.most_slowdown >= 1:
-        return "most_slowdown", "a number from 1 on"
+    if not job.max_slowdown >= 1:
+        return "max_slowdown", "a number from 1 on"
     if job.schedule and (expected := wrong_schedule(job.schedule, job.mode)):
         return "schedule", expected
     return None

@@ -77,7 +77,7 @@ def raw(fields: str) -> bytes:
         (task(env={"PATH": "x" * 40_000}), 422, "jobs.0.env"),
         (task(env={f"V{n}": "x" * 30_000 for n in range(40)}), 422, "1,048,576 bytes"),
         (task(workers=True), 422, "jobs.0.workers: a number, not true or false"),
-        (task(most_slowdown=True), 422, "jobs.0.most_slowdown: a number, not true or false"),
+        (task(max_slowdown=True), 422, "jobs.0.max_slowdown: a number, not true or false"),
         (task(lease={"max_steps": True}), 422, "jobs.0.lease.max_steps: a number, not true or false"),
         (task(cooperative=1), 422, "jobs.0.cooperative: true or false"),
         (task(after=True), 422, "jobs.0.after"),

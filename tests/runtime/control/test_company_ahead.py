@@ -24,7 +24,7 @@ RATES = {
 }
 
 
-SCHEDULER = {"policy": "horus", "estimation": {"name": "watched", "uses": USES}, "rounds": 10.0}
+SCHEDULER = {"policy": "horus", "estimation": {"name": "monitored", "usage": USES}, "rounds": 10.0}
 
 
 def shared() -> Scene:

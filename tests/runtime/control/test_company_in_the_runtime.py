@@ -18,7 +18,7 @@ USES = {"small": (30.0, 4.0), "other": (30.0, 4.0)}
 
 
 def scene_of(**policy: float) -> Scene:
-    scene = Scene("v100:1", policy={"name": "horus", **policy}, estimation={"name": "watched", "uses": USES})
+    scene = Scene("v100:1", policy={"name": "horus", **policy}, estimation={"name": "monitored", "usage": USES})
     scene.join()
     return scene
 
@@ -80,7 +80,7 @@ def test_without_a_limit_slow_jobs_are_not_parted_by_a_guess():
         scene.job(name, steps=1e6, kind=kind)
     goes_on(scene, 30, a=0.01, b=0.01)
     assert running(scene) == {"a", "b"}
-    scene.job("strict", steps=1e6, kind="small", most_slowdown=1.2)
+    scene.job("strict", steps=1e6, kind="small", max_slowdown=1.2)
     goes_on(scene, 20, a=0.01, b=0.01)
     assert running(scene) == {"a", "b"}
     sound(scene)
@@ -105,7 +105,7 @@ def test_who_falls_over_beside_another_comes_back_when_it_is_alone():
 
 
 def test_what_agents_see_makes_those_part_who_together_are_too_busy():
-    scene = scene_of(most_utilization=100.0)
+    scene = scene_of(max_utilization=100.0)
     scene.job("a", steps=1e6, kind="small")
     scene.at(0.0)
     goes_on(scene, 2 * FEWEST, busy=0.3, a=2.0)

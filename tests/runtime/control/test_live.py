@@ -142,7 +142,7 @@ def one_runs_and_one_waits(policy: object) -> Scene:
 
 
 def test_who_was_left_out_may_be_decided_on_at_the_next_round_and_not_only_when_the_policy_looks_again_by_itself():
-    scene = one_runs_and_one_waits({"name": "horus", "most_jobs": 1, "starving_s": 7200.0})
+    scene = one_runs_and_one_waits({"name": "horus", "max_jobs": 1, "starving_s": 7200.0})
     told = views.job_record(scene.loop, 1, 24.0)
     assert (told["next_decision_s"], told["latest_decision_s"]) == (6.0, 7200.0 - 24.0)
     scene.job("c", steps=100.0)

@@ -53,7 +53,7 @@ def test_what_an_agent_brings_along_from_another_journal_is_shown_to_nobody():
 def test_who_shares_is_told_of_it_and_others_jobs_have_no_names():
     async def scene(plane, who):
         for name in ("ann", "bob"):
-            task = {"name": f"of-{name}", "run": "x", "most_slowdown": 2.0}
+            task = {"name": f"of-{name}", "run": "x", "max_slowdown": 2.0}
             await who(name).post("/v1/jobs", json={"jobs": [task]})
         while (await who("bob").get("/v1/jobs/of-bob")).json()["phase"] == "queued":
             await asyncio.sleep(0.05)
@@ -64,7 +64,7 @@ def test_who_shares_is_told_of_it_and_others_jobs_have_no_names():
             )
         told = {name: (await who(name).get("/v1/jobs/of-ann")).json() for name in ("ann", "root")}
         assert {name: one["shares_with"] for name, one in told.items()} == {"ann": ["of another user"], "root": ["of-bob"]}
-        assert told["ann"]["most_slowdown"] == 2.0
+        assert told["ann"]["max_slowdown"] == 2.0
         assert (await who("ann").get("/v1/nodes")).json()["nodes"][0]["shared"] == 1
 
     with_plane(scene)

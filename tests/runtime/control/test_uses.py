@@ -13,7 +13,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Phase
 from fairlead.core.plan import BUSY, TAKEN_GB
 from fairlead.engine.state import State
-from fairlead.estimators.predicted import Predicted, Watched
+from fairlead.estimators.predicted import Monitored, Predicted
 from fairlead.runtime.control.job_metrics import FEWEST, LONGEST_START, Measures, Uses
 from fairlead.runtime.control.launches import Running, Seat
 from fairlead.runtime.protocol.messages import Beat
@@ -180,8 +180,8 @@ def test_a_kind_without_a_prediction_is_known_once_it_was_seen():
 
 
 def test_on_a_real_cluster_company_comes_once_agents_have_seen_who_leaves_room():
-    compose({"policy": "horus", "estimation": "watched"})
-    scene = Scene("v100:2", policy="horus", estimation="watched")
+    compose({"policy": "horus", "estimation": "monitored"})
+    scene = Scene("v100:2", policy="horus", estimation="monitored")
     scene.join()
     for name, kind in zip("xyz", ("small", "large", "small")):
         scene.job(name, steps=1e6, kind=kind)
@@ -208,8 +208,12 @@ def test_on_a_real_cluster_company_comes_once_agents_have_seen_who_leaves_room()
 
 @pytest.mark.parametrize(
     ("parameters", "field"),
-    [({"uses": {"a": (101.0, 1.0)}}, "uses"), ({"profiles": "h200_pairs"}, "profiles"), ({"speeds": {"v100": 0.0}}, "speeds")],
+    [
+        ({"usage": {"a": (101.0, 1.0)}}, "usage"),
+        ({"profiles": "h200_pairs"}, "profiles"),
+        ({"speeds": {"v100": 0.0}}, "speeds"),
+    ],
 )
 def test_bad_beliefs_are_told(parameters, field):
     with pytest.raises(InputError, match=f"field '{field}'"):
-        Watched(**parameters)
+        Monitored(**parameters)

@@ -98,7 +98,7 @@ class MeasuredPairs(ExperimentInputs):
     def believed(self) -> dict[str, Any]:
         """The estimation of a scheduler file."""
         uses = {kind: list(use) for kind, use in self.uses.items()}
-        return {"name": "predicted", "uses": uses, "below": list(self.model.below), "above": list(self.model.above)}
+        return {"name": "predicted", "usage": uses, "below": list(self.model.below), "above": list(self.model.above)}
 
 
 @lru_cache(maxsize=2)

@@ -32,20 +32,20 @@ _NOTHING: Floats = np.zeros(0)
 class GandivaPacking:
     """Equal shares of time, with random pairs of jobs on one accelerator that are kept if they help.
 
-    A pair helps if its progress, in units of running alone, adds up to more than `least_gain`. Verdicts are given when shares
+    A pair helps if its progress, in units of running alone, adds up to more than `min_gain`. Verdicts are given when shares
     are computed anew: the next time after a pair has run. A pair that did not help is not tried again. `seed` draws the pairs.
     """
 
     paper: ClassVar[str] = "Gandiva §3 (Xiao et al., OSDI'18); Gavel §7.3"
-    least_gain: float = 1.0
+    min_gain: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.least_gain <= 2:
-            raise InputError("policy gandiva-packing", "a number from 0 to 2", field="least_gain", value=self.least_gain)
+        if not 0 <= self.min_gain <= 2:
+            raise InputError("policy gandiva-packing", "a number from 0 to 2", field="min_gain", value=self.min_gain)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        known = Pairs.from_memo(memo).among(view).judged(view, self.least_gain)
+        known = Pairs.from_memo(memo).among(view).judged(view, self.min_gain)
         jobs, usable = view.jobs, _usable(view)
         can, paired = usable.any(axis=1), np.zeros(len(jobs), dtype=np.bool_)
         excess = int(jobs.workers[can].sum() - view.capacity.sum())
@@ -116,7 +116,7 @@ class Pairs:
         """Where both stand in the view."""
         return view.jobs.number.searchsorted(self.first), view.jobs.number.searchsorted(self.second)
 
-    def judged(self, view: Snapshot, least_gain: float) -> Pairs:
+    def judged(self, view: Snapshot, min_gain: float) -> Pairs:
         """Without pairs that have run and did not help."""
         jobs = view.jobs
         one, two = self.positions(view)
@@ -128,7 +128,7 @@ class Pairs:
         tried &= together & (place[self.first] == place[self.second])
         helps = ~tried
         at = tried.nonzero()[0]
-        helps[at] = gain(view, one[at], two[at], jobs.type[one[at]]) > least_gain
+        helps[at] = gain(view, one[at], two[at], jobs.type[one[at]]) > min_gain
         lost = ~helps
         bad_first = np.concatenate((self.bad_first, self.first[lost]))
         bad_second = np.concatenate((self.bad_second, self.second[lost]))

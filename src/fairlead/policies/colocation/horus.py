@@ -133,7 +133,7 @@ def critical(view: Snapshot, judge: Judge, looks: Mapping[int, Look]) -> list[in
 # wait counts anew if it has run before. It decides nothing, and looks at everybody who looks alike once.
 
 UNKNOWN = "nothing is predicted of its kind"
-BEARS_NONE = "it bears no slowdown (most_slowdown)"
+BEARS_NONE = "it bears no slowdown (max_slowdown)"
 NOBODY_BEARS = "nobody may be slowed down here (slo)"
 UNSEEN = "it may not be slowed down much, and how fast it is alone is not known yet"
 TOO_SLOW = "with any who would have room for it, one of the two would be slower than it may be"
@@ -166,7 +166,7 @@ def _reason(floor: Floor, look: Look, stopped: bool) -> Reason | None:
 def _why_alone(floor: Floor, look: Look, kinds: list[int]) -> str:
     judge = floor.judge
     if judge.refuses(look):
-        return BEARS_NONE if look.most_slowdown < math.inf else NOBODY_BEARS
+        return BEARS_NONE if look.max_slowdown < math.inf else NOBODY_BEARS
     usage = judge.view.rates.usage
     if usage is not None and all(math.isinf(usage.memory_gb[look.row, kind]) for kind in kinds):
         return UNKNOWN
@@ -186,8 +186,8 @@ class Horus:
     """Share accelerators where that is predicted to cost least; queues of similar jobs take turns.
 
     `queues` is k; `beta` jobs are picked at a time, before queues are weighed anew. `memory_weight` and `slowdown_weight` are
-    ω₁ and ω₂. At most `most_jobs` share an accelerator, with a predicted utilization of at most `most_utilization` percent and
-    at most a part `most_memory` of its memory. `slo`: nobody may be slower than so many times alone, unless it says itself how
+    ω₁ and ω₂. At most `max_jobs` share an accelerator, with a predicted utilization of at most `max_utilization` percent and
+    at most a part `max_memory` of its memory. `slo`: nobody may be slower than so many times alone, unless it says itself how
     much it bears. Gangs from `local_from` workers on stand on few nodes before cost counts. For who has waited `starving_s`,
     as many accelerators as it needs are kept free from newcomers. With `match` the first `beta` who wait take places not in
     their order, but as each gets on with who is there (Equation 3 over the buffer). With `critical`, who would last as long as
@@ -200,9 +200,9 @@ class Horus:
     beta: int = 15
     memory_weight: float = 0.5
     slowdown_weight: float = 0.5
-    most_jobs: int = 2
-    most_utilization: float = math.inf
-    most_memory: float = 1.0
+    max_jobs: int = 2
+    max_utilization: float = math.inf
+    max_memory: float = 1.0
     slo: float = math.inf
     local_from: int = 8
     starving_s: float = 7200.0
@@ -211,19 +211,19 @@ class Horus:
     unpack: float = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("queues", "beta", "most_jobs", "local_from"):
+        for name in ("queues", "beta", "max_jobs", "local_from"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("memory_weight", "slowdown_weight"):
             _check(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "a weight from 0 on")
-        _check(self.most_utilization > 0, "most_utilization", self.most_utilization, "percent above 0")
-        _check(0 < self.most_memory < math.inf, "most_memory", self.most_memory, "a part above 0 of an accelerator's memory")
+        _check(self.max_utilization > 0, "max_utilization", self.max_utilization, "percent above 0")
+        _check(0 < self.max_memory < math.inf, "max_memory", self.max_memory, "a part above 0 of an accelerator's memory")
         for name in ("slo", "unpack"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "times the run time alone, from 1 on")
         _check(self.starving_s > 0, "starving_s", self.starving_s, "seconds above 0")
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.most_jobs, self.most_utilization / 100, self.most_memory, self.slo)
+        return Limits(self.max_jobs, self.max_utilization / 100, self.max_memory, self.slo)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):

@@ -27,18 +27,18 @@ ALL_NODES = 1
 
 @dataclass(frozen=True)
 class OpportunisticPacking:
-    """Onto the accelerator with the most memory left, if the predicted memory fits; at most `most_jobs` to each."""
+    """Onto the accelerator with the most memory left, if the predicted memory fits; at most `max_jobs` to each."""
 
     paper: ClassVar[str] = "Horus §5, OBP (Yeung et al., TPDS'21)"
-    most_jobs: int = 2
+    max_jobs: int = 2
 
     def __post_init__(self) -> None:
-        _check_most("opportunistic-packing", self.most_jobs)
+        _check_most("opportunistic-packing", self.max_jobs)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
             return Selection.nobody(), memo
-        given = _Given.of(view, memo, self.most_jobs)
+        given = _Given.of(view, memo, self.max_jobs)
         moving = sorted(stranded(view, given.groups))
         floor = given.floor(set(moving))
         placed(floor, given.looks, (*moving, *view.jobs.waiters.number.tolist()))
@@ -57,11 +57,11 @@ class PerformanceAwarePacking:
     drop: float = 0.5
     warm_up_s: float = 60.0
     trials: int = 1
-    most_jobs: int = 2
+    max_jobs: int = 2
 
     def __post_init__(self) -> None:
         where = "policy performance-aware-packing"
-        _check_most("performance-aware-packing", self.most_jobs)
+        _check_most("performance-aware-packing", self.max_jobs)
         if not 0 < self.drop < 1:
             raise InputError(where, "a part between 0 and 1", field="drop", value=self.drop)
         if not 0 <= self.warm_up_s < math.inf:
@@ -73,7 +73,7 @@ class PerformanceAwarePacking:
         if not len(view.jobs):
             return Selection.nobody(), memo
         own: Mapping[str, Any] = memo or {}
-        given = _Given.of(view, own.get("seen"), self.most_jobs)
+        given = _Given.of(view, own.get("seen"), self.max_jobs)
         trials, sent, enemies = self._judged(view, own, given.groups)
         moving = sorted(sent | stranded(view, given.groups))
         floor = given.floor(set(moving))
@@ -151,9 +151,9 @@ class _Given:
     groups: list[Group]
 
     @classmethod
-    def of(cls, view: Snapshot, memo: Memo, most_jobs: int) -> _Given:
+    def of(cls, view: Snapshot, memo: Memo, max_jobs: int) -> _Given:
         before = Seen.from_memo(memo)
-        judge = Judge(view, Limits(jobs=most_jobs), 1.0, 0.0, {})
+        judge = Judge(view, Limits(jobs=max_jobs), 1.0, 0.0, {})
         seen = before.after_failures(view, judge, looks_of(view, before.least_gb))
         looks = looks_of(view, seen.least_gb)
         return cls(view, before, seen, judge, looks, running_groups(view, looks))
@@ -164,4 +164,4 @@ class _Given:
 
 def _check_most(policy: str, most: int) -> None:
     if most < 1:
-        raise InputError(f"policy {policy}", "at least 1", field="most_jobs", value=most)
+        raise InputError(f"policy {policy}", "at least 1", field="max_jobs", value=most)

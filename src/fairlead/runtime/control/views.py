@@ -65,8 +65,8 @@ def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf, w
         "accelerators": held.tolist(),
         "after": list(job.after),
     }
-    if math.isfinite(job.most_slowdown):
-        record["most_slowdown"] = job.most_slowdown
+    if math.isfinite(job.max_slowdown):
+        record["max_slowdown"] = job.max_slowdown
     if shares := sharing(state, number, held, whose):
         record["shares_with"] = shares
     overran = bool(a["base_steps"][number] > job.steps) and job.steps != UNKNOWN_STEPS

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from fairlead.core.errors import InputError
-from fairlead.core.job import EXPERT, Job, wrong_schedule
+from fairlead.core.job import EXPERT, FORMER_FIELDS, Job, wrong_schedule
 from fairlead.runtime.protocol.orders import Task
 from fairlead.workloads.dynamics import BETWEEN, parsed
 
@@ -145,7 +145,7 @@ class TaskSpec(Spec):
     after: Annotated[
         list[StrictStr | StrictInt], Field(max_length=MOST_AFTER, description="jobs that must have finished first")
     ] = []
-    most_slowdown: Annotated[
+    max_slowdown: Annotated[
         float | None, Field(ge=1, lt=1e15, description="how many times slower than alone company may make it; 1: it wants none")
     ] = None
     env: dict[str, Word] = {}
@@ -155,6 +155,15 @@ class TaskSpec(Spec):
     cooperative: bool = True
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     lease: LeaseSpec = LeaseSpec()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former_fields(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or FORMER_FIELDS.keys().isdisjoint(data):
+            return data
+        if both := [old for old, new in FORMER_FIELDS.items() if old in data and new in data]:
+            raise ValueError(f"{both[0]} is the former name of {FORMER_FIELDS[both[0]]}; give one of them")
+        return {FORMER_FIELDS.get(name, name): value for name, value in data.items()}
 
     @model_validator(mode="after")
     def _not_too_much(self) -> TaskSpec:
@@ -253,7 +262,7 @@ class TaskSpec(Spec):
             mode=self.mode,
             command=self._command(words),
             after=tuple(after),
-            most_slowdown=math.inf if self.most_slowdown is None else self.most_slowdown,
+            max_slowdown=math.inf if self.max_slowdown is None else self.max_slowdown,
             schedule=parsed(self.schedule) if self.schedule else (),
         )
 

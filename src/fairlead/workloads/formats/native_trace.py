@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.core.job import ELASTIC, TIMED, Job, batch_size_of
+from fairlead.core.job import ELASTIC, FORMER_FIELDS, TIMED, Job, batch_size_of
 from fairlead.files import atomic_write
 from fairlead.workloads import generate as adaptation
 from fairlead.workloads.dynamics import EXPECTED, JobDynamics, LossCurve, Regimes, parsed, spelt
@@ -59,7 +59,7 @@ WHOLE = ("workers", "priority", "retry_limit", "group_order")
 TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command", "after", SCHEDULE, LOSS_CURVE, REGIMES)
 
 _BETWEEN = "|"
-_MAY_BE_ENDLESS = ("deadline_s", "time_limit_s", "most_slowdown")
+_MAY_BE_ENDLESS = ("deadline_s", "time_limit_s", "max_slowdown")
 
 
 def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> tuple[Job, LossCurve | None, Regimes | None]:
@@ -256,6 +256,7 @@ def _from_csv(path: Path, on_bad: OnBad) -> Trace:
         rows = chain([(line, row)], rows)
         break
     top, names = header_of(rows, path)
+    names = [FORMER_FIELDS.get(name, name) for name in names]
     _check_columns(names, path, top)
     jobs = JobList(path, on_bad)
     for line, row in rows:
@@ -279,7 +280,7 @@ def _from_parquet(path: Path, on_bad: OnBad) -> Trace:
     except (pa.ArrowException, OSError, ValueError) as why:
         first_line = (str(why).strip().splitlines() or ["damaged"])[0]
         raise InputError(path, f"a Parquet file that can be read ({first_line})") from None
-    names = list(table.column_names)
+    names = [FORMER_FIELDS.get(name, name) for name in table.column_names]
     _check_columns(names, path, None)
     told = (table.schema.metadata or {}).get(ORIGIN_METADATA)
     origin = None if told is None else checked_origin(told.decode("utf-8", errors="replace"), path, None)

@@ -42,7 +42,7 @@ class Look:
     workers: int
     fits: int
     least_memory_gb: float  # whatever is predicted, it needs so much
-    most_slowdown: float
+    max_slowdown: float
     cpus: float
     host_memory_gb: float
 
@@ -53,7 +53,7 @@ def looks_of(view: Snapshot, least_gb: Mapping[str, float]) -> dict[int, Look]:
     columns = (jobs.number, view.rates.row, jobs.kind, jobs.workers, jobs.fits, jobs.memory_gb, jobs.cpus, jobs.host_memory_gb)
     for number, row, kind, workers, fits, memory, cpus, of_host in zip(*(column.tolist() for column in columns)):
         memory = max(memory, least_gb.get(str(number), 0.0)) if least_gb else memory
-        most = view.job_of[number].most_slowdown
+        most = view.job_of[number].max_slowdown
         told = (row, names[kind], workers, fits, memory, most, cpus, of_host)
         if (look := known.get(told)) is None:
             look = known[told] = Look(*told)
@@ -119,7 +119,7 @@ class Judge:
 
     def limit(self, look: Look) -> float:
         """How many times slower than alone it may be: its own word, or else the scheduler's."""
-        return look.most_slowdown if look.most_slowdown < math.inf else self.limits.slo
+        return look.max_slowdown if look.max_slowdown < math.inf else self.limits.slo
 
     def can_tell(self, look: Look, kind: int) -> bool:
         """Whether it is known how fast it is alone, so that being slower shows."""

@@ -1,0 +1,10 @@
+"""The estimation of real clusters keeps the contract of all, company that comes and goes included."""
+
+from __future__ import annotations
+
+from fairlead.estimators.predicted import Monitored
+from fairlead.testing import EstimationContract
+
+
+class TestMonitored(EstimationContract):
+    make = staticmethod(lambda table: Monitored(usage={f"kind-{n}": (30.0, 1.0) for n in range(8)}))
