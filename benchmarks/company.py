@@ -272,7 +272,7 @@ def stood(cluster: Cluster, events: list[ev.Event], names: Mapping[int, str]) ->
 def staged(machine: str, folder: Path, seconds: float) -> Iterator[Stage]:
     (folder / "job.py").write_text(JOB)
     watched = {"name": "monitored", "profiles": "h200", "usage": {kind: list(use) for kind, use in BELIEVED.items()}}
-    scheduler = SchedulerConfig.from_data({"policy": "horus", "estimation": watched, "rounds": 1})
+    scheduler = SchedulerConfig.from_data({"policy": "horus", "estimator": watched, "rounds": 1})
     cluster = Cluster.parse(machine, accelerator_types())
     by_turns = {**os.environ, "PATH": "/nowhere"}  # so that the agent finds no MPS daemon; predictions are of taking turns
     with (

@@ -26,8 +26,8 @@ from fairlead.simulator.costs import Costs
 SCHEDULERS = {
     "tiresias": {"policy": {"name": "tiresias", "thresholds": [57600], "first": "submitted"}, "rounds": 60},
     "optimus, oracle": {"policy": {"name": "optimus", "oracle": True}, "rounds": 60},
-    "optimus, fitted": {"policy": {"name": "optimus", "oracle": True}, "estimation": "fitted", "rounds": 60},
-    "pollux": {"policy": "pollux", "estimation": "fitted", "rounds": 60},
+    "optimus, fitted": {"policy": {"name": "optimus", "oracle": True}, "estimator": "fitted", "rounds": 60},
+    "pollux": {"policy": "pollux", "estimator": "fitted", "rounds": 60},
 }
 
 

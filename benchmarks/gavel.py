@@ -22,7 +22,7 @@ from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.simulate import Simulation, simulate
 
 SHARED = (Path(__file__).resolve().parents[1] / ".." / "shared").resolve()
-GAVEL = "turns:least_interval_s=1920:newcomers=wait:lease_s=360"
+GAVEL = "gavel-rounds:least_interval_s=1920:newcomers=wait:lease_s=360"
 TRACES: dict[str, tuple[str, str, tuple[int, int] | None]] = {
     "a_single": ("continuous_single_seed0_lam900.trace", "36xv100:1,36xp100:1,36xk80:1", (50, 150)),
     "b_phys_continuous": ("max_min_fairness.trace", "8xv100:1,16xp100:1,24xk80:1", None),

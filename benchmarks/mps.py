@@ -78,7 +78,7 @@ class Scene:
 
     @contextmanager
     def running(self, names: list[str], width: int) -> Iterator[Any]:
-        scheduler = SchedulerConfig.from_data({"policy": "fifo", "estimation": "measured", "rounds": 1})
+        scheduler = SchedulerConfig.from_data({"policy": "fifo", "estimator": "measured", "rounds": 1})
         stages = replace(scheduler.build(None), policy=Together())
         with (
             plane_on(Cluster.parse(self.machine), scheduler.to_data(), stages) as (plane, port),

@@ -98,7 +98,7 @@ class Moment:
         self.cluster = Cluster.parse(",".join(f"{per_type}x{name}:8" for name in TYPES))
         self.state = State(self.cluster)
         self.state.apply(ev.Opened(0.0, self.cluster, {}, "benchmark", None))
-        self.estimation = Oracle(self.table)
+        self.estimator = Oracle(self.table)
         self.more(jobs, in_order=not alike)
 
     def more(self, jobs: int, *, in_order: bool = False) -> None:
@@ -115,7 +115,7 @@ class Moment:
         self.state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=admitted)))
 
     def view(self) -> Snapshot:
-        view = self.state.snapshot(0.0).but(estimate=self.estimation.rates)
+        view = self.state.snapshot(0.0).but(estimate=self.estimator.rates)
         view.rates  # noqa: B018 - what a decision has looked up before it asks the policy
         return view
 

@@ -78,7 +78,7 @@ def built_in() -> list[str]:
 
 def run(name: str) -> Shown:
     policy = parse_part(SHOWN.get(name, name))
-    mechanism = Part("turns", {"leftovers": False} if name in WITHOUT_LEFTOVERS else {})
+    mechanism = Part("gavel-rounds", {"leftovers": False} if name in WITHOUT_LEFTOVERS else {})
     scheduler = SchedulerConfig(policy, mechanism=mechanism, round_s=ROUND_S)
     given = Simulation(TraceFile(JOBS).read(), read_cluster(CLUSTER, accelerator_types()), scheduler)
     told = [f"{key}={_plain(value)}" for key, value in policy.parameters.items()]

@@ -118,7 +118,7 @@ def warm_up() -> None:
     for module in Registry.installed().modules():
         import_module(module)
     for policy in ("fifo", "las", "max-min-fairness"):
-        SchedulerConfig.from_data({"policy": policy, "estimation": "measured"}).build(None, Registry.installed())
+        SchedulerConfig.from_data({"policy": policy, "estimator": "measured"}).build(None, Registry.installed())
     uvicorn.Config(FastAPI(), loop="asyncio").load()
 
 

@@ -38,7 +38,7 @@ def test_for_people_there_is_a_table_and_a_report(tmp_path):
 def test_what_all_schedulers_share_is_told_once_and_not_in_their_names(tmp_path):
     (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s\nj,0,100\n")
     how = (
-        "--estimation",
+        "--estimator",
         "predicted:usage={A3C: [25, 2]}",
         "--cluster",
         "2xv100:2",
@@ -50,10 +50,10 @@ def test_what_all_schedulers_share_is_told_once_and_not_in_their_names(tmp_path)
     asked = ("compare", "--preset", "horus", "--preset", "opportunistic-packing", *how)
     told = answer(*asked, cwd=tmp_path)
     assert [case["scheduler"] for case in told["cases"]] == ["horus", "opportunistic-packing"]
-    assert told["shared"] == {"estimation": "predicted(usage: 1)"}
-    assert "2 × v100, all with estimation=predicted(usage: 1)\n" in fairlead(*asked, cwd=tmp_path).stdout
+    assert told["shared"] == {"estimator": "predicted(usage: 1)"}
+    assert "2 × v100, all with estimator=predicted(usage: 1)\n" in fairlead(*asked, cwd=tmp_path).stdout
     page = (tmp_path / "o.html").read_text(encoding="utf-8")
-    assert "<title>Fairlead: schedulers compared, all with estimation=predicted(usage: 1)</title>" in page
+    assert "<title>Fairlead: schedulers compared, all with estimator=predicted(usage: 1)</title>" in page
     assert '"label":"horus"' in page
 
 

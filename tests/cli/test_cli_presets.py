@@ -78,7 +78,7 @@ def test_who_lives_on_predictions_and_has_none_says_so():
     lacking = "nothing is predicted of any job, so nobody has company"
     assert lacking in fairlead("simulate", "--preset", "horus", *asked).stderr
     assert lacking in fairlead("compare", "--policies", "fifo", "--preset", "horus", *asked).stderr
-    assert lacking in fairlead("simulate", "--preset", "horus", "--estimation", "watched", *asked).stderr, "no agent sees any"
+    assert lacking in fairlead("simulate", "--preset", "horus", "--estimator", "monitored", *asked).stderr, "no agent sees any"
 
 
 MINE = "name,submitted_s,steps,kind\na,0,6000,A3C\nb,0,6000,ResNet-50 (batch size 64)\n"
@@ -86,7 +86,7 @@ TIMED = "name,submitted_s,duration_s\na,0,600\nb,0,600\n"
 
 
 @pytest.mark.parametrize(
-    ("estimation", "trace", "told"),
+    ("estimator", "trace", "told"),
     [
         ("predicted:usage={A3C: [25, 2], ResNet-50: [95, 6.4]}", MINE, ""),
         (
@@ -121,9 +121,9 @@ TIMED = "name,submitted_s,duration_s\na,0,600\nb,0,600\n"
         ),
     ],
 )
-def test_who_has_no_company_since_predictions_are_of_others_is_told_in_one_line(tmp_path, estimation, trace, told):
+def test_who_has_no_company_since_predictions_are_of_others_is_told_in_one_line(tmp_path, estimator, trace, told):
     (tmp_path / "mine.csv").write_text(trace)
-    asked = ("--preset", "horus", "--estimation", estimation, "--trace", tmp_path / "mine.csv", "--cluster", "4xv100:4")
+    asked = ("--preset", "horus", "--estimator", estimator, "--trace", tmp_path / "mine.csv", "--cluster", "4xv100:4")
     for command in (("simulate",), ("compare", "--policies", "fifo")):
         done = fairlead(*command, *asked)
         assert done.returncode == 0, done.stderr

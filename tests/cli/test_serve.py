@@ -86,7 +86,7 @@ def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
         (tmp_path / "shown.yaml").write_text(shown)
         told = json.loads(scheduler("show", "--json").stdout)["scheduler"]
         assert read_scheduler(tmp_path / "shown.yaml").to_data() == told, "and as a file that can be given again"
-        assert (told["policy"]["name"], told["estimation"], told["rounds"]) == ("pollux", "measured", 3.0)
+        assert (told["policy"]["name"], told["estimator"], told["rounds"]) == ("pollux", "measured", 3.0)
         assert "unknown preset 'polux'; near: 'pollux'" in str(scheduler("set", "--preset", "polux").exception)
         both = scheduler("set", str(file), "--preset", "pollux").exception
         assert "either a scheduler file or --preset" in str(both)

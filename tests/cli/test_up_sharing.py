@@ -16,13 +16,13 @@ def test_a_scheduler_that_shares_by_predictions_says_that_it_has_none(tmp_path):
         until(lambda: "node joined" in (tmp_path / LOG).read_text(), tmp_path)
     said = (tmp_path / LOG).read_text()
     assert said.count(f"horus(rounds=1): {SILENT}") == 1
-    assert "--estimation 'monitored:usage=" in said
+    assert "--estimator 'monitored:usage=" in said
 
 
 def test_what_jobs_take_can_be_told_beforehand_and_then_they_share(tmp_path):
     answer, fairlead = (functools.partial(ask, cwd=tmp_path) for ask in (command.answer, command.fairlead))
-    uses = "watched:uses={sleep: [25, 2]}"
-    with cluster_up(tmp_path, "--preset", "horus", "--estimation", uses, cluster="1xv100:1"):
+    uses = "monitored:uses={sleep: [25, 2]}"
+    with cluster_up(tmp_path, "--preset", "horus", "--estimator", uses, cluster="1xv100:1"):
         for name in ("one", "two"):
             assert fairlead("submit", "--name", name, "--", "sleep", "1000").returncode == 0
 
@@ -34,6 +34,6 @@ def test_what_jobs_take_can_be_told_beforehand_and_then_they_share(tmp_path):
 
 
 def test_an_estimation_for_simulations_is_refused_with_the_one_that_is_meant(tmp_path):
-    done = command.fairlead("up", "--preset", "horus", "--estimation", "predicted:usage={sleep: [25, 2]}", cwd=tmp_path)
+    done = command.fairlead("up", "--preset", "horus", "--estimator", "predicted:usage={sleep: [25, 2]}", cwd=tmp_path)
     assert done.returncode == 2
     assert "no table of throughputs, which no real cluster has: monitored" in done.stderr

@@ -65,37 +65,37 @@ def test_a_scheduler_file_may_begin_with_a_preset(tmp_path):
     assert (mine.policy, mine.admission) == (Part("las"), Part("accept-up-to", {"factor": 1.3}))
     assert mine.label == "las(admission=accept-up-to(factor=1.3))"
     live = read_scheduler(path)
-    assert (live.estimation, live.first_step_s) == (MEASURED, FIRST_STEP_S)
+    assert (live.estimator, live.first_step_s) == (MEASURED, FIRST_STEP_S)
 
 
 def test_on_a_real_cluster_a_preset_measures():
     live = scheduler_of({"preset": "gavel"})
-    assert (live.policy, live.estimation, live.round_s) == (Part("max-min-fairness-perf"), MEASURED, 360.0)
+    assert (live.policy, live.estimator, live.round_s) == (Part("max-min-fairness-perf"), MEASURED, 360.0)
 
 
 @pytest.mark.parametrize("name", ["horus", "horus-f", "horus-makespan", "opportunistic-packing", "performance-aware-packing"])
 def test_on_a_real_cluster_a_preset_that_shares_by_prediction_watches(name):
-    assert scheduler_of({"preset": name}).estimation.name == "monitored"
-    assert type(compose({"preset": name}).estimation).__name__ == "Monitored"
+    assert scheduler_of({"preset": name}).estimator.name == "monitored"
+    assert type(compose({"preset": name}).estimator).__name__ == "Monitored"
     with pytest.raises(InputError, match="no real cluster has"):
-        compose({"preset": name, "estimation": "predicted"})
+        compose({"preset": name, "estimator": "predicted"})
 
 
 @pytest.mark.parametrize(
-    ("name", "estimation", "instead"),
+    ("name", "estimator", "instead"),
     [("pollux", "fitted", "measured"), ("optimus", "fitted", "measured")]
     + [(name, "predicted", "monitored") for name in ("horus", "horus-f", "horus-makespan")]
     + [(name, "predicted", "monitored") for name in ("opportunistic-packing", "performance-aware-packing")],
 )
-def test_a_presets_file_that_no_real_cluster_takes_says_what_to_write_there(name, estimation, instead, tmp_path):
+def test_a_presets_file_that_no_real_cluster_takes_says_what_to_write_there(name, estimator, instead, tmp_path):
     """`presets show pollux > mine.yaml`, and then `scheduler set mine.yaml`: the file says it, and so does who refuses it."""
     mine, text = tmp_path / "mine.yaml", preset_named(name).text
     assert f"on a real cluster: {instead}\n" in text
     mine.write_text(text)
-    with pytest.raises(InputError, match=f"field 'estimation' is '{estimation}': .*: {instead}$"):
+    with pytest.raises(InputError, match=f"field 'estimator' is '{estimator}': .*: {instead}$"):
         compose(read_scheduler(mine).to_data())
-    mine.write_text(text.replace(estimation, instead))
-    assert type(compose(read_scheduler(mine).to_data()).estimation).__name__.lower() == instead
+    mine.write_text(text.replace(estimator, instead))
+    assert type(compose(read_scheduler(mine).to_data()).estimator).__name__.lower() == instead
 
 
 @pytest.mark.parametrize("preset", presets().values(), ids=list(presets()))

@@ -43,7 +43,7 @@ def test_what_is_built_in_comes_by_entry_points_like_everything_else():
         ("mechanism", Mechanism),
         ("placement", Placement),
         ("admission", Admission),
-        ("estimation", Estimation),
+        ("estimator", Estimation),
         ("termination", Termination),
     ],
 )

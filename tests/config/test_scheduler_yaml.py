@@ -27,7 +27,7 @@ policy:
   thresholds: [100, 2000.5]
   promote_after: 2
 admission: {name: accept-up-to, factor: 1.5}
-estimation: oracle
+estimator: oracle
 placement: {name: consolidated, parameters: {wait: true}}
 termination: by-steps
 rounds: 120
@@ -55,7 +55,7 @@ def test_a_scheduler_file_becomes_stages(tmp_path):
     assert stages.placement == Consolidated(wait=True)
     assert stages.round_s == 120.0
     assert stages.run_to_completion
-    assert stages.estimation.table is TABLE
+    assert stages.estimator.table is TABLE
 
 
 def test_a_name_is_enough(tmp_path):
@@ -217,8 +217,8 @@ WRONG = {
         "scheduler.yaml:4: policy tiresias: field 'thresholds' is [5.0, 3.0]: expected ascending",
     ),
     "a parameter that is not one's to give": (
-        "policy: fifo\nestimation: {name: oracle, table: 3}\n",
-        "scheduler.yaml:2: estimation 'oracle': field 'table': expected a parameter it has",
+        "policy: fifo\nestimator: {name: oracle, table: 3}\n",
+        "scheduler.yaml:2: estimator 'oracle': field 'table': expected a parameter it has",
     ),
 }
 
@@ -314,7 +314,7 @@ def test_a_value_on_a_command_line_that_is_no_yaml_is_shown():
 
 @pytest.mark.parametrize(
     "text",
-    ["predicted:profiles=h200,sharing=mps", "predicted:below=[1,2,3], above=[1,2]", "watched:uses={a: [1,2]},sharing=mps"],
+    ["predicted:profiles=h200,sharing=mps", "predicted:below=[1,2,3], above=[1,2]", "monitored:uses={a: [1,2]},sharing=mps"],
 )
 def test_commas_between_parameters_are_told_for_what_they_are(text: str):
     with pytest.raises(InputError, match="colons between parameters, as in name:one=1:other=2"):

@@ -201,7 +201,7 @@ def test_one_scheduler_serves_states_that_name_kinds_in_another_order():
         state = State(machine)
         for number, kind in enumerate(kinds):
             state.apply(ev.JobSubmitted(0.0, number, Job(kind, 0.0, 100.0, kind)))
-        rates = stages.estimation.rates(state.snapshot().admitting(np.array([0, 1])))
+        rates = stages.estimator.rates(state.snapshot().admitting(np.array([0, 1])))
         assert rates.fastest.tolist() == [float(table.alone[table.row(kind, 1), 0]) for kind in kinds]
 
 

@@ -54,7 +54,7 @@ SCENARIOS = {
     "rounds": {"policy": {"name": "tiresias", "thresholds": [500.0, 2000.0], "promote_after": 0.5}, "rounds": 300.0},
     "event-driven": {"policy": "srtf", "rounds": "event-driven"},
     "drained": {"policy": "las", "rounds": 300.0},
-    "learning": {"policy": "srtf", "estimation": {"name": "online", "noise": 0.125, "measurements": 2}, "rounds": 300.0},
+    "learning": {"policy": "srtf", "estimator": {"name": "online", "noise": 0.125, "measurements": 2}, "rounds": 300.0},
 }
 
 

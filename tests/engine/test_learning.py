@@ -49,9 +49,9 @@ class Counting:
         return self.oracle.rates(view)
 
 
-def running(estimation, jobs, *, round_s: float = 300.0, scheduler=None, **others) -> Loop:
+def running(estimator, jobs, *, round_s: float = 300.0, scheduler=None, **others) -> Loop:
     stages = SchedulerConfig(round_s=round_s).build(TABLE)
-    stages = Stages(**{**stages.__dict__, "estimation": estimation})
+    stages = Stages(**{**stages.__dict__, "estimator": estimator})
     loop = Loop(State(MACHINE), SimulatedBackend(MACHINE, TABLE, jobs, **others), stages, journal=MemoryJournal())
     loop.record(ev.Opened(0.0, MACHINE, scheduler or {}))
     return loop
@@ -102,25 +102,25 @@ def test_a_fork_carries_what_was_learned():
 
 def test_what_was_learned_stays_whoever_estimates_next():
     state = State(MACHINE)
-    online = {"policy": "las", "estimation": "online"}
+    online = {"policy": "las", "estimator": "online"}
     state.apply(ev.Opened(0.0, MACHINE, online))
     state.apply(ev.FactsLearned(1.0, {"a": [1]}))
     state.apply(ev.SchedulerSwitched(2.0, {**online, "policy": "srtf"}))
     assert state.learned == {"a": [1]}
     state.apply(ev.FactsLearned(3.0, {"b": 2, "a": [3]}))
     assert state.learned == {"a": [3], "b": 2}
-    state.apply(ev.SchedulerSwitched(4.0, {"policy": "srtf", "estimation": "oracle"}))
+    state.apply(ev.SchedulerSwitched(4.0, {"policy": "srtf", "estimator": "oracle"}))
     assert state.learned == {"a": [3], "b": 2}, "under its name, and whoever does not know that does not look at it"
 
 
-@pytest.mark.parametrize(("first", "second"), [("measured", "watched"), ("watched", "measured")])
+@pytest.mark.parametrize(("first", "second"), [("measured", "monitored"), ("monitored", "measured")])
 def test_a_switch_between_estimations_of_real_clusters_keeps_what_was_measured(first: str, second: str):
     state = State(MACHINE)
-    state.apply(ev.Opened(0.0, MACHINE, {"policy": "las", "estimation": first}))
+    state.apply(ev.Opened(0.0, MACHINE, {"policy": "las", "estimator": first}))
     state.apply(ev.JobSubmitted(0.0, 0, Job("one", kind="resnet", steps=100.0)))
     type_name = MACHINE.type_names[0]
     state.apply(ev.FactsLearned(1.0, {f"measured 1 × resnet on {type_name}": 7.5}))
-    state.apply(ev.SchedulerSwitched(2.0, {"policy": "horus", "estimation": second}))
+    state.apply(ev.SchedulerSwitched(2.0, {"policy": "horus", "estimator": second}))
     view = state.snapshot(2.0)
     rates = {"measured": Measured, "watched": Monitored}[second]().rates(view.but(jobs=view.queued))
     assert rates.alone[rates.row[0], 0] == 7.5

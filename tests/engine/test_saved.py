@@ -24,7 +24,7 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "with a memo": {"policy": "max-min-fairness"},
     "sharing accelerators": {"policy": "gandiva-packing"},
     "sharing, with a memo": {"policy": {"name": "max-min-fairness-perf", "space_sharing": True}},
-    "learning": {"policy": "gandiva-packing", "estimation": "online"},
+    "learning": {"policy": "gandiva-packing", "estimator": "online"},
 }
 
 

@@ -13,7 +13,7 @@ from fairlead.testing.builders import cluster, job, random_table
 @pytest.mark.parametrize(("placement", "spread"), [("consolidated", False), ("spread", True)])
 def test_a_gang_is_remembered_by_how_it_stood(placement, spread):
     table = random_table(1, ("v100",), kinds=1)
-    scheduler = SchedulerConfig.from_data({"policy": "fifo", "estimation": "measured", "placement": placement, "rounds": 60.0})
+    scheduler = SchedulerConfig.from_data({"policy": "fifo", "estimator": "measured", "placement": placement, "rounds": 60.0})
     made = (
         Harness(scheduler, table=table).cluster(cluster("v100:2,v100:2")).submit(job("gang").of_kind("kind-0", 1e4).workers(2))
     )

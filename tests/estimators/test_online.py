@@ -91,15 +91,13 @@ def test_gangs_are_seen_where_they_stand_on_few_nodes_and_where_they_are_spread(
     assert (rates.alone[row, 0], rates.spread[row, 0]) == (5.0, 3.5)
 
 
-@pytest.mark.parametrize(
-    "estimation", [Online(TABLE), Profiled(TABLE, alone="profiled", share=1.0)], ids=["online", "profiled"]
-)
-def test_who_was_seen_on_few_nodes_only_is_not_known_on_more(estimation):
+@pytest.mark.parametrize("estimator", [Online(TABLE), Profiled(TABLE, alone="profiled", share=1.0)], ids=["online", "profiled"])
+def test_who_was_seen_on_few_nodes_only_is_not_known_on_more(estimator):
     near = waiting(Job("near", 0.0, 1e6, "1-0", 2))
     started(near, [0], [[0, 1]], [5.0], 0.0)
     far = waiting(Job("far", 0.0, 1e6, "1-0", 2))
     started(far, [0], [[2, 4]], [3.5], 0.0)
-    only_near, only_far = (known(estimation, state, at=300.0) for state in (near, far))
+    only_near, only_far = (known(estimator, state, at=300.0) for state in (near, far))
     at = (only_near.row[0], 0)
     assert only_near.uncertainty[at] < 0.1 < only_near.spread_uncertainty[at]
     assert only_far.spread_uncertainty[at] < 0.1
@@ -183,7 +181,7 @@ def test_estimates_come_to_the_truth_as_jobs_run():
     online = Online(TABLE)
     standard = SchedulerConfig().build(TABLE)
     for policy in (standard.policy, InPairs()):
-        stages = Stages(**{**standard.__dict__, "estimation": online, "policy": policy})
+        stages = Stages(**{**standard.__dict__, "estimator": online, "policy": policy})
         journal = MemoryJournal()
         loop = Loop(
             State(CLUSTER), SimulatedBackend(CLUSTER, TABLE, jobs, costs=Costs(restart_s=20.0)), stages, journal=journal

@@ -74,9 +74,9 @@ def test_predicted_pairs_can_be_what_gavel_shares_by():
     uses = {"usage": dict.fromkeys(KINDS, (30.0, 2.0))}
     trace = Trace.of([Job(f"j{i}", 0.0, 36000.0, KINDS[i % 3]) for i in range(8)])
     lengths = {}
-    for estimation in (Part("predicted", uses), Part("predicted", {"usage": {}})):
-        run = simulate(Simulation(trace, HERE, SchedulerConfig(policy, estimation=estimation), TABLE))
-        lengths[bool(estimation.parameters["usage"])] = run.record.jobs.ended_s.max()
+    for estimator in (Part("predicted", uses), Part("predicted", {"usage": {}})):
+        run = simulate(Simulation(trace, HERE, SchedulerConfig(policy, estimator=estimator), TABLE))
+        lengths[bool(estimator.parameters["usage"])] = run.record.jobs.ended_s.max()
     assert lengths[True] < 6000, "two to an accelerator; without a prediction, in turns:"
     assert lengths[False] >= 7200
 

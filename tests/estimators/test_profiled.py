@@ -234,10 +234,10 @@ def test_wrong_parameters_are_told_by_name(field, value):
 def test_both_come_by_name_with_their_parameters():
     data = {
         "policy": "las",
-        "estimation": {"name": "profiled", "share": 0.1, "references": ["0-0", "1-0"], "alone": "profiled"},
+        "estimator": {"name": "profiled", "share": 0.1, "references": ["0-0", "1-0"], "alone": "profiled"},
     }
-    made = SchedulerConfig.from_data(data).build(TABLE).estimation
+    made = SchedulerConfig.from_data(data).build(TABLE).estimator
     assert made == Profiled(TABLE, share=0.1, references=("0-0", "1-0"), alone="profiled")
-    data["estimation"] = {"name": "profiled", "alone": "guessed"}
+    data["estimator"] = {"name": "profiled", "alone": "guessed"}
     with pytest.raises(InputError, match="alone"):
         SchedulerConfig.from_data(data).build(TABLE)

@@ -60,15 +60,15 @@ def one_of_each(table: ThroughputTable, size: int = 1) -> State:
     return waiting(*(Job(f"job {kind}", 0.0, 1e6, kind, workers) for kind, workers in table.keys if kind and workers == size))
 
 
-def learned(estimation: Learning, state: State, at: float | None = None) -> tuple[Snapshot, Lesson]:
+def learned(estimator: Learning, state: State, at: float | None = None) -> tuple[Snapshot, Lesson]:
     """The moment with what is learned at it, which the state knows from then on; jobs are those at the door too."""
     view = state.snapshot(at)
-    lesson = estimation.learn(view)
+    lesson = estimator.learn(view)
     if lesson.facts:
         state.apply(ev.FactsLearned(view.time, lesson.facts))
     view = state.snapshot(at)
     return view.but(jobs=view.jobs if len(view.jobs) else view.queued), lesson
 
 
-def known(estimation: Learning, state: State, at: float | None = None) -> Rates:
-    return estimation.rates(learned(estimation, state, at)[0])
+def known(estimator: Learning, state: State, at: float | None = None) -> Rates:
+    return estimator.rates(learned(estimator, state, at)[0])

@@ -22,8 +22,8 @@ from fairlead.experiments.simulate import Simulation, simulate
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared"
 needs_data = pytest.mark.skipif(not (SHARED / "expected" / "gavel").is_dir(), reason="Gavel's results are not at ../shared")
 
-AWARE = "turns:least_interval_s=1920:newcomers=wait:lease_s=360:types=in-order"
-AGNOSTIC = "turns:least_interval_s=1920:newcomers=wait:lease_s=360:types=shuffled"
+AWARE = "gavel-rounds:least_interval_s=1920:newcomers=wait:lease_s=360:types=in-order"
+AGNOSTIC = "gavel-rounds:least_interval_s=1920:newcomers=wait:lease_s=360:types=shuffled"
 SINGLE = ("continuous_single_seed0_lam900.trace", "36xv100:1,36xp100:1,36xk80:1", (50, 150), "a_single__")
 PHYSICAL = ("max_min_fairness.trace", "8xv100:1,16xp100:1,24xk80:1", None, "b_phys_continuous__")
 

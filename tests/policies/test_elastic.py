@@ -72,11 +72,11 @@ def launches(events: list[ev.Event]) -> list[tuple[int, int, int, list[int]]]:
 
 SCHEDULERS = (
     {"policy": {"name": "optimus", "oracle": True}, "rounds": 20},
-    {"policy": "optimus", "estimation": "fitted", "rounds": 20},
-    {"policy": "pollux", "estimation": "fitted", "rounds": 20},
-    {"policy": {"name": "pollux", "power": 0.5}, "estimation": "fitted", "rounds": 20},
+    {"policy": "optimus", "estimator": "fitted", "rounds": 20},
+    {"policy": "pollux", "estimator": "fitted", "rounds": 20},
+    {"policy": {"name": "pollux", "power": 0.5}, "estimator": "fitted", "rounds": 20},
 )
-EAGER = {"policy": {"name": "pollux", "restart_s": 1.0}, "estimation": "fitted", "rounds": 10}
+EAGER = {"policy": {"name": "pollux", "restart_s": 1.0}, "estimator": "fitted", "rounds": 10}
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS, ids=("optimus", "optimus-fitted", "pollux", "pollux-greedy"))
@@ -173,7 +173,7 @@ def test_optimus_believes_losses_more_than_declared_steps():
     trace = Trace.of(jobs, losses={"j0": LossCurve(2.0, 0.5, 0.01), "j1": LossCurve(2.0, 0.5, 0.9)})
     most = {}
     for oracle in (False, True):
-        scheduler = {"policy": {"name": "optimus", "oracle": oracle}, "estimation": "fitted", "rounds": 300}
+        scheduler = {"policy": {"name": "optimus", "oracle": oracle}, "estimator": "fitted", "rounds": 300}
         _, events = run(trace, scheduler, machine, table=table)
         before = itertools.takewhile(lambda event: not isinstance(event, ev.JobsFinished), events)
         most[oracle] = max(workers for job, workers, _, _ in launches(list(before)) if job == 1)
@@ -209,7 +209,7 @@ def test_a_job_that_tells_nonsense_still_runs():
     both = np.arange(2)
     others = [ev.MetricsReported(70.0, name, both, np.full(2, float(value))) for name, value in told.items()]
     result, events = run(
-        Trace.of(jobs), {"policy": "pollux", "estimation": "fitted", "rounds": 20}, machine, table=table, others=others
+        Trace.of(jobs), {"policy": "pollux", "estimator": "fitted", "rounds": 20}, machine, table=table, others=others
     )
     assert set(result.record.jobs.phase.tolist()) == {int(Phase.FINISHED)}
     assert any(goodput.fact_of(0) in event.facts for event in events if isinstance(event, ev.FactsLearned))

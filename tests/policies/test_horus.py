@@ -41,10 +41,8 @@ def believed(**changes: tuple[float, float]) -> Part:
     return Part("predicted", {"usage": {**{kind: (BUSY[kind], MEMORY[kind]) for kind in BUSY}, **changes}})
 
 
-def scene(
-    policy: str = "horus", on: Cluster | None = None, estimation: Part | None = None, round_s: float = 60.0, **parameters
-):
-    config = SchedulerConfig(Part(policy, parameters), estimation=estimation or believed(), round_s=round_s)
+def scene(policy: str = "horus", on: Cluster | None = None, estimator: Part | None = None, round_s: float = 60.0, **parameters):
+    config = SchedulerConfig(Part(policy, parameters), estimator=estimator or believed(), round_s=round_s)
     return Harness(config, table=table(), residents=2).cluster(on or machine())
 
 
@@ -114,7 +112,7 @@ def test_nobody_is_put_where_memory_does_not_suffice():
 
 
 def test_a_job_without_a_prediction_has_no_company():
-    harness = scene(on=machine(size=1), estimation=Part("predicted", {"usage": {"light": (20.0, 2.0)}}))
+    harness = scene(on=machine(size=1), estimator=Part("predicted", {"usage": {"light": (20.0, 2.0)}}))
     assert harness.submit(of("middle", "m"), of("light", "l")).round().running == {"m"}
 
 
@@ -141,7 +139,7 @@ def test_over_commitment_has_limits():
 
 
 def test_more_than_two_can_share_where_that_is_wanted():
-    config = SchedulerConfig(Part("horus", {"max_jobs": 3}), estimation=believed(), round_s=60.0)
+    config = SchedulerConfig(Part("horus", {"max_jobs": 3}), estimator=believed(), round_s=60.0)
     harness = Harness(config, table=table(), residents=3).cluster(machine(size=1))
     harness.submit(*(of("light", f"l{i}") for i in range(4)))
     assert harness.round().running == {"l0", "l1", "l2"}
@@ -276,7 +274,7 @@ def test_company_that_is_good_enough_stays_together():
 
 def test_who_was_parted_has_no_other_company_at_once():
     """Nobody is beyond its limit for a second round, whoever waits for its place."""
-    harness = scene(on=machine(size=1), slo=1.5, estimation=believed(heavy=(20.0, 2.0)))
+    harness = scene(on=machine(size=1), slo=1.5, estimator=believed(heavy=(20.0, 2.0)))
     harness.submit(of("heavy", "h1"), of("worse", "w"), of("heavy", "h2"))
     running = [harness.round().running for _ in range(5)]
     assert running == [{"h1", "w"}, {"h1"}, {"h1", "h2"}, {"h1"}, {"h1"}]
@@ -314,7 +312,7 @@ def test_who_must_be_left_alone_is_not_parted():
 
 def test_a_job_that_runs_out_of_memory_comes_back_with_a_larger_need():
     too_little = believed(heavy=(95.0, 1.0))
-    harness = scene(on=machine(size=1, memory_gb=9.0), estimation=too_little).submit(of("light", "l"), of("heavy", "h"))
+    harness = scene(on=machine(size=1, memory_gb=9.0), estimator=too_little).submit(of("light", "l"), of("heavy", "h"))
     first = harness.round()
     assert first.launched == {"l", "h"}
     assert first.waiting == {"h"}
@@ -327,7 +325,7 @@ def test_a_job_that_runs_out_of_memory_comes_back_with_a_larger_need():
 
 def test_a_start_that_ran_out_of_memory_was_one_so_the_next_is_a_restart():
     """As the state counts it, so that a world that goes on from a moment of this one has the same ends."""
-    config = SchedulerConfig(Part("horus"), estimation=believed(heavy=(95.0, 1.0)), round_s=60.0)
+    config = SchedulerConfig(Part("horus"), estimator=believed(heavy=(95.0, 1.0)), round_s=60.0)
     harness = Harness(config, table=table(), costs=Costs(launch_s=10.0, restart_s=40.0), residents=2)
     harness.cluster(machine(size=1, memory_gb=9.0)).submit(of("light", "l", seconds=3590.0), of("heavy", "h")).run()
     assert harness.ended_s("l") == 3600
@@ -377,7 +375,7 @@ def test_one_trial_at_a_time():
 
 
 def test_costs_of_starting_do_not_count_as_slowness():
-    config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimation=believed(), round_s=60.0)
+    config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimator=believed(), round_s=60.0)
     harness = Harness(config, table=table(), costs=Costs(launch_s=300.0, restart_s=300.0), residents=2).cluster(machine(size=1))
     harness.submit(of("light", "l1"), of("light", "l2")).run()
     assert harness.state.everybody().preemptions.tolist() == [0, 0]

@@ -72,7 +72,7 @@ class World:
 
     def harness(self, jobs: list[Job]) -> Harness:
         config = SchedulerConfig(
-            Part("horus", self.parameters), estimation=Part("predicted", {"usage": self.uses}), round_s=60.0
+            Part("horus", self.parameters), estimator=Part("predicted", {"usage": self.uses}), round_s=60.0
         )
         return Harness(config, table=self.table(), residents=2).cluster(self.cluster).submit(*jobs)
 
@@ -124,7 +124,7 @@ def check_capacity(world: World, held: dict[str, tuple[int, ...]]) -> None:
 def check_slos(world: World, harness: Harness, held: dict[str, tuple[int, ...]], launched: frozenset[str]) -> None:
     """Nobody has come where it, or who is there, is predicted to be slower than it may be."""
     view = harness.state.snapshot(harness.loop.backend.now)
-    rates = harness.loop.stages.estimation.rates(view)
+    rates = harness.loop.stages.estimator.rates(view)
     row = dict(zip(view.jobs.number.tolist(), rates.row.tolist()))
     for one, two in combinations(held, 2):
         if held[one] == held[two] and {one, two} & launched:

@@ -50,7 +50,7 @@ def at_work(jobs: list[Job], running: dict[int, list[int]], *nodes: Node) -> Sna
 
 def test_who_is_faster_on_a_type_goes_there_whichever_comes_first():
     rates = table_of(("slow", "fast"), {("net", 1): (1.0, 2.0)})
-    config = SchedulerConfig(Part("horus"), estimation=Part("oracle"), round_s=60.0)
+    config = SchedulerConfig(Part("horus"), estimator=Part("oracle"), round_s=60.0)
     harness = Harness(config, table=rates).cluster(Cluster((Node("s", "slow", 1), Node("f", "fast", 1))))
     harness.submit(Job("j", 0.0, 100.0, "net")).round()
     assert harness.places("j") == [1]
@@ -174,7 +174,7 @@ def test_what_a_job_needs_that_ran_out_of_memory_is_more_than_others_left_it_and
 
 
 def test_nobody_is_too_slow_while_it_loads():
-    config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimation=believed(), round_s=60.0)
+    config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimator=believed(), round_s=60.0)
     costs = Costs(launch_s=150.0, restart_s=150.0)
     harness = Harness(config, table=table(), costs=costs, residents=2).cluster(machine(size=1))
     harness.submit(of("light", "l"), of("worse", "w")).run()

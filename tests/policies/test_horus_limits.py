@@ -97,8 +97,8 @@ class Unsure(Predicted):
 def unsure(**parameters) -> Harness:
     harness = scene(on=machine(size=1), **parameters)
     loop = harness.loop
-    given = loop.stages.estimation
-    loop.stages = replace(loop.stages, estimation=Unsure(given.table, given.usage))
+    given = loop.stages.estimator
+    loop.stages = replace(loop.stages, estimator=Unsure(given.table, given.usage))
     return harness
 
 
@@ -127,7 +127,7 @@ def test_who_has_a_limit_is_alone_until_its_speed_is_known():
     assert harness.round().running == {"l"}, "neither was seen alone"
     assert harness.round().running == {"l"}, "the other one was not"
     harness.run()
-    known = scene(on=machine(size=1), slo=1.5, estimation=believed()).submit(of("light", "l"), of("middle", "m"))
+    known = scene(on=machine(size=1), slo=1.5, estimator=believed()).submit(of("light", "l"), of("middle", "m"))
     assert known.round().running == {"l", "m"}
 
 
@@ -136,7 +136,7 @@ def test_cost_is_the_share_of_memory_and_the_mean_slowdown_in_equal_parts():
     harness = scene(on=machine(size=1)).submit(of("light", "l"), of("heavy", "h"))
     harness.round()
     view = harness.state.snapshot(harness.loop.backend.now)
-    view = view.admitting(np.zeros(0, dtype=np.int64), estimate=harness.loop.stages.estimation.rates)
+    view = view.admitting(np.zeros(0, dtype=np.int64), estimate=harness.loop.stages.estimator.rates)
     looks = looks_of(view, {})
     light, heavy = looks[harness.number("l")], looks[harness.number("h")]
     judge = Judge(view, Limits(), 0.5, 0.5, {})
@@ -151,7 +151,7 @@ def test_cost_is_the_share_of_memory_and_the_mean_slowdown_in_equal_parts():
 
 def test_nobody_makes_room_for_a_newcomer_that_has_not_made_its_first_step():
     """It is the last to come and to leave; until it may, whom it slows down is better off where it is than in the queue."""
-    config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimation=believed(), round_s=60.0, first_step_s=200.0)
+    config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimator=believed(), round_s=60.0, first_step_s=200.0)
     costs = Costs(launch_s=150.0, restart_s=150.0)
     harness = Harness(config, table=table(), costs=costs, residents=2).cluster(machine(size=1)).submit(of("light", "l"))
     for _ in range(4):

@@ -19,7 +19,7 @@ def why(*jobs: Job, **how) -> dict[str, str]:
 def test_a_kind_of_which_nothing_is_predicted_is_told_of():
     uses = believed()
     known = {kind: use for kind, use in uses.parameters["usage"].items() if kind != "heavy"}
-    told = why(of("light", "one"), of("heavy", "two"), estimation=type(uses)("predicted", {"usage": known}))
+    told = why(of("light", "one"), of("heavy", "two"), estimator=type(uses)("predicted", {"usage": known}))
     assert told == {"two": f"{ALONE}nothing is predicted of its kind"}
 
 

@@ -44,6 +44,6 @@ def test_the_example_of_the_documentation_shares():
 def test_gavel_has_predicted_pairs_as_its_throughputs(uses, share):
     """Where nothing is predicted, nobody shares; predictions are all that it knows of pairs."""
     policy = Part("max-min-fairness-perf", {"space_sharing": True})
-    found = shared_s(SchedulerConfig(policy, estimation=Part("predicted", {"usage": uses}), round_s=360.0))
+    found = shared_s(SchedulerConfig(policy, estimator=Part("predicted", {"usage": uses}), round_s=360.0))
     assert (found > 0) == share
     assert np.isfinite(found)

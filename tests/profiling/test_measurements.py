@@ -222,7 +222,7 @@ def test_a_table_of_those_who_met_lets_a_scheduler_put_any_two_together(tmp_path
             "simulate",
             "--preset",
             "horus",
-            "--estimation",
+            "--estimator",
             "predicted:profiles=h200",
             "--trace",
             str(jobs),

@@ -172,7 +172,7 @@ setTimeout(() => {
 
 
 def test_a_long_name_runs_over_no_figure_and_pushes_no_column_out(tmp_path):
-    long = f"horus(estimation=predicted({'sharing=mps, ' * 12}), placement=spread)"
+    long = f"horus(estimator=predicted({'sharing=mps, ' * 12}), placement=spread)"
     runs = [replace(record(outcomes([0], [0], [3600])), scheduler=name) for name in (long, "fifo")]
     head, _, tail = page(runs).replace("</head>", FRAMES, 1).rpartition("</body>")
     elements, console = opened(head + WIDTHS + tail, tmp_path)

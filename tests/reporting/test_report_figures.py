@@ -51,6 +51,6 @@ def test_a_pixel_shows_who_holds_the_accelerator_in_its_middle():
 
 @pytest.mark.filterwarnings("error:constrained_layout not applied")
 def test_a_long_name_leaves_the_picture_its_room(tmp_path):
-    long = "horus(" + "estimation=predicted(sharing=mps), " * 5 + "rounds=60)"
+    long = "horus(" + "estimator=predicted(sharing=mps), " * 5 + "rounds=60)"
     runs = [dataclasses.replace(played("fifo", 20), scheduler=name) for name in (long, "las")]
     assert [path.name for path in write_figures(runs, tmp_path)] == ALL

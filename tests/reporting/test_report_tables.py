@@ -36,7 +36,7 @@ def test_a_comparison_fits_its_width_with_whole_cells(summaries, width):
 
 @pytest.mark.parametrize("width", [50, 80, 120])
 def test_a_long_name_goes_on_below_itself_and_leaves_figures_their_room(summaries, width):
-    long = "horus(estimation=predicted(sharing=mps, profiles=mine.csv), placement=spread, rounds=60)"
+    long = "horus(estimator=predicted(sharing=mps, profiles=mine.csv), placement=spread, rounds=60)"
     rows = [(long, summaries[0][1]), *summaries[1:]]
     table = comparison_table(rows, width=width)
     text = printed(table, width)

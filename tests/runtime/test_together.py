@@ -52,7 +52,7 @@ class Together:
     def __init__(self, root: Path, cluster: Cluster = CLUSTER, **scheduler: Any) -> None:
         self.cluster = cluster
         self.root, self.where = root, str(root / "journal.sqlite")
-        self.scheduler = {"policy": "las", "estimation": "measured", "rounds": 1.0, "first_step_s": FIRST_STEP_S, **scheduler}
+        self.scheduler = {"policy": "las", "estimator": "measured", "rounds": 1.0, "first_step_s": FIRST_STEP_S, **scheduler}
         self.tokens = Tokens()
         self.admin = self.tokens.issue(Role.ADMIN, "root")
         self.word = self.tokens.issue(Role.AGENT, "agent")

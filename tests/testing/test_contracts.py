@@ -155,7 +155,7 @@ class TestHorusParting(PolicyContract):
 
     def stages(self, table: ThroughputTable, round_s: float = 300.0) -> Stages:
         harmless = Predicted(table, dict.fromkeys(table.kinds, (10.0, 1.0)))
-        return replace(super().stages(table, round_s), estimation=harmless)
+        return replace(super().stages(table, round_s), estimator=harmless)
 
 
 class TestHorusMatchingAndUnpacking(PolicyContract):

@@ -16,7 +16,7 @@ from typing import Any
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import GROUPS, Preset, Registry, presets
 
-STAGES = ("admission", "estimation", "policies", "rounds", "placement", "termination")
+STAGES = ("admission", "estimators", "policies", "rounds", "placement", "termination")
 """The folders of parts. What stands elsewhere (state, loop, ranking) serves all schedulers, as Blox' toolkit does."""
 
 ELSEWHERE = frozenset(f"fairlead.core.{name}" for name in ("convergence", "goodput", "sensitivity", "speeds"))

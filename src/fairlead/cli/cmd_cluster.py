@@ -44,9 +44,9 @@ ConfigOption = Annotated[
 RoundOption = Annotated[
     float | None, typer.Option("--round", help="Seconds of a round. [default: 60, with up 10; a preset's own]", min=0.1)
 ]
-EstimationOption = Annotated[
+EstimatorOption = Annotated[
     str | None,
-    typer.Option("--estimation", help="What is known of throughputs and uses. [default: measured; a preset's own: watched]"),
+    typer.Option("--estimator", help="What is known of throughputs and uses. [default: measured; a preset's own: watched]"),
 ]
 MetricsOption = Annotated[bool, typer.Option("--metrics-open", help="Let everybody read /metrics, without a token.")]
 LogOption = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or JSON for machines.")]
@@ -71,7 +71,7 @@ class Asked:
     round_s: float | None
     admission: str | None
     placement: str | None
-    estimation: str | None
+    estimator: str | None
 
     def scheduler(self, usual_round_s: float) -> SchedulerConfig:
         for name, value in self._said().items():
@@ -85,14 +85,14 @@ class Asked:
     def _said(self) -> dict[str, object]:
         """What was asked for option by option."""
         spoken = (("preset", self.preset), ("policy", self.policy), ("round", self.round_s))
-        parts = (("admission", self.admission), ("placement", self.placement), ("estimation", self.estimation))
+        parts = (("admission", self.admission), ("placement", self.placement), ("estimator", self.estimator))
         return {name: value for name, value in (*spoken, *parts) if value is not None}
 
     def _spelled(self, usual_round_s: float) -> SchedulerConfig:
         base = scheduler_of({"preset": self.preset} if self.preset else {"policy": "las", "rounds": usual_round_s}, "--preset")
         if self.policy is not None:
             base = replace(base, policy=parse_part(self.policy), name="")
-        return override(base, self.round_s, False, self.admission, self.placement, False, estimation=self.estimation)
+        return override(base, self.round_s, False, self.admission, self.placement, False, estimator=self.estimator)
 
 
 def serve(
@@ -103,7 +103,7 @@ def serve(
     round_s: RoundOption = None,
     admission: AdmissionOption = None,
     placement: PlacementOption = None,
-    estimation: EstimationOption = None,
+    estimator: EstimatorOption = None,
     root: RootOption = Path(".fairlead"),
     journal: JournalOption = "",
     http: HttpOption = "127.0.0.1:7420",
@@ -149,7 +149,7 @@ def serve(
     for option, seconds in (("term", term), ("grace", grace)):
         if not math.isfinite(seconds):
             raise InputError("command line", "a number of seconds", field=f"--{option}", value=seconds)
-    scheduler = Asked(config, preset, policy, round_s, admission, placement, estimation).scheduler(60.0)
+    scheduler = Asked(config, preset, policy, round_s, admission, placement, estimator).scheduler(60.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
@@ -279,7 +279,7 @@ def up(
     round_s: RoundOption = None,
     admission: AdmissionOption = None,
     placement: PlacementOption = None,
-    estimation: EstimationOption = None,
+    estimator: EstimatorOption = None,
     root: RootOption = Path(".fairlead"),
     journal: JournalOption = "",
     http: HttpOption = "127.0.0.1:7420",
@@ -301,7 +301,7 @@ def up(
         _follow_leash(lambda: os.kill(os.getpid(), signal.SIGTERM))
     for option, address in (("--http", http), ("--agents", agents)):
         check_clear(option, address, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
-    scheduler = Asked(config, preset, policy, round_s, admission, placement, estimation).scheduler(10.0)
+    scheduler = Asked(config, preset, policy, round_s, admission, placement, estimator).scheduler(10.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
     _check_folders(root / "agents", *(root / "agents" / machine.name for machine in machines.nodes))

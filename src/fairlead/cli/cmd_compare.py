@@ -66,7 +66,7 @@ def compare(
     admission: opt.AdmissionOption = None,
     placement: opt.PlacementOption = None,
     mechanism: opt.MechanismOption = None,
-    estimation: opt.EstimationOption = None,
+    estimator: opt.EstimatorOption = None,
     termination: opt.TerminationOption = None,
     run_to_completion: opt.RunToCompletionOption = False,
     launch_cost: opt.LaunchCostOption = 0.0,
@@ -130,7 +130,7 @@ def compare(
     named_so, schedulers = (
         schedulers,
         [
-            opt.override(s, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination)
+            opt.override(s, round, event_driven, admission, placement, run_to_completion, mechanism, estimator, termination)
             for s in schedulers
         ],
     )

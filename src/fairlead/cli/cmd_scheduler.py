@@ -12,7 +12,7 @@ import typer
 
 from fairlead.cli.cmd_jobs import control_plane
 from fairlead.cli.output import JsonOption, note, out, print_json, print_lines
-from fairlead.config.registry import GROUPS, Preset, Registered, Registry, preset_named
+from fairlead.config.registry import FORMER_KINDS, GROUPS, Preset, Registered, Registry, preset_named
 from fairlead.config.registry import presets as all_presets
 from fairlead.config.schedulers import SchedulerConfig, parse_part, read_scheduler, scheduler_of
 from fairlead.core.errors import InputError, UnknownName, near_names
@@ -84,7 +84,7 @@ def _tell(config: SchedulerConfig, json: bool, trouble: str = "") -> None:
 
 # `fairlead policies`: what there is to choose from, a line each, and all about one of them.
 
-KINDS = {**{kind: kind for kind in GROUPS}, **{f"{kind}s": kind for kind in GROUPS}, "policies": "policy"}
+KINDS = {**{kind: kind for kind in GROUPS}, **{f"{kind}s": kind for kind in GROUPS}, "policies": "policy", **FORMER_KINDS}
 """By what people call them."""
 
 

@@ -53,7 +53,7 @@ def simulate(
     admission: opt.AdmissionOption = None,
     placement: opt.PlacementOption = None,
     mechanism: opt.MechanismOption = None,
-    estimation: opt.EstimationOption = None,
+    estimator: opt.EstimatorOption = None,
     termination: opt.TerminationOption = None,
     run_to_completion: opt.RunToCompletionOption = False,
     launch_cost: opt.LaunchCostOption = 0.0,
@@ -98,7 +98,7 @@ def simulate(
     """
     scheduler = opt.scheduler_from(policy, config, preset)
     scheduler = opt.override(
-        scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimation, termination
+        scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimator, termination
     )
     distinct([trace, config, throughputs, costs, regimes, hosts, request_rates], [events, report], [png])
     metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)

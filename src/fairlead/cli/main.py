@@ -17,10 +17,17 @@ from fairlead.core.errors import FairleadError, install
 
 # Commands that are imported when they are asked for: a quick question does not wait for what only other commands need.
 
+FORMER_OPTIONS = {"estimation": "estimator"}
+"""Options of earlier versions that are still read, and what they are called now."""
+
 STYLE: dict[str, Any] = {
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
-    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    "context_settings": {
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "token_normalize_func": lambda token: FORMER_OPTIONS.get(token, token),
+    },
 }
 
 COMMANDS = {

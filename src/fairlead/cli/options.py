@@ -128,10 +128,12 @@ PlacementOption: TypeAlias = Annotated[
 ]
 MechanismOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--mechanism", help="What realises shares of time, as in 'turns:least_interval_s=1920'. [default: turns]"),
+    typer.Option(
+        "--mechanism", help="What realises shares of time, as in 'gavel-rounds:least_interval_s=1920'. [default: gavel-rounds]"
+    ),
 ]
-EstimationOption: TypeAlias = Annotated[
-    str | None, typer.Option("--estimation", help="What a policy may know of throughputs. [default: oracle]")
+EstimatorOption: TypeAlias = Annotated[
+    str | None, typer.Option("--estimator", help="What a policy may know of throughputs. [default: oracle]")
 ]
 RunToCompletionOption: TypeAlias = Annotated[bool, typer.Option("--run-to-completion", help="Never suspend a job that runs.")]
 MakespanFromOption: TypeAlias = Annotated[
@@ -183,10 +185,10 @@ def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig], cluster: Clu
     any, or where what was predicted is of others."""
     told: dict[str, list[str]] = {}
     for scheduler in schedulers:
-        estimation = scheduler.build(None).estimation
-        if not isinstance(estimation, ColocationEstimator):
+        estimator = scheduler.build(None).estimator
+        if not isinstance(estimator, ColocationEstimator):
             continue
-        if why := estimation.colocation_model().coverage_gaps(kinds, cluster.types):
+        if why := estimator.colocation_model().coverage_gaps(kinds, cluster.types):
             told.setdefault(why, []).append(scheduler.label)
     for why, labels in told.items():
         note(f"{', '.join(labels)}: {why}; docs/sharing.md says how")
@@ -194,11 +196,11 @@ def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig], cluster: Clu
 
 def tell_unseen(scheduler: SchedulerConfig) -> None:
     """On a real cluster nobody shares before it was seen what its kind takes, unless somebody says it beforehand."""
-    part = scheduler.estimation
+    part = scheduler.estimator
     given = any(part.parameters.get(name) for name in ("usage", "uses", "profiles"))
     if part.name in ("monitored", "watched") and not given:
         seen = "shares before an agent has seen by NVML what its kind takes (agents of played accelerators never do)"
-        mend = "--estimation 'monitored:usage={KIND: [PERCENT, GB]}' says it beforehand, docs/sharing.md more"
+        mend = "--estimator 'monitored:usage={KIND: [PERCENT, GB]}' says it beforehand, docs/sharing.md more"
         note(f"{scheduler.label}: nothing is predicted of any job, so nobody {seen}; {mend}")
 
 
@@ -278,7 +280,7 @@ def override(
     placement: str | None,
     run_to_completion: bool,
     mechanism: str | None = None,
-    estimation: str | None = None,
+    estimator: str | None = None,
     termination: str | None = None,
 ) -> SchedulerConfig:
     """A scheduler with what the command line says instead of what its file says."""
@@ -287,7 +289,7 @@ def override(
     if round_s is not None and not SHORTEST_ROUND_S <= round_s <= LONGEST_ROUND_S:
         wanted = f"{SHORTEST_ROUND_S:g} to {LONGEST_ROUND_S:g} seconds (or --event-driven)"
         raise InputError("--round", wanted, field="round", value=round_s)
-    said = {"estimation": estimation, "mechanism": mechanism, "placement": placement, "termination": termination}
+    said = {"estimator": estimator, "mechanism": mechanism, "placement": placement, "termination": termination}
     parts: dict[str, Part] = {what: parse_part(text) for what, text in said.items() if text}
     if admission:
         parts["admission"] = parse_chain(admission)
@@ -299,7 +301,7 @@ def override(
 
 def varied(base: SchedulerConfig, made: SchedulerConfig) -> dict[str, str]:
     """What a scheduler has otherwise than the one that it was made of."""
-    parts = ("estimation", "mechanism", "placement", "termination", "admission")
+    parts = ("estimator", "mechanism", "placement", "termination", "admission")
     said = {what: str(getattr(made, what)) for what in parts if getattr(made, what) != getattr(base, what)}
     if made.round_s != base.round_s:
         said["rounds"] = f"{made.round_s:g}" if made.round_s else EVENT_DRIVEN

@@ -15,10 +15,14 @@ from fairlead.core.errors import InputError, near_or_all
 LARGEST_SEED = 2**63 - 1
 
 FORMER_PARAMETERS = {
+    "entity_weights": "account_weights",
+    "guests": "backfill",
     "holds": "sm_usage",
     "least_gain": "min_gain",
+    "least_interval_s": "min_interval_s",
     "most_jobs": "max_jobs",
     "most_memory": "max_memory",
+    "most_slowdown": "max_slowdown",
     "most_utilization": "max_utilization",
     "uses": "usage",
 }

@@ -19,11 +19,24 @@ GROUPS = {
     "mechanism": "fairlead.mechanisms",
     "placement": "fairlead.placements",
     "admission": "fairlead.admissions",
-    "estimation": "fairlead.estimations",
+    "estimator": "fairlead.estimators",
     "termination": "fairlead.terminations",
     "format": "fairlead.formats",
 }
 """What can be plugged in, and the entry-point group in which packages announce it."""
+
+FORMER_KINDS = {"estimation": "estimator"}
+FORMER_GROUPS = {"estimator": "fairlead.estimations"}
+FORMER_NAMES: Mapping[str, Mapping[str, str]] = {
+    "mechanism": {"turns": "gavel-rounds"},
+    "estimator": {"watched": "monitored"},
+}
+"""Names of earlier versions that scheduler files, journals and plug-ins may have; parameters' are in `parameters.py`."""
+
+
+def current_name(what: str, name: str) -> str:
+    """Return today's name of a part."""
+    return FORMER_NAMES.get(what, {}).get(name, name)
 
 
 @dataclass(frozen=True)
@@ -64,11 +77,27 @@ class Registry:
 
     @classmethod
     def installed(cls) -> Registry:
-        """What the packages of this Python environment announce."""
+        """Return what the packages of this Python environment announce, read once."""
         return _installed()
 
+    @classmethod
+    def from_entry_points(cls) -> Registry:
+        """Return what the packages of this Python environment announce now."""
+        entries: dict[str, dict[str, tuple[Registered, ...]]] = {what: {} for what in GROUPS}
+        for what, group in (*GROUPS.items(), *FORMER_GROUPS.items()):
+            for point in entry_points(group=group):
+                origin = point.dist.name if point.dist is not None else point.module
+                claims = entries[what].get(point.name, ())
+                if any(isinstance(c.source, EntryPoint) and c.source.value == point.value for c in claims):
+                    continue  # the same package is on the path twice
+                entries[what][point.name] = (*claims, Registered(what, point.name, origin, point))
+        return cls(entries)
+
     def find(self, what: str, name: str) -> Registered:
+        """Return the part of a name, of which earlier names are known too."""
         known = self.entries.get(what, {})
+        if name not in known:
+            name = current_name(what, name)
         if name not in known and name.replace("_", "-") in known:  # the papers' programs write max_min_fairness
             name = name.replace("_", "-")
         if name not in known:
@@ -103,15 +132,7 @@ class Registry:
 
 @lru_cache(maxsize=1)
 def _installed() -> Registry:
-    entries: dict[str, dict[str, tuple[Registered, ...]]] = {what: {} for what in GROUPS}
-    for what, group in GROUPS.items():
-        for point in entry_points(group=group):
-            origin = point.dist.name if point.dist is not None else point.module
-            claims = entries[what].get(point.name, ())
-            if any(isinstance(c.source, EntryPoint) and c.source.value == point.value for c in claims):
-                continue  # the same package seen twice on the path
-            entries[what][point.name] = (*claims, Registered(what, point.name, origin, point))
-    return Registry(entries)
+    return Registry.from_entry_points()
 
 
 # Schedulers that ship with the package, each a scheduler file with a line that says what it is and the paper it is from. Here

@@ -2,7 +2,7 @@
 
 policy: {name: tiresias, thresholds: [3250, 7200]}
 admission: {name: accept-up-to, factor: 1.5}         # or a list: [{name: user-job-quota, default: 4}, accept-all]
-mechanism: {name: turns, least_interval_s: 1920}     # where the policy gives shares of time
+mechanism: {name: gavel-rounds, least_interval_s: 1920}     # where the policy gives shares of time
 placement: consolidated
 rounds: 300            # seconds, or: event-driven
 
@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 
 from fairlead.admission.base import Chain
 from fairlead.config.parameters import checked, with_present_names
-from fairlead.config.registry import Registry, preset_named, presets
+from fairlead.config.registry import FORMER_KINDS, Registry, current_name, preset_named, presets
 from fairlead.config.yaml_source import Value, in_a_line, parse_yaml, read_yaml
 from fairlead.core.errors import InputError, UnknownName, near_or_all
 from fairlead.core.stages import Allocated, Allocator, Stages
@@ -32,7 +32,7 @@ EVENT_DRIVEN = "event-driven"
 
 SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.01, 1e9
 
-_PARTS = ("admission", "estimation", "policy", "mechanism", "placement", "termination")
+_PARTS = ("admission", "estimator", "policy", "mechanism", "placement", "termination")
 _FOR_PEOPLE = ("about", "paper")
 _FIELDS = ("name", *_PARTS, "rounds", "run_to_completion", "first_step_s", "preset", *_FOR_PEOPLE)
 
@@ -76,14 +76,14 @@ class SchedulerConfig:
 
     policy: Part = Part("fifo")
     admission: Part = Part("accept-all")
-    estimation: Part = Part("oracle")
+    estimator: Part = Part("oracle")
     placement: Part = Part("consolidated")
     termination: Part = Part("by-steps")
     round_s: float = DEFAULT_ROUND_S
     run_to_completion: bool = False
     first_step_s: float | None = None  # who has not made a step since its start is left alone for so long; None: as it is run
     name: str = ""
-    mechanism: Part = Part("turns")  # used where the policy gives shares of time
+    mechanism: Part = Part("gavel-rounds")  # used where the policy gives shares of time
 
     @property
     def label(self) -> str:
@@ -111,7 +111,7 @@ class SchedulerConfig:
         for name in _FOR_PEOPLE:
             if name in fields:
                 fields[name].text("a line for people")
-        changes: dict[str, Any] = {name: _part(fields[name]) for name in _PARTS if name in fields}
+        changes: dict[str, Any] = {name: _current(name, _part(fields[name])) for name in _PARTS if name in fields}
         if "rounds" in fields:
             changes["round_s"] = _rounds(fields["rounds"])
         if "run_to_completion" in fields:
@@ -161,12 +161,17 @@ class SchedulerConfig:
 
 def fields_of(value: Value) -> dict[str, Value]:
     """What a scheduler file says, and below it what its preset says."""
-    own = value.mapping(_FIELDS)
+    own = value.mapping(_FIELDS, FORMER_KINDS)
     if "preset" not in own:
         return own
     place = "" if own["preset"].line is None else f"{own['preset'].where}: "
     base = preset_named(own["preset"].text("the name of a preset"), place)
     return {**base.value.mapping(_FIELDS), **own}
+
+
+def _current(what: str, part: Part) -> Part:
+    """The same part by its current name."""
+    return replace(part, name=current_name(what, part.name))
 
 
 def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] | None = None) -> Any:
@@ -269,7 +274,7 @@ def _part(value: Value) -> Part:
 
 def _varied(preset: str, value: Value) -> str:
     """The preset's name, with what stands beside it, so that variants can be told apart."""
-    own = {name: field for name, field in value.mapping().items() if name not in ("preset", *_FOR_PEOPLE)}
+    own = {name: field for name, field in value.mapping(renamed=FORMER_KINDS).items() if name not in ("preset", *_FOR_PEOPLE)}
     given = ", ".join(f"{name}={_shown(field.data)}" for name, field in own.items())
     return f"{preset}({given})" if given else preset
 
@@ -294,7 +299,7 @@ def _rounds(value: Value) -> float:
 
 MEASURED = Part("measured")
 
-_WATCHED = {"predicted": "monitored"}
+_MONITORED = {"predicted": "monitored"}
 """Estimations that say what `measured` does not, and those for real clusters that do: without what company costs, who shares by
 it would never share."""
 
@@ -315,11 +320,11 @@ def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages
     """The stages of a scheduler; whatever is wrong with it is an error here, and not when it decides."""
     config = scheduler_of(data)
     stages = config.build(None, registry)
-    if getattr(stages.estimation, "table", stages) is None:
-        place = config.estimation.where or "scheduler"
-        instead = _WATCHED.get(config.estimation.name, MEASURED.name)
+    if getattr(stages.estimator, "table", stages) is None:
+        place = config.estimator.where or "scheduler"
+        instead = _MONITORED.get(config.estimator.name, MEASURED.name)
         wanted = f"one that needs no table of throughputs, which no real cluster has: {instead}"
-        raise InputError(place, wanted, field="estimation", value=config.estimation.name)
+        raise InputError(place, wanted, field="estimator", value=config.estimator.name)
     if getattr(stages.policy, "everybody", False):
         wanted = "false: a real job has another size only where it says that it is elastic"
         raise InputError(config.policy.where or "scheduler", wanted, field="everybody", value=True)
@@ -328,9 +333,9 @@ def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages
 
 def _config(value: Value) -> SchedulerConfig:
     config = SchedulerConfig.from_value(value)
-    if "estimation" not in value.mapping():  # a preset's is for simulations
-        watched = _WATCHED.get(config.estimation.name)
-        config = replace(config, estimation=MEASURED if watched is None else replace(config.estimation, name=watched))
+    if "estimator" not in value.mapping(renamed=FORMER_KINDS):  # a preset's is for simulations
+        monitored = _MONITORED.get(config.estimator.name)
+        config = replace(config, estimator=MEASURED if monitored is None else replace(config.estimator, name=monitored))
     return config if config.first_step_s is not None else replace(config, first_step_s=FIRST_STEP_S)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ _ENDS = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken
 _BY_TENS = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")  # 1e3, which is text in YAML 1.1 and a number since
 _TAG = "tag:yaml.org,2002:"
 _ODD = {f"{_TAG}{tag}" for tag in ("binary", "set", "omap", "pairs")}  # what no message can carry
+_NONE: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,19 @@ class Value:
             if path[:deep] == self.path:
                 yield path[deep:], f"{self.source}:{line}"
 
-    def mapping(self, known: Collection[str] | None = None) -> dict[str, Value]:
-        """Its fields; a field that nobody knows is an error with the near ones."""
+    def mapping(self, known: Collection[str] | None = None, renamed: Mapping[str, str] = _NONE) -> dict[str, Value]:
+        """Return its fields. A field that is not in `known` is an error; `renamed` maps old names to those of today."""
         if not isinstance(self.data, dict):
             raise self.error("a mapping of names to values")
-        fields = {str(name): self._child(name, str(name)) for name in self.data}
+        fields: dict[str, Value] = {}
+        for name in self.data:
+            value = self._child(name, str(name))
+            current = renamed.get(value.field, value.field)
+            if current in fields:
+                raise InputError(
+                    self.source, f"it once: '{value.field}' is now '{current}'", line=value.line, field=value.field
+                )
+            fields[current] = value
         for name, value in fields.items():
             if known is not None and name not in known:
                 raise InputError(self.source, f"a known field ({near_or_all(name, known)})", line=value.line, field=name)

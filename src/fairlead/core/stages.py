@@ -126,7 +126,7 @@ class Stages:
     """A scheduler: one of each. `round_s` is the length of a round; 0 decides at every event instead."""
 
     admission: Admission
-    estimation: Estimation
+    estimator: Estimation
     policy: Policy
     placement: Placement
     termination: Termination

@@ -45,7 +45,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     admitted = stages.admission.admit(view)
     if admitted.jobs is not view.queued.number and np.count_nonzero(admitted.jobs[1:] < admitted.jobs[:-1]):
         admitted = replace(admitted, jobs=np.sort(admitted.jobs))
-    view = view.admitting(admitted.jobs, estimate=stages.estimation.rates)
+    view = view.admitting(admitted.jobs, estimate=stages.estimator.rates)
 
     # 3. Who is done before the last step; its accelerators are free for this very decision.
     ended = stages.termination.finished_early(view)
@@ -99,7 +99,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
 
 def _lesson(view: Snapshot, stages: Stages) -> Lesson | None:
     """What estimation learns at this moment, where it is a `Learning` one (asked by name: `isinstance` would be slow)."""
-    learn: Callable[[Snapshot], Lesson] | None = getattr(stages.estimation, "learn", None)
+    learn: Callable[[Snapshot], Lesson] | None = getattr(stages.estimator, "learn", None)
     return None if learn is None else learn(view)
 
 
@@ -150,7 +150,7 @@ def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:
     queued = view.queued
     if not len(queued):
         return ()
-    rates = stages.estimation.rates(view.but(jobs=queued))
+    rates = stages.estimator.rates(view.but(jobs=queued))
     suits = queued.fits & rates.runs_on[rates.row]
     if np.count_nonzero(suits) == len(suits):
         return ()

@@ -49,7 +49,7 @@ class Measured:
         for name, speed in self.speeds.items():
             if not 1 / FASTEST <= speed <= FASTEST:
                 expected = f"a speed compared with others' from {1 / FASTEST:g} to {FASTEST:g} for {name}"
-                raise InputError(f"estimation {type(self).__name__.lower()}", expected, field="speeds", value=speed)
+                raise InputError(f"estimator {type(self).__name__.lower()}", expected, field="speeds", value=speed)
 
     def learn(self, view: Snapshot) -> Lesson:
         """Of all that run alike on one type, the mean counts: one number, which is known or is not."""

@@ -32,7 +32,7 @@ from fairlead.estimators.base import (
 )
 from fairlead.estimators.prior import Estimates, Guess, Prior, check_measuring, from_speeds, prior_of
 
-WHERE = "estimation online"
+WHERE = "estimator online"
 
 
 @dataclass(frozen=True)

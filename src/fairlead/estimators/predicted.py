@@ -48,7 +48,7 @@ class Predicted:
 
     def colocation_model(self) -> ColocationModel:
         return ColocationModel(
-            "estimation predicted", self.usage, self.below, self.above, self.profiles, self.types, self.sharing, self.sm_usage
+            "estimator predicted", self.usage, self.below, self.above, self.profiles, self.types, self.sharing, self.sm_usage
         )
 
     def learn(self, view: Snapshot) -> Lesson:
@@ -102,7 +102,7 @@ class Monitored(Measured):
 
     def colocation_model(self) -> ColocationModel:
         return ColocationModel(
-            "estimation monitored", self.usage, self.below, self.above, self.profiles, self.types, self.sharing, self.sm_usage
+            "estimator monitored", self.usage, self.below, self.above, self.profiles, self.types, self.sharing, self.sm_usage
         )
 
     def learn(self, view: Snapshot) -> Lesson:

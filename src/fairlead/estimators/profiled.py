@@ -36,7 +36,7 @@ from fairlead.estimators.base import (
 from fairlead.estimators.matching import closest, drawn, parts
 from fairlead.estimators.prior import Estimates, Guess, check_measuring, from_speeds, prior_of
 
-WHERE = "estimation profiled"
+WHERE = "estimator profiled"
 PROFILE = "profile "
 """How the names of these facts begin."""
 

@@ -19,10 +19,10 @@ from fairlead.workloads.throughput_tables import ThroughputTable
 
 def believed(table: ThroughputTable, state: State, scheduler: SchedulerConfig) -> ThroughputTable:
     """With what an estimation believes of company, by all that was learned; what the table has of it stays."""
-    estimation = make("estimation", scheduler.estimation, Registry.installed(), {"table": table})
-    if not isinstance(estimation, ColocationEstimator):
+    estimator = make("estimator", scheduler.estimator, Registry.installed(), {"table": table})
+    if not isinstance(estimator, ColocationEstimator):
         return table
-    paired, _, _ = estimation.colocation_model().rates_of(state.snapshot(), [kind for kind, _ in table.keys], table.alone)
+    paired, _, _ = estimator.colocation_model().rates_of(state.snapshot(), [kind for kind, _ in table.keys], table.alone)
     return replace(table, paired=np.where(table.paired > 0, table.paired, paired))
 
 

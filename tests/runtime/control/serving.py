@@ -48,7 +48,7 @@ def served(machines: str = "v100:4", state: State | None = None, foresee: Forese
         agent = tokens.issue(Role.AGENT, "agent")
         plane = ControlPlane(
             cluster(machines),
-            {"policy": "las", "estimation": "measured", "rounds": 0.2},
+            {"policy": "las", "estimator": "measured", "rounds": 0.2},
             lambda data: SchedulerConfig.from_data(dict(data)).build(None, Registry.installed()),
             journal,
             state,

@@ -36,7 +36,7 @@ def busy(monkeypatch):
         monkeypatch.setenv("FAIRLEAD_TOKEN", cluster.token)
         plane = ControlPlaneClient(cluster.url, cluster.token)
         cluster.plane.live.joined(0, ())
-        plane.switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
+        plane.switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2})
         jobs = [{"name": "long", "run": "sleep 99", "workers": 4, "kind": "slow", "steps": 36_000}]
         jobs += [{"name": f"short-{n}", "run": "sleep 1", "kind": "slow", "steps": 10} for n in range(3)]
         plane.submit(jobs)
@@ -162,7 +162,7 @@ def test_a_switch_that_a_person_made_during_the_look_stands(busy, monkeypatch):
     look = advise.look_at
 
     def long_look(state, advisor):
-        plane.switch({"policy": "las", "estimation": "measured", "rounds": 0.2}, "a person")
+        plane.switch({"policy": "las", "estimator": "measured", "rounds": 0.2}, "a person")
         return look(state, advisor)
 
     monkeypatch.setattr(advise, "look_at", long_look)

@@ -18,7 +18,7 @@ from fairlead.runtime.control.http_api import LARGEST_BODY, create_app
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.testing.builders import cluster
 
-SCHEDULER = {"policy": "las", "estimation": "measured", "rounds": 1.0}
+SCHEDULER = {"policy": "las", "estimator": "measured", "rounds": 1.0}
 
 
 def compose(data: Any) -> Any:

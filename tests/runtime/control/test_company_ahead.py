@@ -24,12 +24,12 @@ RATES = {
 }
 
 
-SCHEDULER = {"policy": "horus", "estimation": {"name": "monitored", "usage": USES}, "rounds": 10.0}
+SCHEDULER = {"policy": "horus", "estimator": {"name": "monitored", "usage": USES}, "rounds": 10.0}
 
 
 def shared() -> Scene:
     """Two on one accelerator, and a third behind them."""
-    scene = Scene("v100:1", policy="horus", estimation=SCHEDULER["estimation"])
+    scene = Scene("v100:1", policy="horus", estimator=SCHEDULER["estimator"])
     scene.join()
     for name, kind in zip("abc", ("small", "other", "small")):
         scene.job(name, steps=1000, kind=kind)
@@ -67,7 +67,7 @@ def test_a_table_has_the_rates_in_company_that_estimation_believes():
 
 
 def test_who_shares_goes_on_as_it_runs_where_nobody_believes_anything_of_company():
-    state = state_of(shared(), policy="fifo", estimation="measured")
+    state = state_of(shared(), policy="fifo", estimator="measured")
     table = with_company(rates_of(RATES, state), state)
     small, other = (table.row(kind, 1) for kind in USES)
     assert (table.paired[small, other, 0], table.paired[other, small, 0]) == (1.5, 1.5)

@@ -18,7 +18,7 @@ USES = {"small": (30.0, 4.0), "other": (30.0, 4.0)}
 
 
 def scene_of(**policy: float) -> Scene:
-    scene = Scene("v100:1", policy={"name": "horus", **policy}, estimation={"name": "monitored", "usage": USES})
+    scene = Scene("v100:1", policy={"name": "horus", **policy}, estimator={"name": "monitored", "usage": USES})
     scene.join()
     return scene
 

@@ -48,7 +48,7 @@ NOTHING: dict[str, Any] = spelled(Lookahead((), 1, LookaheadOptions(), 0.0))
 def filled(plane: ControlPlaneClient, user: ControlPlaneClient, joined: Any) -> None:
     """Four accelerators, held by an admin's gang; behind it another of theirs, and a user's."""
     joined(0, ())
-    plane.switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
+    plane.switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2})
     plane.submit([{"name": "secret", "run": "sleep 99", "workers": 4, "kind": "hidden", "steps": 36_000}])
     plane.submit([{"name": "next", "run": "sleep 9", "workers": 4, "kind": "unknown", "steps": 10}])
     user.submit([{"name": "mine", "run": "sleep 1", "kind": "slow", "steps": 10}, {"name": "open", "run": "sleep 1"}])
@@ -109,7 +109,7 @@ def test_a_user_is_not_told_the_name_of_anothers_job_at_the_head_of_the_line():
     with served() as up:
         plane, user = ControlPlaneClient(up.url, up.token), ControlPlaneClient(up.url, up.user)
         up.plane.live.joined(0, ())
-        plane.switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
+        plane.switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2})
         plane.submit([{"name": name, "run": "sleep 99", "workers": 4, "steps": 9} for name in ("holds", "secret")])
         user.submit([{"name": "mine", "run": "sleep 1", "steps": 9}])
         patience = time.monotonic() + 20
@@ -170,7 +170,7 @@ def test_of_what_changed_while_it_was_looked_ahead_only_what_is_still_so_is_told
         monkeypatch.setenv("FAIRLEAD_URL", up.url)
         monkeypatch.setenv("FAIRLEAD_TOKEN", up.user)
         up.plane.live.joined(0, ())
-        ControlPlaneClient(up.url, up.token).switch({"policy": "fifo", "estimation": "measured", "rounds": 0.2})
+        ControlPlaneClient(up.url, up.token).switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2})
         user.submit([{"name": "began", "run": "sleep 99", "workers": 4}])
         user.submit([{"name": name, "run": "sleep 1", "workers": 4} for name in ("stopped", "waits", "came")])
         patience = time.monotonic() + 20

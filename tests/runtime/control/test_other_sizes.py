@@ -194,6 +194,6 @@ def test_a_task_says_that_it_is_elastic():
 @pytest.mark.parametrize("preset", ["optimus", "pollux"])
 def test_elastic_presets_measure_on_a_real_cluster(preset):
     stages = compose(scheduler_of({"preset": preset}).to_data())
-    assert type(stages.estimation).__name__ == "Measured"
+    assert type(stages.estimator).__name__ == "Measured"
     with pytest.raises(InputError, match=r"'fitted': expected one that needs no table .*: measured$"):
-        compose(scheduler_of({"preset": preset, "estimation": "fitted"}).to_data())
+        compose(scheduler_of({"preset": preset, "estimator": "fitted"}).to_data())

@@ -195,7 +195,7 @@ def test_rounds_go_on_with_the_last_selection_while_a_policy_thinks(tmp_path):
     assert b'fairlead_decisions_stood_total{why="late"}' in scene.plane.metrics.text()
 
 
-@pytest.mark.parametrize(("stage", "slow"), [("placement", SlowPlacement), ("estimation", SlowEstimation)])
+@pytest.mark.parametrize(("stage", "slow"), [("placement", SlowPlacement), ("estimator", SlowEstimation)])
 def test_who_runs_and_who_asks_does_not_suffer_from_a_placement_or_an_estimation_of_many_rounds(tmp_path, stage, slow):
     scene = Scene(tmp_path, slow, stage, round_s=1.0)
     plane, loop, live = scene.plane, scene.plane.loop, scene.plane.live

@@ -31,7 +31,7 @@ def test_a_speed_beside_another_is_not_taken_for_the_one_alone_when_that_has_lef
 
 
 def test_a_newcomer_is_not_blamed_for_what_its_forerunner_did():
-    scene = Scene("v100:1", policy="horus", estimation={"name": "monitored", "usage": {**USES, "third": (30.0, 4.0)}})
+    scene = Scene("v100:1", policy="horus", estimator={"name": "monitored", "usage": {**USES, "third": (30.0, 4.0)}})
     scene.join()
     scene.job("a", steps=1e6, kind="small", max_slowdown=1.5)
     goes_on(scene, 30, a=2.0)

@@ -180,8 +180,8 @@ def test_a_kind_without_a_prediction_is_known_once_it_was_seen():
 
 
 def test_on_a_real_cluster_company_comes_once_agents_have_seen_who_leaves_room():
-    compose({"policy": "horus", "estimation": "monitored"})
-    scene = Scene("v100:2", policy="horus", estimation="monitored")
+    compose({"policy": "horus", "estimator": "monitored"})
+    scene = Scene("v100:2", policy="horus", estimator="monitored")
     scene.join()
     for name, kind in zip("xyz", ("small", "large", "small")):
         scene.job(name, steps=1e6, kind=kind)

@@ -29,7 +29,7 @@ class Scene:
         slow.gate, slow.asked = threading.Event(), []
         self.policy, self.where = slow, str(where / "journal.sqlite")
         registry = Registry.installed().plus(stage, "slow", slow)
-        scheduler = {"policy": "fifo", "estimation": "measured", "rounds": round_s, stage: "slow"}
+        scheduler = {"policy": "fifo", "estimator": "measured", "rounds": round_s, stage: "slow"}
         self.plane = ControlPlane(
             cluster("v100:2,v100:2"),
             scheduler,

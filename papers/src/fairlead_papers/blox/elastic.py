@@ -49,7 +49,7 @@ STREAM_LOAD = 60.0
 FIFO = Arm("FIFO", "policy: fifo, rounds: 60")
 PASSING = Arm("FIFO with backfill", "policy: {name: fifo, backfill: true}, rounds: 60")
 LAS = Arm("LAS", "policy: las, rounds: 60")
-POLLUX = Arm("Pollux", "policy: pollux, estimation: fitted, rounds: 60")
+POLLUX = Arm("Pollux", "policy: pollux, estimator: fitted, rounds: 60")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _most_at_once(jobs: JobOutcomes) -> int:
 
 
 def at_interval(scale: OwnClusters, minutes: int) -> list[Trained]:
-    scheduler = f"policy: pollux, estimation: fitted, rounds: {round(minutes * MINUTE)}"
+    scheduler = f"policy: pollux, estimator: fitted, rounds: {round(minutes * MINUTE)}"
     return [Trained(scheduler, workload, scale.jobs) for workload in scale.workloads]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.experiments.inputs import ExperimentInputs
-from fairlead_papers.gavel import batches, cost, entities, estimation, fairness, las, mechanism, physical, scaling
+from fairlead_papers.gavel import batches, cost, entities, estimator, fairness, las, mechanism, physical, scaling
 from fairlead_papers.gavel.scale import SCALES, Scale
 from fairlead_papers.study import Paper
 
@@ -34,7 +34,7 @@ GAVEL = Paper(
         *entities.STUDIES,
         *scaling.STUDIES,
         *mechanism.STUDIES,
-        *estimation.STUDIES,
+        *estimator.STUDIES,
         *physical.STUDIES,
     ),
     SCALES,

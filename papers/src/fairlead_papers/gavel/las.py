@@ -27,7 +27,7 @@ HIGH_PRIORITY = 5.0
 
 def continuous(scale: Scale, workers: str, priorities: float, arm: Arm, load: float, seed: int) -> Run:
     jobs = Jobs(scale.load(load), measure=scale.measure, workers=workers, priorities=priorities)
-    return Run(arm.policy, scale.cluster, jobs, seed, mechanism=IN_FULL, estimation=arm.estimation, ideal=arm.ideal)
+    return Run(arm.policy, scale.cluster, jobs, seed, mechanism=IN_FULL, estimator=arm.estimator, ideal=arm.ideal)
 
 
 def sweep(scale: Scale, workers: str) -> Sweep[Arm]:

@@ -28,7 +28,7 @@ GOING_ON_H = {"single": 3_000.0, "multiple": 16_000.0}
 """Jobs come for so many hours, and as many as are measured, beyond the measured ones: the load goes on until these have ended,
 which takes gangs longest. How many are generated moves none of the others."""
 
-IN_FULL = "turns:carried=priority"
+IN_FULL = "gavel-rounds:carried=priority"
 """Shares realised to the letter, for studies in which jobs come and go in nearly every round and preemption is free: otherwise
 the largest shares would go first for ever."""
 
@@ -39,7 +39,7 @@ class Arm:
 
     label: str
     policy: str
-    estimation: str = "oracle"
+    estimator: str = "oracle"
     ideal: bool = False
 
 
@@ -86,8 +86,8 @@ class Run:
     jobs: Jobs
     seed: int = 0
     round_s: float = ROUND_S
-    mechanism: str = "turns"
-    estimation: str = "oracle"
+    mechanism: str = "gavel-rounds"
+    estimator: str = "oracle"
     costs_s: tuple[tuple[str, float], ...] = ()
     ideal: bool = False
 
@@ -97,7 +97,7 @@ class Run:
         scheduler = SchedulerConfig(
             policy=parse_part(self.policy),
             mechanism=parse_part(self.mechanism),
-            estimation=parse_part(self.estimation),
+            estimator=parse_part(self.estimator),
             round_s=self.round_s,
         )
         by_kind = {model: Costs(restart_s=s / 2, checkpoint_s=s / 2) for model, s in self.costs_s}

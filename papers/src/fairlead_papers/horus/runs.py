@@ -60,8 +60,8 @@ class Run:
     def run(self, world: ExperimentInputs) -> Answer:
         assert isinstance(world, MeasuredPairs)
         world = replace(world, session=self.session)
-        estimation = TRUTH if self.told else world.believed()
-        scheduler = {"policy": yaml.safe_load(self.policy), "estimation": estimation, "rounds": ROUND_S}
+        estimator = TRUTH if self.told else world.believed()
+        scheduler = {"policy": yaml.safe_load(self.policy), "estimator": estimator, "rounds": ROUND_S}
         jobs = trace(self.workload, self.jobs, world.trainings, self.seed)
         if self.longest_first:
             jobs = longest_first(jobs, world.trainings)

@@ -163,8 +163,8 @@ class Standing:
 class _Once:
     """An estimation that two threads may ask."""
 
-    def __init__(self, estimation: Estimation) -> None:
-        self._estimation, self._turn = estimation, threading.RLock()
+    def __init__(self, estimator: Estimation) -> None:
+        self._estimation, self._turn = estimator, threading.RLock()
 
     def rates(self, view: Snapshot) -> Rates:
         with self._turn:
@@ -172,9 +172,9 @@ class _Once:
 
 
 class _OnceLearning(_Once):
-    def __init__(self, estimation: Learning) -> None:
-        super().__init__(estimation)
-        self._learning = estimation
+    def __init__(self, estimator: Learning) -> None:
+        super().__init__(estimator)
+        self._learning = estimator
 
     def learn(self, view: Snapshot) -> Lesson:
         with self._turn:
@@ -184,11 +184,11 @@ class _OnceLearning(_Once):
 def unhurried(stages: Stages, trouble: Trouble) -> Stages:
     """The same scheduler, whose rounds do not wait for a policy or a solver."""
     patience_s = min(stages.round_s / 2, LONGEST_PATIENCE_S) if stages.round_s else PATIENCE_WITHOUT_ROUNDS_S
-    policy, estimation = stages.policy, stages.estimation
+    policy, estimator = stages.policy, stages.estimator
     if isinstance(policy, Allocated):
         return replace(stages, policy=Unhurried(Ahead(policy.allocator, patience_s, trouble), policy.mechanism))
-    shared = _OnceLearning(estimation) if isinstance(estimation, Learning) else _Once(estimation)
-    return replace(stages, policy=Standing(policy, patience_s, trouble), estimation=shared)
+    shared = _OnceLearning(estimator) if isinstance(estimator, Learning) else _Once(estimator)
+    return replace(stages, policy=Standing(policy, patience_s, trouble), estimator=shared)
 
 
 def _lasting(view: Snapshot) -> Snapshot:

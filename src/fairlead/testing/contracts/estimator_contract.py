@@ -37,7 +37,7 @@ class EstimationContract:
 
         def made(table: ThroughputTable) -> Stages:
             standard = SchedulerConfig.from_data({"policy": "srtf"}).build(table)
-            changes: dict[str, Any] = {"estimation": (make or type(self).make)(table), "round_s": round_s}
+            changes: dict[str, Any] = {"estimator": (make or type(self).make)(table), "round_s": round_s}
             if policy == "in pairs":
                 changes["policy"] = InPairs()
             return Stages(**{**standard.__dict__, **changes})
@@ -81,10 +81,10 @@ class EstimationContract:
             """Asks a fresh one too, and checks what is answered."""
 
             def __init__(self, table: ThroughputTable) -> None:
-                self.table, self.estimation = table, type(contract).make(table)
+                self.table, self.estimator = table, type(contract).make(table)
 
             def rates(self, view: Snapshot) -> Rates:
-                mine, fresh = self.estimation.rates(view), type(contract).make(self.table).rates(view)
+                mine, fresh = self.estimator.rates(view), type(contract).make(self.table).rates(view)
                 for name in ("row", "alone", "spread", "paired", "uncertainty", "paired_uncertainty"):
                     ours, theirs = getattr(mine, name), getattr(fresh, name)
                     assert np.array_equal(ours, theirs), f"a fresh one has other {name}: state outside the facts"
@@ -94,11 +94,11 @@ class EstimationContract:
         class WatchedLearning(Watched):
             def learn(self, view: Snapshot) -> Lesson:
                 fresh = type(contract).make(self.table)
-                assert isinstance(self.estimation, Learning)
+                assert isinstance(self.estimator, Learning)
                 assert isinstance(fresh, Learning)
-                lesson = self.estimation.learn(view)
+                lesson = self.estimator.learn(view)
                 assert fresh.learn(view) == lesson, "a fresh one learns something else: state outside the facts"
-                again = self.estimation.learn(view.but(learned={**view.learned, **lesson.facts}))
+                again = self.estimator.learn(view.but(learned={**view.learned, **lesson.facts}))
                 assert not again.facts, "the same was learned twice at one moment"
                 assert again.holds_until == lesson.holds_until
                 return lesson

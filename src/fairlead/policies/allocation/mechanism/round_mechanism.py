@@ -146,9 +146,9 @@ class RoundMechanism:
         for name in ("least_interval_s", "prior_s", "lease_s"):
             value = getattr(self, name)
             if not 0 <= value <= LONGEST_S:
-                raise InputError("mechanism turns", f"seconds from 0 to {LONGEST_S:g}", field=name, value=value)
+                raise InputError("mechanism gavel-rounds", f"seconds from 0 to {LONGEST_S:g}", field=name, value=value)
         if 0 < self.lease_s < 1:
-            raise InputError("mechanism turns", "0, or at least a second", field="lease_s", value=self.lease_s)
+            raise InputError("mechanism gavel-rounds", "0, or at least a second", field="lease_s", value=self.lease_s)
 
     def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):

@@ -17,13 +17,13 @@ PER_TYPE = 4
 MOST = 1.05
 """Average JCT with estimated over that with true rates; the paper has lines that lie upon each other."""
 ORACLE = Arm("space sharing, true rates", GAVEL_SS.policy)
-ESTIMATED = Arm("space sharing, estimated rates", GAVEL_SS.policy, estimation="profiled:share=0.2:leave_out=true")
+ESTIMATED = Arm("space sharing, estimated rates", GAVEL_SS.policy, estimator="profiled:share=0.2:leave_out=true")
 ALONE = Arm("no space sharing", GAVEL.policy)
 
 
 def made(scale: Scale, arm: Arm, load: float, seed: int) -> Run:
     jobs = Jobs(load * PER_TYPE / PAPER_PER_TYPE, measure=scale.few_measure)
-    return Run(arm.policy, cluster_of(PER_TYPE), jobs, seed, mechanism=IN_FULL, estimation=arm.estimation)
+    return Run(arm.policy, cluster_of(PER_TYPE), jobs, seed, mechanism=IN_FULL, estimator=arm.estimator)
 
 
 def sweep(scale: Scale) -> Sweep[Arm]:
