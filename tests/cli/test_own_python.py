@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.cmd_cluster import with_own_python
+from fairlead.runtime.bootstrap import with_own_python
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ class ClusterAtWork:
         machines: str = "2xv100:2,2xk80:2",
         policy: str = "las",
         round_s: float = 0.5,
-        term_s: float = 20.0,
+        lease_s: float = 20.0,
         grace_s: float = 10.0,
         embedded: bool = False,
         journal: str = "",
@@ -81,7 +81,7 @@ class ClusterAtWork:
         self.root, self.cluster, self._machines = root, Cluster.parse(machines), machines
         who = ["--preset", preset] if preset else ["--policy", policy]
         self._command = ["up" if embedded else "serve", *who, "--round", str(round_s)]
-        self._command += [] if embedded else ["--term", str(term_s), "--grace", str(grace_s)]
+        self._command += [] if embedded else ["--term", str(lease_s), "--grace", str(grace_s)]
         self._command += ["--journal", journal] if journal else []
         self._embedded = embedded
         self.http, self.port = free_port(), free_port()

@@ -40,7 +40,7 @@ def test_a_job_that_is_sent_to_an_agent_that_has_just_died_starts_when_it_is_bac
 
 
 def test_jobs_of_an_agent_that_stays_away_end_by_themselves_before_they_start_elsewhere(tmp_path: Path) -> None:
-    with ClusterAtWork(tmp_path, "2xv100:2,2xk80:2", "fifo", term_s=3.0, grace_s=3.0) as cluster:
+    with ClusterAtWork(tmp_path, "2xv100:2,2xk80:2", "fifo", lease_s=3.0, grace_s=3.0) as cluster:
         cluster.until_up()
         cluster.submit(cluster.job("saves", steps=300), cluster.job("deaf", steps=300, save_every=5, cooperative=False))
         before = cluster.until("they run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
@@ -55,7 +55,7 @@ def test_jobs_of_an_agent_that_stays_away_end_by_themselves_before_they_start_el
 
 
 def test_a_plane_that_dies_when_it_gives_a_node_up_gives_it_up_again(tmp_path: Path) -> None:
-    with ClusterAtWork(tmp_path, **TWO, term_s=3.0, grace_s=2.0) as cluster:
+    with ClusterAtWork(tmp_path, **TWO, lease_s=3.0, grace_s=2.0) as cluster:
         cluster.until_up()
         cluster.submit(cluster.job("moves", steps=300, save_every=5))
         before = cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
@@ -72,7 +72,7 @@ def test_a_plane_that_dies_when_it_gives_a_node_up_gives_it_up_again(tmp_path: P
 
 
 def test_an_agent_that_is_cut_off_ends_its_jobs_and_comes_back(tmp_path: Path) -> None:
-    with ClusterAtWork(tmp_path, **TWO, term_s=2.0, grace_s=3.0) as cluster:
+    with ClusterAtWork(tmp_path, **TWO, lease_s=2.0, grace_s=3.0) as cluster:
         wire = Wire(cluster.port)
         cluster.end_agent("v100-0", signal.SIGTERM)
         cluster.start_agent("v100-0", through=wire.port)

@@ -69,7 +69,7 @@ class Together:
             lambda data: SchedulerConfig.from_data(dict(data)).build(None, Registry.installed()),
             journal,
             recover(journal)[0] if known else None,
-            term_s=20.0,
+            lease_s=20.0,
             grace_s=5.0,
             checkpoints=str(self.root / "checkpoints"),
             may_join=lambda token: (found := self.tokens.bearer(token)) is not None and found.role is Role.AGENT,

@@ -7,34 +7,30 @@ import math
 import os
 import shlex
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import orjson
 import typer
 
-from fairlead.cli.options import AdmissionOption, PlacementOption, PresetOption, override
+from fairlead.cli.options import AdmissionOption, PlacementOption, PresetOption, override, tell_unseen
 from fairlead.cli.output import note
 from fairlead.config import SchedulerConfig
 from fairlead.config.clusters import read_cluster
 from fairlead.config.schedulers import compose, parse_part, read_scheduler, scheduler_of
 from fairlead.core.errors import InputError
-from fairlead.files import atomic_write
-from fairlead.runtime.agent.agent_errors import RootTaken
-from fairlead.runtime.bootstrap import Housekeeping, Places, serve_plane
+from fairlead.runtime.bootstrap import (
+    ServeSettings,
+    Started,
+    end_with_stdin,
+    run_agent,
+    run_local_cluster,
+    serve_control_plane,
+)
 from fairlead.runtime.control.snapshotter import Retention, check_keepable
 from fairlead.runtime.http_client import CONNECTION, TOKEN, URL
 from fairlead.runtime.log_format import LogFormat, log_to_stderr
-from fairlead.runtime.protocol.orders import Ended
 from fairlead.workloads.catalogue import accelerator_types
-
-if TYPE_CHECKING:
-    from fairlead.runtime.agent.supervisor import Supervisor
 
 ClusterOption = Annotated[str, typer.Option("--cluster", help="Accelerators × type : per node, or a YAML file.")]
 PolicyOption = Annotated[str | None, typer.Option("--policy", help="See `fairlead policies`. [default: las]")]
@@ -140,6 +136,7 @@ def serve(
     SIGHUP reads --config again; a scheduler with a mistake is refused in the log, and the old one stays. Without --config, a
     plane that is started again goes on with the scheduler of its journal; `fairlead scheduler set` gives it another.
     """
+    from fairlead.experiments.lookahead import foresee
     from fairlead.runtime.protocol.network import Certificate, check_clear
 
     certificate = Certificate.given(tls_cert, tls_key)
@@ -151,10 +148,32 @@ def serve(
             raise InputError("command line", "a number of seconds", field=f"--{option}", value=seconds)
     scheduler = Asked(config, preset, policy, round_s, admission, placement, estimator).scheduler(60.0)
     log_to_stderr(log_format)
-    machines = read_cluster(cluster, accelerator_types())
-    rules = Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days)
-    keeping = Housekeeping(config, metrics_open, rules, keep_ended, certificate, term, grace)
-    serve_plane(machines, scheduler, Places(root, journal, http, agents, checkpoints), keeping)
+    settings = ServeSettings(
+        read_cluster(cluster, accelerator_types()),
+        scheduler,
+        root,
+        journal,
+        http,
+        agents,
+        checkpoints,
+        config,
+        metrics_open,
+        Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days),
+        keep_ended,
+        certificate,
+        term,
+        grace,
+    )
+    serve_control_plane(settings, foresee, _print_addresses)
+
+
+def _print_addresses(started: Started) -> None:
+    note(f"people: {started.url}/docs   agents: {started.agents}   journal: {started.journal}")
+    kept = started.scheduler
+    if not started.utilization_measured:
+        tell_unseen(kept)
+    if started.resumed:
+        note(f"scheduler: {kept.label}, rounds of {kept.round_s:g} s, as in the journal; `fairlead scheduler set` changes it")
 
 
 def agent(
@@ -193,82 +212,14 @@ def agent(
     log_to_stderr(log_format, logging.WARNING)
     has = Accelerators.spelled(accelerators) if accelerators else Accelerators.found()
     token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
-    settings, stopping = Settings(user=User.named(user) if user else None, keep_s=keep_logs), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    if leashed:
-        _follow_leash(stopping.set)
-    supervisor = _on_the_root(lambda: Supervisor(root, has, settings), stopping if leashed else None)
-    if supervisor is None:
-        return
-    try:
-        Agent(supervisor, node, control, token, address, trusting(tls_ca), stopping=stopping).run()
-        if end_jobs:
-            _end_jobs(supervisor)
-    finally:
-        supervisor.close()
-
-
-def _follow_leash(end: Callable[[], object]) -> None:
-    """Whoever started this process holds its standard input: it ends with them, however they ended."""
-
-    def follow() -> None:
-        while os.read(0, 1 << 10):
-            pass
-        end()
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
-def _on_the_root(make: Callable[[], Supervisor], stopping: threading.Event | None) -> Supervisor | None:
-    """The supervisor. With `stopping`, an agent that is on its way out is waited for: whoever started it was killed, and its
-    jobs save. None where it is stopped meanwhile."""
-    while True:
-        try:
-            return make()
-        except RootTaken:
-            if stopping is None:
-                raise
-            if stopping.wait(0.2):
-                return None
-
-
-def _end_jobs(supervisor: Supervisor) -> None:
-    """Returns when all have left; people are told what each has saved."""
-    names = {(one.job, one.generation): one.name for one in supervisor.running()}
-    supervisor.stop_all()
-    while supervisor.running():
-        supervisor.wait(0.2)
-        for word in supervisor.poll():
-            if isinstance(word, Ended):
-                note(f"{names.get((word.job, word.generation), word.job)} {_how_it_left(word)}")
-    supervisor.stop_sharing()
-
-
-def _how_it_left(word: Ended) -> str:
-    if word.yielded and word.code:
-        return f"did not leave and was {word.why}"
-    if word.yielded:
-        return f"has left with {word.saved:,} steps saved" if word.saved else "has left"
-    return f"has failed: {word.why}" if word.code else "has finished"
-
-
-def _check_folders(*folders: Path) -> None:
-    """Agents die of what is no folder in place of theirs, and the plane would wait for them."""
-    for folder in folders:
-        new = not folder.exists() and not folder.is_symlink()
-        if not new and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-            raise InputError("--root", "a folder that can be written, or nothing yet", field="agents", value=str(folder))
-
-
-def with_own_python(around: Mapping[str, str]) -> dict[str, str]:
-    """What agents of this machine, and by them jobs, are started with. Who runs `.venv/bin/fairlead up` without activating the
-    environment means it all the same: `python` is then the one that has Fairlead. Another one that is active stays first."""
-    active = around.get("VIRTUAL_ENV") or around.get("CONDA_PREFIX")
-    if active or sys.prefix == sys.base_prefix:
-        return dict(around)
-    folder = str(Path(sys.executable).parent)
-    return {**around, "PATH": f"{folder}{os.pathsep}{around.get('PATH') or os.defpath}"}
+    settings = Settings(user=User.named(user) if user else None, keep_s=keep_logs)
+    run_agent(
+        lambda: Supervisor(root, has, settings),
+        lambda supervisor, stopping: Agent(supervisor, node, control, token, address, trusting(tls_ca), stopping=stopping),
+        leashed=leashed,
+        end_jobs=end_jobs,
+        report=note,
+    )
 
 
 def up(
@@ -294,42 +245,23 @@ def up(
     Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes. With
     another --root it says first what has to be set there for these to find it.
     """
-    from fairlead.runtime.agent.devices import are_here
+    from fairlead.experiments.lookahead import foresee
     from fairlead.runtime.protocol.network import check_clear
 
     if leashed:
-        _follow_leash(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    for option, address in (("--http", http), ("--agents", agents)):
-        check_clear(option, address, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
+        end_with_stdin(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    for option, listen in (("--http", http), ("--agents", agents)):
+        check_clear(option, listen, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
     scheduler = Asked(config, preset, policy, round_s, admission, placement, estimator).scheduler(10.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())
-    _check_folders(root / "agents", *(root / "agents" / machine.name for machine in machines.nodes))
-    started: list[subprocess.Popen[bytes]] = []
-    connection = root / "connection.json"
+    settings = ServeSettings(machines, scheduler, root, journal, http, agents, config=config, metrics_open=metrics_open)
 
-    def begun(people: str, control: str) -> None:
-        atomic_write(connection, orjson.dumps({"url": people, "token": (root / "admin.token").read_text()}), private=True)
-        if connection != CONNECTION:
+    def begun(started: Started) -> None:
+        _print_addresses(started)
+        if root != CONNECTION.parent:
             token = (root / "admin.token").absolute()
-            note(f'in other terminals: export {URL}={people} {TOKEN}="$(cat {shlex.quote(str(token))})"')
-        base = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", control]
-        base += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
-        surroundings = with_own_python(os.environ)
-        for machine in machines.nodes:
-            words = ["--node", machine.name, "--root", str(root / "agents" / machine.name)]
-            if len(machines.nodes) > 1 or not are_here(machine.type, machine.accelerators):
-                words += ["--accelerators", f"{machine.type}:{machine.accelerators}"]
-            started.append(subprocess.Popen([*base, *words], stdin=subprocess.PIPE, env=surroundings))
+            note(f'in other terminals: export {URL}={started.url} {TOKEN}="$(cat {shlex.quote(str(token))})"')
 
-    try:
-        serve_plane(machines, scheduler, Places(root, journal, http, agents), Housekeeping(config, metrics_open), begun)
-        note("letting jobs save and ending them …")
-    finally:
-        if started:  # before that, what stands there is another cluster's
-            connection.unlink(missing_ok=True)
-        for process in started:
-            process.terminate()
-        for process in started:
-            process.wait()
+    run_local_cluster(settings, foresee, log_format, begun, lambda: note("letting jobs save and ending them …"))
     note(f"ended; jobs that had not finished were asked to save. `fairlead up` with the same --root ({root}) goes on with them")

@@ -1,5 +1,7 @@
-"""A control plane as a process, for `fairlead serve` and `up`: what it listens at and what it keeps is made sure of first, then
-it serves until it is ended."""
+"""Start the processes of a cluster: a control plane, an agent, or a whole cluster on this machine.
+
+Addresses, folders and the journal are checked before anything is created. The module knows no command line: it takes plain
+values, and callbacks for what is to be printed."""
 
 from __future__ import annotations
 
@@ -9,123 +11,114 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlead.cli.output import note
+import orjson
+
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.files import remove_empty
+from fairlead.files import atomic_write, remove_empty
+from fairlead.runtime.agent.agent_errors import RootTaken
 from fairlead.runtime.control.snapshotter import Retention
+from fairlead.runtime.log_format import LogFormat
 from fairlead.runtime.protocol.network import bound, check_free, host_of, port_of
+from fairlead.runtime.protocol.orders import Ended
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # these take a second to import; they are loaded when a process really starts
     from fairlead.engine.event_journal import Journal
     from fairlead.engine.state import State
+    from fairlead.runtime.agent.agent_service import Agent
+    from fairlead.runtime.agent.supervisor import Supervisor
     from fairlead.runtime.control.control_plane import ControlPlane
+    from fairlead.runtime.control.lookahead_service import Lookahead
     from fairlead.runtime.control.tokens import Tokens
     from fairlead.runtime.protocol.network import Certificate
 
-# A scheduler file that a running control plane follows: read again on SIGHUP, and at a start that goes on with a journal.
-
-START = "--config"
-"""Why the file is read where nobody asked for it: then it is told of only if it says something else."""
-
 log = logging.getLogger("fairlead.cluster")
 
-
-def follow(plane: ControlPlane, path: Path | None) -> None:
-    """The file decides from now on, where it says something else than the journal; without one, SIGHUP does nothing."""
-
-    def reload(why: str) -> None:
-        if path is None:
-            log.warning("nothing to reload", extra={"why": "there is no --config"})
-            return
-        try:
-            wanted = read_scheduler(path)
-            if scheduler_of(plane.scheduled) == wanted:
-                if why != START:
-                    log.info("scheduler unchanged", extra={"file": str(path)})
-                return
-            plane.switch(wanted.to_data(), why)
-        except (FairleadError, OSError) as problem:
-            log.error("scheduler refused, the old one stays", extra={"why": str(problem)})
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload, "SIGHUP")
-    if path is not None:
-        reload(START)
+_AT_START = "--config"
+"""Why the scheduler file is read at the start; an unchanged file is then not worth a log line."""
 
 
 @dataclass(frozen=True)
-class Housekeeping:
-    """What a control plane does besides deciding."""
+class ServeSettings:
+    """What a control plane runs with. An empty `journal` is a file in `root`; `checkpoints` is a folder that all nodes see."""
 
-    config: Path | None = None  # the scheduler file that it follows
+    cluster: Cluster
+    scheduler: SchedulerConfig
+    root: Path
+    journal: str = ""
+    http: str = "127.0.0.1:7420"
+    agents: str = "127.0.0.1:7421"
+    checkpoints: Path | None = None
+    config: Path | None = None  # the scheduler file; SIGHUP reads it again
     metrics_open: bool = False
     retention: Retention = field(default_factory=Retention)
-    keep_ended_s: float = 7 * 86400.0  # checkpoints of jobs that have ended
+    keep_ended_s: float = 7 * 86400.0  # checkpoints of ended jobs
     certificate: Certificate | None = None
-    term_s: float = 15.0  # of an agent's lease
-    grace_s: float = 35.0  # in which jobs save and end when it is over
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where it is: its files, its journal (empty: with them), and its addresses for people and for agents."""
-
-    root: Path
-    journal: str
-    http: str
-    agents: str
-    checkpoints: Path | None = None  # of jobs, the same on all nodes; None: with its files
+    lease_s: float = 15.0  # of an agent
+    grace_s: float = 35.0  # after the lease, for jobs to save and end
 
     @property
-    def kept(self) -> str:
+    def journal_url(self) -> str:
+        """Where the journal is."""
         return self.journal or str(self.root / "journal.sqlite")
 
 
-Begun = Callable[[str, str], None]
-"""Is told the addresses for people and for agents once they are there, with the ports that they really have."""
+@dataclass(frozen=True)
+class Started:
+    """A control plane that accepts requests, with the ports it really has."""
+
+    url: str
+    agents: str
+    journal: str
+    scheduler: SchedulerConfig
+    resumed: bool  # the journal had a scheduler, and no file overrides it
+    utilization_measured: bool  # the journal has measurements that co-location needs
 
 
-def serve_plane(
-    machines: Cluster,
-    scheduler: SchedulerConfig,
-    places: Places,
-    keeping: Housekeeping,
-    begun: Begun = lambda people, agents: None,
+def serve_control_plane(
+    settings: ServeSettings, lookahead: Lookahead | None = None, on_start: Callable[[Started], None] = lambda started: None
 ) -> None:
-    """Until it is ended by a signal; raises what it fails of. What is wrong with its places is found before any is used."""
+    """Run a control plane until a signal ends it. `lookahead` answers `when` requests; None turns them off.
+
+    Raises:
+        FairleadError: An address, folder or journal cannot be used, or the loop failed.
+    """
     from fairlead.journal.recovery import open_journal
 
     with contextlib.ExitStack() as held:
-        people = bound("--http", places.http)
-        for one in people:
-            held.enter_context(one)
-        port = port_of("--agents", places.agents)
-        if port and port == people[0].getsockname()[1] and host_of(places.agents) == host_of(places.http):
-            raise InputError("--agents", "another address than --http", field="address", value=places.agents)
-        check_free("--agents", places.agents)
-        if places.checkpoints is not None:
-            _check_writable(places.checkpoints)
-        held.enter_context(_folder(places.root))
-        journal = open_journal(places.kept)
+        listeners = bound("--http", settings.http)
+        for listener in listeners:
+            held.enter_context(listener)
+        port = port_of("--agents", settings.agents)
+        if port and port == listeners[0].getsockname()[1] and host_of(settings.agents) == host_of(settings.http):
+            raise InputError("--agents", "another address than --http", field="address", value=settings.agents)
+        check_free("--agents", settings.agents)
+        if settings.checkpoints is not None:
+            _check_writable(settings.checkpoints)
+        held.enter_context(_root_folder(settings.root))
+        journal = open_journal(settings.journal_url)
         try:
-            state = _recovered(journal, machines)
+            state = _recover(journal, settings.cluster)
         except BaseException:
             journal.close()
             raise
-        asyncio.run(_serve(machines, scheduler, places, keeping, people, journal, state, begun))
+        asyncio.run(_serve(settings, listeners, journal, state, lookahead, on_start))
 
 
 @contextlib.contextmanager
-def _folder(root: Path) -> Iterator[None]:
-    """The root is there; where nothing came of it and it is new, it is gone again."""
+def _root_folder(root: Path) -> Iterator[None]:
+    """Create the root; remove it again if the start fails and it is still empty."""
     new = [path for path in (root, *root.parents) if not path.exists()]
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -136,69 +129,66 @@ def _folder(root: Path) -> Iterator[None]:
 
 
 def _check_writable(checkpoints: Path) -> None:
-    """Jobs' folders can be made there, by all that is known here; it is made with the first."""
+    """The folder itself is created with the first checkpoint."""
     there = next(path for path in (checkpoints.absolute(), *checkpoints.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise InputError("--checkpoints", "a folder that can be written", field="folder", value=str(checkpoints))
 
 
-def _recovered(journal: Journal, machines: Cluster) -> State | None:
+def _recover(journal: Journal, cluster: Cluster) -> State | None:
     from fairlead.journal.recovery import is_new, recover
 
     if is_new(journal):
         return None
     state, _ = recover(journal)
-    if state.cluster != machines:
+    if state.cluster != cluster:
         raise InputError("--cluster", "the cluster that the journal is about; another one needs a journal of its own")
     return state
 
 
 async def _serve(
-    machines: Cluster,
-    scheduler: SchedulerConfig,
-    places: Places,
-    keeping: Housekeeping,
-    people: list[socket.socket],
+    settings: ServeSettings,
+    listeners: list[socket.socket],
     journal: Journal,
     state: State | None,
-    begun: Begun,
+    lookahead: Lookahead | None,
+    on_start: Callable[[Started], None],
 ) -> None:
-    import uvicorn  # with what it brings, a second; only these commands need it
+    import uvicorn  # a second with its dependencies
 
-    from fairlead.cli.options import tell_unseen
     from fairlead.estimators.colocated_rates import has_usage_observations
-    from fairlead.experiments.lookahead import foresee
     from fairlead.runtime.control.http_api import create_app
 
-    tokens = tokens_of(places.root)
-    plane = _plane(machines, scheduler, places, keeping, journal, state, tokens)
-    certificate = keeping.certificate
-    port = await plane.start(places.agents, certificate.for_agents() if certificate else None)
-    follow(plane, keeping.config)
-    app = create_app(plane, tokens, metrics_open=keeping.metrics_open, foresee=foresee)
-    settings = uvicorn.Config(app, log_config=None, log_level="warning", lifespan="off")
+    tokens = create_tokens(settings.root)
+    plane = _control_plane(settings, journal, state, tokens)
+    certificate = settings.certificate
+    agents_port = await plane.start(settings.agents, certificate.for_agents() if certificate else None)
+    _follow_scheduler_file(plane, settings.config)
+    app = create_app(plane, tokens, metrics_open=settings.metrics_open, lookahead=lookahead)
+    config = uvicorn.Config(app, log_config=None, log_level="warning", lifespan="off")
     if certificate is not None:
-        settings.ssl_certfile, settings.ssl_keyfile = str(certificate.certificate), str(certificate.key)
-    server = uvicorn.Server(settings)
-    http = f"{places.http.rpartition(':')[0]}:{people[0].getsockname()[1]}"
-    agents = f"{places.agents.rpartition(':')[0]}:{port}"
-    scheme = "https" if certificate else "http"
-    note(f"people: {scheme}://{http}/docs   agents: {agents}   journal: {getattr(journal, 'where', places.kept)}")
-    begun(f"{scheme}://{http}", agents)
-    kept = scheduler_of(plane.scheduled)
-    if not has_usage_observations(plane.loop.state.learned):
-        tell_unseen(kept)
-    if state is not None and keeping.config is None:
-        note(f"scheduler: {kept.label}, rounds of {kept.round_s:g} s, as in the journal; `fairlead scheduler set` changes it")
-    # Left to itself, it would let the process die of a signal before the loop has ended.
+        config.ssl_certfile, config.ssl_keyfile = str(certificate.certificate), str(certificate.key)
+    server = uvicorn.Server(config)
+    address = f"{settings.http.rpartition(':')[0]}:{listeners[0].getsockname()[1]}"
+    on_start(
+        Started(
+            url=f"{'https' if certificate else 'http'}://{address}",
+            agents=f"{settings.agents.rpartition(':')[0]}:{agents_port}",
+            journal=getattr(journal, "where", settings.journal_url),
+            scheduler=scheduler_of(plane.scheduler_in_use),
+            resumed=state is not None and settings.config is None,
+            utilization_measured=has_usage_observations(plane.loop.state.learned),
+        )
+    )
+    # uvicorn's own signal handlers would let the process die before the loop has ended.
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
 
     def leave() -> None:
-        server.should_exit = plane.leaving = True
+        server.should_exit = plane.stopping = True
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, leave)
-    serving = asyncio.create_task(server.serve(people))
+    serving = asyncio.create_task(server.serve(listeners))
     ended = asyncio.create_task(plane.ended())
     try:
         await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -210,15 +200,7 @@ async def _serve(
     await ended
 
 
-def _plane(
-    machines: Cluster,
-    scheduler: SchedulerConfig,
-    places: Places,
-    keeping: Housekeeping,
-    journal: Journal,
-    state: State | None,
-    tokens: Tokens,
-) -> ControlPlane:
+def _control_plane(settings: ServeSettings, journal: Journal, state: State | None, tokens: Tokens) -> ControlPlane:
     from fairlead.runtime.control.code_store import CodeStore
     from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.tokens import Role
@@ -226,25 +208,46 @@ def _plane(
 
     registry = Registry.installed()
     return ControlPlane(
-        machines,
-        scheduler.to_data(),
+        settings.cluster,
+        settings.scheduler.to_data(),
         lambda data: compose(data, registry),
         journal,
         state,
-        term_s=keeping.term_s,
-        grace_s=keeping.grace_s,
-        checkpoints=str((places.checkpoints or places.root / "checkpoints").absolute()),
-        code=CodeStore(places.root / "code"),
-        keep_ended_s=keeping.keep_ended_s,
+        lease_s=settings.lease_s,
+        grace_s=settings.grace_s,
+        checkpoints=str((settings.checkpoints or settings.root / "checkpoints").absolute()),
+        code=CodeStore(settings.root / "code"),
+        keep_ended_s=settings.keep_ended_s,
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
-        origin=origin_of(places.root / "origin"),
-        retention=keeping.retention,
+        origin=origin_of(settings.root / "origin"),
+        retention=settings.retention,
     )
 
 
-def tokens_of(root: Path) -> Tokens:
-    """Those of a control plane; an admin's and an agent's are made where there are none."""
-    from fairlead.files import atomic_write
+def _follow_scheduler_file(plane: ControlPlane, path: Path | None) -> None:
+    """Switch to the scheduler in the file, now and at each SIGHUP. An invalid file is logged, and changes nothing."""
+
+    def reload(why: str) -> None:
+        if path is None:
+            log.warning("nothing to reload", extra={"why": "there is no --config"})
+            return
+        try:
+            wanted = read_scheduler(path)
+            if scheduler_of(plane.scheduler_in_use) == wanted:
+                if why != _AT_START:
+                    log.info("scheduler unchanged", extra={"file": str(path)})
+                return
+            plane.switch(wanted.to_data(), why)
+        except (FairleadError, OSError) as problem:
+            log.error("scheduler refused, the old one stays", extra={"why": str(problem)})
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload, "SIGHUP")
+    if path is not None:
+        reload(_AT_START)
+
+
+def create_tokens(root: Path) -> Tokens:
+    """Return the tokens of a control plane. A token for an admin and one for agents are created if there are none."""
     from fairlead.runtime.control.tokens import Role, Tokens
 
     tokens = Tokens(root / "tokens.json")
@@ -253,3 +256,138 @@ def tokens_of(root: Path) -> Tokens:
         if not path.exists():
             atomic_write(path, tokens.issue(role, str(role)).encode(), private=True)
     return tokens
+
+
+def run_local_cluster(
+    settings: ServeSettings,
+    lookahead: Lookahead | None,
+    log_format: LogFormat,
+    on_start: Callable[[Started], None],
+    on_stop: Callable[[], None],
+) -> None:
+    """Run a control plane with an agent process for each node, until a signal ends it; then let jobs save, and end them.
+
+    `connection.json` in the root tells clients how to connect while the cluster runs."""
+    root = settings.root
+    _check_agent_folders(root / "agents", *(root / "agents" / node.name for node in settings.cluster.nodes))
+    agents: list[subprocess.Popen[bytes]] = []
+    connection = root / "connection.json"
+
+    def begin(started: Started) -> None:
+        record = {"url": started.url, "token": (root / "admin.token").read_text()}
+        atomic_write(connection, orjson.dumps(record), private=True)
+        on_start(started)
+        agents.extend(_start_agents(settings, started.agents, log_format))
+
+    try:
+        serve_control_plane(settings, lookahead, begin)
+        on_stop()
+    finally:
+        if agents:  # otherwise the file belongs to another cluster
+            connection.unlink(missing_ok=True)
+        for process in agents:
+            process.terminate()
+        for process in agents:
+            process.wait()
+
+
+def _check_agent_folders(*folders: Path) -> None:
+    """An agent without a usable folder would end at once, and the control plane would wait for it."""
+    for folder in folders:
+        new = not folder.exists() and not folder.is_symlink()
+        if not new and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            raise InputError("--root", "a folder that can be written, or nothing yet", field="agents", value=str(folder))
+
+
+def _start_agents(settings: ServeSettings, address: str, log_format: LogFormat) -> Iterator[subprocess.Popen[bytes]]:
+    from fairlead.runtime.agent.devices import are_here
+
+    root, nodes = settings.root, settings.cluster.nodes
+    command = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", address]
+    command += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
+    environment = with_own_python(os.environ)
+    for node in nodes:
+        options = ["--node", node.name, "--root", str(root / "agents" / node.name)]
+        if len(nodes) > 1 or not are_here(node.type, node.accelerators):
+            options += ["--accelerators", f"{node.type}:{node.accelerators}"]
+        yield subprocess.Popen([*command, *options], stdin=subprocess.PIPE, env=environment)
+
+
+def with_own_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for agents and their jobs, in which `python` has Fairlead.
+
+    `.venv/bin/fairlead up` may be called without activating the environment. An active environment stays first."""
+    active = environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX")
+    if active or sys.prefix == sys.base_prefix:
+        return dict(environment)
+    folder = str(Path(sys.executable).parent)
+    return {**environment, "PATH": f"{folder}{os.pathsep}{environment.get('PATH') or os.defpath}"}
+
+
+def end_with_stdin(end: Callable[[], object]) -> None:
+    """Call `end` when standard input is closed. The parent process holds it, so that a killed parent takes this one along."""
+
+    def follow() -> None:
+        while os.read(0, 1 << 10):
+            pass
+        end()
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def run_agent(
+    supervise: Callable[[], Supervisor],
+    connect: Callable[[Supervisor, threading.Event], Agent],
+    *,
+    leashed: bool,
+    end_jobs: bool,
+    report: Callable[[str], None],
+) -> None:
+    """Run an agent until a signal ends it.
+
+    Args:
+        supervise: Creates the supervisor of the node's jobs.
+        connect: Creates the agent from the supervisor and the event that ends it.
+        leashed: End with standard input, and wait for an earlier agent that is still ending.
+        end_jobs: Let jobs save and end them at the end; otherwise they outlive the agent.
+        report: Receives a sentence for each job that was ended.
+    """
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    if leashed:
+        end_with_stdin(stopping.set)
+    while True:
+        try:
+            supervisor = supervise()
+            break
+        except RootTaken:
+            if not leashed:
+                raise
+            if stopping.wait(0.2):
+                return
+    try:
+        connect(supervisor, stopping).run()
+        if end_jobs:
+            _end_jobs(supervisor, report)
+    finally:
+        supervisor.close()
+
+
+def _end_jobs(supervisor: Supervisor, report: Callable[[str], None]) -> None:
+    names = {(run.job, run.generation): run.name for run in supervisor.running()}
+    supervisor.stop_all()
+    while supervisor.running():
+        supervisor.wait(0.2)
+        for message in supervisor.poll():
+            if isinstance(message, Ended):
+                report(f"{names.get((message.job, message.generation), message.job)} {_how_it_ended(message)}")
+    supervisor.stop_sharing()
+
+
+def _how_it_ended(ended: Ended) -> str:
+    if ended.yielded and ended.code:
+        return f"did not leave and was {ended.why}"
+    if ended.yielded:
+        return f"has left with {ended.saved:,} steps saved" if ended.saved else "has left"
+    return f"has failed: {ended.why}" if ended.code else "has finished"

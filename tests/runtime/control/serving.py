@@ -18,7 +18,7 @@ from fairlead.engine.state import State
 from fairlead.experiments.lookahead import foresee
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
-from fairlead.runtime.control.lookahead_service import Foresee
+from fairlead.runtime.control.lookahead_service import Lookahead
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.testing.builders import cluster
 
@@ -37,7 +37,7 @@ class Served:
 
 
 @contextmanager
-def served(machines: str = "v100:4", state: State | None = None, foresee: Foresee = foresee) -> Iterator[Served]:
+def served(machines: str = "v100:4", state: State | None = None, lookahead: Lookahead = foresee) -> Iterator[Served]:
     """In a thread of its own, with an event loop of its own; with a state, one that is started again."""
     up, over = threading.Event(), threading.Event()
     found: list[Any] = []
@@ -55,7 +55,7 @@ def served(machines: str = "v100:4", state: State | None = None, foresee: Forese
             may_join=lambda token: token == agent,
         )
         agents = await plane.start()
-        told = create_app(plane, tokens, foresee=foresee)
+        told = create_app(plane, tokens, lookahead=lookahead)
         server = uvicorn.Server(uvicorn.Config(told, "127.0.0.1", 0, log_level="critical", lifespan="off"))
         serving = asyncio.create_task(server.serve())
         while not server.started:

@@ -139,7 +139,7 @@ def test_a_look_serves_all_who_ask_meanwhile_and_for_some_seconds():
         await asyncio.to_thread(going.wait, 20)
         return NOTHING
 
-    with served(foresee=slowly) as up, ThreadPoolExecutor(4) as many:
+    with served(lookahead=slowly) as up, ThreadPoolExecutor(4) as many:
         asked = [many.submit(ControlPlaneClient(up.url, token).when) for token in (up.token, up.user, up.user)]
         while not made:
             time.sleep(0.01)
@@ -165,7 +165,7 @@ def seeing(made: int, **seen: bool) -> Any:
 
 def test_of_what_changed_while_it_was_looked_ahead_only_what_is_still_so_is_told(monkeypatch):
     """In place of a cluster that is too large to be seen before it has changed: looks that see what is not so any more."""
-    with served(foresee=seeing(2, began=False, stopped=True, waits=False)) as up:
+    with served(lookahead=seeing(2, began=False, stopped=True, waits=False)) as up:
         user = ControlPlaneClient(up.url, up.user)
         monkeypatch.setenv("FAIRLEAD_URL", up.url)
         monkeypatch.setenv("FAIRLEAD_TOKEN", up.user)
@@ -194,7 +194,7 @@ def test_of_what_changed_while_it_was_looked_ahead_only_what_is_still_so_is_told
 
 def test_how_far_was_seen_is_told_from_now_on_where_a_look_was_broken_off():
     for made, far in ((0, 599.99), (2, 600.0)):
-        with served(foresee=seeing(made, mine=False)) as up:
+        with served(lookahead=seeing(made, mine=False)) as up:
             user = ControlPlaneClient(up.url, up.user)
             user.submit([{"name": "mine", "run": "sleep 1"}])
             assert user.when()["jobs"][0]["within_s"] <= far
@@ -206,7 +206,7 @@ def test_who_asks_waits_for_a_look_longer_than_for_other_answers():
         await asyncio.sleep(1.5)
         return NOTHING
 
-    with served(foresee=slowly) as up:
+    with served(lookahead=slowly) as up:
         assert ControlPlaneClient(up.url, up.user, timeout_s=1.0).when()["made"] == 1
 
 
@@ -222,14 +222,14 @@ def test_a_control_plane_that_leaves_waits_for_no_look(how):
             stopped.set()
         return NOTHING
 
-    with served(foresee=forever) as up, ThreadPoolExecutor(1) as one:
+    with served(lookahead=forever) as up, ThreadPoolExecutor(1) as one:
         asked = one.submit(ControlPlaneClient(up.url, up.user).when)
         assert begun.wait(20)
         if how == "it is to leave":
-            up.plane.leaving = True
+            up.plane.stopping = True
         else:
             up.plane.live.stop()
-        with pytest.raises(RefusedRequest, match="leaving"):
+        with pytest.raises(RefusedRequest, match="stopping"):
             asked.result(20)
         assert stopped.wait(20)
 
@@ -245,7 +245,7 @@ def test_a_look_ends_when_who_asked_for_it_hangs_up():
             stopped.set()
         return NOTHING
 
-    with served(foresee=forever) as up:
+    with served(lookahead=forever) as up:
         place = httpx.URL(up.url)
         with socket.create_connection((place.host, place.port)) as line:
             line.sendall(f"GET /v1/when HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {up.user}\r\n\r\n".encode())
@@ -262,7 +262,7 @@ def test_what_goes_wrong_is_told_to_admins_and_the_log_and_asked_for_again(caplo
             raise problem
         return NOTHING
 
-    with served(foresee=fails) as up:
+    with served(lookahead=fails) as up:
         answers.append(answers[0])
         with pytest.raises(RefusedRequest, match="an admin is told why") as refused:
             ControlPlaneClient(up.url, up.user).when()

@@ -201,7 +201,7 @@ def test_a_silent_agent_is_given_up_after_its_term_and_the_grace_and_not_before(
         now[0] = 15.1
         await backend.until("left", 0)
 
-    with_hub(scene, term_s=10.0, grace_s=5.0, clock=lambda: now[0])
+    with_hub(scene, lease_s=10.0, grace_s=5.0, clock=lambda: now[0])
 
 
 def test_a_hub_that_closes_ends_streams_as_they_end(caplog):

@@ -34,7 +34,7 @@ class Scene:
     def __init__(self, journal: MemoryJournal | None = None, *, metrics_open: bool = False) -> None:
         self.journal = journal or MemoryJournal()
         state = State.replay(self.journal) if journal is not None else None
-        self.plane = ControlPlane(cluster("v100:2,v100:2"), SCHEDULER, compose, self.journal, state, term_s=1000.0)
+        self.plane = ControlPlane(cluster("v100:2,v100:2"), SCHEDULER, compose, self.journal, state, lease_s=1000.0)
         self.tokens = Tokens()
         self.words = {role.value: self.tokens.issue(role, role.value) for role in Role}
         self.app = create_app(self.plane, self.tokens, metrics_open=metrics_open)

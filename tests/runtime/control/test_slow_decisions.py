@@ -233,7 +233,9 @@ def test_another_scheduler_is_rid_of_a_placement_that_never_answers(tmp_path):
     async def story() -> None:
         await scene.submit("waits")
         await scene.until(lambda: plane.loop.missed > 0)
-        await scene.kept(lambda answered: plane.switch({**plane.scheduled, "placement": "consolidated"}, "a test", answered))
+        await scene.kept(
+            lambda answered: plane.switch({**plane.scheduler_in_use, "placement": "consolidated"}, "a test", answered)
+        )
         await scene.until(lambda: scene.runs(0))
         assert not SlowPlacement.gate.is_set()
 

@@ -65,12 +65,12 @@ class _Session:
 class Hub:
     """Give it the cluster, the length of an agent's lease, and how long after its end jobs may still be dying there at least.
 
-    A node is given up `term_s + grace_s` after the last beat that was answered, or later where a job on it has a longer grace
+    A node is given up `lease_s + grace_s` after the last beat that was answered, or later where a job on it has a longer grace
     of its own; until then its jobs count as running, because they may be.
     """
 
     cluster: Cluster
-    term_s: float = 15.0
+    lease_s: float = 15.0
     grace_s: float = 35.0
     may_join: Callable[[str], bool] = lambda token: True
     clock: Callable[[], float] = time.monotonic
@@ -104,7 +104,7 @@ class Hub:
 
     def expect(self, node: int) -> None:
         """After a restart: its agent may still be there, with jobs; it is given up like one that fell silent just now."""
-        self._until.setdefault(node, self.clock() + self.term_s + self.grace_s)
+        self._until.setdefault(node, self.clock() + self.lease_s + self.grace_s)
 
     # The server, for the event loop's thread.
 
@@ -208,7 +208,7 @@ class Hub:
         self._incarnation[node], self._address[node] = message.incarnation, message.address
         self._sessions[node] = session
         self._renew(node)
-        session.out.put_nowait(Welcome(self.term_s, self.grace_s, self.journal))
+        session.out.put_nowait(Welcome(self.lease_s, self.grace_s, self.journal))
         self._alive().joined(node, message.running)
         return session
 
@@ -246,7 +246,7 @@ class Hub:
             raise BadMessage("an agent beats, tells, answers and asks for code")
 
     def _renew(self, node: int) -> None:
-        self._until[node] = self.clock() + self.term_s + self.grace_s
+        self._until[node] = self.clock() + self.lease_s + self.grace_s
 
     def _put(self, node: int, message: FromControl) -> None:
         if (session := self._sessions.get(node)) is not None:

@@ -47,7 +47,7 @@ class ControlPlane:
     compose: Callable[[Mapping[str, Any]], Stages]
     journal: Journal
     state: State | None = None
-    term_s: float = 15.0
+    lease_s: float = 15.0
     grace_s: float = 35.0
     checkpoints: str = ""  # where jobs save, seen by all nodes
     code: CodeStore | None = None  # what people sent along with jobs; None: they cannot
@@ -61,7 +61,7 @@ class ControlPlane:
         recovered = self.state is not None
         state = self.state or State(self.cluster)
         self.name = state.journal if recovered else secrets.token_hex(8)  # of the journal
-        self.hub = Hub(self.cluster, self.term_s, self.grace_s, self.may_join, code=self.code, journal=self.name)
+        self.hub = Hub(self.cluster, self.lease_s, self.grace_s, self.may_join, code=self.code, journal=self.name)
         clock = WallClock(self.origin, state.time)
         self.live = ClusterBackend(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints())
         self.live.scheduler = state.scheduler or self.scheduler
@@ -69,7 +69,7 @@ class ControlPlane:
         self.trouble = Trouble(self.metrics.stood)
         stages = self._composed(state.scheduler if recovered else self.scheduler)
         chronicle = Chronicle(lambda: self.loop.state, lambda: self.loop.stages.round_s)
-        patient = PatientJournal(self.journal, lambda: self.leaving)
+        patient = PatientJournal(self.journal, lambda: self.stopping)
         watched = WatchedJournal(patient, (self.metrics.watch, chronicle.watch))
         self.loop = Loop(state, self.live, stages, journal=watched, compose=self._composed, patient=True)
         self.loop.stopwatch = time.perf_counter
@@ -85,7 +85,7 @@ class ControlPlane:
         self._recovered = recovered
         self.heard_s = state.time if recovered else math.inf  # until agents have told what became of their jobs
         self.failure: BaseException | None = None
-        self.leaving = False  # it is to stop: nothing is waited for any more that may never come
+        self.stopping = False  # it is to stop: nothing is waited for any more that may never come
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         self._ended: asyncio.Event | None = None
         self._events: asyncio.AbstractEventLoop | None = None
@@ -116,7 +116,7 @@ class ControlPlane:
 
     async def stop(self) -> None:
         """The loop ends at once, what is in the journal stays, and jobs go on under their agents' leases."""
-        self.leaving = True
+        self.stopping = True
         self.live.stop()
         await asyncio.to_thread(self._thread.join)
         if self.keeper is not None:
@@ -128,7 +128,7 @@ class ControlPlane:
         self.journal.close()
 
     @property
-    def scheduled(self) -> Mapping[str, Any]:
+    def scheduler_in_use(self) -> Mapping[str, Any]:
         """The scheduler that decides."""
         return self.loop.state.scheduler or self.scheduler
 
@@ -180,6 +180,6 @@ class ControlPlane:
             self.failure = problem
             log.exception("the loop has failed")
         finally:
-            self.leaving = True  # whoever serves people waits for those who ask
+            self.stopping = True  # whoever serves people waits for those who ask
             if self._events is not None and self._ended is not None:
                 self._events.call_soon_threadsafe(self._ended.set)

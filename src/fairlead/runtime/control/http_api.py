@@ -25,7 +25,7 @@ from fairlead.runtime.control import views
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_errors import DOCUMENTED, speak_plainly
 from fairlead.runtime.control.job_logs import LogAway, LogMissing, Logs
-from fairlead.runtime.control.lookahead_service import Foresee, when_routes
+from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
 from fairlead.runtime.control.prometheus import CONTENT, CountedRequests
 from fairlead.runtime.control.scheduler_switch import scheduler_routes
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
@@ -116,7 +116,9 @@ class Submission(BaseModel):
     dry_run: bool = False
 
 
-def create_app(plane: ControlPlane, tokens: Tokens, *, metrics_open: bool = False, foresee: Foresee | None = None) -> FastAPI:
+def create_app(
+    plane: ControlPlane, tokens: Tokens, *, metrics_open: bool = False, lookahead: Lookahead | None = None
+) -> FastAPI:
     about = "A scheduler for deep-learning clusters."
     app = FastAPI(title="Fairlead", version=__version__, description=about, responses=DOCUMENTED)
     speak_plainly(app)
@@ -385,8 +387,8 @@ def create_app(plane: ControlPlane, tokens: Tokens, *, metrics_open: bool = Fals
 
     app.add_middleware(CountedRequests, metrics=plane.metrics)
     app.include_router(scheduler_routes(plane, bearer, admin, in_the_journal))
-    if foresee is not None:
-        app.include_router(when_routes(plane, bearer, foresee))
+    if lookahead is not None:
+        app.include_router(when_routes(plane, bearer, lookahead))
     return app
 
 

@@ -26,7 +26,7 @@ HUNG_UP = 499  # which nobody reads; it is counted
 TELLS = ("made", "looks", "budget_s", "window_s", "lately_s")
 """What is told to everybody."""
 
-Foresee: TypeAlias = Callable[[float, bytes, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+Lookahead: TypeAlias = Callable[[float, bytes, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """From the second it is, a state as a journal's snapshots spell it, and rates: what is seen of whom."""
 Frozen: TypeAlias = Callable[[], tuple[float, bytes, Mapping[str, Any]]]
 
@@ -40,8 +40,8 @@ class Seen(NamedTuple):
 
 
 class Foresight:
-    def __init__(self, foresee: Foresee, frozen: Frozen, now: Callable[[], float]) -> None:
-        self._foresee, self._frozen, self._now = foresee, frozen, now
+    def __init__(self, lookahead: Lookahead, frozen: Frozen, now: Callable[[], float]) -> None:
+        self._foresee, self._frozen, self._now = lookahead, frozen, now
         self._look: asyncio.Task[Seen] | None = None
         self._asking = 0
 
@@ -78,7 +78,7 @@ def _heard(look: asyncio.Task[Seen]) -> None:
         log.warning("it could not be looked ahead", extra={"why": str(problem)})
 
 
-def when_routes(plane: ControlPlane, bearer: Callable[..., Any], foresee: Foresee) -> APIRouter:
+def when_routes(plane: ControlPlane, bearer: Callable[..., Any], lookahead: Lookahead) -> APIRouter:
     router = APIRouter()
 
     def frozen() -> tuple[float, bytes, Mapping[str, Any]]:
@@ -93,15 +93,15 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], foresee: Forese
             running, alive = {*state.running.tolist()}, (*state.live.tolist(), *state.queue.tolist())
             return {number: number in running for number in alive if whose in (None, state.job_of[number].user)}
 
-    foresight = Foresight(foresee, frozen, lambda: plane.live.now)
+    foresight = Foresight(lookahead, frozen, lambda: plane.live.now)
 
     async def looked(besides: Seen | None, gone: asyncio.Task[None]) -> Seen:
         look = asyncio.create_task(foresight.seen(besides))
         try:
             while not look.done():
                 await asyncio.wait((look, gone), timeout=GLANCE_S, return_when=asyncio.FIRST_COMPLETED)
-                if plane.leaving and not look.done():  # which waits for who asks
-                    raise HTTPException(503, "the control plane is leaving")
+                if plane.stopping and not look.done():  # which waits for who asks
+                    raise HTTPException(503, "the control plane is stopping")
                 if gone.done() and not look.done():
                     raise HTTPException(HUNG_UP, "who asked has hung up")
             return look.result()

@@ -44,7 +44,7 @@ def scheduler_routes(
         """`trouble` says what keeps it from deciding; empty where nothing does. What a stage says of it is for admins."""
         trouble = plane.trouble.now if who.role is Role.ADMIN else plane.trouble.kind
         counts = {"decisions": plane.loop.decisions, "missed": plane.loop.missed}
-        return {"scheduler": dict(plane.scheduled), "trouble": trouble, **counts}
+        return {"scheduler": dict(plane.scheduler_in_use), "trouble": trouble, **counts}
 
     @router.post("/v1/scheduler", responses={403: {}, 409: {}, 411: {}, 413: {}, 422: {}})
     async def switch(body: Switch, who: Annotated[Bearer, Depends(admin)]) -> dict[str, Any]:
