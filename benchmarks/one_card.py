@@ -70,11 +70,11 @@ def machine_here() -> str:
 
 
 @contextmanager
-def plane_on(cluster: Cluster, scheduler: Mapping[str, Any], stages: Stages, lease_s: float = 15.0) -> Iterator[tuple[Any, int]]:
+def plane_on(cluster: Cluster, config: Mapping[str, Any], stages: Stages, lease_s: float = 15.0) -> Iterator[tuple[Any, int]]:
     """A control plane in a thread of its own, with an event loop of its own, and the port for its agents."""
     from fairlead.runtime.control.control_plane import ControlPlane
 
-    plane = ControlPlane(cluster, scheduler, lambda data: stages, MemoryJournal(), lease_s=lease_s)
+    plane = ControlPlane(cluster, config, lambda data: stages, MemoryJournal(), lease_s=lease_s)
     up, over, ports = threading.Event(), threading.Event(), list[int]()
 
     async def work() -> None:
