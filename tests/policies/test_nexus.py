@@ -19,13 +19,13 @@ from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
-from fairlead.policies.serving.nexus import Asked, Nexus
+from fairlead.policies.serving.nexus import Nexus, SessionSpec
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.testing.invariants import check_events
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 ENDLESS = 1e12
-PHOTOS = Asked(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40), "p100": (18, 80)}, rate=700)
+PHOTOS = SessionSpec(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40), "p100": (18, 80)}, rate=700)
 
 
 def ran(cluster: str, jobs: list[Job], others: list[ev.Event], policy: Nexus, until: float) -> Loop:
@@ -159,7 +159,7 @@ def test_a_session_takes_the_type_on_which_it_needs_fewest_or_what_there_is():
 
 
 def test_a_session_that_nobody_can_serve_says_why():
-    slow = Asked(slo_ms=5, batches=(1,), latency_ms={"v100": (9,)}, rate=10)
+    slow = SessionSpec(slo_ms=5, batches=(1,), latency_ms={"v100": (9,)}, rate=10)
     loop = ran("4xv100:4", [session()], [], Nexus({"photos": slow}), 50.0)
     assert not held(loop)
     assert str(loop.plan.reasons[0]).endswith("within its SLO; it has latencies on v100")
@@ -171,7 +171,7 @@ def test_training_inside_its_minimum_run_is_left_alone():
     assert held(ran("4xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 1200.0)) == {"photos": 2}
 
 
-SMALL = Asked(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40)}, rate=150)
+SMALL = SessionSpec(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40)}, rate=150)
 
 
 def test_sessions_share_accelerators():

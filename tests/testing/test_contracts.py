@@ -35,7 +35,7 @@ from fairlead.policies.ranking.fifo import Fifo, FifoPriority
 from fairlead.policies.ranking.job_size import LargestFirst, ShortestJobFirst, ShortestRemainingTimeFirst
 from fairlead.policies.ranking.las import LeastAttainedService
 from fairlead.policies.ranking.tiresias import Gittins, Tiresias
-from fairlead.policies.serving.nexus import Asked, Nexus
+from fairlead.policies.serving.nexus import Nexus, SessionSpec
 from fairlead.policies.shockwave.policy import Shockwave
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
@@ -106,14 +106,14 @@ class TestNexusWithoutSessions(PolicyContract):
 class TestNexus(PolicyContract):
     """Some of the jobs are sessions with accelerators of their own."""
 
-    asked = Asked(slo_ms=100, batches=(1, 32), latency_ms=dict.fromkeys(("v100", "p100", "k80"), (9, 40)), rate=700)
+    asked = SessionSpec(slo_ms=100, batches=(1, 32), latency_ms=dict.fromkeys(("v100", "p100", "k80"), (9, 40)), rate=700)
     make = staticmethod(lambda: Nexus(dict.fromkeys(("job-1", "job-4", "job-9"), TestNexus.asked)))
 
 
 class TestNexusSharing(PolicyContract):
     """Sessions that share accelerators, and together need more than half of the cluster."""
 
-    asked = Asked(slo_ms=100, batches=(1, 32), latency_ms=dict.fromkeys(("v100", "p100", "k80"), (9, 40)), rate=300)
+    asked = SessionSpec(slo_ms=100, batches=(1, 32), latency_ms=dict.fromkeys(("v100", "p100", "k80"), (9, 40)), rate=300)
     make = staticmethod(lambda: Nexus(dict.fromkeys((f"job-{n}" for n in range(2, 24, 3)), TestNexusSharing.asked)))
 
 

@@ -16,7 +16,7 @@ from fairlead.config.workload_files import read_sessions
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.routes import ServingPlan, Session
 from fairlead.experiments.serving import MIXES, Tried, packed, read_history, served, try_mixes
-from fairlead.policies.serving.packing.pooled import PLAIN, Pooled
+from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions
 from fairlead.simulator.sessions import Serving
 
 inference_app = typer.Typer(
@@ -63,9 +63,9 @@ def simulate(
     packing: PackingOption = Packings.pooled,
     arrivals: ArrivalsOption = ArrivalKinds.poisson,
     duration: Annotated[float, typer.Option("--duration", help="Seconds in which requests come.", min=0.1)] = 60.0,
-    wait: WaitOption = PLAIN.wait,
-    headroom: HeadroomOption = PLAIN.headroom,
-    neighbours: NeighboursOption = PLAIN.neighbours,
+    wait: WaitOption = DEFAULT_POOLING.wait,
+    headroom: HeadroomOption = DEFAULT_POOLING.headroom,
+    neighbours: NeighboursOption = DEFAULT_POOLING.neighbours,
     seed: Annotated[int, typer.Option("--seed", help="For the requests.", min=0)] = 0,
     json: opt.JsonOption = False,
 ) -> None:
@@ -81,7 +81,7 @@ def simulate(
     if expected > MOST_REQUESTS:
         raise InputError("--duration", f"at most {MOST_REQUESTS:,} requests; these would be {expected:,.0f}", value=duration)
     room = {name: float(machine.size_of_type[code]) for name, code in machine.type_code.items()}
-    plan = packed(given, room, packing.value, Pooled(wait, headroom, neighbours))
+    plan = packed(given, room, packing.value, PoolingOptions(wait, headroom, neighbours))
     serving = served(plan, given, duration_s=duration, seed=seed, how=arrivals.value)
     if json:
         print_json({"sessions": str(sessions), "cluster": str(machine), "packing": packing.value, **_told(plan, serving)})
@@ -139,9 +139,9 @@ def mixes(
     packing: PackingOption = Packings.pooled,
     arrivals: ArrivalsOption = ArrivalKinds.poisson,
     duration: Annotated[float, typer.Option("--duration", help="Seconds in which requests come.", min=0.1, max=600)] = 20.0,
-    wait: WaitOption = PLAIN.wait,
-    headroom: HeadroomOption = PLAIN.headroom,
-    neighbours: NeighboursOption = PLAIN.neighbours,
+    wait: WaitOption = DEFAULT_POOLING.wait,
+    headroom: HeadroomOption = DEFAULT_POOLING.headroom,
+    neighbours: NeighboursOption = DEFAULT_POOLING.neighbours,
     json: opt.JsonOption = False,
 ) -> None:
     """Try a packing on random mixes of sessions. How many accelerators it takes beside the least, and what is answered in time.
@@ -151,7 +151,7 @@ def mixes(
     """
     if name not in MIXES:
         raise InputError("mixes", f"a kind of mix ({near_or_all(name, MIXES)})", field="name", value=name)
-    how = Pooled(wait, headroom, neighbours)
+    how = PoolingOptions(wait, headroom, neighbours)
     with progress(count, f"serving {name} mixes", quiet=json) as bar:
         trials = try_mixes(
             MIXES[name],

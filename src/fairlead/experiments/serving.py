@@ -19,23 +19,26 @@ from fairlead.core.routes import ServingPlan, Session, latencies
 from fairlead.engine.event_journal import read_events
 from fairlead.engine.state import State
 from fairlead.policies.serving.nexus import Nexus
-from fairlead.policies.serving.packing.pooled import PLAIN, Pooled, gathered_batch, pooled
-from fairlead.policies.serving.packing.squishy import squishy, whole_batch
+from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions, pack_pooled, pooled_batch
+from fairlead.policies.serving.packing.squishy import back_to_back_batch, pack_squishy
 from fairlead.simulator.sessions import Arrivals, History, Requests, Serving, arrivals_of, serve
 
 Packing = Literal["pooled", "squishy"]
 
 
 def packed(
-    sessions: Sequence[Session], accelerators: Mapping[str, float], packing: Packing = "pooled", how: Pooled = PLAIN
+    sessions: Sequence[Session],
+    accelerators: Mapping[str, float],
+    packing: Packing = "pooled",
+    how: PoolingOptions = DEFAULT_POOLING,
 ) -> ServingPlan:
     """A plan on at most so many accelerators of each type."""
     if packing == "pooled":
-        return pooled(sessions, accelerators, how)
+        return pack_pooled(sessions, accelerators, how)
     if len(accelerators) > 1:
         raise InputError("packing squishy", "a cluster of one type; 'pooled' takes several", value=", ".join(accelerators))
     ((name, count),) = accelerators.items()
-    return squishy(sessions, name, count)
+    return pack_squishy(sessions, name, count)
 
 
 def served(
@@ -48,13 +51,13 @@ def served(
 def least_accelerators(sessions: Sequence[Session], type_name: str) -> float:
     """Σ R / T, T the best throughput of one accelerator within the SLO as Nexus has it: two batches in a row are, as a request
     that just missed one waits for it to end and is in the next."""
-    return sum(s.rate / float(s.throughput(type_name)[: whole_batch(s, type_name)].max()) for s in sessions)
+    return sum(s.rate / float(s.throughput(type_name)[: back_to_back_batch(s, type_name)].max()) for s in sessions)
 
 
 def least_at_rate(sessions: Sequence[Session], type_name: str) -> float:
     """Σ R / T, T the best throughput with batches that can be gathered at the session's rate and then run within the SLO: with
     evenly spaced arrivals nobody can do with fewer."""
-    return sum(s.rate / float(s.throughput(type_name)[gathered_batch(s, type_name) - 1]) for s in sessions)
+    return sum(s.rate / float(s.throughput(type_name)[pooled_batch(s, type_name) - 1]) for s in sessions)
 
 
 def allowed(least: float) -> int:
@@ -129,7 +132,7 @@ def try_mixes(
     seeds: Sequence[int],
     *,
     packing: Packing = "pooled",
-    how: Pooled = PLAIN,
+    how: PoolingOptions = DEFAULT_POOLING,
     arrivals: Arrivals = "poisson",
     duration_s: float = 20.0,
     on_done: Callable[[], object] = lambda: None,

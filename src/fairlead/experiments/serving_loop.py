@@ -18,7 +18,7 @@ from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.serving import Mix, allowed, least_accelerators
 from fairlead.experiments.simulate import Simulation, simulate
-from fairlead.policies.serving.packing.pooled import PLAIN, Pooled
+from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.sessions import Arrivals
@@ -63,7 +63,7 @@ def through_loop(
     mix: Mix,
     seeds: Sequence[int],
     *,
-    how: Pooled = PLAIN,
+    how: PoolingOptions = DEFAULT_POOLING,
     arrivals: Arrivals = "poisson",
     duration_s: float = 20.0,
     swings: Swings = STEADY,
@@ -86,7 +86,7 @@ def through_loop(
 def _looped(
     seed: int,
     sessions: Sequence[Session],
-    how: Pooled,
+    how: PoolingOptions,
     arrivals: Arrivals,
     duration_s: float,
     swings: Swings,
@@ -135,7 +135,7 @@ def _asked(session: Session) -> dict[str, object]:
     }
 
 
-def _parameters(how: Pooled) -> dict[str, object]:
+def _parameters(how: PoolingOptions) -> dict[str, object]:
     return {"wait": how.wait, "headroom": how.headroom, "neighbours": how.neighbours}
 
 

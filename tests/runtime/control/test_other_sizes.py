@@ -17,7 +17,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
 from fairlead.models.goodput import REPORTED
 from fairlead.placement.basic import Consolidated
-from fairlead.policies.serving.nexus import Asked, Nexus
+from fairlead.policies.serving.nexus import Nexus, SessionSpec
 from fairlead.runtime.agent.settings import variables
 from fairlead.runtime.control.job_metrics import MOST_NAMES, Measures
 from fairlead.runtime.protocol.messages import Orders, decode, encode
@@ -82,7 +82,7 @@ def test_after_a_restart_an_order_that_nobody_heard_is_said_again_as_it_was():
 
 def test_a_session_is_started_with_the_replicas_and_the_batch_that_its_requests_need():
     scene = Scene("v100:4")
-    photos = Asked(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40)}, rate=700)
+    photos = SessionSpec(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40)}, rate=700)
     scene.loop.stages = replace(scene.loop.stages, policy=Nexus({"photos": photos}))
     scene.join()
     scene.job("photos", steps=1e9, mode=ELASTIC)
@@ -109,7 +109,7 @@ def test_a_session_is_started_with_the_replicas_and_the_batch_that_its_requests_
 
 def test_sessions_that_share_an_accelerator_are_started_beside_each_other():
     scene = Scene("v100:4")
-    small = Asked(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40)}, rate=150)
+    small = SessionSpec(slo_ms=100, batches=(1, 32), latency_ms={"v100": (9, 40)}, rate=150)
     names = ("a", "b", "c")
     scene.loop.stages = replace(scene.loop.stages, policy=Nexus(dict.fromkeys(names, small)))
     scene.join()

@@ -1,18 +1,18 @@
-"""Which accelerators of a type serve which sessions, from one decision to the next. A session whose accelerators change is
-started again, so nobody's change unless they have to:
+"""Replica assignment: the accelerators of a type that serve each session, from one decision to the next. A session whose
+accelerators change is restarted, so accelerators change only where they must:
 
-    enough:   the present accelerators are, where loads a_s can be divided among them such that none has more than `level`,
-              1 / (1 + h), or what packing everybody anew would fill them to (`pooling.py`): min L with Σ_k x_sk = a_s and
-              Σ_s x_sk ≤ L over the accelerators k that s is on
-    grow:     who is left with something by max Σ x_sk at that level, or is new, joins the accelerators that are emptiest, as
-              long as one takes a quarter of a level or all that is left; for the rest it gets new ones. Then it stands in
-              on the 2·`neighbours` emptiest besides. Who has none by all that joins the emptiest, however little is free
-              there; where packing anew would not find room for all, only where something is
-    shrink:   while there are more than `spare` accelerators beyond what packing anew would take, or more than there is room
-              for, one goes without which the others are enough
+    enough:   the present accelerators are enough where loads a_s can be divided among them such that none exceeds `level`,
+              1 / (1 + h), or the level of a new packing (`pooled.py`): min L with Σ_k x_sk = a_s and Σ_s x_sk ≤ L over the
+              accelerators k of s
+    grow:     a new session, or one with unserved load under max Σ x_sk at that level, joins the emptiest accelerators, as
+              long as one takes a quarter of a level or all that is left, and gets new ones for the rest. It then backs up
+              the 2·`neighbours` emptiest. A session that still has none joins the emptiest, however full; where a new packing
+              would not fit either, only where some capacity is free
+    shrink:   while there are more than `spare` accelerators beyond those of a new packing, or more than there is room for,
+              one is released without which the others are enough
 
-Where nobody has an accelerator yet, all are packed as `pooling.py` does it, before anybody grows. Growing goes on until nobody
-does, so that the same question has the same answer. It knows no jobs and no training."""
+Where no session has an accelerator yet, `pooled.py` packs all first. Growing repeats until a fixed point, so that the same
+input gives the same result. This module knows nothing of training jobs and routes."""
 
 from __future__ import annotations
 
@@ -25,69 +25,77 @@ import numpy as np
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.routes import Session
 from fairlead.policies.allocation.lp.program import Model, Program
-from fairlead.policies.serving.packing.pooled import Pooled, Way, accelerators_for, headroom, pooled
+from fairlead.policies.serving.packing.pooled import (
+    PoolingOptions,
+    SessionLoad,
+    headroom_fraction,
+    pack_pooled,
+    required_accelerators,
+)
 
-_NEARLY = 1e-6
-_LEAST_PART = 0.25  # of a level, for which it is worth to have a model on one more accelerator
+_EPSILON = 1e-6
+_MIN_PART = 0.25  # of a level, for which one more replica is worth its memory
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A session on one type: what it takes of it, and the accelerators that serve it now. `fixed` where that must stay so."""
+class SessionDemand:
+    """A session on one type: its load, and the accelerators that serve it now. `fixed` where these must not change."""
 
     session: Session
-    way: Way
+    need: SessionLoad
     present: frozenset[int] = frozenset()
     fixed: bool = False
 
     @property
     def load(self) -> float:
-        return self.way.load
+        return self.need.load
 
 
-Seats = dict[str, set[int]]
-"""By session, the accelerators that serve it; those below 0 are new, whichever they will be."""
+ReplicaMap = dict[str, set[int]]
+"""The accelerators of each session, by name; negative numbers are new accelerators that are not chosen yet."""
 
 
-def seated(wanted: Sequence[Wanted], type_name: str, room: int, how: Pooled, spare: int) -> Seats:
-    """On at most `room` accelerators. Whoever finds nothing is not there."""
-    if not wanted:
+def assign_replicas(
+    demands: Sequence[SessionDemand], type_name: str, room: int, options: PoolingOptions, spare: int
+) -> ReplicaMap:
+    """Assign sessions to at most `room` accelerators; a session that finds none is not in the result."""
+    if not demands:
         return {}
-    load = np.array([one.load for one in wanted])
-    scale = 1 + headroom([one.way for one in wanted], how)
-    enough = accelerators_for(float(load.sum()), scale)
-    level = max(1 / scale, float(load.sum()) / enough) if enough <= room else 1 / scale
-    seats: Seats = {one.session.name: set(one.present) for one in wanted}
-    if not any(seats.values()):
-        whole = float(load.sum()) * scale if enough <= room else 0.0  # may be more than `enough`, which is rounded
-        plan = pooled([one.session for one in wanted], {type_name: max(float(room), whole)}, how)
+    load = float(np.array([one.load for one in demands]).sum())
+    scale = 1 + headroom_fraction([one.need for one in demands], options)
+    enough = required_accelerators(load, scale)
+    level = max(1 / scale, load / enough) if enough <= room else 1 / scale
+    replicas: ReplicaMap = {one.session.name: set(one.present) for one in demands}
+    if not any(replicas.values()):
+        unrounded = load * scale if enough <= room else 0.0  # may exceed `enough`, which is rounded
+        plan = pack_pooled([one.session for one in demands], {type_name: max(float(room), unrounded)}, options)
         for at, server in enumerate(plan.servers[:room]):
             for resident in server.residents:
-                seats[resident.session].add(-1 - at)
-    began = {name: set(mine) for name, mine in seats.items()}
-    while _grow(wanted, seats, began, level, room, how, all_fit=enough <= room):
+                replicas[resident.session].add(-1 - at)
+    before = {name: set(mine) for name, mine in replicas.items()}
+    while _grow(demands, replicas, before, level, room, options, all_fit=enough <= room):
         pass
-    _shrink(wanted, seats, level, min(enough + spare, room))
-    return {name: places for name, places in seats.items() if places}
+    _shrink(demands, replicas, level, min(enough + spare, room))
+    return {name: places for name, places in replicas.items() if places}
 
 
-def divided(wanted: Sequence[Wanted], seats: Seats) -> tuple[Mapping[str, Mapping[int, float]], float]:
-    """By session and accelerator, the load that is meant for it; and the load of the fullest, which is as low as can be."""
-    rows, places, at = _pairs(wanted, seats)
+def divide_load(demands: Sequence[SessionDemand], replicas: ReplicaMap) -> tuple[Mapping[str, Mapping[int, float]], float]:
+    """The load by session and accelerator such that the fullest accelerator has the least, and the load of that one."""
+    rows, places, at = _pairs(demands, replicas)
     if not len(rows):
         return {}, 0.0
-    load, pairs = np.array([one.load for one in wanted]), len(rows)
-    seen = np.unique(rows)
+    load, pairs = np.array([one.load for one in demands]), len(rows)
+    present = np.unique(rows)
     program = Program(
-        "which accelerators answer which requests",
+        "accelerators that answer requests",
         Model(
             cost=np.append(np.zeros(pairs), -1.0),
             lower=np.zeros(pairs + 1),
             upper=np.full(pairs + 1, math.inf),
-            row_lower=np.concatenate((load[seen], np.full(len(places), -math.inf))),
-            row_upper=np.concatenate((load[seen], np.zeros(len(places)))),
+            row_lower=np.concatenate((load[present], np.full(len(places), -math.inf))),
+            row_upper=np.concatenate((load[present], np.zeros(len(places)))),
             entries=(
-                np.concatenate((np.searchsorted(seen, rows), len(seen) + at, len(seen) + np.arange(len(places)))),
+                np.concatenate((np.searchsorted(present, rows), len(present) + at, len(present) + np.arange(len(places)))),
                 np.concatenate((np.arange(pairs), np.arange(pairs), np.full(len(places), pairs))),
                 np.concatenate((np.ones(2 * pairs), np.full(len(places), -1.0))),
             ),
@@ -96,32 +104,42 @@ def divided(wanted: Sequence[Wanted], seats: Seats) -> tuple[Mapping[str, Mappin
     values = program.solve().values
     found: dict[str, dict[int, float]] = {}
     for row, k, part in zip(rows.tolist(), at.tolist(), values[:-1].clip(0).tolist()):
-        found.setdefault(wanted[row].session.name, {})[places[k]] = part
+        found.setdefault(demands[row].session.name, {})[places[k]] = part
     return found, float(values[-1])
 
 
-def _grow(wanted: Sequence[Wanted], seats: Seats, began: Seats, level: float, room: int, how: Pooled, *, all_fit: bool) -> bool:
-    """Whether anybody has more than before. Who has more than it began with has somebody to stand in for it already."""
-    if divided(wanted, seats)[1] <= level + _NEARLY and all(seats.values()):
+def _grow(
+    demands: Sequence[SessionDemand],
+    replicas: ReplicaMap,
+    before: ReplicaMap,
+    level: float,
+    room: int,
+    options: PoolingOptions,
+    *,
+    all_fit: bool,
+) -> bool:
+    """Add accelerators where load is unserved; return whether any were added. A session that has more than `before` already
+    has its backups."""
+    if divide_load(demands, replicas)[1] <= level + _EPSILON and all(replicas.values()):
         return False
-    missing, used = _most(wanted, seats, level)
+    missing, used = _unserved(demands, replicas, level)
     new, grown = min([0, *used]), False
-    for row in sorted(range(len(wanted)), key=lambda row: (-missing[row], wanted[row].session.name)):
-        one, left = wanted[row], float(missing[row])
-        mine = seats[one.session.name]
-        if one.fixed or (mine and left <= _NEARLY * max(1.0, one.load)):
+    for row in sorted(range(len(demands)), key=lambda row: (-missing[row], demands[row].session.name)):
+        one, left = demands[row], float(missing[row])
+        mine = replicas[one.session.name]
+        if one.fixed or (mine and left <= _EPSILON * max(1.0, one.load)):
             continue
-        before = set(mine)
+        had = set(mine)
         for place in _emptiest(used):
             free = level - used[place]
-            if left <= _NEARLY or free < min(left, _LEAST_PART * level):
+            if left <= _EPSILON or free < min(left, _MIN_PART * level):
                 break
             if place not in mine:
                 taken = min(left, free)
                 used[place] += taken
                 left -= taken
                 mine.add(place)
-        while left > _NEARLY and len(used) < room:
+        while left > _EPSILON and len(used) < room:
             new -= 1
             taken = min(left, level)
             used[new] = taken
@@ -132,13 +150,13 @@ def _grow(wanted: Sequence[Wanted], seats: Seats, began: Seats, level: float, ro
                 new -= 1
                 used[new] = 0.0
             place = _emptiest(used)[0]
-            if all_fit or left <= _NEARLY or level - used[place] > _NEARLY:
+            if all_fit or left <= _EPSILON or level - used[place] > _EPSILON:
                 used[place] += left
                 mine.add(place)
-        if mine != before:
+        if mine != had:
             grown = True
-            if before == began[one.session.name]:
-                mine.update([place for place in _emptiest(used) if place not in mine][: 2 * how.neighbours])
+            if had == before[one.session.name]:
+                mine.update([place for place in _emptiest(used) if place not in mine][: 2 * options.neighbours])
     return grown
 
 
@@ -146,34 +164,34 @@ def _emptiest(used: Mapping[int, float]) -> list[int]:
     return sorted(used, key=lambda place: (used[place], -place))
 
 
-def _shrink(wanted: Sequence[Wanted], seats: Seats, level: float, most: int) -> None:
+def _shrink(demands: Sequence[SessionDemand], replicas: ReplicaMap, level: float, limit: int) -> None:
     while True:
-        places = sorted({place for mine in seats.values() for place in mine})
-        if len(places) <= most:
+        places = sorted({place for mine in replicas.values() for place in mine})
+        if len(places) <= limit:
             return
-        bound = {place for one in wanted if one.fixed for place in seats[one.session.name]}
-        for place in sorted(places, key=lambda place: (sum(place in mine for mine in seats.values()), place)):
-            without = {name: mine - {place} for name, mine in seats.items()}
-            if place in bound or any(seats[name] and not without[name] for name in seats):
+        fixed = {place for one in demands if one.fixed for place in replicas[one.session.name]}
+        for place in sorted(places, key=lambda place: (sum(place in mine for mine in replicas.values()), place)):
+            without = {name: mine - {place} for name, mine in replicas.items()}
+            if place in fixed or any(replicas[name] and not without[name] for name in replicas):
                 continue
-            if divided(wanted, without)[1] <= level + _NEARLY:
-                seats.update(without)
+            if divide_load(demands, without)[1] <= level + _EPSILON:
+                replicas.update(without)
                 break
         else:
             return
 
 
-def _most(wanted: Sequence[Wanted], seats: Seats, level: float) -> tuple[Floats, dict[int, float]]:
-    """What is left over of each session where accelerators are filled to a level and no further, and how full each is then.
-    Rather something of one large session than of several small ones: each that lacks something is started again."""
-    load = np.array([one.load for one in wanted])
+def _unserved(demands: Sequence[SessionDemand], replicas: ReplicaMap, level: float) -> tuple[Floats, dict[int, float]]:
+    """The load of each session that does not fit where accelerators are filled to `level`, and how full each is then. One
+    large session loses load rather than several small ones: each that does is restarted."""
+    load = np.array([one.load for one in demands])
     smallness = 1 - load.argsort(kind="stable").argsort() / len(load)
-    rows, places, at = _pairs(wanted, seats)
+    rows, places, at = _pairs(demands, replicas)
     if not len(rows):
         return load, {}
     pairs = np.arange(len(rows))
     program = Program(
-        "how much of the requests accelerators can answer",
+        "requests that accelerators can answer",
         Model(
             cost=1 + 0.1 * smallness[rows],
             lower=np.zeros(len(rows)),
@@ -188,42 +206,42 @@ def _most(wanted: Sequence[Wanted], seats: Seats, level: float) -> tuple[Floats,
     return load - np.bincount(rows, values, len(load)), dict(zip(places, used.tolist()))
 
 
-def _pairs(wanted: Sequence[Wanted], seats: Seats) -> tuple[Ints, list[int], Ints]:
-    """Who is where, as rows of `wanted` and positions among the accelerators; and these."""
-    places = sorted({place for one in wanted for place in seats[one.session.name]})
+def _pairs(demands: Sequence[SessionDemand], replicas: ReplicaMap) -> tuple[Ints, list[int], Ints]:
+    """Sessions and their accelerators, as rows of `demands` and positions among the accelerators; and the accelerators."""
+    places = sorted({place for one in demands for place in replicas[one.session.name]})
     position = {place: at for at, place in enumerate(places)}
-    found = [(row, position[place]) for row, one in enumerate(wanted) for place in sorted(seats[one.session.name])]
+    found = [(row, position[place]) for row, one in enumerate(demands) for place in sorted(replicas[one.session.name])]
     rows, at = np.array(found, dtype=np.int64).reshape(-1, 2).T
     return rows, places, at
 
 
-# Which type, and how many of its accelerators, each session has from one decision to the next: elastic ones share what they
-# need together (`replicas.py`), the others have theirs to themselves. It knows no training and no routes.
-
-
 @dataclass(frozen=True)
 class SessionJob:
-    """A session's job, with what it would take on each type that it may run on."""
+    """The job of a session, with its load on each type that it may run on."""
 
     number: int
     session: Session
-    ways: Mapping[int, Way]
+    loads: Mapping[int, SessionLoad]
     now: int  # the type it runs on, or -1
-    places: tuple[int, ...]  # where it runs, and may go on
-    fixed: bool  # it must be left as it is
-    workers: int  # that it always has; 0: as many as it needs
-    most: float  # load that it may have where it must be left as it is, whatever it needs
+    places: tuple[int, ...]  # accelerators that it runs on and may keep
+    fixed: bool  # its accelerators must not change
+    workers: int  # fixed number of workers; 0: as many as it needs
+    max_load: float  # load that it may have where its accelerators must not change
 
-    def due(self, kind: int) -> Way:
-        """What there is to find accelerators for."""
-        whole = self.ways[kind]
-        part = min(1.0, self.most / whole.load) if whole.load else 1.0
-        return Way(whole.batch, whole.load * part, whole.variance * part**2)
+    def demand_on(self, kind: int, present: frozenset[int]) -> SessionDemand:
+        """Its demand on a type. The number stands for the name, as a session may be submitted twice."""
+        return SessionDemand(replace(self.session, name=str(self.number)), self.loads[kind], present, self.fixed)
+
+    def capped_load(self, kind: int) -> SessionLoad:
+        """Its load on a type, at most `max_load`."""
+        full = self.loads[kind]
+        part = min(1.0, self.max_load / full.load) if full.load else 1.0
+        return SessionLoad(full.batch, full.load * part, full.variance * part**2)
 
 
 @dataclass(frozen=True)
-class Seat:
-    """A session's type and accelerators; those below 0 are new, whichever they will be."""
+class Replicas:
+    """The type and accelerators of a session's job; negative numbers are new accelerators that are not chosen yet."""
 
     job: SessionJob
     type: int
@@ -231,102 +249,98 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Seating:
-    """On types of these names, packed so closely, with so many accelerators more than enough before one is given back."""
+class ReplicaAssigner:
+    """Chooses types and accelerators for session jobs: elastic ones share accelerators, others have their own.
+
+    One accelerator is released once there are more than `spare` beyond what is enough.
+    """
 
     type_names: tuple[str, ...]
-    packing: Pooled
+    options: PoolingOptions
     spare: int
 
-    def seats(self, jobs: Sequence[SessionJob], room: Ints) -> list[Seat]:
-        """A type for each session, and accelerators on it. Elastic sessions may be unable to give back what they could do
-        without; for whom that leaves too few on a type, that type is none, and all are seated as if it had not asked there."""
-        full: set[tuple[int, int]] = set()
+    def assign(self, jobs: Sequence[SessionJob], room: Ints) -> list[Replicas]:
+        """Assign each session a type and accelerators of it. Elastic sessions may be unable to release accelerators; where this
+        leaves too few for a job on a type, that type is excluded for the job and all are assigned again."""
+        excluded: set[tuple[int, int]] = set()
         while True:
-            typed: dict[int, list[SessionJob]] = {}
+            by_type: dict[int, list[SessionJob]] = {}
             for job in jobs:
-                if (kind := self._type_of(job, typed, room, full)) >= 0:
-                    typed.setdefault(kind, []).append(job)
-            seats, new = list[Seat](), 0
-            for kind, here in sorted(typed.items()):
-                found = self._seated(here, kind, int(room[kind]), self.type_names[kind])
-                seats += [replace(seat, places=frozenset(p if p >= 0 else p + new for p in seat.places)) for seat in found]
-                new += min((place for seat in found for place in seat.places if place < 0), default=0)
-                served = {seat.job.number for seat in found}
-                full |= {(job.number, kind) for job in here if not job.fixed and job.number not in served}
-            if not any((job.number, kind) in full for kind, here in typed.items() for job in here):
-                return sorted(_beside(jobs, seats, room), key=lambda seat: seat.job.number)
+                if (kind := self._type_of(job, by_type, room, excluded)) >= 0:
+                    by_type.setdefault(kind, []).append(job)
+            assignments, new = list[Replicas](), 0
+            for kind, here in sorted(by_type.items()):
+                found = self._assign_on(here, kind, int(room[kind]))
+                assignments += [replace(one, places=frozenset(p if p >= 0 else p + new for p in one.places)) for one in found]
+                new += min((place for one in found for place in one.places if place < 0), default=0)
+                served = {one.job.number for one in found}
+                excluded |= {(job.number, kind) for job in here if not job.fixed and job.number not in served}
+            if not any((job.number, kind) in excluded for kind, here in by_type.items() for job in here):
+                return sorted(_with_leftovers(jobs, assignments, room), key=lambda one: one.job.number)
 
-    def _seated(self, jobs: Sequence[SessionJob], kind: int, room: int, type_name: str) -> list[Seat]:
-        """On one type: elastic sessions beside what the others ask for, and the others on what is then left."""
+    def _assign_on(self, jobs: Sequence[SessionJob], kind: int, room: int) -> list[Replicas]:
+        """On one type: elastic sessions share what the others do not request; the others get what is then left."""
         elastic, others = [job for job in jobs if not job.workers], [job for job in jobs if job.workers]
-        wanted = [replace(wanted_by(job, kind, _present(job, kind)), way=job.due(kind)) for job in elastic]
-        beside = max(room - sum(job.workers for job in others), 0)
-        found = seated(wanted, type_name, beside, self.packing, self.spare)
-        seats = [Seat(job, kind, frozenset(found[name])) for job in elastic if (name := str(job.number)) in found]
-        shared = {place for seat in seats for place in seat.places}
+        demands = [
+            replace(job.demand_on(kind, frozenset(job.places if job.now == kind else ())), need=job.capped_load(kind))
+            for job in elastic
+        ]
+        shared_room = max(room - sum(job.workers for job in others), 0)
+        found = assign_replicas(demands, self.type_names[kind], shared_room, self.options, self.spare)
+        assignments = [Replicas(job, kind, frozenset(found[name])) for job in elastic if (name := str(job.number)) in found]
+        shared = {place for one in assignments for place in one.places}
         left, new = room - len(shared), min([0, *shared])
         for job in others:
             if not job.fixed and job.workers > left:
                 continue
-            seats.append(_seat_of_its_own(job, kind, new))
+            assignments.append(_exclusive(job, kind, new))
             left -= job.workers
-            new = min(new, *seats[-1].places)
-        return seats
+            new = min(new, *assignments[-1].places)
+        return assignments
 
     def _type_of(
-        self, job: SessionJob, typed: Mapping[int, Sequence[SessionJob]], room: Ints, full: Collection[tuple[int, int]]
+        self, job: SessionJob, by_type: Mapping[int, Sequence[SessionJob]], room: Ints, excluded: Collection[tuple[int, int]]
     ) -> int:
-        """Where it is, if there is room for it beside those before it; else where its load is least of those with room, or
-        where most is left."""
+        """Its present type if it fits there with the jobs before it; else the type of least load that has room, or the one with
+        the most room left; -1: none."""
         if job.fixed:
             return job.now
-        ways = [kind for kind in job.ways if (job.number, kind) not in full]
-        ways.sort(key=lambda kind: (kind != job.now, job.ways[kind].load, kind))
-        roomy = (kind for kind in ways if self._need([*typed.get(kind, ()), job], kind) <= room[kind])
+        kinds = [kind for kind in job.loads if (job.number, kind) not in excluded]
+        kinds.sort(key=lambda kind: (kind != job.now, job.loads[kind].load, kind))
+        roomy = (kind for kind in kinds if self._needed([*by_type.get(kind, ()), job], kind) <= room[kind])
         if (first := next(roomy, None)) is not None or job.workers:
             return -1 if first is None else first
-        beside = {kind: room[kind] - sum(one.workers for one in typed.get(kind, ())) for kind in ways}
-        ways = [kind for kind in ways if beside[kind] > 0]
-        left = {kind: room[kind] - self._need(typed.get(kind, ()), kind) for kind in ways}
-        return max(ways, key=lambda kind: (left[kind] / job.ways[kind].load, kind == job.now, -kind), default=-1)
+        kinds = [kind for kind in kinds if room[kind] > sum(one.workers for one in by_type.get(kind, ()))]
+        left = {kind: room[kind] - self._needed(by_type.get(kind, ()), kind) for kind in kinds}
+        return max(kinds, key=lambda kind: (left[kind] / job.loads[kind].load, kind == job.now, -kind), default=-1)
 
-    def _need(self, jobs: Sequence[SessionJob], kind: int) -> int:
-        """So many accelerators they take on a type: elastic ones together, the others each for itself."""
-        elastic = [job.due(kind) for job in jobs if not job.workers]
-        load, scale = sum(one.load for one in elastic), 1 + headroom(elastic, self.packing)
-        return sum(job.workers for job in jobs) + (accelerators_for(load, scale) if elastic else 0)
+    def _needed(self, jobs: Sequence[SessionJob], kind: int) -> int:
+        """The accelerators that jobs need on a type: elastic ones together, the others each for itself."""
+        elastic = [job.capped_load(kind) for job in jobs if not job.workers]
+        load, scale = sum(one.load for one in elastic), 1 + headroom_fraction(elastic, self.options)
+        return sum(job.workers for job in jobs) + (required_accelerators(load, scale) if elastic else 0)
 
 
-def _seat_of_its_own(job: SessionJob, kind: int, new: int) -> Seat:
-    """Where it is, or on accelerators beyond those that are `new` so far."""
+def _exclusive(job: SessionJob, kind: int, new: int) -> Replicas:
+    """Its present accelerators, or new ones below the number `new`."""
     stays = job.now == kind and len(job.places) == job.workers
-    return Seat(job, kind, frozenset(job.places if stays else range(new - job.workers, new)))
+    return Replicas(job, kind, frozenset(job.places if stays else range(new - job.workers, new)))
 
 
-def _beside(jobs: Sequence[SessionJob], seats: Sequence[Seat], room: Ints) -> list[Seat]:
-    """Who always has so many and found no type beside what the others need finds one beside what they really get."""
-    both = list(seats)
+def _with_leftovers(jobs: Sequence[SessionJob], assignments: Sequence[Replicas], room: Ints) -> list[Replicas]:
+    """Assign jobs of fixed size that found no type to what the others really leave."""
+    both = list(assignments)
     for job in jobs:
-        if job.workers and all(seat.job is not job for seat in seats):
-            left, new = room - taken(both, len(room)), min([0, *(place for seat in both for place in seat.places)])
-            kinds = [kind for kind in job.ways if job.workers <= left[kind]]
+        if job.workers and all(one.job is not job for one in assignments):
+            left, new = room - assigned_by_type(both, len(room)), min([0, *(place for one in both for place in one.places)])
+            kinds = [kind for kind in job.loads if job.workers <= left[kind]]
             if kinds:
-                first = min(kinds, key=lambda kind: (kind != job.now, job.ways[kind].load, kind))
-                both.append(_seat_of_its_own(job, first, new))
+                first = min(kinds, key=lambda kind: (kind != job.now, job.loads[kind].load, kind))
+                both.append(_exclusive(job, first, new))
     return both
 
 
-def wanted_by(job: SessionJob, kind: int, present: frozenset[int]) -> Wanted:
-    """By number: nothing keeps people from submitting a session twice."""
-    return Wanted(replace(job.session, name=str(job.number)), job.ways[kind], present, job.fixed)
-
-
-def _present(job: SessionJob, kind: int) -> frozenset[int]:
-    return frozenset(job.places) if job.now == kind else frozenset()
-
-
-def taken(seats: Sequence[Seat], types: int) -> Ints:
-    """How many accelerators they take of each of so many types."""
-    places = {(seat.type, place) for seat in seats for place in seat.places}
+def assigned_by_type(assignments: Sequence[Replicas], types: int) -> Ints:
+    """The number of assigned accelerators of each type."""
+    places = {(one.type, place) for one in assignments for place in one.places}
     return np.bincount(np.array([kind for kind, _ in sorted(places)], dtype=np.int64), minlength=types)
