@@ -108,7 +108,7 @@ class Stage:
 
     def learned(self, name: str) -> Any:
         with self.plane.live.at_rest(SOON_S):
-            return self.plane.loop.state.learned.get(name)
+            return self.plane.loop.state.observations.get(name)
 
     def memo(self) -> Any:
         with self.plane.live.at_rest(SOON_S):
@@ -303,7 +303,7 @@ def main() -> int:
         figures |= {
             "told": stage.told,
             "alone": stage.alone,
-            "learned": dict(stage.plane.loop.state.learned),
+            "learned": dict(stage.plane.loop.state.observations),
             "stood": stood(stage.plane.cluster, list(stage.plane.journal.events), names),
         }
     for stretch in figures["stood"]:

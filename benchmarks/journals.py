@@ -25,7 +25,7 @@ from typing import Any
 
 from fairlead.config import SchedulerConfig
 from fairlead.config.clusters import read_cluster
-from fairlead.core.events import Event, JobSubmitted, Opened
+from fairlead.core.events import Event, JobSubmitted, JournalOpened
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -60,7 +60,7 @@ def run_of(jobs: int) -> list[Event]:
     trace = Generator(jobs=jobs, jobs_per_hour=11.0, workers="multiple").trace(0)
     stages = SchedulerConfig.from_data({"policy": "las", "rounds": 300}).build(table)
     loop = Loop(State(cluster), SimulatedBackend(cluster, table, trace.jobs), stages, journal=journal)
-    loop.record(Opened(0.0, cluster, {"policy": "las"}, trace.name))
+    loop.record(JournalOpened(0.0, cluster, {"policy": "las"}, trace.name))
     loop.run()
     return journal.events
 

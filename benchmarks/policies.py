@@ -97,7 +97,7 @@ class Moment:
         per_type = 8 * max(1, round(jobs / 2 / len(TYPES) / 8))
         self.cluster = Cluster.parse(",".join(f"{per_type}x{name}:8" for name in TYPES))
         self.state = State(self.cluster)
-        self.state.apply(ev.Opened(0.0, self.cluster, {}, "benchmark", None))
+        self.state.apply(ev.JournalOpened(0.0, self.cluster, {}, "benchmark", None))
         self.estimator = Oracle(self.table)
         self.more(jobs, in_order=not alike)
 
@@ -107,8 +107,8 @@ class Moment:
             rate = float(self.table.alone[self.table.row(kind, workers)].max())
             hours = float(self.rng.uniform(1, 48))
             deadline = self.now + 3600 * hours * float(self.rng.choice([1.2, 2.0, 10.0])) * 8
-            entity = f"entity-{int(self.rng.integers(8))}"
-            job = Job(f"job-{self.count}", 0.0, rate * hours * 3600, kind, workers, entity=entity, deadline_s=deadline)
+            account = f"entity-{int(self.rng.integers(8))}"
+            job = Job(f"job-{self.count}", 0.0, rate * hours * 3600, kind, workers, account=account, deadline_s=deadline)
             self.state.apply(ev.JobSubmitted(0.0, self.count, job))
             self.count += 1
         admitted = np.arange(self.count - jobs, self.count)

@@ -39,7 +39,7 @@ class GoodCompany:
             elif mates := [k for k, t in single.items() if t in types and self.get_on(view, i, k, t)]:
                 chosen.append((i, single.pop(mates[0]), mates[0]))
         row, types, together = np.array(chosen, dtype=np.int64).reshape(-1, 3).T
-        return Selection(jobs.number[row], types, jobs.workers[row], together, holds_until=math.inf), memo
+        return Selection(jobs.number[row], types, jobs.workers[row], together, valid_until=math.inf), memo
 
     def get_on(self, view: Snapshot, i: int, k: int, t: int) -> bool:
         of, jobs, rates = view.rates.row, view.jobs, view.rates

@@ -27,7 +27,7 @@ class EarliestDeadlineFirst:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         due = view.jobs.submitted_s + view.jobs.deadline_s
-        return in_order(view, due, holds_until=math.inf), memo  # deadlines stand still: the order holds until something happens
+        return in_order(view, due, valid_until=math.inf), memo  # deadlines stand still: the order holds until something happens
 
 
 def look_at_decisions() -> None:

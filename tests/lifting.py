@@ -72,12 +72,12 @@ class Textbook:
         least[job] = 0.0
         return self.maximise(np.append(self.level[job], 0.0), least)
 
-    def fill(self, entities: Sequence[tuple[float, Sequence[int], Share]]) -> np.ndarray:
+    def fill(self, accounts: Sequence[tuple[float, Sequence[int], Share]]) -> np.ndarray:
         """Levels by water filling; an entity is its weight, its jobs, and how they share."""
         levels, open_ = np.zeros(self.count), np.ones(self.count, dtype=bool)
         while open_.any():
             rise = np.zeros(self.count)
-            for weight, members, share in entities:
+            for weight, members, share in accounts:
                 still = [m for m in members if open_[m]]
                 if still:
                     for job, part in share(still).items():
@@ -94,7 +94,7 @@ class Textbook:
         assert total == pytest.approx(levels.sum(), abs=1e-6 * max(1.0, levels.sum()))
 
 
-def random_view(seed: int, *, jobs: int = 7, types: int = 3, entities: int = 3, kinds: int = 3) -> Snapshot:
+def random_view(seed: int, *, jobs: int = 7, types: int = 3, accounts: int = 3, kinds: int = 3) -> Snapshot:
     """A few jobs of a few kinds, some of them gangs, some unable to use a type, on a cluster too small or large enough."""
     rng = stream(seed, "testing", "water")
     names = tuple(f"type-{t}" for t in range(types))
@@ -111,7 +111,7 @@ def random_view(seed: int, *, jobs: int = 7, types: int = 3, entities: int = 3, 
             kind=f"kind-{int(rng.integers(kinds))}",
             workers=int(rng.choice([1, 1, 2])),
             weight=float(rng.choice([1.0, 2.0, 3.0])),
-            entity=f"entity-{int(rng.integers(entities))}",
+            account=f"entity-{int(rng.integers(accounts))}",
         )
         for i in range(jobs)
     ]

@@ -20,4 +20,4 @@ class YoungestFirst:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         key = -view.jobs.submitted_s
-        return in_order(view, key, backfill=self.backfill, preempt=self.preempt, holds_until=math.inf), memo
+        return in_order(view, key, backfill=self.backfill, preempt=self.preempt, valid_until=math.inf), memo

@@ -30,7 +30,7 @@ def test_a_workload_is_generated_and_can_be_simulated(tmp_path):
     )  # fmt: skip
     assert (made["jobs"], made["file"]) == (40, "w.parquet")
     trace = read_trace(tmp_path / "w.parquet")
-    assert {job.entity for job in trace.jobs} == {"lab", "shop"}
+    assert {job.account for job in trace.jobs} == {"lab", "shop"}
     assert all(job.deadline_s < float("inf") and job.user for job in trace.jobs)
     again = fairlead(
         "trace", "generate", "-o", "again.csv", "--jobs", "40", "--load", "12", "--workers", "multiple", "--users", "3",

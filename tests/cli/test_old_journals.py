@@ -21,7 +21,7 @@ from foundry import free_port, running
 def test_a_journal_of_which_only_a_snapshot_is_left_is_gone_on_with(tmp_path: Path) -> None:
     machines, journal = read_cluster("1xv100:1", accelerator_types()), SqliteJournal(tmp_path / "journal.sqlite")
     state, job = State(machines), Job("old", command='{"run":["true"]}', user="admin")
-    for event in (ev.Opened(0.0, machines, {"policy": "las"}), ev.NodeLost(0.0, 0), ev.JobSubmitted(1.0, 0, job)):
+    for event in (ev.JournalOpened(0.0, machines, {"policy": "las"}), ev.NodeLost(0.0, 0), ev.JobSubmitted(1.0, 0, job)):
         journal.append(event)
         state.apply(event)
     journal.snapshot(state)

@@ -46,11 +46,11 @@ def test_people_and_agents_speak_tls_and_tokens_are_made_and_revoked_while_it_ru
             made = [fairlead("token", "add", name, "--entity", "lab", cwd=tmp_path) for name in ("ann", "bob")]
             ann, bob = (ControlPlaneClient(url, one.stdout.strip(), authority=str(ca)) for one in made)
             ann.submit([{"name": "hers", "run": ["true"]}])
-            assert ann.job("hers")["entity"] == "lab"
+            assert ann.job("hers")["account"] == "lab"
             with pytest.raises(RefusedRequest, match="no job"):
                 bob.cancel("hers")
-            with pytest.raises(RefusedRequest, match="entity"):
-                bob.submit([{"run": ["true"], "entity": "others"}])
+            with pytest.raises(RefusedRequest, match="account"):
+                bob.submit([{"run": ["true"], "account": "others"}])
             with pytest.raises(RefusedRequest, match="admin"):
                 bob.drain("v100-0")
             until(lambda: ann.job("hers")["phase"] == "finished", tmp_path)

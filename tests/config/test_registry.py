@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.config.registry import GROUPS, Registered, Registry
 from fairlead.core.errors import DuplicateName, FairleadError, UnknownName
-from fairlead.core.stages import Admission, Allocator, Estimation, Mechanism, Placement, Policy, Termination
+from fairlead.core.stages import Admission, Allocator, Estimator, Mechanism, Placement, Policy, Termination
 from fairlead.policies.ranking.fifo import Fifo
 from fairlead.workloads.formats import BUILT_IN
 
@@ -43,7 +43,7 @@ def test_what_is_built_in_comes_by_entry_points_like_everything_else():
         ("mechanism", Mechanism),
         ("placement", Placement),
         ("admission", Admission),
-        ("estimator", Estimation),
+        ("estimator", Estimator),
         ("termination", Termination),
     ],
 )

@@ -90,7 +90,7 @@ def test_an_event_moves_a_job_only_along_the_table(old, new):
     elif (old, new) in WAYS:
         state.apply(move_to(new, 10.0, old))
         assert state.everybody().phase.tolist() == [new]
-        assert state.holdings.of(0).tolist() == ([1] if new is Phase.RUNNING else [])
+        assert state.device_map.of(0).tolist() == ([1] if new is Phase.RUNNING else [])
         assert state.busy == (new not in ENDED)
     elif old in ENDED and new is Phase.CANCELLED:  # it ended while the cancellation was on its way
         state.apply(move_to(new, 10.0))

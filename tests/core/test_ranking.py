@@ -119,14 +119,14 @@ def test_on_one_type_a_selection_is_the_greedy_choice_with_the_untouchable_in_fr
     state = state_of(Cluster.parse(f"{capacity}xv100:{capacity}"), jobs, running)
     view = view_of(state, 50.0)
     key = None if keys is None else np.array(keys, dtype=np.float64)
-    selection = in_order(view, key, backfill=backfill, preempt=preempt, holds_until=math.inf)
+    selection = in_order(view, key, backfill=backfill, preempt=preempt, valid_until=math.inf)
     first = [n for n in running if not preempt or jobs[n].min_run_s > 50.0]
     expected, head = plain_choice(capacity, jobs, first, keys, backfill)
     assert sorted(selection.jobs.tolist()) == expected
     assert selection.head == head
     assert selection.workers.tolist() == [jobs[n].workers for n in selection.jobs.tolist()]
     assert set(selection.types.tolist()) <= {0}
-    assert selection.holds_until == (100.0 if preempt and first else math.inf)
+    assert selection.valid_until == (100.0 if preempt and first else math.inf)
 
 
 @given(one_type(), st.booleans())
@@ -151,7 +151,7 @@ def test_a_small_job_far_behind_many_large_ones_is_found_by_backfilling():
 
 def test_where_nobody_is_there_nobody_is_selected():
     selection = in_order(view_of(state_of(Cluster.parse("2xv100:2"), [])))
-    assert (len(selection), selection.holds_until) == (0, math.inf)
+    assert (len(selection), selection.valid_until) == (0, math.inf)
 
 
 # Several types.
@@ -286,12 +286,12 @@ def test_asked_again_once_it_has_been_carried_out_a_selection_is_as_it_promised(
     """Nothing has happened since, so nothing changes, unless it said that it would not hold."""
     cluster, jobs, running, keys = case
     jobs = [Job(job.name, 0.0, 1e6, job.kind, job.workers, allowed_types=job.allowed_types) for job in jobs]
-    how = {"backfill": backfill, "preempt": preempt, "holds_until": math.inf}
+    how = {"backfill": backfill, "preempt": preempt, "valid_until": math.inf}
     selection, chosen = chosen_types((cluster, jobs, running, keys), **how)
     free = [list(range(*bounds)) for bounds in cluster.bounds_of_node]
     then = {n: [free[kind].pop() for _ in range(jobs[n].workers)] for n, kind in sorted(chosen.items())}
     _, again = chosen_types((cluster, jobs, then, keys), **how)
-    assert again == chosen or selection.holds_until <= 50.0
+    assert again == chosen or selection.valid_until <= 50.0
 
 
 def test_who_runs_keeps_its_type_although_a_faster_one_is_taken_by_others():

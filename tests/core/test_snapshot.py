@@ -16,7 +16,7 @@ from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.state import State
 
 COLUMNS = (
-    *("number", "phase", "workers", "held", "type", "kind", "user", "entity", "group", "group_order", "priority", "fits"),
+    *("number", "phase", "workers", "held", "type", "kind", "user", "account", "group", "group_order", "priority", "fits"),
     *("starts", "preemptions", "failures", "batch_size", "submitted_s", "weight", "steps", "deadline_s", "min_run_s"),
     *("memory_gb", "cpus", "host_memory_gb", "time_limit_s", "base_steps", "rate", "since_s", "settled_run_s"),
     *("settled_accelerator_s", "run_started_s", "run_started_steps", "first_started_s", "waiting_since_s", "ended_s"),
@@ -28,7 +28,7 @@ def some_state() -> State:
     """Two run (one a gang of two), one waits, two stand at the door; second 100."""
     state = State(Cluster.parse("4xv100:2"))
     described = [
-        Job("gang", 0.0, 1000.0, "LM", workers=2, weight=2.0, user="ann", entity="lab", priority=1, min_run_s=150.0),
+        Job("gang", 0.0, 1000.0, "LM", workers=2, weight=2.0, user="ann", account="lab", priority=1, min_run_s=150.0),
         Job("single", 1.0, 500.0, user="bob", group="g", group_order=3),
         Job("waiter", 2.0, 50.0, workers=4, deadline_s=600.0, memory_gb=8.0, cpus=2.0, host_memory_gb=32.0),
         Job("early", 3.0, 5.0),
@@ -60,7 +60,7 @@ def test_a_snapshot_tells_who_is_where_and_how_far():
     assert jobs.batch_size.tolist() == [64, 0, 0]
     assert [view.names.kinds[k] for k in jobs.kind] == ["LM", "", ""]
     assert [view.names.users[u] for u in jobs.user] == ["ann", "bob", ""]
-    assert view.names.entities[jobs.entity[0]] == "lab"
+    assert view.names.accounts[jobs.account[0]] == "lab"
     assert view.names.groups[jobs.group[1]] == "g"
     assert jobs.group_order.tolist() == [0, 3, 0]
     assert jobs.deadline_s.tolist() == [math.inf, math.inf, 600.0]
@@ -137,7 +137,7 @@ def test_a_detached_snapshot_equals_the_live_one_and_survives_what_comes_after()
             for columns, known in ((again.jobs, expected), (again.queued, waiting)):
                 assert np.array_equal(getattr(columns, name), known[name], equal_nan=known[name].dtype.kind == "f"), name
         assert again.time == 100.0
-        assert again.holdings.of(0).tolist() == [0, 1]
+        assert again.device_map.of(0).tolist() == [0, 1]
         assert again.up.all()
         assert again.capacity.tolist() == [4]
         assert {number: job.name for number, job in again.job_of.items()} == {
@@ -162,7 +162,7 @@ def test_a_state_goes_on_from_a_detached_snapshot_as_the_original_does():
         assert np.array_equal(column, getattr(theirs.jobs, name), equal_nan=column.dtype.kind == "f"), name
     assert ours.queued.number.tolist() == theirs.queued.number.tolist() == [4]
     assert ours.history.tolist() == theirs.history.tolist() == [118.0]
-    assert ours.holdings.occupancy.tolist() == theirs.holdings.occupancy.tolist()
+    assert ours.device_map.occupancy.tolist() == theirs.device_map.occupancy.tolist()
 
 
 def test_admitting_lets_queued_jobs_in_by_their_number():
@@ -189,7 +189,7 @@ def test_without_leaves_jobs_out_and_their_accelerators_taken():
     view = some_state().snapshot()
     rest = view.without(np.array([0]))
     assert rest.jobs.number.tolist() == [1, 2]
-    assert rest.holdings.occupancy.tolist() == [1, 1, 1, 0]
+    assert rest.device_map.occupancy.tolist() == [1, 1, 1, 0]
     assert view.without(np.array([], dtype=np.int64)) is view
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
-from fairlead.core.device_map import Holdings, ragged
+from fairlead.core.device_map import DeviceMap, ragged
 from fairlead.core.errors import InputError, InvalidPlan
 from fairlead.core.job import Failure, Job, batch_size_of, kind_of, model_of
 from fairlead.core.plan import Selection, boundary_after, boundary_at
@@ -182,33 +182,33 @@ def takings(draw):
 @given(takings(), st.booleans())
 @settings(max_examples=100)
 def test_holdings_know_who_holds_what_after_any_taking_and_letting_go(turns, shared):
-    holdings, plain = Holdings(10, 2), {}
-    holdings.reserve(8)
+    device_map, plain = DeviceMap(10, 2), {}
+    device_map.reserve(8)
     for number, places in turns:
         places = sorted(places)
         if number in plain:
-            holdings.release(np.array([number]))
+            device_map.release(np.array([number]))
             del plain[number]
         elif shared or not set(places) & {p for held in plain.values() for p in held}:
-            holdings.take(np.array([number]), *ragged([np.array(places)]))
+            device_map.take(np.array([number]), *ragged([np.array(places)]))
             plain[number] = places
         occupied = np.bincount([p for held in plain.values() for p in held], minlength=10)
-        assert holdings.occupancy.tolist() == occupied.tolist()
+        assert device_map.occupancy.tolist() == occupied.tolist()
         for job in range(8):
-            assert holdings.of(job).tolist() == plain.get(job, [])
+            assert device_map.of(job).tolist() == plain.get(job, [])
         here = np.array(sorted(plain), dtype=np.int64)
-        assert holdings.held_by(here).tolist() == (occupied > 0).tolist()
-        assert holdings.shared == bool((occupied > 1).any())
+        assert device_map.held_by(here).tolist() == (occupied > 0).tolist()
+        assert device_map.shared == bool((occupied > 1).any())
 
 
 def test_a_copy_of_holdings_goes_its_own_way():
-    holdings = Holdings(4)
-    holdings.take(np.array([0, 1]), np.array([0, 2, 3]), np.array([0, 1, 2]))
-    copy = holdings.copy()
-    holdings.release(np.array([0]))
+    device_map = DeviceMap(4)
+    device_map.take(np.array([0, 1]), np.array([0, 2, 3]), np.array([0, 1, 2]))
+    copy = device_map.copy()
+    device_map.release(np.array([0]))
     assert copy.of(0).tolist() == [0, 1]
     assert copy.occupancy.tolist() == [1, 1, 1, 0]
-    assert holdings.occupancy.tolist() == [0, 0, 1, 0]
+    assert device_map.occupancy.tolist() == [0, 0, 1, 0]
 
 
 @pytest.mark.parametrize(

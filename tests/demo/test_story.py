@@ -43,7 +43,7 @@ def test_turns_are_told_as_preemptions_and_as_going_on_from_there() -> None:
 
 def test_own_failures_and_batch_sizes_are_told() -> None:
     story, one = Story(), np.array([0])
-    for event in (ev.Opened(0.0, Cluster.parse("1xv100:1"), {}), ev.JobSubmitted(1.0, 0, Job("one"))):
+    for event in (ev.JournalOpened(0.0, Cluster.parse("1xv100:1"), {}), ev.JobSubmitted(1.0, 0, Job("one"))):
         story.tell(event)
     assert story.tell(ev.MetricsReported(2.0, "batch_size", one, np.array([64.0]))) == ["one trains with a batch size of 64"]
     assert story.tell(ev.MetricsReported(2.0, "loss", one, np.array([0.5]))) == []

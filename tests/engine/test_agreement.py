@@ -127,7 +127,7 @@ class Scene:
         backend = SimulatedBackend(self.machine, self.table, self.jobs, **known)
         stages = self.compose(self.config.to_data())
         loop = Loop(State(self.machine), backend, stages, MemoryJournal(), compose=self.compose)
-        loop.record(ev.Opened(0.0, self.machine, self.config.to_data()))
+        loop.record(ev.JournalOpened(0.0, self.machine, self.config.to_data()))
         return loop
 
     def fork(self, loop: Loop) -> Loop:
@@ -145,8 +145,8 @@ class Scene:
 def decided(state: State, stages: Stages, now: float) -> tuple[object, ...]:
     """All that a decision at this moment says."""
     plan, memo = decide(state.snapshot(now, round_s=stages.round_s), state.memo, stages)
-    said = (plan.holds_until, plan.revisit, plan.free, plan.up, plan.head, dict(plan.reasons), plan.not_admitted)
-    return encode(ev.RoundPlanned(plan)), encode(ev.FactsLearned(now, plan.learned)), encode_memo(memo), said
+    said = (plan.valid_until, plan.revisit, plan.free, plan.up, plan.head, dict(plan.reasons), plan.not_admitted)
+    return encode(ev.RoundPlanned(plan)), encode(ev.ObservationsRecorded(now, plan.observations)), encode_memo(memo), said
 
 
 def fates(state: State) -> dict[int, tuple[object, ...]]:

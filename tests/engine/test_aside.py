@@ -78,7 +78,7 @@ def played(
     scheduler = {"policy": policy, "rounds": ROUND}
     loop = Loop(State(CLUSTER), tape, compose(scheduler), journal=MemoryJournal(), patient=True, compose=compose)
     loop.aside = Slowly(tape, takes_s, lead_s)
-    loop.record(ev.Opened(0.0, CLUSTER, scheduler))
+    loop.record(ev.JournalOpened(0.0, CLUSTER, scheduler))
     loop.run(until=until)
     assert State.replay(loop.journal).digest() == loop.state.digest()
     return loop, loop.aside
@@ -149,7 +149,7 @@ def test_a_launch_on_a_node_that_has_gone_is_left_out_and_made_elsewhere():
     loop, _ = played(submitted(3.0, 0), submitted(3.5, 1), lost, takes_s=4.0)
     plans = [event.plan for event in loop.journal if isinstance(event, ev.RoundPlanned)]
     assert [number for plan in plans for number in plan.launches.jobs.tolist()] == [1]
-    assert loop.state.holdings.of(1).tolist() == [1]
+    assert loop.state.device_map.of(1).tolist() == [1]
 
 
 def test_a_switch_drops_the_decision_of_the_old_scheduler():

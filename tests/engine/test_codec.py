@@ -56,7 +56,7 @@ def jobs(draw, submitted_s):
         "weight": st.floats(1e-3, 1e3),
         "priority": st.integers(-5, 5),
         "user": words,
-        "entity": words,
+        "account": words,
         "deadline_s": amounts,
         "allowed_types": st.lists(words, max_size=3).map(tuple),
         "memory_gb": st.floats(0, 1e4),
@@ -142,7 +142,7 @@ def ends(draw):
 
 events = st.one_of(
     st.builds(
-        ev.Opened,
+        ev.JournalOpened,
         moments,
         clusters(),
         mappings,
@@ -163,7 +163,7 @@ events = st.one_of(
     st.builds(ev.SchedulerSwitched, moments, mappings, words),
     st.builds(ev.RoundPlanned, plans()),
     st.builds(ev.MemoChanged, moments, st.none() | mappings),
-    st.builds(ev.FactsLearned, moments, mappings),
+    st.builds(ev.ObservationsRecorded, moments, mappings),
     made(ev.ProgressReported, ints, done, done, done),
     ends().map(lambda drawn: ev.JobsFinished(*drawn)),
     st.builds(lambda drawn, why, how: ev.JobsFailed(*drawn, why, *how), ends(), words, hows),

@@ -64,7 +64,7 @@ OPENED = {
 )
 def test_an_opening_of_the_wrong_kind_is_called_damaged(place, value):
     record = orjson.loads(orjson.dumps({"e": "opened", "version": VERSION, "t": 0.0, **OPENED}))
-    assert isinstance(decode(orjson.dumps(record)), ev.Opened)
+    assert isinstance(decode(orjson.dumps(record)), ev.JournalOpened)
     within = record
     for key in place[:-1]:
         within = within[key]
@@ -183,7 +183,7 @@ def test_an_end_that_cannot_have_been_is_called_damaged(kind, field, value):
 def test_an_interruption_says_whose_fault_it_was_and_how_far_a_job_fell_back(field, value, tmp_path):
     record = {"e": "interrupted", "t": 1.0, "jobs": [0], "steps": [1.0], "own_fault": False}
     path = tmp_path / "events.jsonl"
-    opened = encode(ev.Opened(0.0, Cluster.parse("1xv100:1"), {}))
+    opened = encode(ev.JournalOpened(0.0, Cluster.parse("1xv100:1"), {}))
     path.write_bytes(opened + b"\n" + orjson.dumps({**record, field: value}) + b"\n")
     with pytest.raises(JournalError, match=f"events.jsonl:2: a damaged 'interrupted' event: .* {field} "):
         list(read_events(path))

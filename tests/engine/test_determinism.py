@@ -54,7 +54,7 @@ def log_of(
     scheduler = SchedulerConfig(policy, Part(admission), placement=Part(placement), round_s=round_s)
     backend = SimulatedBackend(machine, table, jobs, costs=costs, faults=process)
     loop = Loop(State(machine), backend, scheduler.build(table), journal=MemoryJournal(), skip_quiet_rounds=skip)
-    loop.record(ev.Opened(0.0, machine, scheduler.to_data(), "determinism", None))
+    loop.record(ev.JournalOpened(0.0, machine, scheduler.to_data(), "determinism", None))
     loop.run()
     return [encode(event) for event in loop.journal], loop
 

@@ -81,7 +81,7 @@ class Stays:
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         stays = view.jobs.of(selection.jobs).held == selection.workers
-        free = view.up & ~view.holdings.held_by(selection.jobs[stays])
+        free = view.up & ~view.device_map.held_by(selection.jobs[stays])
         new, spots = selection.jobs[~stays], free.nonzero()[0]
         count = min(len(new), len(spots))
         launches = Launches(new[:count], selection.types[~stays][:count], np.arange(count + 1), spots[:count])

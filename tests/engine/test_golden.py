@@ -33,7 +33,7 @@ NODES = (Node("a", "v100", 2, cpus=8.0), Node("b", "v100", 2), Node("c", "k80", 
 CLUSTER = Cluster(NODES, TYPES)
 TABLE = table_of(("v100", "k80"), {("LM", 1): (2.0, 0.5), ("LM", 2): (3.5, 0.875), ("ResNet-18", 1): (4.0, 0.25)})
 JOBS = [
-    Job("first", 0.0, 4000.0, "LM", 2, user="ann", entity="lab", allowed_types=("v100",)),
+    Job("first", 0.0, 4000.0, "LM", 2, user="ann", account="lab", allowed_types=("v100",)),
     Job("second", 10.0, 6000.0, "LM", 1, weight=2.0, user="bob"),
     Job("too-wide", 20.0, 100.0, workers=5),
     Job("fussy", 30.0, 50.0, allowed_types=("h200",)),
@@ -73,7 +73,7 @@ def play(name: str, path: Path) -> State:
         return SchedulerConfig.from_data(data).build(TABLE)
 
     loop = Loop(State(CLUSTER), backend, compose(scheduler), journal=JsonlJournal(path, fresh=True), compose=compose)
-    loop.record(ev.Opened(0.0, CLUSTER, scheduler, "golden", {"LM|1": (2.0, 0.5)}))
+    loop.record(ev.JournalOpened(0.0, CLUSTER, scheduler, "golden", {"LM|1": (2.0, 0.5)}))
     loop.run()
     loop.journal.close()
     return loop.state

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.errors import JournalError
-from fairlead.core.events import Opened
+from fairlead.core.events import JournalOpened
 from fairlead.engine.codec import encode
 from fairlead.engine.event_journal import JsonlJournal, MemoryJournal, NoJournal, opening, read_events
 from fairlead.engine.state import State
@@ -91,7 +91,7 @@ def test_an_empty_file_has_no_events_and_no_opening(path):
 
 def test_the_opening_is_read_without_the_rest(path):
     path.write_bytes(LINES[0] + b"damage\n")
-    assert isinstance(opening(path), Opened)
+    assert isinstance(opening(path), JournalOpened)
 
 
 def test_a_journal_that_cannot_be_read_or_written_says_why(tmp_path):

@@ -39,7 +39,7 @@ def loop_of(jobs, policy="fifo", cluster=ONE, *, round_s=300.0, table=None, skip
         stages = replace(stages, policy=policy_object)
     simulated = SimulatedBackend(cluster, table, jobs, **backend)
     loop = Loop(State(cluster), simulated, stages, journal=MemoryJournal(), skip_quiet_rounds=skip, compose=compose)
-    loop.record(ev.Opened(0.0, cluster, {"policy": policy}, "loop", None))
+    loop.record(ev.JournalOpened(0.0, cluster, {"policy": policy}, "loop", None))
     return loop
 
 
@@ -138,7 +138,7 @@ def test_a_promise_is_kept_to_the_round_in_which_it_ends():
 
         def select(self, view, memo):
             self.asked += (view.time,)
-            return in_order(view, preempt=False, holds_until=self.second if view.time < self.second else math.inf), memo
+            return in_order(view, preempt=False, valid_until=self.second if view.time < self.second else math.inf), memo
 
     policy = Until(950.0)
     loop = loop_of([Job("a", 0.0, 3000.0)], policy_object=policy)
@@ -155,7 +155,7 @@ class Counting:
 
     def select(self, view, memo):
         count = 1 if memo is None else memo["count"] + 1
-        return in_order(view, holds_until=math.inf), {"count": count}
+        return in_order(view, valid_until=math.inf), {"count": count}
 
 
 def test_a_memo_goes_in_and_comes_out_and_is_journaled():
@@ -263,7 +263,7 @@ class Nobody:
     promises: bool
 
     def select(self, view, memo):
-        return replace(Selection.nobody(), holds_until=math.inf if self.promises else None), memo
+        return replace(Selection.nobody(), valid_until=math.inf if self.promises else None), memo
 
 
 def test_a_policy_that_promises_never_to_start_anybody_ends_the_loop():

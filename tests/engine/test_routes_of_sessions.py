@@ -38,7 +38,7 @@ def serving() -> State:
     submitted = [ev.JobSubmitted(0.0, number, Job(f"j{number}", steps=1e6, mode=mode)) for number, mode in enumerate(modes)]
     routes = {0: FIRST, 1: SECOND}
     plan = RoundPlan(0.0, admitted=np.arange(4), launches=starts({0: (0, 1), 1: (1, 2), 2: (3,)}), routes=routes)
-    for event in (ev.Opened(0.0, machine, {}), *submitted, ev.RoundPlanned(plan)):
+    for event in (ev.JournalOpened(0.0, machine, {}), *submitted, ev.RoundPlanned(plan)):
         state.apply(decode(encode(event)))
     check_state(state)
     return state
@@ -51,7 +51,7 @@ def test_a_route_is_there_as_long_as_its_session_runs():
     before = state.digest()
     other = Route((0, 1), (0.5, 0.5), 32, 400.0)
     state.apply(ev.RoundPlanned(RoundPlan(5.0, routes={0: other})))
-    assert (state.routes[0], state.holdings.of(0).tolist()) == (other, [0, 1])
+    assert (state.routes[0], state.device_map.of(0).tolist()) == (other, [0, 1])
     assert state.digest() != before
     state.apply(ev.JobsInterrupted(6.0, np.array([0]), np.zeros(1)))
     assert state.routes == {1: SECOND}
@@ -102,7 +102,7 @@ def test_a_plan_with_a_route_that_a_journal_would_refuse_is_not_sound():
 def test_nobody_trains_where_somebody_serves_however_many_do(sessions):
     machine, jobs = cluster("v100:4"), np.arange(sessions + 1)
     state = State(machine)
-    state.apply(ev.Opened(0.0, machine, {}))
+    state.apply(ev.JournalOpened(0.0, machine, {}))
     for number in jobs.tolist():
         state.apply(ev.JobSubmitted(0.0, number, Job(f"j{number}", steps=1e6)))
     routes = {number: Route((0,), (1.0,), 8, 1.0) for number in range(sessions)}

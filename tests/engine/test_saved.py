@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.config import SchedulerConfig
 from fairlead.core.errors import JournalError
-from fairlead.core.events import Event, FactsLearned, JobCancelled, JobSubmitted, MetricsReported, Opened
+from fairlead.core.events import Event, JobCancelled, JobSubmitted, JournalOpened, MetricsReported, ObservationsRecorded
 from fairlead.core.job import Job
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze, load, save
@@ -44,10 +44,10 @@ def contents(state: State) -> dict[str, Any]:
     size = state.next_number
     parts = {**vars(state), "_queue": state.queue, "_arrived": []}
     del parts["_looks"], parts["_blank"]  # a cache, and what views are made from
-    store, holdings = parts.pop("store"), parts.pop("holdings")
+    store, device_map = parts.pop("store"), parts.pop("device_map")
     parts["columns"] = {name: column[:size] for name, column in store.arrays.items()}
     parts["metrics"] = {name: store.metrics[name][:size] for name in sorted(store.metrics)}
-    parts["last"], parts["layers"], parts["marks"] = holdings.last[:size], holdings.layers, holdings._marks.any()
+    parts["last"], parts["layers"], parts["marks"] = device_map.last[:size], device_map.layers, device_map._marks.any()
     parts["_history"] = state._history[: state._finished_count]
     return {name: comparable(part) for name, part in parts.items()}
 
@@ -106,9 +106,9 @@ def test_the_runs_above_have_all_that_can_be_lost() -> None:
         for event in run_of(name, 1):
             state.apply(event)
             seen |= {"memo"} if state.memo else set()
-            seen |= {"learned"} if state.learned else set()
+            seen |= {"learned"} if state.observations else set()
             seen |= {"metrics"} if state.store.metrics else set()
-            seen |= {"shared"} if state.holdings.shared else set()
+            seen |= {"shared"} if state.device_map.shared else set()
     seen |= {"refusals"} if State.replay(every_event()).refusals else set()
     assert seen == {"memo", "learned", "metrics", "shared", "refusals"}
 
@@ -116,11 +116,11 @@ def test_the_runs_above_have_all_that_can_be_lost() -> None:
 def test_facts_about_who_has_ended_are_not_read_from_a_snapshot_of_before() -> None:
     come = [JobSubmitted(0.0, number, Job(f"j{number}")) for number in range(2)]
     facts = {"speed of 0": [1, 2], "speed of 1": [3, 4], "use of a": 5}
-    events = [Opened(0.0, cluster("v100:2"), {}), *come, FactsLearned(1.0, facts), JobCancelled(2.0, 0)]
+    events = [JournalOpened(0.0, cluster("v100:2"), {}), *come, ObservationsRecorded(1.0, facts), JobCancelled(2.0, 0)]
     replayed, before = State.replay(events), State.replay(events)
-    before.learned = facts
+    before.observations = facts
     again = load(save(before))
-    assert again.learned == {"speed of 1": [3, 4], "use of a": 5}
+    assert again.observations == {"speed of 1": [3, 4], "use of a": 5}
     assert again.digest() == replayed.digest()
 
 

@@ -53,8 +53,8 @@ def test_who_is_suspended_was_preempted_and_who_runs_again_at_once_has_moved():
     state.apply(ev.RoundPlanned(RoundPlan(50.0, suspended=np.array([0, 1]), launches=again)))
     jobs = state.everybody()
     assert (jobs.preemptions.tolist(), jobs.moves.tolist(), jobs.starts.tolist()) == ([0, 1], [1, 0], [2, 1])
-    assert state.holdings.of(0).tolist() == [3]
-    assert state.holdings.of(1).tolist() == []
+    assert state.device_map.of(0).tolist() == [3]
+    assert state.device_map.of(1).tolist() == []
 
 
 def test_an_interruption_is_no_preemption_and_counts_as_a_failure_only_where_it_was_the_jobs_own():

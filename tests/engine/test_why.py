@@ -31,7 +31,7 @@ STATUS_3 = ("worker 1 ended with status 3", 3, 0, 1)
 def events(*more: ev.Event) -> list[ev.Event]:
     """A job with two tries that was started at second 10."""
     return [
-        ev.Opened(0.0, Cluster.parse("2xv100:2"), {"policy": "fifo"}),
+        ev.JournalOpened(0.0, Cluster.parse("2xv100:2"), {"policy": "fifo"}),
         ev.JobSubmitted(1.0, 0, Job("a", 1.0, retry_limit=1)),
         ev.RoundPlanned(RoundPlan(10.0, admitted=ONE, launches=STARTS)),
         *more,

@@ -26,10 +26,10 @@ def scene(rates: dict[int, float], **places: int) -> State:
     return state
 
 
-def learn(state: State, how: Measured | None = None) -> dict[str, float]:
-    facts = dict((how or Measured()).learn(state.snapshot(10.0)).facts)
+def observe(state: State, how: Measured | None = None) -> dict[str, float]:
+    facts = dict((how or Measured()).observe(state.snapshot(10.0)).values)
     if facts:
-        state.apply(ev.FactsLearned(10.0, facts))
+        state.apply(ev.ObservationsRecorded(10.0, facts))
     return facts
 
 
@@ -40,28 +40,28 @@ def test_before_anything_ran_only_relative_speeds_are_known():
 
 def test_what_was_seen_counts_and_the_rest_follows():
     state = scene({0: 8.0})
-    assert learn(state) == {"measured 1 × m on v100": 8.0}
+    assert observe(state) == {"measured 1 × m on v100": 8.0}
     assert Measured({"v100": 4.0}).rates(state.snapshot()).of_jobs.tolist() == [[8.0, 2.0], [8.0, 2.0], [4.0, 1.0], [1.0, 1.0]]
 
 
 def test_jobs_that_look_alike_and_differ_are_learned_once():
     state = scene({0: 1.0, 1: 0.5})
-    assert learn(state) == {"measured 1 × m on v100": 0.75}
-    assert learn(state) == {}
+    assert observe(state) == {"measured 1 × m on v100": 0.75}
+    assert observe(state) == {}
 
 
 def test_small_changes_are_not_worth_an_event_and_large_ones_are_lessons():
     state = scene({0: 1.0})
-    learn(state)
+    observe(state)
     before = state.snapshot().lessons
     for rate, worth in ((1.05, False), (1.2, True)):
         state.apply(ev.ProgressReported(10.0, np.array([0]), np.zeros(1), np.array([rate]), np.array([10.0])))
-        assert bool(learn(state)) is worth
+        assert bool(observe(state)) is worth
     assert state.snapshot().lessons == before + 1
 
 
 def test_timed_jobs_and_jobs_that_stand_teach_nothing():
-    assert learn(scene({2: 0.0, 3: 1.0})) == {}
+    assert observe(scene({2: 0.0, 3: 1.0})) == {}
 
 
 def test_a_wrong_speed_is_refused():

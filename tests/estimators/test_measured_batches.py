@@ -27,23 +27,23 @@ def say(state: State, second: float, rate: float, size: int) -> None:
     state.apply(ev.MetricsReported(second, BATCH_SIZE, np.array([0]), np.array([float(size)])))
 
 
-def learn(state: State, second: float) -> dict[str, object]:
-    facts = dict(Measured().learn(state.snapshot(second)).facts)
+def observe(state: State, second: float) -> dict[str, object]:
+    facts = dict(Measured().observe(state.snapshot(second)).values)
     if facts:
-        state.apply(ev.FactsLearned(second, facts))
+        state.apply(ev.ObservationsRecorded(second, facts))
     return facts
 
 
 def test_a_job_that_has_grown_is_measured_as_of_the_kind_that_it_is_now() -> None:
     state = scene()
     state.apply(ev.ProgressReported(1.0, np.array([1]), np.zeros(1), np.array([10.0]), np.ones(1)))
-    assert learn(state, 2.0) == {f"measured 1 × {SMALL} on v100": 10.0}
+    assert observe(state, 2.0) == {f"measured 1 × {SMALL} on v100": 10.0}
     say(state, 3.0, 16.0, 64)
     rates = Measured().rates(state.snapshot(3.0))
     assert rates.of_jobs[:, 0].tolist() == [10.0] * 3, "until it is measured the first rate stands"
     assert rates.uncertainty is not None
     assert rates.uncertainty[rates.row, 0].tolist() == [1.0, 0.0, 0.0], "and nobody can tell by it who is slowed down"
-    assert learn(state, 4.0) == {f"measured 1 × {LARGE} on v100": 8.0}, "in steps of its own size; of the others nothing is new"
+    assert observe(state, 4.0) == {f"measured 1 × {LARGE} on v100": 8.0}, "in steps of its own size; nothing new of the others"
     rates = Measured().rates(state.snapshot(4.0))
     assert rates.of_jobs[:, 0].tolist() == [16.0, 10.0, 10.0], "in declared steps"
     assert rates.uncertainty is not None
@@ -56,20 +56,20 @@ def test_a_job_that_has_grown_is_measured_as_of_the_kind_that_it_is_now() -> Non
 
 def test_a_job_that_goes_back_is_of_its_kind_again() -> None:
     state = scene()
-    learn(state, 2.0)
+    observe(state, 2.0)
     say(state, 3.0, 16.0, 64)
     say(state, 4.0, 12.0, 32)
-    assert learn(state, 5.0) == {f"measured 1 × {SMALL} on v100": 6.5}, "the mean of both that are so"
+    assert observe(state, 5.0) == {f"measured 1 × {SMALL} on v100": 6.5}, "the mean of both that are so"
     assert Measured().rates(state.snapshot(5.0)).of_jobs[0].tolist() == [6.5] * 2
 
 
 def test_a_rate_from_before_an_announcement_is_not_that_of_the_new_size() -> None:
     state = scene()
     state.apply(ev.ProgressReported(1.0, np.array([1]), np.zeros(1), np.array([10.0]), np.ones(1)))
-    learn(state, 2.0)
+    observe(state, 2.0)
     state.apply(ev.MetricsReported(3.0, BATCH_SIZE, np.array([0]), np.array([64.0])))
-    assert learn(state, 4.0) == {}
+    assert observe(state, 4.0) == {}
     say(state, 5.0, 16.0, 64)
-    assert learn(state, 6.0) == {f"measured 1 × {LARGE} on v100": 8.0}
+    assert observe(state, 6.0) == {f"measured 1 × {LARGE} on v100": 8.0}
     state.apply(ev.MetricsReported(7.0, BATCH_SIZE, np.array([0]), np.array([32.0])))
-    assert learn(state, 8.0) == {}
+    assert observe(state, 8.0) == {}

@@ -35,18 +35,18 @@ def runs(state: State, places: list[int], rate: float, second: float, size: int 
     stops = ONE if state.store.arrays["held"][0] else ONE[:0]
     state.apply(ev.RoundPlanned(RoundPlan(second, suspended=stops, launches=launch)))
     state.apply(ev.ProgressReported(second, ONE, np.array([100.0 * second]), np.array([rate]), np.array([second])))
-    learn(state, second + 1)
+    observe(state, second + 1)
 
 
-def learn(state: State, second: float) -> None:
-    if facts := Measured().learn(state.snapshot(second)).facts:
-        state.apply(ev.FactsLearned(second, facts))
+def observe(state: State, second: float) -> None:
+    if facts := Measured().observe(state.snapshot(second)).values:
+        state.apply(ev.ObservationsRecorded(second, facts))
 
 
 def tell(state: State, second: float, **values: float) -> None:
     for name, value in values.items():
         state.apply(ev.MetricsReported(second, name.replace("__", "."), ONE, np.array([value])))
-    learn(state, second)
+    observe(state, second)
 
 
 def scene(*others: Job) -> State:
@@ -56,14 +56,14 @@ def scene(*others: Job) -> State:
 def test_a_rate_is_of_the_workers_that_a_job_has_and_not_of_those_it_asked_for():
     state = scene()
     runs(state, [0], 10.0, 1.0)
-    assert state.learned["measured 1 × m on v100"] == 10.0
-    assert "measured 4 × m on v100" not in state.learned
+    assert state.observations["measured 1 × m on v100"] == 10.0
+    assert "measured 4 × m on v100" not in state.observations
 
 
 def test_a_tuned_batch_size_says_nothing_of_the_kind():
     state = scene()
     runs(state, [0], 10.0, 1.0, TUNED)
-    assert not any(name.startswith("measured") for name in state.learned)
+    assert not any(name.startswith("measured") for name in state.observations)
 
 
 def test_speeds_at_sizes_that_were_not_seen_follow_from_those_that_were():
@@ -95,11 +95,11 @@ def test_losses_and_steps_of_elastic_jobs_become_models_and_those_of_others_do_n
     state = scene(Job("rigid", kind="m"))
     state.apply(ev.MetricsReported(1.0, "loss", np.arange(2), np.array([2.0, 2.0])))
     runs(state, [0], 10.0, 1.0)
-    assert convergence.fact_of(0) in state.learned
-    assert convergence.fact_of(1) not in state.learned
+    assert convergence.fact_of(0) in state.observations
+    assert convergence.fact_of(1) not in state.observations
     told = {"step__nodes": 1, "step__workers": 1, "step__local_batch": 8, "step__compute_s": 0.1, "step__s": 0.1}
     tell(state, 3.0, **told)
-    assert [list(one) for one in state.learned[goodput.fact_of(0)]["seen"]] == [[1, 1, 8, 0.1, 0.1]]
+    assert [list(one) for one in state.observations[goodput.fact_of(0)]["seen"]] == [[1, 1, 8, 0.1, 0.1]]
 
 
 def test_step_times_that_turn_out_otherwise_are_learned_anew():
@@ -108,7 +108,7 @@ def test_step_times_that_turn_out_otherwise_are_learned_anew():
     for second, step, kept in ((1.0, 0.4, 0.4), (2.0, 0.42, 0.4), (3.0, 0.2, 0.2)):
         told = {"step__nodes": 1, "step__workers": 2, "step__local_batch": 8, "step__compute_s": 0.1, "step__s": step}
         tell(state, second, **told)
-        assert [one[4] for one in state.learned[goodput.fact_of(0)]["seen"]] == [kept]
+        assert [one[4] for one in state.observations[goodput.fact_of(0)]["seen"]] == [kept]
 
 
 def test_it_learns_of_elastic_jobs_what_fitted_learns():
@@ -116,8 +116,8 @@ def test_it_learns_of_elastic_jobs_what_fitted_learns():
     table = random_table(1, ("v100",))
     state.apply(ev.MetricsReported(1.0, "loss", ONE, np.array([2.0])))
     runs(state, [0, 1], 10.0, 1.0)
-    other = Fitted(table).learn(state.snapshot(2.0).but(learned={})).facts
-    assert other == {name: fact for name, fact in state.learned.items() if not name.startswith("measured")}
+    other = Fitted(table).observe(state.snapshot(2.0).but(observations={})).values
+    assert other == {name: fact for name, fact in state.observations.items() if not name.startswith("measured")}
     assert set(other) == {speeds.fact_of(0), convergence.fact_of(0)}
 
 
@@ -144,11 +144,11 @@ def test_whatever_nonsense_jobs_tell_others_are_scheduled(policy):
             view = state.snapshot(second + 0.5)
             plan, memo = decide(view, memo, stages)
             sound(plan, memo, view)
-            if plan.learned:
-                state.apply(ev.FactsLearned(second + 0.5, plan.learned))
+            if plan.observations:
+                state.apply(ev.ObservationsRecorded(second + 0.5, plan.observations))
             state.apply(ev.RoundPlanned(plan))
         assert state.store.arrays["held"][3] == 2
-        assert "null" not in orjson.dumps(state.learned).decode().replace('"curve":null', "")
+        assert "null" not in orjson.dumps(state.observations).decode().replace('"curve":null', "")
 
 
 def test_losses_that_are_nobodys_make_no_curve():
@@ -156,5 +156,5 @@ def test_losses_that_are_nobodys_make_no_curve():
     runs(state, [0], 10.0, 1.0)
     for loss in (1e300, 5e-324, math.inf):
         state.apply(ev.MetricsReported(2.0, "loss", ONE, np.array([loss])))
-        learn(state, 3.0)
-    assert convergence.fact_of(0) not in state.learned
+        observe(state, 3.0)
+    assert convergence.fact_of(0) not in state.observations

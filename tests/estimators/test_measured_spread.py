@@ -20,7 +20,7 @@ def test_a_gang_is_remembered_by_how_it_stood(placement, spread):
     made.round()
     made.round()
     rate = float((table.spread if spread else table.alone)[table.row("kind-0", 2), 0])
-    assert list(measured_rates(made.state.learned)) == [("kind-0", 2, "v100", spread, pytest.approx(rate))]
+    assert list(measured_rates(made.state.observations)) == [("kind-0", 2, "v100", spread, pytest.approx(rate))]
     seen = Measured().rates(made.state.snapshot())
     assert seen.alone[0, 0] == seen.spread[0, 0] == pytest.approx(rate)  # what was not seen is like what was
     assert seen.uncertainty is not None

@@ -11,7 +11,7 @@ from fairlead.core import events as ev
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.core.stages import Learning, Stages
+from fairlead.core.stages import LearningEstimator, Stages
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -38,8 +38,8 @@ def started(state: State, jobs, places, rates, since, time=0.0) -> None:
 
 
 def test_it_learns_and_the_oracle_does_not():
-    assert isinstance(Online(TABLE), Learning)
-    assert not isinstance(Oracle(TABLE), Learning)
+    assert isinstance(Online(TABLE), LearningEstimator)
+    assert not isinstance(Oracle(TABLE), LearningEstimator)
 
 
 def test_before_anything_was_seen_a_job_is_like_the_others_in_the_mean():
@@ -74,13 +74,13 @@ def test_a_job_that_still_loads_tells_nothing_and_the_lesson_says_until_when():
     state = waiting(Job("a", 0.0, 1e6, "1-0"))
     started(state, [0], [[0]], [3.0], 400.0)
     _, lesson = learned(Online(TABLE), state, at=300.0)
-    assert not lesson.facts
-    assert lesson.holds_until == 400.0
+    assert not lesson.values
+    assert lesson.valid_until == 400.0
     _, lesson = learned(Online(TABLE), state, at=600.0)
-    assert list(lesson.facts) == ["rate 1-0|1 on v100"]
-    assert lesson.holds_until == np.inf
+    assert list(lesson.values) == ["rate 1-0|1 on v100"]
+    assert lesson.valid_until == np.inf
     _, lesson = learned(Online(TABLE), state, at=900.0)
-    assert not lesson.facts
+    assert not lesson.values
 
 
 def test_gangs_are_seen_where_they_stand_on_few_nodes_and_where_they_are_spread():
@@ -108,7 +108,7 @@ def test_pairs_are_seen_in_company_and_three_on_an_accelerator_tell_nothing():
     state = waiting(*jobs)
     started(state, [0, 1, 2, 3, 4], [[0], [0], [1], [1], [1]], [1.0, 2.0, 3.0, 4.0, 5.0], 0.0)
     _, lesson = learned(Online(TABLE), state, at=300.0)
-    assert set(lesson.facts) == {"rate 0-0|1 beside 1-0|1 on v100", "rate 1-0|1 beside 0-0|1 on v100"}
+    assert set(lesson.values) == {"rate 0-0|1 beside 1-0|1 on v100", "rate 1-0|1 beside 0-0|1 on v100"}
     rates = known(Online(TABLE), state, at=300.0)
     a, b = rates.row[:2]
     assert (rates.paired[a, b, 0], rates.paired[b, a, 0]) == (1.0, 2.0)
@@ -119,7 +119,7 @@ def test_who_runs_at_another_size_than_asked_tells_nothing():
     state = waiting(Job("a", 0.0, 1e6, "1-0", 2))
     started(state, [0], [[0]], [3.0], 0.0)
     _, lesson = learned(Online(TABLE), state, at=300.0)
-    assert not lesson.facts
+    assert not lesson.values
 
 
 def test_noisy_measurements_are_averaged_over_stretches():
@@ -131,13 +131,13 @@ def test_noisy_measurements_are_averaged_over_stretches():
     for _ in range(50):
         time += 300.0
         known(online, state, at=time)
-        before = dict(state.learned)
+        before = dict(state.observations)
         known(online, state, at=time + 100.0)
-        assert state.learned == before, "the same stretch was measured twice"
+        assert state.observations == before, "the same stretch was measured twice"
         state.apply(ev.ProgressReported(time + 100.0, np.arange(8), np.zeros(8), np.full(8, 2.0), np.full(8, time + 100.0)))
     rates = known(online, state, at=time + 300.0)
     row = rates.row[0]
-    assert len(state.learned["rate 1-0|1 on v100"]["seen"]) == 400
+    assert len(state.observations["rate 1-0|1 on v100"]["seen"]) == 400
     assert rates.alone[row, 0] == pytest.approx(2.0, rel=0.05)
     assert rates.uncertainty[row, 0] == pytest.approx(0.01)
 
@@ -186,14 +186,14 @@ def test_estimates_come_to_the_truth_as_jobs_run():
         loop = Loop(
             State(CLUSTER), SimulatedBackend(CLUSTER, TABLE, jobs, costs=Costs(restart_s=20.0)), stages, journal=journal
         )
-        loop.record(ev.Opened(0.0, CLUSTER, {}))
+        loop.record(ev.JournalOpened(0.0, CLUSTER, {}))
         loop.run(until=1000.0)
         before = _errors(online, loop)
         loop.run()
         after = _errors(online, loop)
         assert after[0] < 0.3 * before[0]
         assert after[1] == pytest.approx(0.0, abs=1e-12)
-        assert State.replay(journal.events).learned == loop.state.learned
+        assert State.replay(journal.events).learned == loop.state.observations
         assert State.replay(journal.events).digest() == loop.state.digest()
 
 
@@ -203,7 +203,7 @@ def _errors(online: Online, loop: Loop) -> tuple[float, float]:
     rows = slice(1, None)
     off = np.abs(rates.alone - TABLE.alone)[rows] / TABLE.alone[rows]
     seen = [0.0]
-    for fact in loop.state.learned.values():
+    for fact in loop.state.observations.values():
         row, on = TABLE.row(*fact["of"]), TABLE.types.index(fact["on"])
         true = TABLE.spread[row, on] if fact.get("spread") else TABLE.alone[row, on]
         if "beside" in fact:

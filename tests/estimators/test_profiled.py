@@ -33,7 +33,7 @@ def errors(rates, table=TABLE, rows=SINGLES) -> tuple[float, float]:
 def test_a_new_kind_is_found_to_be_of_its_family():
     state = one_of_each(TABLE)
     _, lesson = learned(instant(leave_out=True), state)
-    for fact in lesson.facts.values():
+    for fact in lesson.values.values():
         (kind, _), (like, workers) = fact["of"], fact["like"]
         assert like != kind
         assert like.split("-")[0] == kind.split("-")[0], f"{kind} was taken for {like}"
@@ -43,7 +43,7 @@ def test_a_new_kind_is_found_to_be_of_its_family():
 def test_without_leaving_it_out_a_kind_that_was_measured_in_full_is_itself():
     state = one_of_each(TABLE)
     rates = known(instant(share=1.0), state)
-    assert all(fact["like"] == fact["of"] for fact in state.learned.values())
+    assert all(fact["like"] == fact["of"] for fact in state.observations.values())
     assert errors(rates) == pytest.approx((0.0, 0.0), abs=1e-9)
 
 
@@ -60,7 +60,7 @@ def test_rates_alone_are_known_or_profiled_on_the_types_that_were_visited():
     no_company = changed(TABLE, paired=np.zeros_like(TABLE.paired))  # nothing but rates alone is measured
     state = waiting(Job("gang", 0.0, 1e6, "1-0", 2))
     rates = known(instant(no_company, alone="profiled", share=0.01), state)
-    ((name, rate),) = state.learned["profile 1-0|2"]["alone"]
+    ((name, rate),) = state.observations["profile 1-0|2"]["alone"]
     on = TYPES.index(name)
     assert rates.alone[gang, on] == rate == TABLE.alone[gang, on]
     others = [t for t in range(3) if t != on]
@@ -134,31 +134,31 @@ def test_profiling_takes_its_time_and_until_then_company_is_as_in_the_mean():
     state = waiting(Job("a", 0.0, 1e6, "0-0"), Job("b", 0.0, 1e6, "1-1"))
     profiled = Profiled(TABLE, profile_s=100.0, accelerators=2, leave_out=True)
     view, lesson = learned(profiled, state)
-    ready = [fact["ready_s"] for fact in lesson.facts.values()]
-    assert all("like" not in fact for fact in lesson.facts.values())
+    ready = [fact["ready_s"] for fact in lesson.values.values()]
+    assert all("like" not in fact for fact in lesson.values.values())
     assert 0 < ready[0] < ready[1]
     assert all(second % 100.0 == 0 for second in ready)
-    assert lesson.holds_until == ready[0]
+    assert lesson.valid_until == ready[0]
     rates = profiled.rates(view)
     a, b = rates.row
     mean = rates.paired[a, b] / rates.alone[a]
     assert np.array_equal(rates.paired[a, a] / rates.alone[a], mean)
     _, lesson = learned(profiled, state, at=ready[0] - 1.0)
-    assert not lesson.facts
+    assert not lesson.values
     _, lesson = learned(profiled, state, at=ready[0])
-    assert list(lesson.facts) == ["profile 0-0|1"]
-    assert lesson.facts["profile 0-0|1"]["like"][0].startswith("0-")
-    assert lesson.holds_until == ready[1]
+    assert list(lesson.values) == ["profile 0-0|1"]
+    assert lesson.values["profile 0-0|1"]["like"][0].startswith("0-")
+    assert lesson.valid_until == ready[1]
     _, lesson = learned(profiled, state, at=ready[1] + 50.0)
-    assert list(lesson.facts) == ["profile 1-1|1"]
-    assert lesson.holds_until == np.inf
+    assert list(lesson.values) == ["profile 1-1|1"]
+    assert lesson.valid_until == np.inf
     assert not np.allclose(known(profiled, state, at=ready[1] + 50.0).paired[a, b] / rates.alone[a], mean)
 
 
 def test_more_accelerators_set_aside_finish_sooner():
     def ready(accelerators: int) -> float:
         profiled = Profiled(TABLE, profile_s=60.0, accelerators=accelerators, share=0.5)
-        return learned(profiled, waiting(Job("a", 0.0, 1e6, "0-0")))[1].holds_until
+        return learned(profiled, waiting(Job("a", 0.0, 1e6, "0-0")))[1].valid_until
 
     times = [ready(count) for count in (1, 2, 4, 100)]
     assert all(slower > faster for slower, faster in pairwise(times))
@@ -169,9 +169,9 @@ def test_a_kind_is_profiled_once():
     state = waiting(Job("a", 0.0, 1e6, "0-0"), Job("b", 0.0, 1e6, "0-0"), Job("timed"))
     profiled = instant()
     _, lesson = learned(profiled, state)
-    assert list(lesson.facts) == ["profile 0-0|1"]
+    assert list(lesson.values) == ["profile 0-0|1"]
     _, lesson = learned(profiled, state, at=300.0)
-    assert not lesson.facts
+    assert not lesson.values
 
 
 def test_measurements_of_the_profile_are_noisy_where_asked_for():
@@ -188,8 +188,8 @@ def test_measurements_of_the_profile_are_noisy_where_asked_for():
 def test_references_can_be_a_part_of_the_kinds():
     state = one_of_each(TABLE)
     known(instant(references=0.3, leave_out=True), state)
-    names = {fact["like"][0] for fact in state.learned.values()}
-    beside = {entry[0] for fact in state.learned.values() for entry in fact["beside"]}
+    names = {fact["like"][0] for fact in state.observations.values()}
+    beside = {entry[0] for fact in state.observations.values() for entry in fact["beside"]}
     assert names <= beside
     assert len(beside) <= 6
 
@@ -198,7 +198,7 @@ def test_other_seeds_measure_other_combinations():
     def measured(seed: int) -> list[list[object]]:
         state = waiting(Job("a", 0.0, 1e6, "0-0"))
         known(instant(seed=seed), state)
-        return [entry[:3] for entry in state.learned["profile 0-0|1"]["beside"]]
+        return [entry[:3] for entry in state.observations["profile 0-0|1"]["beside"]]
 
     assert measured(1) == measured(1) != measured(2)
 

@@ -9,10 +9,10 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import TIMED, Job
-from fairlead.core.plan import Lesson, Rates
+from fairlead.core.plan import Observations, Rates
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import Learning
+from fairlead.core.stages import LearningEstimator
 from fairlead.engine.state import State
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -50,7 +50,7 @@ def changed(table: ThroughputTable, **arrays: np.ndarray) -> ThroughputTable:
 
 def waiting(*jobs: Job) -> State:
     state = State(CLUSTER)
-    state.apply(ev.Opened(0.0, CLUSTER, {}))
+    state.apply(ev.JournalOpened(0.0, CLUSTER, {}))
     for number, job in enumerate(jobs):
         state.apply(ev.JobSubmitted(0.0, number, job))
     return state
@@ -60,15 +60,15 @@ def one_of_each(table: ThroughputTable, size: int = 1) -> State:
     return waiting(*(Job(f"job {kind}", 0.0, 1e6, kind, workers) for kind, workers in table.keys if kind and workers == size))
 
 
-def learned(estimator: Learning, state: State, at: float | None = None) -> tuple[Snapshot, Lesson]:
+def learned(estimator: LearningEstimator, state: State, at: float | None = None) -> tuple[Snapshot, Observations]:
     """The moment with what is learned at it, which the state knows from then on; jobs are those at the door too."""
     view = state.snapshot(at)
-    lesson = estimator.learn(view)
-    if lesson.facts:
-        state.apply(ev.FactsLearned(view.time, lesson.facts))
+    lesson = estimator.observe(view)
+    if lesson.values:
+        state.apply(ev.ObservationsRecorded(view.time, lesson.values))
     view = state.snapshot(at)
     return view.but(jobs=view.jobs if len(view.jobs) else view.queued), lesson
 
 
-def known(estimator: Learning, state: State, at: float | None = None) -> Rates:
+def known(estimator: LearningEstimator, state: State, at: float | None = None) -> Rates:
     return estimator.rates(learned(estimator, state, at)[0])

@@ -46,7 +46,7 @@ def written(path: Path, costs: Costs) -> Path:
     backend = SimulatedBackend(machine, table, jobs, costs=costs, others=others)
     log = JsonlJournal(path, fresh=True)
     loop = Loop(State(machine), backend, SCHEDULER.build(table), log)
-    loop.record(ev.Opened(0.0, machine, SCHEDULER.to_data()))
+    loop.record(ev.JournalOpened(0.0, machine, SCHEDULER.to_data()))
     loop.run()
     log.flush()
     return path
@@ -157,7 +157,7 @@ def test_a_journal_from_before_plans_had_routes_is_refused(journal):
 def test_a_journal_without_sessions_says_so(tmp_path):
     path = tmp_path / "run.jsonl"
     log = JsonlJournal(path, fresh=True)
-    log.append(ev.Opened(0.0, Cluster.parse("4xv100:4"), SchedulerConfig().to_data()))
+    log.append(ev.JournalOpened(0.0, Cluster.parse("4xv100:4"), SchedulerConfig().to_data()))
     log.flush()
     with pytest.raises(InputError, match="a journal of policy 'nexus' with jobs that are sessions"):
         read_history(path)

@@ -36,7 +36,7 @@ def test_accelerators_are_in_use_until_their_session_leaves():
     launch = Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]))
     plan = RoundPlan(10.0, admitted=one, launches=launch, routes={0: Route((0, 1), (0.5, 0.5), 8, 9.0)})
     events = (
-        ev.Opened(0.0, Cluster.parse("4xv100:4"), {}),
+        ev.JournalOpened(0.0, Cluster.parse("4xv100:4"), {}),
         ev.JobSubmitted(0.0, 0, Job("a")),
         ev.RoundPlanned(plan),
         ev.RoundPlanned(RoundPlan(40.0, suspended=one)),

@@ -93,7 +93,7 @@ def told(second: float, job: int, steps: float, rate: float) -> ev.ProgressRepor
 
 
 def real_run(*happened: ev.Event, jobs: Sequence[Job]) -> list[ev.Event]:
-    opened = ev.Opened(0.0, NODE, {"policy": "las", "estimator": "measured", "rounds": 2.0})
+    opened = ev.JournalOpened(0.0, NODE, {"policy": "las", "estimator": "measured", "rounds": 2.0})
     come = [ev.JobSubmitted(1.0, number, job) for number, job in enumerate(jobs)]
     admitted = ev.RoundPlanned(RoundPlan(2.0, admitted=np.arange(len(jobs))))
     return [opened, *come, admitted, *happened]
@@ -179,7 +179,7 @@ def test_an_elastic_job_is_simulated_at_the_size_it_asked_for_though_it_never_ha
     jobs = [Job(f"job-{n}", kind=kind, steps=20_000.0, workers=4, mode=ELASTIC) for n in range(2)]
     scheduler = SchedulerConfig(Part("optimus"), estimator=Part("fitted"), round_s=600.0)
     _, (opened, *events) = run_of(trace=Trace.of(jobs), scheduler=scheduler, cluster=Cluster.parse("4xv100:4"))
-    assert isinstance(opened, ev.Opened)
+    assert isinstance(opened, ev.JournalOpened)
     early = [event for event in events if event.time < 1_000.0]
     world, _ = outside([replace(opened, rates=None), *early])
     assert [(job.kind, job.steps, job.mode) for job in world.trace.jobs] == [(kind, 20_000.0, ELASTIC)] * 2

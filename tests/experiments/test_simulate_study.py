@@ -11,7 +11,7 @@ import pytest
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError, JournalError
-from fairlead.core.events import Opened
+from fairlead.core.events import JournalOpened
 from fairlead.core.job import TIMED, Job, Phase
 from fairlead.engine.event_journal import JsonlJournal, MemoryJournal, opening
 from fairlead.engine.loop import Stalled
@@ -225,7 +225,7 @@ SLOW_STARTS = {"trace": TURNS, "cluster": Cluster.parse("1xv100:1"), "costs": Co
 
 
 def _scheduler(journal: MemoryJournal) -> Mapping[str, object]:
-    return next(event.scheduler for event in journal if isinstance(event, Opened))
+    return next(event.scheduler for event in journal if isinstance(event, JournalOpened))
 
 
 @pytest.mark.parametrize("rounds", [7.0, 0.0])

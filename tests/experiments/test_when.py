@@ -11,7 +11,7 @@ from crowds import crowd
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.core.events import NodeDrained, Opened
+from fairlead.core.events import JournalOpened, NodeDrained
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.engine.loop import Loop
@@ -32,7 +32,7 @@ def begun(
 ) -> Loop:
     on = cluster(machine)
     loop = Loop(State(on), SimulatedBackend(on, table, jobs, costs=costs), scheduler.build(table))
-    loop.record(Opened(0.0, on, scheduler.to_data()))
+    loop.record(JournalOpened(0.0, on, scheduler.to_data()))
     return loop
 
 

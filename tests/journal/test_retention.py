@@ -20,7 +20,7 @@ DAYS = 10
 A_DAY = 12  # events, two hours apart, with a snapshot behind every third
 NODES = cluster("v100:2")
 EVENTS = [
-    ev.Opened(0.0, NODES, {"policy": "fifo"}),
+    ev.JournalOpened(0.0, NODES, {"policy": "fifo"}),
     *(ev.JobSubmitted(n * DAY_S / A_DAY, n, Job(f"j{n}", submitted_s=n * DAY_S / A_DAY)) for n in range(DAYS * A_DAY)),
 ]
 NOW = DAYS * DAY_S

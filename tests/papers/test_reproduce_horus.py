@@ -13,7 +13,7 @@ import yaml
 from cli.command import fairlead
 from fairlead.config.registry import preset_named
 from fairlead.core.cluster import Cluster
-from fairlead.core.events import JobSubmitted, MetricsReported, Opened, ProgressReported, RoundPlanned
+from fairlead.core.events import JobSubmitted, JournalOpened, MetricsReported, ProgressReported, RoundPlanned
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.prediction.measured_profiles import profiles, slowdowns
@@ -182,7 +182,7 @@ def test_time_beyond_a_limit_counts_from_the_second_in_which_a_job_makes_steps()
     zero = np.array([0])
     launches = Launches(zero, zero, np.array([0, 1]), zero)
     events = [
-        Opened(0.0, Cluster.parse("1xh200:1", (H200,)), {}),
+        JournalOpened(0.0, Cluster.parse("1xh200:1", (H200,)), {}),
         JobSubmitted(0.0, 0, Job("j", 0.0, 1e9, one.kind)),
         RoundPlanned(RoundPlan(0.0, admitted=zero, launches=launches)),
         ProgressReported(0.0, zero, np.zeros(1), np.array([alone / 2]), np.array([30.0])),

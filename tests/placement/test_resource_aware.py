@@ -65,7 +65,7 @@ def test_no_node_gets_more_than_it_has_in_any_of_several_rounds(case):
         assert told == set(numbers)
         apply(state, placed, time)
         check_hosts(state)
-        left = state.snapshot(time).up & (state.holdings.occupancy == 0)
+        left = state.snapshot(time).up & (state.device_map.occupancy == 0)
         assert placed.free == tuple(np.bincount(cluster.type_of[left], minlength=len(cluster.types)).tolist())
 
 

@@ -171,7 +171,7 @@ def test_rounds_can_be_skipped_and_no_node_gives_more_than_it_has():
 
     def watch(plan, view):
         jobs = view.jobs
-        owner, place = view.holdings.places(jobs.number[jobs.running])
+        owner, place = view.device_map.places(jobs.number[jobs.running])
         node, row = view.cluster.node_of[place], jobs.number.searchsorted(owner)
         for amount, there in (
             (jobs.cpus_given, view.cluster.node_cpus),

@@ -52,7 +52,7 @@ def moment(
     weights: Sequence[float] | None = None,
     workers: Sequence[int] | None = None,
     steps: Sequence[float] | None = None,
-    entities: Sequence[str] | None = None,
+    accounts: Sequence[str] | None = None,
     deadlines: Sequence[float] | None = None,
     submitted: Sequence[float] | None = None,
     now: float = 0.0,
@@ -70,7 +70,7 @@ def moment(
     together = np.zeros((len(kinds), len(kinds), alone.shape[1])) if paired is None else paired
     table = ThroughputTable(machine.type_names, keys, alone, alone if spread is None else spread, together, "made up")
     state = State(machine)
-    state.apply(ev.Opened(0.0, machine, {}, "moment", None))
+    state.apply(ev.JournalOpened(0.0, machine, {}, "moment", None))
     for index in range(count):
         job = Job(
             f"job-{index}",
@@ -79,7 +79,7 @@ def moment(
             kind=f"kind-{of[index]}",
             workers=sizes[index],
             weight=1.0 if weights is None else float(weights[index]),
-            entity="" if entities is None else entities[index],
+            account="" if accounts is None else accounts[index],
             deadline_s=np.inf if deadlines is None else float(deadlines[index]),
         )
         state.apply(ev.JobSubmitted(job.submitted_s, index, job))

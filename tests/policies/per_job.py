@@ -214,7 +214,7 @@ def moment(
                 kind,
                 workers,
                 weight,
-                entity=f"entity-{index % 3}",
+                account=f"entity-{index % 3}",
                 allowed_types=only,
                 deadline_s=due,
             )

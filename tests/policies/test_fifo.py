@@ -105,7 +105,7 @@ def test_on_any_type_the_draw_looks_at_no_throughput(harness):
     harness.submit(*(job(f"j{i}").lasting(100.0) for i in range(40)))
     plan = harness.round()
     assert len(plan.running) == 40
-    used = {harness.state.cluster.type_of[harness.state.holdings.of(n)[0]] for n in range(40)}
+    used = {harness.state.cluster.type_of[harness.state.device_map.of(n)[0]] for n in range(40)}
     assert used == {0, 1}
 
 

@@ -92,8 +92,8 @@ def test_a_users_part_is_split_over_its_jobs_by_weight_and_a_gang_has_it_in_acce
 
 
 def test_entities_can_be_the_users():
-    jobs = [Job(f"j{i}", 0.0, 1e6, "two", user=f"u{i}", entity="x" if i else "y") for i in range(6)]
-    time = time_of(GandivaFair(by="entity"), jobs, "1xfast:1").sum(axis=1)
+    jobs = [Job(f"j{i}", 0.0, 1e6, "two", user=f"u{i}", account="x" if i else "y") for i in range(6)]
+    time = time_of(GandivaFair(by="account"), jobs, "1xfast:1").sum(axis=1)
     assert time == pytest.approx([0.5, *[0.1] * 5])
 
 

@@ -38,8 +38,8 @@ BOTH = pytest.mark.parametrize("make", [Hierarchical, HierarchicalPerf])
 
 def teams(accelerators, weights=(1.0, 1.0, 1.0)):
     """Figure 6: jobs 1, 2, 3 of the product team, jobs 4 and 5 of the research team."""
-    jobs = [Job(f"job {i + 1}", steps=1e6, entity="product", weight=w) for i, w in enumerate(weights)]
-    jobs += [Job(f"job {i}", steps=1e6, entity="research") for i in (4, 5)]
+    jobs = [Job(f"job {i + 1}", steps=1e6, account="product", weight=w) for i, w in enumerate(weights)]
+    jobs += [Job(f"job {i}", steps=1e6, account="research") for i in (4, 5)]
     return view_of(state_of(Cluster.parse(f"{accelerators}xv100:{accelerators}"), jobs))
 
 
@@ -65,7 +65,7 @@ def test_under_fairness_all_others_of_the_entity_inherit(make):
 
 @BOTH
 def test_four_identical_jobs_of_weights_3_1_1_1_end_with_an_accelerator_each(make):
-    jobs = [Job(f"j{i}", steps=1e6, entity=f"e{i}") for i in range(4)]
+    jobs = [Job(f"j{i}", steps=1e6, account=f"e{i}") for i in range(4)]
     view = view_of(state_of(Cluster.parse("4xv100:4"), jobs))
     assert time_of(make(weights={"e0": 3.0}), view)[:, 0].tolist() == [1.0] * 4
 
@@ -74,7 +74,7 @@ def test_four_identical_jobs_of_weights_3_1_1_1_end_with_an_accelerator_each(mak
 @pytest.mark.parametrize("inside", ["fairness", "fifo"])
 def test_entities_share_by_weight_however_many_jobs_they_have(make, inside):
     """As in figure 12: 18 jobs of three entities with weights 1, 2, 3 on 3 accelerators of each type, types alike."""
-    jobs = [Job(f"j{i}", steps=1e6, entity=f"entity-{i // 6}") for i in range(18)]
+    jobs = [Job(f"j{i}", steps=1e6, account=f"entity-{i // 6}") for i in range(18)]
     view = view_of(state_of(Cluster.parse("3xv100:3,3xp100:3,3xk80:3"), jobs))
     time = time_of(make(weights=WEIGHTS, inside=inside), view).sum(axis=1).reshape(3, 6)
     assert time.sum(axis=1) == pytest.approx([1.5, 3.0, 4.5])
@@ -98,12 +98,12 @@ def second_opinion(view, policy, fifo):
     levels = (time_of(policy, view) * gain).sum(axis=1)[here]
     book = Textbook.alone(gain[here], view.jobs.workers[here].astype(float), view.capacity.astype(float))
     share = fairly(view.jobs.weight[here].tolist())
-    entities = []
-    for code, name in enumerate(view.names.entities):
-        members = (view.jobs.entity[here] == code).nonzero()[0].tolist()
-        entities.append((policy.weights.get(name, 1.0), members, in_order() if name in fifo else share))
+    accounts = []
+    for code, name in enumerate(view.names.accounts):
+        members = (view.jobs.account[here] == code).nonzero()[0].tolist()
+        accounts.append((policy.weights.get(name, 1.0), members, in_order() if name in fifo else share))
     book.check_pareto(levels)
-    return levels, book.fill(entities)
+    return levels, book.fill(accounts)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -122,7 +122,7 @@ def test_prices_that_are_flat_where_the_cluster_is_full_do_not_stop_the_search_e
 
 @pytest.mark.parametrize("seed", range(5))
 def test_one_entity_is_water_filling(seed):
-    view = random_view(seed, jobs=20, entities=1)
+    view = random_view(seed, jobs=20, accounts=1)
     assert time_of(HierarchicalPerf({"entity-0": 7.0}), view) == pytest.approx(
         time_of(MaxMinFairnessWaterFillingPerf(), view), abs=1e-6
     )
@@ -137,7 +137,7 @@ def test_a_weight_is_above_0():
 def test_it_is_composed_from_a_scheduler_file():
     part = Part("hierarchical-perf", {"weights": {"a": 3}, "inside": "fifo", "but": {"b": "fairness"}})
     harness = Harness(SchedulerConfig(part)).cluster("v100:1")
-    harness.submit(*(job(f"{e}{i}").lasting(1e6).with_(entity=e) for e in "ab" for i in range(2)))
+    harness.submit(*(job(f"{e}{i}").lasting(1e6).with_(account=e) for e in "ab" for i in range(2)))
     harness.loop.run(until=36_000.0)
     run_s = harness.state.snapshot(36_000.0).jobs.run_s / 36_000.0
     assert run_s == pytest.approx([0.75, 0.0, 0.125, 0.125], abs=0.03)

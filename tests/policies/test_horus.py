@@ -54,7 +54,7 @@ def together(harness: Harness) -> set[frozenset[str]]:
     """Who shares accelerators with whom."""
     held: dict[tuple[int, ...], set[str]] = {}
     for number in harness.state.snapshot(0.0).jobs.runners.number.tolist():
-        held.setdefault(tuple(harness.state.holdings.of(number).tolist()), set()).add(harness.state.job_of[number].name)
+        held.setdefault(tuple(harness.state.device_map.of(number).tolist()), set()).add(harness.state.job_of[number].name)
     return {frozenset(names) for names in held.values()}
 
 

@@ -101,7 +101,7 @@ class World:
 
 def standing(harness: Harness) -> dict[str, tuple[int, ...]]:
     numbers = harness.state.snapshot(0.0).jobs.runners.number.tolist()
-    return {harness.state.job_of[number].name: tuple(harness.state.holdings.of(number).tolist()) for number in numbers}
+    return {harness.state.job_of[number].name: tuple(harness.state.device_map.of(number).tolist()) for number in numbers}
 
 
 def check_capacity(world: World, held: dict[str, tuple[int, ...]]) -> None:

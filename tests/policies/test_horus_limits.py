@@ -10,9 +10,9 @@ from test_horus import believed, machine, of, scene, table, together
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
-from fairlead.core.events import FactsLearned, MetricsReported
+from fairlead.core.events import MetricsReported, ObservationsRecorded
 from fairlead.core.job import Job
-from fairlead.core.plan import BUSY, TAKEN_GB, Lesson, Rates
+from fairlead.core.plan import BUSY, TAKEN_GB, Observations, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.measured import Measured as MeasuredRates
 from fairlead.estimators.predicted import Predicted
@@ -75,18 +75,18 @@ def test_a_host_of_which_nobody_says_how_much_it_has_has_enough(asked: dict[str,
 class Unsure(Predicted):
     """Knows how fast kinds are alone only once they were seen so; until then it thinks that they do 20 steps in a second."""
 
-    def learn(self, view: Snapshot) -> Lesson:
+    def observe(self, view: Snapshot) -> Observations:
         jobs = view.jobs.runners
-        holders = view.holdings.occupancy
-        alone = [holders[view.holdings.of(number)[0]] == 1 for number in jobs.number.tolist()]
+        holders = view.device_map.occupancy
+        alone = [holders[view.device_map.of(number)[0]] == 1 for number in jobs.number.tolist()]
         kinds = {
             view.names.kinds[code] for code, one, rate in zip(jobs.kind.tolist(), alone, jobs.rate.tolist()) if one and rate
         }
-        return Lesson({f"alone {kind}": 1.0 for kind in sorted(kinds) if f"alone {kind}" not in view.learned})
+        return Observations({f"alone {kind}": 1.0 for kind in sorted(kinds) if f"alone {kind}" not in view.observations})
 
     def rates(self, view: Snapshot) -> Rates:
         rates = super().rates(view)
-        known = np.array([[f"alone {kind}" in view.learned] for kind, _ in self.table.keys])
+        known = np.array([[f"alone {kind}" in view.observations] for kind, _ in self.table.keys])
         factor, off = np.where(known, 1.0, 20.0), np.where(known, 0.0, 4 * SURE)
         found = {"alone": rates.alone * factor, "paired": rates.paired * factor[:, None]}
         return Rates(
@@ -115,7 +115,7 @@ def test_a_limit_is_not_held_against_a_speed_that_nobody_saw():
 def test_a_gang_that_is_spread_is_held_against_its_speed_on_so_many_nodes(facts, factor):
     machines = Cluster((Node("n0", "gpu", 2), Node("n1", "gpu", 2)), (AcceleratorType("gpu", 16.0),))
     state = state_of(machines, [Job("gang", 0.0, 1e6, "light", 2)], {0: [0, 2]})
-    state.apply(FactsLearned(0.0, {f"measured 2 × light on gpu{how}": rate for how, rate in facts.items()}))
+    state.apply(ObservationsRecorded(0.0, {f"measured 2 × light on gpu{how}": rate for how, rate in facts.items()}))
     view = state.snapshot(10.0).but(estimate=MeasuredRates().rates)
     group = running_groups(view, looks_of(view, {}))[0]
     assert slowdowns_seen(group, view) == [factor], "it makes one step in a second"
@@ -179,5 +179,5 @@ def test_nobody_takes_more_than_all_of_an_accelerator_whatever_an_agent_says():
     harness.round()
     seen(harness, "l", 1.4, 2.0)
     harness.round()
-    assert harness.state.learned["use of light on gpu"] == [100.0, 2.0]
+    assert harness.state.observations["use of light on gpu"] == [100.0, 2.0]
     harness.run()

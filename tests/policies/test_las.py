@@ -60,8 +60,8 @@ def test_a_selection_holds_until_somebody_who_runs_catches_up_with_somebody_who_
     state.apply(ev.RoundPlanned(RoundPlan(250.0, suspended=np.array([0]))))
     selection, _ = LeastAttainedService().select(view_of(state, 300.0), None)
     assert selection.jobs.tolist() == [1]
-    assert selection.holds_until == pytest.approx(550.0)
-    assert selection.holds_until <= 550.0
+    assert selection.valid_until == pytest.approx(550.0)
+    assert selection.valid_until <= 550.0
 
 
 def test_a_gangs_service_grows_as_fast_as_it_has_accelerators():
@@ -69,12 +69,12 @@ def test_a_gangs_service_grows_as_fast_as_it_has_accelerators():
     state = state_of(Cluster.parse("2xv100:2"), jobs, {0: [0, 1]})
     selection, _ = LeastAttainedService().select(view_of(state, 100.0), None)
     assert selection.jobs.tolist() == [1]
-    assert selection.holds_until == pytest.approx(200.0)  # from 0 to 200 accelerator-seconds, two a second
+    assert selection.valid_until == pytest.approx(200.0)  # from 0 to 200 accelerator-seconds, two a second
 
 
 def test_where_nobody_waits_a_selection_holds_for_ever():
     selection = chosen([Job("a", steps=1e6)], {0: [0]}, 100.0, LeastAttainedService())
-    assert selection.holds_until == math.inf
+    assert selection.valid_until == math.inf
 
 
 def test_without_rounds_two_take_turns_and_both_end():

@@ -39,7 +39,7 @@ def ran(cluster: str, jobs: list[Job], others: list[ev.Event], policy: Nexus, un
         Stages(**{**standard.__dict__, "policy": policy}),
         journal,
     )
-    loop.record(ev.Opened(0.0, machine, {}))
+    loop.record(ev.JournalOpened(0.0, machine, {}))
     loop.run(until)
     check_events(journal.events)
     return loop
@@ -60,7 +60,7 @@ def test_a_session_has_what_its_requests_need_and_training_the_rest():
     after = ran("8xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 700.0)
     assert len(held(before)) == 8
     assert held(after) == {"photos": 2, **{f"train-{n}": 1 for n in range(6)}}
-    places = after.state.holdings.of(8).tolist()
+    places = after.state.device_map.of(8).tolist()
     assert after.state.routes == {8: Route(tuple(places), (0.5, 0.5), 32, 700.0)}
 
 
@@ -225,7 +225,7 @@ def test_sessions_of_a_lost_node_come_back_beside_the_others():
     world = SimulatedBackend(machine, table, [session(name) for name in names], faults=[ev.NodeLost(100.0, 0)])
     policy = Nexus(dict.fromkeys(names, SMALL))
     loop = Loop(State(machine), world, Stages(**{**standard.__dict__, "policy": policy}), MemoryJournal())
-    loop.record(ev.Opened(0.0, machine, {}))
+    loop.record(ev.JournalOpened(0.0, machine, {}))
     loop.run(300.0)
     check_events(loop.journal.events)
     assert len(loop.state.routes) == 8
@@ -246,7 +246,7 @@ def test_a_scheduler_that_learns_of_sessions_midway_serves_them():
     loop = Loop(
         State(machine), SimulatedBackend(machine, table, jobs, others=switches), compose(back), MemoryJournal(), compose=compose
     )
-    loop.record(ev.Opened(0.0, machine, back))
+    loop.record(ev.JournalOpened(0.0, machine, back))
     loop.run(300.0)
     assert len(loop.state.routes[0].accelerators) == 3
     assert loop.state.everybody().rate.tolist() == [1.0, 1.0]
@@ -278,7 +278,7 @@ def test_a_fork_after_a_switch_of_schedulers_goes_on_as_the_run_does():
     compose = lambda data: SchedulerConfig.from_data(data).build(table)  # noqa: E731
     jobs = [Job(name, steps=500.0, mode=ELASTIC) for name in rates]
     loop = Loop(State(machine), SimulatedBackend(machine, table, jobs), compose(serving), MemoryJournal(), compose=compose)
-    loop.record(ev.Opened(0.0, machine, serving))
+    loop.record(ev.JournalOpened(0.0, machine, serving))
     loop.run(95.0)
     routes = dict(loop.state.routes)
     loop.record(ev.SchedulerSwitched(loop.backend.now, other))

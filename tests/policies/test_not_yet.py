@@ -97,5 +97,5 @@ def test_the_first_allocation_is_not_held_up_by_the_interval() -> None:
 def test_what_is_being_computed_is_looked_for_again_soon() -> None:
     harness = scene(1).submit(*kinds("a"))
     plan = harness.round().plan
-    assert (plan.holds_until, plan.revisit) == (None, plan.time)
-    assert harness.round().plan.holds_until == math.inf
+    assert (plan.valid_until, plan.revisit) == (None, plan.time)
+    assert harness.round().plan.valid_until == math.inf

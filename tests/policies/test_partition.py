@@ -69,7 +69,7 @@ def test_it_fits(policy, seed):
 
 
 def test_a_part_is_by_weight_and_stays_with_its_entity():
-    jobs = [Job(f"a{i}", steps=1e6, entity="a") for i in range(4)] + [Job("b", steps=1e6, entity="b")]
+    jobs = [Job(f"a{i}", steps=1e6, account="a") for i in range(4)] + [Job("b", steps=1e6, account="b")]
     view = moment("4xv100:4,4xk80:4", jobs)
     time = time_of(StaticPartition({"b": 3.0}), view)
     assert time[:4].sum() == pytest.approx(2.0)  # a quarter of eight
@@ -78,14 +78,14 @@ def test_a_part_is_by_weight_and_stays_with_its_entity():
 
 
 def test_an_entity_named_in_the_weights_keeps_its_part_while_it_has_no_jobs():
-    view = moment("4xv100:4", [Job(f"a{i}", steps=1e6, entity="a") for i in range(4)])
+    view = moment("4xv100:4", [Job(f"a{i}", steps=1e6, account="a") for i in range(4)])
     assert time_of(StaticPartition(), view)[:, 0].tolist() == [1.0] * 4
     assert time_of(StaticPartition({"b": 1.0}), view)[:, 0].tolist() == [0.5] * 4
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_single_entity_shares_as_agnostic_fairness_does(seed):
-    view = random_view(seed, jobs=12, entities=1)
+    view = random_view(seed, jobs=12, accounts=1)
     assert time_of(StaticPartition(), view) == pytest.approx(time_of(MaxMinFairness(), view), abs=1e-8)
 
 
@@ -93,7 +93,7 @@ def test_knowing_types_makes_more_of_the_same_cluster():
     """As figure 12b: 18 jobs of three entities with weights 1, 2, 3 on 3 accelerators of each of three types."""
     rng = np.random.default_rng(1)
     kinds = {(f"k{k}", 1): (1.0 + rng.uniform(1.0, 9.0), 1.0 + rng.uniform(0.2, 3.0), 1.0) for k in range(6)}
-    jobs = [Job(f"j{i}", steps=1e6, kind=f"k{i % 6}", entity=f"entity-{i // 6}") for i in range(18)]
+    jobs = [Job(f"j{i}", steps=1e6, kind=f"k{i % 6}", account=f"entity-{i // 6}") for i in range(18)]
     view = moment("3xv100:3,3xp100:3,3xk80:3", jobs, table_of(("v100", "p100", "k80"), kinds))
     weights = {"entity-1": 2.0, "entity-2": 3.0}
     normal = view.rates.of_jobs / view.rates.of_jobs.mean(axis=1, keepdims=True)

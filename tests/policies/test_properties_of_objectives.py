@@ -32,8 +32,8 @@ def lowest_level(made, x: Allocation) -> float:
 def lowest_level_among_entities(made, x: Allocation) -> float:
     """As the first of the paper's programs has it: an entity's weight is parted among its jobs by theirs."""
     jobs = made.view.jobs
-    of_entity = np.array([ENTITIES.get(name, 1.0) for name in made.view.names.entities])
-    part = (of_entity / np.bincount(jobs.entity, jobs.weight, len(of_entity)))[jobs.entity] * jobs.weight
+    of_entity = np.array([ENTITIES.get(name, 1.0) for name in made.view.names.accounts])
+    part = (of_entity / np.bincount(jobs.account, jobs.weight, len(of_entity)))[jobs.account] * jobs.weight
     return float((_levels(made, x) / part).min())
 
 

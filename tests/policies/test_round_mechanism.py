@@ -10,7 +10,7 @@ import pytest
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
-from fairlead.core.events import FactsLearned, Memo, ProgressReported, RoundPlanned
+from fairlead.core.events import Memo, ObservationsRecorded, ProgressReported, RoundPlanned
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated
@@ -139,10 +139,10 @@ def test_what_is_left_over_goes_round() -> None:
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), RoundMechanism()))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
     assert [harness.round().running - {"j0"} for _ in range(4)] == [{"j1"}, {"j2"}, {"j1"}, {"j2"}]
-    assert harness.round().plan.holds_until is None
+    assert harness.round().plan.valid_until is None
     alone = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), RoundMechanism()))
     alone.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
-    assert alone.round().plan.holds_until == np.inf, "nobody else could use it"
+    assert alone.round().plan.valid_until == np.inf, "nobody else could use it"
 
 
 def test_what_is_left_over_goes_to_whom_it_is_enough_for_each_on_the_fastest_type_that_is_free() -> None:
@@ -154,7 +154,7 @@ def test_what_is_left_over_goes_to_whom_it_is_enough_for_each_on_the_fastest_typ
     harness.submit(*(job(name).of_kind("kind-0", 1e9).workers(size) for name, size in sizes.items()))
     seen = []
     for _ in range(2):
-        assert harness.round().plan.holds_until is None
+        assert harness.round().plan.valid_until is None
         running = harness.state.snapshot().jobs.runners
         seen.append(dict(zip((list(sizes)[number] for number in running.number.tolist()), running.type.tolist())))
     assert seen == [{"holder": 0, "pair": 0, "one": 1}, {"holder": 0, "one": 0, "last": 0}]
@@ -237,11 +237,11 @@ def test_a_served_allocation_holds_and_an_open_one_is_asked_every_round() -> Non
         Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(np.ones((2, 1))), RoundMechanism()))
     )
     served.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
-    assert served.round().plan.holds_until == np.inf
+    assert served.round().plan.valid_until == np.inf
     shared = Harness(table=random_table(0, ("v100",))).cluster("v100:1")
     shared.policy(Allocated(Fixed(np.full((2, 1), 0.5)), RoundMechanism()))
     shared.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
-    assert shared.round().plan.holds_until is None
+    assert shared.round().plan.valid_until is None
 
 
 def test_what_it_remembers_survives_the_journal() -> None:
@@ -351,7 +351,7 @@ def test_what_is_learned_makes_it_compute_anew() -> None:
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:1").policy(Allocated(fixed, RoundMechanism()))
     harness.submit(job("j0").of_kind("kind-0", 1e9))
     harness.round()
-    harness.loop.record(FactsLearned(harness.state.time, {"fact": 1.0}))
+    harness.loop.record(ObservationsRecorded(harness.state.time, {"fact": 1.0}))
     harness.round()
     assert len(fixed.asked) == 2
 

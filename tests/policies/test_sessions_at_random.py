@@ -73,7 +73,7 @@ def played(seed: int, *, skip: bool) -> list[ev.Event]:
     backend = SimulatedBackend(machine, table, jobs, faults=faults, others=told, costs=Costs(5.0, 20.0))
     loop = Loop(State(machine), backend, config.build(table), MemoryJournal(), skip_quiet_rounds=skip)
     loop.on_decision = lambda plan: check_reasons(plan, loop.state.snapshot(backend.now))
-    loop.record(ev.Opened(0.0, machine, config.to_data()))
+    loop.record(ev.JournalOpened(0.0, machine, config.to_data()))
     loop.run()
     check_events(loop.journal)
     return list(loop.journal)

@@ -252,11 +252,11 @@ def test_levels_of_a_hierarchy_are_those_of_the_textbook(seed, options, fifo):
     policy = HierarchicalPerf(weights, but=dict.fromkeys(fifo, "fifo"), **options)
     allocation, _ = policy.allocate(made.view, None)
     textbook, book, unit = lifting(made, options)
-    share, entities = fairly(made.view.jobs.weight.tolist()), []
-    for code, name in enumerate(made.view.names.entities):
-        members = (made.view.jobs.entity == code).nonzero()[0].tolist()
-        entities.append((weights.get(name, 1.0), members, in_order() if name in fifo else share))
-    assert reaches(made, book, unit, allocation, textbook.fill(entities)) >= 1 - 1e-6
+    share, accounts = fairly(made.view.jobs.weight.tolist()), []
+    for code, name in enumerate(made.view.names.accounts):
+        members = (made.view.jobs.account == code).nonzero()[0].tolist()
+        accounts.append((weights.get(name, 1.0), members, in_order() if name in fifo else share))
+    assert reaches(made, book, unit, allocation, textbook.fill(accounts)) >= 1 - 1e-6
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -28,7 +28,7 @@ def shared_s(config: SchedulerConfig) -> float:
     events = list(journal)
     state, now, shared = State(events[0].cluster), 0.0, 0.0
     for event in events:
-        shared += (event.time - now) * int((state.holdings.occupancy > 1).sum())
+        shared += (event.time - now) * int((state.device_map.occupancy > 1).sum())
         now = event.time
         state.apply(event)
     return shared

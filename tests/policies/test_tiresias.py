@@ -33,7 +33,7 @@ def state_with_service(cluster: Cluster, jobs: list[Job], ran: dict[int, float])
 
 def order(policy, state, time, memo=None):
     selection, memo = policy.select(view_of(state, time), memo)
-    return selection.jobs.tolist(), selection.holds_until, memo
+    return selection.jobs.tolist(), selection.valid_until, memo
 
 
 def test_lower_queues_go_first_whatever_they_attained_inside():

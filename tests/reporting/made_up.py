@@ -39,7 +39,7 @@ def outcomes(
         names=tuple(names or (f"job-{i}" for i in range(count))),
         kinds=tuple(KINDS[i % len(KINDS)] for i in range(count)),
         users=tuple(users or ("ada" if i % 3 else "bob" for i in range(count))),
-        entities=("",) * count,
+        accounts=("",) * count,
         phase=np.array(phase if phase is not None else [Phase.FINISHED] * count, dtype=np.int64),
         workers=gang,
         weight=np.ones(count),
@@ -115,7 +115,7 @@ def played(
             heapq.heappush(releases, (now + span, job, held))
             waiting.discard(job)
     outcome = JobOutcomes(
-        names=tuple(f"job-{i:04d}" for i in range(jobs)), kinds=kinds, users=users, entities=("",) * jobs,
+        names=tuple(f"job-{i:04d}" for i in range(jobs)), kinds=kinds, users=users, accounts=("",) * jobs,
         phase=np.full(jobs, Phase.FINISHED, dtype=np.int64), workers=workers, weight=np.ones(jobs),
         submitted_s=submitted, first_started_s=started, ended_s=ended, run_s=ran, accelerator_s=ran * workers,
         exclusive_s=need, deadline_s=np.full(jobs, np.inf), preemptions=restarts.copy(), moves=0 * restarts, restarts=restarts,

@@ -136,6 +136,6 @@ def test_a_calendar_that_is_set_forward_and_back_changes_nothing(tmp_path: Path)
             cluster.kill_plane()
             cluster.start_plane(calendar=str(wrong))
         cluster.until_all_ended()
-        seconds_told = [event.time for event in read_journal(str(cluster.journal)) if not isinstance(event, ev.Opened)]
+        seconds_told = [event.time for event in read_journal(str(cluster.journal)) if not isinstance(event, ev.JournalOpened)]
         assert seconds_told == sorted(seconds_told)
         assert seconds_told[-1] < 3600.0, "a day that was only on the calendar was counted"

@@ -95,6 +95,6 @@ def test_pollux_learns_from_what_a_job_tells_and_every_sample_counts_once(tmp_pa
         spans = sorted({row[:2] for row in done})
         assert [sample for first, last in spans for sample in range(first, last)] == list(range(16000))
         assert len(done) == sum(world for _, _, rank, world, _ in done if rank == 0)
-        lessons = [event.facts for event in read_journal(str(cluster.journal)) if isinstance(event, ev.FactsLearned)]
+        lessons = [event.values for event in read_journal(str(cluster.journal)) if isinstance(event, ev.ObservationsRecorded)]
         seen = [facts[fact_of(0)]["seen"] for facts in lessons if fact_of(0) in facts][-1]
         assert {int(one[1]) for one in seen} == {1, 2}

@@ -89,7 +89,7 @@ def would_stand(cluster: ClusterAtWork, new: ev.MemoChanged) -> bool:
     """Whether the plan before would have stood at that moment, if nothing had been announced and nothing learned of it."""
     events = list[ev.Event]()
     for event in read_journal(str(cluster.journal)):
-        if event.time >= new.time and isinstance(event, (ev.FactsLearned, ev.MemoChanged)):
+        if event.time >= new.time and isinstance(event, (ev.ObservationsRecorded, ev.MemoChanged)):
             break
         if not (isinstance(event, ev.MetricsReported) and event.name == BATCH_SIZE and LARGE in event.values.tolist()):
             events.append(event)
@@ -130,7 +130,7 @@ def test_an_announcement_changes_the_plan_at_the_next_round(tmp_path):
         assert would_stand(cluster, new)
         (first, second) = state.adaptations.regimes[0]
         assert (first, second.batch_size) == (Regime(SMALL, first.from_steps), LARGE)
-        learned = state.learned[f"measured 1 × grows (batch size {LARGE}) on v100"]
+        learned = state.observations[f"measured 1 × grows (batch size {LARGE}) on v100"]
         assert 0.7 / longest_s < learned < 1.3 / LARGE_S
 
 

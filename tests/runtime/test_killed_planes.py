@@ -33,7 +33,7 @@ KINDS = (
     *("Opened", "NodeRepaired", "JobSubmitted", "MemoChanged", "SchedulerSwitched", "RoundPlanned", "FactsLearned"),
     *("ProgressReported", "MetricsReported", "JobsFinished", "JobsInterrupted", "JobsFailed", "JobCancelled"),
 )
-"""In an order in which each can come; `NodeLost` is written with `Opened`, and in another test when a node is given up."""
+"""In a possible order; `NodeLost` is written with `JournalOpened`, and in another test when a node is given up."""
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

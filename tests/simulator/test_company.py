@@ -31,11 +31,11 @@ def plain_rate(world: World, number: int) -> float:
 
 
 def plain_mates(world: World, number: int) -> list[int]:
-    mine = set(world.where.holdings(world.running).of(number).tolist())
+    mine = set(world.where.device_map(world.running).of(number).tolist())
     return [
         n
         for n in sorted(world.running.tolist())
-        if n != number and mine & set(world.where.holdings(world.running).of(n).tolist())
+        if n != number and mine & set(world.where.device_map(world.running).of(n).tolist())
     ]
 
 

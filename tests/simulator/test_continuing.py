@@ -261,7 +261,7 @@ def test_a_fork_leaves_the_original_untouched():
         SchedulerConfig(round_s=100.0).build(table),
         journal=MemoryJournal(),
     )
-    loop.record(ev.Opened(0.0, machine, {}, "fork", None))
+    loop.record(ev.JournalOpened(0.0, machine, {}, "fork", None))
     loop.run(until=200.0)
     before = loop.state.digest()
     view = loop.state.snapshot(200.0).detached()

@@ -49,7 +49,7 @@ def opened(jobs: list[Job], dynamics: dict[str, JobDynamics], policy: str, *, sk
     backend = SimulatedBackend(machine, table, jobs, dynamics=dynamics, **options)  # type: ignore[arg-type]
     stages = SchedulerConfig(Part(policy), round_s=300.0).build(table)
     loop = Loop(State(machine), backend, stages, journal=MemoryJournal(), skip_quiet_rounds=skip)
-    loop.record(ev.Opened(0.0, machine, {}, "dynamics", None))
+    loop.record(ev.JournalOpened(0.0, machine, {}, "dynamics", None))
     return loop
 
 

@@ -138,7 +138,7 @@ def test_reports_of_who_has_ended_keep_no_run_going():
     jobs, late = [Job("a", steps=100.0), Job("b", 10.0, steps=100.0)], ev.MetricsReported(5e4, REPORTED, ONE, np.ones(1))
     world = SimulatedBackend(machine, table, jobs, others=[reported(50.0, 3.0), late])
     loop = Loop(State(machine), world, SchedulerConfig(round_s=60.0).build(table), MemoryJournal())
-    loop.record(ev.Opened(0.0, machine, {}))
+    loop.record(ev.JournalOpened(0.0, machine, {}))
     loop.run()
     assert loop.state.everybody().ended_s.max() < 200.0
     assert loop.state.time < 200.0

@@ -159,7 +159,7 @@ def cancelled_at(second: float, number: int, jobs: list[Job], round_s: float = R
     table = ThroughputTable.timed(cluster.type_names)
     backend = SimulatedBackend(cluster, table, jobs, others=[ev.JobCancelled(second, number)])
     loop = Loop(State(cluster), backend, SchedulerConfig(round_s=round_s).build(table), journal=MemoryJournal())
-    loop.record(ev.Opened(0.0, cluster, {}, "cancelling", None))
+    loop.record(ev.JournalOpened(0.0, cluster, {}, "cancelling", None))
     loop.run()
     assert check_events(loop.journal).digest() == loop.state.digest()
     return loop

@@ -138,7 +138,7 @@ def run_with_random_faults(seed: int) -> Loop:
     faults = random_process(4, 3000.0, 400.0, seed)
     backend = SimulatedBackend(cluster, table, jobs, costs=Costs(checkpoint_every_s=200.0), faults=faults)
     loop = Loop(State(cluster), backend, SchedulerConfig(Part("srtf"), round_s=60.0).build(table), journal=MemoryJournal())
-    loop.record(ev.Opened(0.0, cluster, {}, "faults", None))
+    loop.record(ev.JournalOpened(0.0, cluster, {}, "faults", None))
     loop.run()
     return loop
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.device_map import Holdings, ragged
+from fairlead.core.device_map import DeviceMap, ragged
 from fairlead.core.plan import Launches
 from fairlead.simulator import job_table as whereabouts
 from fairlead.simulator.job_table import Whereabouts
@@ -24,14 +24,14 @@ def histories(draw):
 
 @given(histories(), st.integers(0, 40), st.integers(1, 5))
 def test_holdings_made_late_are_those_kept_all_along(history, asked_at, many):
-    plain, where = Holdings(ACCELERATORS, JOBS), Whereabouts(ACCELERATORS, JOBS)
+    plain, where = DeviceMap(ACCELERATORS, JOBS), Whereabouts(ACCELERATORS, JOBS)
     before, whereabouts._MANY = whereabouts._MANY, many
     running = np.empty(0, dtype=np.int64)
     try:
         for step, (what, seed) in enumerate(history):
             rng = np.random.default_rng(seed)
             if step == asked_at:
-                where.holdings(running)
+                where.device_map(running)
             if what == "leave":
                 leaving = running[rng.random(len(running)) < 0.5]
                 plain.release(leaving)
@@ -54,6 +54,6 @@ def test_holdings_made_late_are_those_kept_all_along(history, asked_at, many):
             assert where.shared == plain.shared
     finally:
         whereabouts._MANY = before
-    late = where.holdings(running)
+    late = where.device_map(running)
     assert late.occupancy.tolist() == plain.occupancy.tolist()
     assert all(late.of(job).tolist() == plain.of(job).tolist() for job in running.tolist())

@@ -21,7 +21,7 @@ from fairlead.testing.invariants import check_reasons
 from scenes import state_of
 
 TWO = Cluster.parse("2xv100:2")
-OPENED = ev.Opened(0.0, TWO, {}, "invariants", None)
+OPENED = ev.JournalOpened(0.0, TWO, {}, "invariants", None)
 
 
 # Harness and builders.
@@ -109,7 +109,7 @@ def test_an_accelerator_given_twice_to_one_job_is_seen():
 
 def test_a_gang_on_two_types_is_seen():
     mixed = Cluster.parse("1xv100:1,1xk80:1")
-    events = [ev.Opened(0.0, mixed, {}), *submitted(1, workers=2), launched(1.0, {0: [0, 1]}, admitted=np.array([0]))]
+    events = [ev.JournalOpened(0.0, mixed, {}), *submitted(1, workers=2), launched(1.0, {0: [0, 1]}, admitted=np.array([0]))]
     with pytest.raises(InvariantBroken, match="j0 stands on several types"):
         check_events(events)
 
@@ -130,7 +130,7 @@ def test_progress_that_goes_backwards_without_a_reason_is_seen():
 def test_a_job_that_holds_what_it_should_not_is_seen():
     state = state_of(TWO, [Job("a")], {0: [0]})
     check_state(state)
-    state.holdings.release(np.array([0]))
+    state.device_map.release(np.array([0]))
     with pytest.raises(InvariantBroken, match="not a whole gang"):
         check_state(state)
 

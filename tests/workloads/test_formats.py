@@ -73,8 +73,8 @@ def test_philly_starts_with_the_earliest(tmp_path: Path) -> None:
     trace = read_trace(samples.write(tmp_path, "philly"))
     assert trace.origin == "2017-10-09T07:00:00"
     assert trace.jobs == (
-        Job("job-1", 0.0, 90.5, TIMED, 8, entity="west"),
-        Job("job-0", 30.0, 60.0, TIMED, 1, entity="east"),
+        Job("job-1", 0.0, 90.5, TIMED, 8, account="west"),
+        Job("job-0", 30.0, 60.0, TIMED, 1, account="east"),
     )
 
 
@@ -93,15 +93,15 @@ def test_tiresias(tmp_path: Path) -> None:
 def test_swf(tmp_path: Path) -> None:
     trace = read_trace(samples.write(tmp_path, "swf"))
     assert trace.origin == "2001-09-09T01:46:40"
-    assert trace.jobs == (Job("1", 10.0, 100.0, workers=4, user="3", entity="2"), Job("2", 20.0, 50.0, workers=16))
+    assert trace.jobs == (Job("1", 10.0, 100.0, workers=4, user="3", account="2"), Job("2", 20.0, 50.0, workers=16))
 
 
 def test_helios_lists_jobs_without_accelerators_and_those_that_never_ran(tmp_path: Path) -> None:
     trace = read_trace(samples.write(tmp_path, "helios"))
     assert trace.origin == "2020-06-09T18:41:00"
     assert trace.jobs == (
-        Job("13", 0.0, 7.0, workers=8, user="ub", entity="vc2", cpus=4.0),
-        Job("11", 30.0, 120.0, workers=2, user="ua", entity="vc1", cpus=8.0),
+        Job("13", 0.0, 7.0, workers=8, user="ub", account="vc2", cpus=4.0),
+        Job("11", 30.0, 120.0, workers=2, user="ua", account="vc1", cpus=8.0),
     )
     assert [(problem.line, problem.field) for problem in trace.skipped] == [(3, "gpu_num"), (5, "duration")]
 
@@ -154,7 +154,7 @@ def test_sacct(tmp_path: Path) -> None:
         3600.0,
         workers=2,
         user="ann",
-        entity="lab",
+        account="lab",
         allowed_types=("a100",),
         cpus=4.0,
         host_memory_gb=32.0,
@@ -224,7 +224,7 @@ def test_formats_can_be_added(tmp_path: Path) -> None:
 def test_a_quick_job_is_a_job() -> None:
     quick = timed_job("a", 1.0, 2.0, 3, "u", "e", ("v100",), 4.0, 5.0, 6.0)
     slow = Job(
-        "a", 1.0, 2.0, TIMED, 3, user="u", entity="e", allowed_types=("v100",), cpus=4.0, host_memory_gb=5.0, time_limit_s=6.0
+        "a", 1.0, 2.0, TIMED, 3, user="u", account="e", allowed_types=("v100",), cpus=4.0, host_memory_gb=5.0, time_limit_s=6.0
     )
     assert type(quick) is Job
     assert quick == slow

@@ -45,7 +45,7 @@ JOB = st.builds(
     weight=st.floats(min_value=1e-3, max_value=1e3),
     priority=WHOLE,
     user=TEXT,
-    entity=TEXT,
+    account=TEXT,
     deadline_s=ABOVE_0 | st.just(math.inf),
     allowed_types=st.lists(TYPE, max_size=3).map(tuple),
     memory_gb=FROM_0,

@@ -54,7 +54,7 @@ def test_more_jobs_begin_with_the_same_jobs():
 
 def test_a_plain_job_asks_for_nothing_special():
     for job in Generator(jobs=20).trace(0).jobs:
-        assert (job.workers, job.weight, job.priority, job.user, job.entity) == (1, 1.0, 0, "", "")
+        assert (job.workers, job.weight, job.priority, job.user, job.account) == (1, 1.0, 0, "", "")
         assert (job.deadline_s, job.memory_gb, job.mode) == (math.inf, 0.0, "static")
 
 
@@ -62,7 +62,7 @@ OPTIONS = {
     "jobs_per_hour": 60.0,
     "durations": (600.0, 6000.0),
     "priorities": 0.4,
-    "entities": {"vision": 0.5, "speech": 0.5},
+    "accounts": {"vision": 0.5, "speech": 0.5},
     "users": 9,
     "slos": (2.0,),
     "modes": {"static": 0.2, "gns": 0.8},
@@ -72,7 +72,7 @@ MOVES = {
     "jobs_per_hour": {"submitted_s"},
     "durations": {"steps"},
     "priorities": {"weight", "priority"},
-    "entities": {"entity"},
+    "accounts": {"account"},
     "users": {"user"},
     "slos": {"deadline_s"},
     "modes": {"mode", "steps"},
@@ -205,14 +205,14 @@ def test_priorities_entities_users_slos_and_modes():
     generator = Generator(
         jobs=MANY,
         priorities=0.2,
-        entities={"vision": 0.6, "speech": 0.4},
+        accounts={"vision": 0.6, "speech": 0.4},
         users=4,
         slos=(1.2, 2.0, 10.0),
         modes={"static": 0.2, "accordion": 0.3, "gns": 0.5},
     )
     trace = generator.trace(0)
     assert shares((job.weight, job.priority) for job in trace.jobs) == pytest.approx({(5.0, 1): 0.2, (1.0, 0): 0.8}, abs=0.012)
-    assert shares(job.entity for job in trace.jobs) == pytest.approx({"vision": 0.6, "speech": 0.4}, abs=0.015)
+    assert shares(job.account for job in trace.jobs) == pytest.approx({"vision": 0.6, "speech": 0.4}, abs=0.015)
     assert shares(job.user for job in trace.jobs) == pytest.approx({f"user-0{i}": 0.25 for i in range(4)}, abs=0.015)
     steady = np.array([job.name not in trace.dynamics for job in trace.jobs])  # of the others the table does not tell
     multiples = (np.array([job.deadline_s for job in trace.jobs]) / durations_of(trace))[steady]
@@ -251,7 +251,7 @@ BAD = [
     ({"kinds": ("A3C",), "workers": "multiple"}, "workers"),
     ({"priorities": 1.5}, "priorities"),
     ({"priorities": 0.5, "high_weight": 0.0}, "high_weight"),
-    ({"entities": {"a": 0.5, "b": 0.6}}, "entities"),
+    ({"accounts": {"a": 0.5, "b": 0.6}}, "accounts"),
     ({"users": -1}, "users"),
     ({"slos": (1.2, 0.0)}, "slos"),
     ({"modes": {"static": 0.5, "dynamic": 0.5}}, "modes"),

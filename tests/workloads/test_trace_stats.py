@@ -14,7 +14,7 @@ from fairlead.workloads.trace import Trace, trace_stats
 
 TIMED_JOBS = Trace.of(
     [
-        Job("a", 0.0, 1800.0, workers=2, user="ann", entity="lab"),
+        Job("a", 0.0, 1800.0, workers=2, user="ann", account="lab"),
         Job("b", 1800.0, 3600.0, workers=1, user="bob"),
         Job("c", 7200.0, 5400.0, workers=2, user="ann"),
     ],
@@ -24,7 +24,7 @@ TIMED_JOBS = Trace.of(
 
 def test_jobs_whose_work_is_given_in_seconds() -> None:
     stats = trace_stats(TIMED_JOBS, 4)
-    assert (stats.jobs, stats.users, stats.entities, stats.timed_jobs) == (3, 2, 1, 3)
+    assert (stats.jobs, stats.users, stats.accounts, stats.timed_jobs) == (3, 2, 1, 3)
     assert stats.span_s == 7200.0
     assert stats.jobs_per_hour == 1.0
     assert stats.workers == {1: 1, 2: 2}
@@ -66,4 +66,4 @@ def test_a_cluster_has_at_least_one_accelerator() -> None:
 def test_the_philly_trace_loads_400_accelerators_to_94_percent() -> None:
     stats = trace_stats(read_trace(samples.SHARED / "philly" / "philly.csv"), 400)
     assert stats.offered_load == pytest.approx(0.94, abs=0.01)
-    assert stats.entities == 15
+    assert stats.accounts == 15

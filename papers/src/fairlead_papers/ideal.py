@@ -38,7 +38,7 @@ def ideal(
     allocator = stages.policy.allocator
     rates = used_rates(given.trace.jobs, table)
     state = State(given.cluster)
-    state.apply(ev.Opened(0.0, given.cluster, given.scheduler.to_data(), given.trace.name, rates))
+    state.apply(ev.JournalOpened(0.0, given.cluster, given.scheduler.to_data(), given.trace.name, rates))
     coming = sorted(given.trace.jobs, key=lambda job: job.submitted_s)
     first, last = given.measure or (0, len(coming))
     next_job, memo, now = 0, None, 0.0

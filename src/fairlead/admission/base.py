@@ -20,7 +20,7 @@ from fairlead.core.stages import Admission
 # a thousand jobs that wait cost nothing (ADR 0012).
 
 
-class HeldBack(Mapping[int, Reason]):
+class QuotaReasons(Mapping[int, Reason]):
     """`numbers` are ascending; the job in row i waits in line `lines[i]`, and `why(line)` is what its jobs are told."""
 
     def __init__(self, numbers: Ints, lines: Ints, why: Callable[[int], Reason]) -> None:
@@ -61,9 +61,9 @@ class Chain:
         return Admitted(view.queued.number, ChainMap(*told) if told else {})  # type: ignore[arg-type]
 
 
-def _all_told(view: Snapshot, passes: np.typing.NDArray[np.bool_], reason: Reason) -> HeldBack:
+def _all_told(view: Snapshot, passes: np.typing.NDArray[np.bool_], reason: Reason) -> QuotaReasons:
     numbers = view.queued.number[~passes]
-    return HeldBack(numbers, np.zeros_like(numbers), lambda _: reason)
+    return QuotaReasons(numbers, np.zeros_like(numbers), lambda _: reason)
 
 
 # Jobs at the door in several lines, each with a limit of its own: who enters is the front of each line, as far as there is
@@ -92,4 +92,4 @@ def admit_in_lines(numbers: Ints, line: Ints, asks: Ints, inside: Ints, limits: 
     def why(which: int) -> Reason:
         return Unplaced.not_admitted(what(which), demand=float(taken[which]), limit=float(limits[which]))
 
-    return Admitted(numbers[entering], HeldBack(numbers[~entering], line[~entering], why))
+    return Admitted(numbers[entering], QuotaReasons(numbers[~entering], line[~entering], why))

@@ -277,14 +277,14 @@ def drain(
 
 
 def usage(json: JsonOption = False) -> None:
-    """Accelerator time by user and entity. One that two jobs share counts for both."""
+    """Accelerator time by user and account. One that two jobs share counts for both."""
     found = control_plane().usage()
     if json:
         print_json({"usage": found})
         return
-    table = Table("user", "entity", "jobs", "accelerator time", box=box.SIMPLE)
+    table = Table("user", "account", "jobs", "accelerator time", box=box.SIMPLE)
     for row in found:
-        table.add_row(row["user"], row["entity"], str(row["jobs"]), duration(3600 * row["accelerator_hours"]))
+        table.add_row(row["user"], row["account"], str(row["jobs"]), duration(3600 * row["accelerator_hours"]))
     out.print(table)
 
 

@@ -26,7 +26,7 @@ NameOfToken = Annotated[str, typer.Argument(help="The user's name; for agents, a
 def add(
     name: NameOfToken,
     role: Annotated[str, typer.Option("--role", help="user (their own jobs), admin (everything) or agent (nodes).")] = "user",
-    entity: Annotated[str, typer.Option("--entity", help="The group that pays: all their jobs are its. '*': any.")] = "",
+    account: Annotated[str, typer.Option("--account", "--entity", help="The account of all their jobs. '*': any.")] = "",
     root: TokenRoot = Path(".fairlead"),
     json: JsonOption = False,
 ) -> None:
@@ -41,11 +41,11 @@ def add(
         raise InputError("token", "letters, digits, '.', '_' and '-'", field="name", value=name)
     if role not in list(Role):
         raise InputError("token", " or ".join(Role), field="role", value=role)
-    if entity and entity != ANY and not is_name(entity):
-        raise InputError("token", "letters, digits, '.', '_' and '-'; or '*' for any", field="entity", value=entity)
-    token = _tokens(root).issue(Role(role), name, entity)
+    if account and account != ANY and not is_name(account):
+        raise InputError("token", "letters, digits, '.', '_' and '-'; or '*' for any", field="account", value=account)
+    token = _tokens(root).issue(Role(role), name, account)
     if json:
-        print_json({"name": name, "role": role, "entity": entity, "token": token})
+        print_json({"name": name, "role": role, "account": account, "token": token})
     else:
         typer.echo(token)
 
@@ -55,11 +55,11 @@ def list_(root: TokenRoot = Path(".fairlead"), json: JsonOption = False) -> None
     """All tokens, and whose they are. With the beginning of their digest; the tokens themselves are not kept."""
     found = _tokens(root).listed()
     if json:
-        print_json({"tokens": [{"id": one.id, "name": one.user, "role": one.role, "entity": one.entity} for one in found]})
+        print_json({"tokens": [{"id": one.id, "name": one.user, "role": one.role, "account": one.account} for one in found]})
         return
-    table = Table("id", "name", "role", "entity", box=box.SIMPLE)
+    table = Table("id", "name", "role", "account", box=box.SIMPLE)
     for one in found:
-        table.add_row(one.id, one.user, one.role, one.entity)
+        table.add_row(one.id, one.user, one.role, one.account)
     out.print(table)
 
 

@@ -53,7 +53,7 @@ def generate(
     ] = "gavel",
     workers: opt.WorkersOption = "single",
     priorities: Annotated[float, typer.Option("--priorities", help="Share of jobs of high priority.")] = 0.0,
-    entities: Annotated[str, typer.Option("--entities", help="Entities and their shares, as in 'a=0.5,b=0.5'.")] = "",
+    accounts: Annotated[str, typer.Option("--accounts", "--entities", help="Accounts and shares, as in 'a=0.5,b=0.5'.")] = "",
     users: Annotated[int, typer.Option("--users", help="How many users the jobs belong to.")] = 0,
     slos: Annotated[str, typer.Option("--slos", help="Deadlines as multiples of the duration, as in '1.2,2,10'.")] = "",
     modes: Annotated[
@@ -85,7 +85,7 @@ def generate(
             durations=lengths,
             workers=workers,
             priorities=priorities,
-            entities=_shares("--entities", entities),
+            accounts=_shares("--accounts", accounts),
             users=users,
             slos=tuple(_numbers("--slos", slos)),
             modes=_shares("--modes", modes) or {"static": 1.0},
@@ -208,7 +208,7 @@ def stats(
     table.add_row("from first to last", duration(found.span_s) + (f", from {found.origin}" if found.origin else ""))
     table.add_row("jobs per hour", "–" if found.jobs_per_hour is None else f"{found.jobs_per_hour:.2f}")
     table.add_row("workers", ", ".join(f"{size}: {count:,}" for size, count in found.workers.items()))
-    table.add_row("users, entities, kinds", f"{found.users}, {found.entities}, {len(found.kinds)}")
+    table.add_row("users, accounts, kinds", f"{found.users}, {found.accounts}, {len(found.kinds)}")
     if found.duration_s:
         table.add_row("run time", ", ".join(f"{name} {duration(value)}" for name, value in found.duration_s.items()))
     if found.accelerator_hours is not None:

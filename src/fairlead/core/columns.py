@@ -59,7 +59,7 @@ INT_COLUMNS: dict[str, int] = {
     "type": -1,  # their type; the last one while waiting
     "kind": 0,  # code of the kind's name
     "user": 0,
-    "entity": 0,
+    "account": 0,
     "group": 0,
     "group_order": 0,
     "priority": 0,
@@ -224,7 +224,7 @@ class JobColumns:
     type = _Column[np.int64]()
     kind = _Column[np.int64]()
     user = _Column[np.int64]()
-    entity = _Column[np.int64]()
+    account = _Column[np.int64]()
     group = _Column[np.int64]()
     group_order = _Column[np.int64]()
     priority = _Column[np.int64]()

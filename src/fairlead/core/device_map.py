@@ -12,7 +12,7 @@ from fairlead.core.columns import FALSE, NOBODY, TRUE
 NONE: Ints = np.empty(0, dtype=np.int64)
 
 
-class Holdings:
+class DeviceMap:
     """Accelerators by job, kept as the job of each accelerator: many jobs are looked up at once, and a gang costs no more than
     a single worker. Where jobs share, the later ones stand in further layers, and move down when there is room."""
 
@@ -113,16 +113,16 @@ class Holdings:
         return np.array(self._layers)
 
     @classmethod
-    def of_layers(cls, layers: Ints, last: Ints) -> Holdings:
+    def of_layers(cls, layers: Ints, last: Ints) -> DeviceMap:
         """The inverse of `layers`."""
-        holdings = cls(layers.shape[1], 0)
-        holdings.last, holdings._layers = last.copy(), [layer.copy() for layer in layers]
-        holdings._marks = np.zeros(len(last) + 1, dtype=np.bool_)
-        holdings.shared = len(layers) > 1
-        return holdings
+        device_map = cls(layers.shape[1], 0)
+        device_map.last, device_map._layers = last.copy(), [layer.copy() for layer in layers]
+        device_map._marks = np.zeros(len(last) + 1, dtype=np.bool_)
+        device_map.shared = len(layers) > 1
+        return device_map
 
-    def copy(self) -> Holdings:
-        return Holdings.of_layers(self.layers, self.last)
+    def copy(self) -> DeviceMap:
+        return DeviceMap.of_layers(self.layers, self.last)
 
     def _pile_up(self, takers: list[int], accelerators: list[int]) -> None:
         for job, place in zip(takers, accelerators):

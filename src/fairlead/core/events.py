@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 
 from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.job import Job
-from fairlead.core.plan import Facts, RoundPlan
+from fairlead.core.plan import ObservedValues, RoundPlan
 
 Memo: TypeAlias = Mapping[str, Any] | None
 """What a policy remembers, as data: numbers, strings, lists, mappings and numpy arrays."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class JournalOpened:
     """The first event of every journal: the cluster, the scheduler's configuration, and the rates of this world by kind and
     workers (for reports; no stage sees them). `journal` is a name that no other has, where there are agents to tell: jobs'
     numbers mean something only together with it."""
@@ -101,11 +101,11 @@ class MemoChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class FactsLearned:
+class ObservationsRecorded:
     """What estimation found out, by names of its own. It is added to what was known; a fact known before is replaced."""
 
     time: float
-    facts: Facts
+    values: ObservedValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +158,11 @@ class JobsInterrupted:
 
 
 Exogenous: TypeAlias = (
-    Opened | JobSubmitted | JobCancelled | NodeLost | NodeRepaired | NodeDrained | MetricsReported | SchedulerSwitched
+    JournalOpened | JobSubmitted | JobCancelled | NodeLost | NodeRepaired | NodeDrained | MetricsReported | SchedulerSwitched
 )
-Derived: TypeAlias = RoundPlanned | MemoChanged | FactsLearned | ProgressReported | JobsFinished | JobsFailed | JobsInterrupted
+Derived: TypeAlias = (
+    RoundPlanned | MemoChanged | ObservationsRecorded | ProgressReported | JobsFinished | JobsFailed | JobsInterrupted
+)
 Event: TypeAlias = Exogenous | Derived
 
-EXOGENOUS = (Opened, JobSubmitted, JobCancelled, NodeLost, NodeRepaired, NodeDrained, MetricsReported, SchedulerSwitched)
+EXOGENOUS = (JournalOpened, JobSubmitted, JobCancelled, NodeLost, NodeRepaired, NodeDrained, MetricsReported, SchedulerSwitched)

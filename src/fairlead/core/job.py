@@ -83,7 +83,7 @@ ELASTIC = "elastic"
 """The mode of a job that runs at any number of workers, and at any batch size within its limits."""
 
 LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e3
-"""Beyond these, programs that weigh jobs or entities against each other are not solved exactly any more."""
+"""Beyond these, programs that weigh jobs or accounts against each other are not solved exactly any more."""
 
 
 class Phase(enum.IntEnum):
@@ -129,7 +129,7 @@ class Job:
     weight: float = 1.0
     priority: int = 0  # higher goes first where a policy looks at it
     user: str = ""
-    entity: str = ""  # the department or group that pays
+    account: str = ""  # the department or group that pays
     deadline_s: float = math.inf  # seconds after submission
     allowed_types: tuple[str, ...] = ()  # empty: any
     memory_gb: float = 0.0  # needed on each accelerator
@@ -147,7 +147,7 @@ class Job:
     schedule: Schedule = ()  # of mode expert: the batch sizes that its owner has planned
 
 
-FORMER_FIELDS = {"most_slowdown": "max_slowdown"}
+FORMER_FIELDS = {"entity": "account", "most_slowdown": "max_slowdown"}
 """Former names of a job's fields, which traces, task files and journals may still use, and the present names."""
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
-from fairlead.core.plan import Facts
+from fairlead.core.plan import ObservedValues
 
 What: TypeAlias = Literal["steps", "speed", "loss", "company"]
 
@@ -21,7 +21,7 @@ def about_whom(name: str) -> int | None:
     return int(number) if what in get_args(What) and number.isdecimal() else None
 
 
-def without_jobs(facts: Facts, gone: Iterable[int]) -> Facts:
+def without_jobs(facts: ObservedValues, gone: Iterable[int]) -> ObservedValues:
     """The same facts, less those about these jobs; the very same where there are none."""
     about = {fact_about(what, number) for number in gone for what in get_args(What)} & facts.keys()
     return {name: fact for name, fact in facts.items() if name not in about} if about else facts

@@ -25,7 +25,7 @@ SEEN = frozenset({BUSY, TAKEN_GB})
 
 
 @dataclass(frozen=True)
-class Usage:
+class DeviceUsage:
     """By class, as `Rates` has them, and type: the share of time in which an accelerator is busy with one worker of it, from 0
     to 1, and the memory that the worker needs there. What is not known is 1, and infinity: it fills its accelerator."""
 
@@ -49,9 +49,9 @@ NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
 TUNED = -1
 """In place of a batch size: the job tunes it, and tells which one it runs with."""
 
-Facts: TypeAlias = Mapping[str, Any]
+ObservedValues: TypeAlias = Mapping[str, Any]
 """What estimation has learned, by names of its own; each a number, string, list or mapping of such."""
-NO_FACTS: Facts = {}
+NO_OBSERVATIONS: ObservedValues = {}
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class Admitted:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class Observations:
     """What an estimation learned at one moment: the facts that are new, and the promise that, if nothing happens, there is
     nothing more to learn before a second."""
 
-    facts: Facts = field(default_factory=lambda: NO_FACTS)
-    holds_until: float = math.inf
+    values: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS)
+    valid_until: float = math.inf
 
 
 class OtherSizes(Protocol):
@@ -115,7 +115,7 @@ class Rates:
     ranked: Sequence[tuple[int, ...]] | None = None  # `wishes`, likewise
     other_sizes: OtherSizes | None = None  # None: there is nothing to know
     other_batches: OtherBatches | None = None  # likewise
-    usage: Usage | None = None  # likewise
+    usage: DeviceUsage | None = None  # likewise
     spread_uncertainty: Floats | None = None  # None: `uncertainty`
     tells_s: Floats | None = None  # by job, from when on what it reports is of how it runs now; None: it always is
 
@@ -151,7 +151,7 @@ class Selection:
     """An ordered list of entries: who should run, on which type, with how many workers.
 
     Entries with the same `combination` share all of their accelerators: one type, one number of workers. Those with a route
-    serve requests: they get the accelerators of their route, each of which any number of them may share. `holds_until` is the
+    serve requests: they get the accelerators of their route, each of which any number of them may share. `valid_until` is the
     policy's promise: if nothing happens, it would answer the same before that second; None promises nothing, and the policy is
     asked again every round.
     """
@@ -163,7 +163,7 @@ class Selection:
     batch_sizes: Ints | None = None  # 0: unchanged; `TUNED`: the job's own choice; None: all unchanged
     pinned: Mapping[int, Ints] = field(default_factory=dict)  # job → the accelerators it must get
     routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of those who serve requests
-    holds_until: float | None = None
+    valid_until: float | None = None
     revisit: float = math.inf  # where nothing is promised and there are no rounds: when to ask again without an event
     reasons: Mapping[int, Reason] = field(default_factory=dict)  # why some were left out, where there is more to say
     head: int | None = None  # the waiting job that strict order stopped at
@@ -192,10 +192,10 @@ class Selection:
         return _NOBODY
 
     @classmethod
-    def of(cls, jobs: Ints, types: Ints, workers: Ints, holds_until: float | None, head: int | None, **more: Any) -> Selection:
+    def of(cls, jobs: Ints, types: Ints, workers: Ints, valid_until: float | None, head: int | None, **more: Any) -> Selection:
         """Everybody alone, from columns that are known to be of one length; `more` are other fields."""
         other = object.__new__(cls)
-        other.__dict__.update(_NOBODY.__dict__, jobs=jobs, types=types, workers=workers, holds_until=holds_until, head=head)
+        other.__dict__.update(_NOBODY.__dict__, jobs=jobs, types=types, workers=workers, valid_until=valid_until, head=head)
         if more:
             other.__dict__.update(more)
         return other
@@ -231,14 +231,14 @@ class Selection:
 
     def until(self, second: float) -> Selection:
         """The same selection, which holds no longer than `second`."""
-        if self.holds_until is None or self.holds_until <= second:
+        if self.valid_until is None or self.valid_until <= second:
             return self
         other = object.__new__(Selection)  # as `dataclasses.replace`, whose cost a round would feel
-        other.__dict__.update(self.__dict__, holds_until=second)
+        other.__dict__.update(self.__dict__, valid_until=second)
         return other
 
 
-_NOBODY = Selection(NONE, NONE, NONE, holds_until=math.inf)
+_NOBODY = Selection(NONE, NONE, NONE, valid_until=math.inf)
 
 
 @dataclass(frozen=True)
@@ -318,14 +318,14 @@ class RoundPlan:
     routes: Routes = field(default_factory=lambda: NO_ROUTES)  # that are new: of who is launched, or goes on where it is
     # What follows is for people and for the loop; it is not part of the journal.
     seen_s: float | None = field(default=None, compare=False)  # what happened later it knows nothing of; None: than `time`
-    holds_until: float | None = field(default=None, compare=False)
+    valid_until: float | None = field(default=None, compare=False)
     revisit: float = field(default=math.inf, compare=False)
     free: tuple[int, ...] = field(default=(), compare=False)  # accelerators left by type
     up: tuple[int, ...] = field(default=(), compare=False)  # accelerators that are up, by type
     head: int | None = field(default=None, compare=False)
     reasons: Mapping[int, Reason] = field(default_factory=dict, compare=False)
     not_admitted: Reason | None = field(default=None, compare=False)
-    learned: Facts = field(default_factory=lambda: NO_FACTS, compare=False)  # an event of its own
+    observations: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS, compare=False)  # an event of its own
     company: tuple[Ints, Ints] | None = field(default=None, compare=False)  # jobs and their combinations; None: all alone
 
     @property

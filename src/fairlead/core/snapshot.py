@@ -10,10 +10,10 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ColumnStore, JobColumns
-from fairlead.core.device_map import Holdings
+from fairlead.core.device_map import DeviceMap
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import ELASTIC, NO_WAITS, Adaptations, Job, Phase, Regime, Waits
-from fairlead.core.plan import NO_FACTS, Facts, Rates
+from fairlead.core.plan import NO_OBSERVATIONS, ObservedValues, Rates
 from fairlead.core.routes import NO_ROUTES, Routes
 
 
@@ -22,12 +22,12 @@ def _nobody() -> JobColumns:
 
 
 @dataclass(frozen=True)
-class Names:
+class NameTable:
     """What the codes in the columns stand for."""
 
     kinds: tuple[str, ...]
     users: tuple[str, ...]
-    entities: tuple[str, ...]
+    accounts: tuple[str, ...]
     groups: tuple[str, ...]
 
 
@@ -39,12 +39,12 @@ class Snapshot:
     cluster: Cluster
     jobs: JobColumns
     queued: JobColumns
-    holdings: Holdings  # read it, do not write it
+    device_map: DeviceMap  # read it, do not write it
     present: Bools  # by accelerator: its node is there
     drained: Bools  # its node is to be left
     up: Bools  # it may be used: there, and not to be left
     capacity: Ints  # accelerators that are up, by type
-    names: Names
+    names: NameTable
     job_of: Mapping[int, Job]  # by number
     next_number: int  # that the next job to be submitted will get
     history: Floats  # accelerator-seconds of the jobs that have finished, in order of their end
@@ -55,8 +55,8 @@ class Snapshot:
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
     weighted: bool = True  # whether any job may have a weight other than 1
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
-    learned: Facts = field(default_factory=lambda: NO_FACTS)  # by estimation, so far
-    lessons: int = 0  # how often something was learned
+    observations: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS)  # by estimation, so far
+    observation_count: int = 0  # how often something was learned
     group_sizes: Mapping[int, int] = field(default_factory=dict)  # by the group's code, how many came since it began
     through: JobColumns = field(default_factory=_nobody)  # who did all their steps, of groups that others are still in
     adaptations: Adaptations = field(default_factory=Adaptations)  # how batch sizes have changed so far
@@ -164,7 +164,7 @@ class Snapshot:
         return self.but(
             jobs=jobs,
             queued=queued,
-            holdings=self.holdings.copy(),
+            device_map=self.device_map.copy(),
             present=self.present.copy(),
             drained=self.drained.copy(),
             up=self.up.copy(),

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Ints
 from fairlead.core.events import Event, Memo
-from fairlead.core.plan import Admitted, Lesson, Placed, Rates, RoundPlan, Selection
+from fairlead.core.plan import Admitted, Observations, Placed, Rates, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
 
 
@@ -21,19 +21,19 @@ class Admission(Protocol):
 
 
 @runtime_checkable
-class Estimation(Protocol):
+class Estimator(Protocol):
     """The throughputs that a policy may see."""
 
     def rates(self, view: Snapshot) -> Rates: ...
 
 
 @runtime_checkable
-class Learning(Estimation, Protocol):
-    """An estimation that finds something out as time goes on. Pure as a policy is: what is known is `view.learned`, which
-    `rates` sees too; what is new goes out, is journaled, and is part of `view.learned` from then on. There may be facts of
+class LearningEstimator(Estimator, Protocol):
+    """An estimation that finds something out as time goes on. Pure as a policy is: what is known is `view.observations`, which
+    `rates` sees too; what is new goes out, is journaled, and is part of `view.observations` from then on. There may be facts of
     others, from before a switch: names should begin with a word of one's own."""
 
-    def learn(self, view: Snapshot) -> Lesson:
+    def observe(self, view: Snapshot) -> Observations:
         """Asked first in every decision, before anybody is refused or admitted. It looks at who is there, who runs where and
         how fast; where it looks at the clock, it names the second in the lesson."""
         ...
@@ -126,7 +126,7 @@ class Stages:
     """A scheduler: one of each. `round_s` is the length of a round; 0 decides at every event instead."""
 
     admission: Admission
-    estimator: Estimation
+    estimator: Estimator
     policy: Policy
     placement: Placement
     termination: Termination

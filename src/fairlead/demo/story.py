@@ -20,7 +20,7 @@ class Story:
 
     def tell(self, event: ev.Event) -> list[str]:
         """What is to be said of it, in no words at all where people need not know."""
-        if isinstance(event, ev.Opened):
+        if isinstance(event, ev.JournalOpened):
             self.state = State(event.cluster)
         if self.state is None:
             return []
@@ -34,7 +34,7 @@ class Story:
         if state is None:
             return
         holders = [""] * state.cluster.size
-        for number, place in zip(*(column.tolist() for column in state.holdings.places(state.running))):
+        for number, place in zip(*(column.tolist() for column in state.device_map.places(state.running))):
             holders[place] = state.job_of[number].name
         for node, first in zip(state.cluster.nodes, state.cluster.first_of.tolist()):
             yield node.name, holders[first : first + node.accelerators]

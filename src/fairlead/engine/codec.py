@@ -282,7 +282,7 @@ def _why_and_how(r: Mapping[str, Any], why: Any) -> tuple[str, int, int, int]:
 
 
 _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
-    ev.Opened: lambda e: {
+    ev.JournalOpened: lambda e: {
         "e": "opened",
         "version": VERSION,
         "t": e.time,
@@ -307,7 +307,7 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
     ev.SchedulerSwitched: lambda e: {"e": "switched", "t": e.time, "scheduler": _plain(e.scheduler), "why": e.why},
     ev.RoundPlanned: _planned,
     ev.MemoChanged: lambda e: {"e": "memo", "t": e.time, "memo": _plain(e.memo)},
-    ev.FactsLearned: lambda e: {"e": "learned", "t": e.time, "facts": _plain(e.facts)},
+    ev.ObservationsRecorded: lambda e: {"e": "learned", "t": e.time, "facts": _plain(e.values)},
     ev.ProgressReported: _progress,
     ev.JobsFinished: lambda e: {"e": "finished", "t": e.time, "jobs": e.jobs, "at": _column(e.at)},
     ev.JobsFailed: lambda e: {"e": "failed", "t": e.time, "jobs": e.jobs, "at": _column(e.at), "why": e.why, **_how(e)},
@@ -323,13 +323,13 @@ _ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def _to_opened(r: Mapping[str, Any]) -> ev.Opened:
+def _to_opened(r: Mapping[str, Any]) -> ev.JournalOpened:
     rates = r["rates"]
     if rates is not None:
         rates = {key: tuple(share("rates", rate) for rate in known) for key, known in of_sort(dict, "rates", rates).items()}
     scheduler, cluster = _mapping("scheduler", r["scheduler"]), _to_cluster(of_sort(dict, "cluster", r["cluster"]))
     trace, journal = (of_sort(str, name, value) for name, value in (("trace", r["trace"]), ("journal", r.get("journal", ""))))
-    return ev.Opened(second_of(r), cluster, scheduler, trace, rates, journal)
+    return ev.JournalOpened(second_of(r), cluster, scheduler, trace, rates, journal)
 
 
 def _to_submitted(r: Mapping[str, Any]) -> ev.JobSubmitted:
@@ -366,7 +366,7 @@ _DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
     "switched": lambda r: ev.SchedulerSwitched(second_of(r), _mapping("scheduler", r["scheduler"]), r["why"]),
     "planned": _to_planned,
     "memo": lambda r: ev.MemoChanged(second_of(r), _from_plain(r["memo"])),
-    "learned": lambda r: ev.FactsLearned(second_of(r), _mapping("facts", r["facts"])),
+    "learned": lambda r: ev.ObservationsRecorded(second_of(r), _mapping("facts", r["facts"])),
     "progress": _to_progress,
     "finished": lambda r: ev.JobsFinished(*_ended(r)),
     "failed": _to_failed,

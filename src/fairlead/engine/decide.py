@@ -14,7 +14,7 @@ from fairlead.core.columns import JobColumns, without
 from fairlead.core.device_map import NONE
 from fairlead.core.events import Memo
 from fairlead.core.job import Job, Phase
-from fairlead.core.plan import NO_FACTS, Lesson, Placed, RoundPlan, Selection, filled
+from fairlead.core.plan import NO_OBSERVATIONS, Observations, Placed, RoundPlan, Selection, filled
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import Snapshot
@@ -26,8 +26,8 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     """The stages in their order: learning, door, admission, estimation, termination, policy, placement."""
     # 0. What there is to learn from who came and how fast who runs. It must be known before anybody asks for rates.
     lesson = _lesson(view, stages)
-    if lesson is not None and lesson.facts:
-        view = view.but(learned={**view.learned, **lesson.facts}, lessons=view.lessons + 1)
+    if lesson is not None and lesson.values:
+        view = view.but(observations={**view.observations, **lesson.values}, observation_count=view.observation_count + 1)
 
     # 1. Whoever can never run here is refused with the reason, so that it cannot hold up a queue or an optimum. So is who
     #    waits for somebody that will never finish; who waits for others stays at the door.
@@ -57,21 +57,21 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
 
     # 5. Where. What was running and is neither kept nor ended is suspended.
     placed = stages.placement.place(selection, leaving)
-    holds_until, revisit = selection.holds_until, selection.revisit
-    if view.any_drained and len(stuck := np.intersect1d(placed.kept, view.holdings.on(view.drained))):
+    valid_until, revisit = selection.valid_until, selection.revisit
+    if view.any_drained and len(stuck := np.intersect1d(placed.kept, view.device_map.on(view.drained))):
         # A placement that does not know of drains: they leave now, and get another place at the next look.
         placed = replace(placed, kept=without(np.sort(placed.kept), stuck))
-        holds_until, revisit = None if holds_until is None else min(holds_until, view.time), min(revisit, view.time)
+        valid_until, revisit = None if valid_until is None else min(valid_until, view.time), min(revisit, view.time)
     suspended = _suspended(placed, leaving)
     if lesson is not None:
         # Whoever starts, and whoever's neighbours change, runs at a speed that is there to be seen from the next look on.
         # Without rounds nobody looks before something happens, and then sees it.
         moves = len(placed.launches) or len(suspended) or len(ended)
-        again = view.time if moves and stages.round_s > 0 else lesson.holds_until
-        holds_until = None if holds_until is None else min(holds_until, again)
+        again = view.time if moves and stages.round_s > 0 else lesson.valid_until
+        valid_until = None if valid_until is None else min(valid_until, again)
         revisit = min(revisit, again)
     if len(ended) and (view.waits or len(view.queued)):  # who waited for them, or for their room, may enter at the next look
-        holds_until, revisit = None if holds_until is None else min(holds_until, view.time), min(revisit, view.time)
+        valid_until, revisit = None if valid_until is None else min(valid_until, view.time), min(revisit, view.time)
     routes = _new_routes(selection, placed, view) if selection.routes else NO_ROUTES
     reasons = {**selection.reasons, **placed.unplaced}
     plan = filled(
@@ -84,23 +84,23 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         suspended=suspended,
         launches=placed.launches,
         routes=routes,
-        holds_until=holds_until,
+        valid_until=valid_until,
         revisit=revisit,
         free=placed.free,
         up=tuple(view.capacity.tolist()),
         head=selection.head,
         reasons=reasons if not admitted.reasons else ChainMap(admitted.reasons, reasons),  # type: ignore[arg-type]
         not_admitted=admitted.others,
-        learned=NO_FACTS if lesson is None else lesson.facts,
+        observations=NO_OBSERVATIONS if lesson is None else lesson.values,
         company=None if selection.combination is None else (selection.jobs, selection.combination),
     )
     return plan, memo
 
 
-def _lesson(view: Snapshot, stages: Stages) -> Lesson | None:
-    """What estimation learns at this moment, where it is a `Learning` one (asked by name: `isinstance` would be slow)."""
-    learn: Callable[[Snapshot], Lesson] | None = getattr(stages.estimator, "learn", None)
-    return None if learn is None else learn(view)
+def _lesson(view: Snapshot, stages: Stages) -> Observations | None:
+    """What a `LearningEstimator` observes at this moment."""
+    observe: Callable[[Snapshot], Observations] | None = getattr(stages.estimator, "observe", None)
+    return None if observe is None else observe(view)
 
 
 def why_waiting(plan: RoundPlan | None, number: int, job: Job, view: Snapshot) -> Reason:
@@ -199,7 +199,7 @@ def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
     jobs = view.jobs.only(protected)
     if selection.routes:
         jobs = jobs.only(~np.isin(jobs.number, list(selection.routes)))
-    places = view.holdings.last[jobs.number]
+    places = view.device_map.last[jobs.number]
     apart = selection.combination is None
     beside = not apart or len(np.unique(places)) < len(places)
     if _unchanged(selection, jobs).all() and not (apart and beside):
@@ -221,7 +221,7 @@ def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
         combination=combination[stay] if beside else None,
         batch_sizes=None if sizes is None else np.concatenate((np.zeros(len(jobs), np.int64), sizes[rest]))[stay],
         pinned={job: place for job, place in selection.pinned.items() if job not in jobs.number},
-        holds_until=None,
+        valid_until=None,
     )
 
 
@@ -264,4 +264,4 @@ def _suspended(placed: Placed, view: Snapshot) -> Ints:
     running = view.jobs.runners.number
     if len(running) == len(placed.kept):
         return NONE
-    return view.holdings.others(running, placed.kept)
+    return view.device_map.others(running, placed.kept)

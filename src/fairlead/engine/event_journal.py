@@ -14,7 +14,7 @@ from typing import IO, Protocol, runtime_checkable
 import orjson
 
 from fairlead.core.errors import JournalError
-from fairlead.core.events import Event, Opened
+from fairlead.core.events import Event, JournalOpened
 from fairlead.engine.codec import VERSION, decode, encode_line
 from fairlead.files import is_stream
 
@@ -188,10 +188,10 @@ def read_events(path: Path | str) -> Iterator[Event]:
                 raise JournalError(f"{path}:{number}: {error}") from error
 
 
-def opening(path: Path | str) -> Opened:
+def opening(path: Path | str) -> JournalOpened:
     """The first event of a journal file."""
     first = next(read_events(path), None)
-    if not isinstance(first, Opened):
+    if not isinstance(first, JournalOpened):
         raise JournalError(f"{path}:1: not a journal: expected an 'opened' event")
     return first
 

@@ -11,12 +11,12 @@ from typing import Any, Protocol, TypeAlias
 from fairlead.core.errors import FairleadError
 from fairlead.core.events import (
     Event,
-    FactsLearned,
     JobsFailed,
     JobsInterrupted,
     Memo,
     MemoChanged,
     MetricsReported,
+    ObservationsRecorded,
     RoundPlanned,
     SchedulerSwitched,
 )
@@ -197,7 +197,7 @@ class Loop:
         plan, left = decision
         plan = still_possible(replace(plan, seen_s=seen_s), self.state.snapshot(now))
         if overtaken:  # what happened is not in the view, so there is another look, whatever the policy promised
-            plan = replace(plan, holds_until=now)
+            plan = replace(plan, valid_until=now)
         return self._act(plan, left)
 
     def _rounds_since(self, moment: float) -> int:
@@ -234,8 +234,8 @@ class Loop:
         """A decision is recorded, then carried out."""
         self.decisions += 1
         self._count_rounds()
-        if plan.learned:
-            self.record(FactsLearned(plan.time, plan.learned))
+        if plan.observations:
+            self.record(ObservationsRecorded(plan.time, plan.observations))
         if memo is not self.state.memo:
             self.record(MemoChanged(plan.time, memo))
         if plan.changes:
@@ -245,7 +245,7 @@ class Loop:
                 self.record(event)
                 # What jobs say as they start, and who fell over at once, is there to be seen at the next look.
                 if isinstance(event, (MetricsReported, JobsInterrupted, JobsFailed)):
-                    plan = replace(plan, holds_until=plan.time, revisit=plan.time)
+                    plan = replace(plan, valid_until=plan.time, revisit=plan.time)
         self.plan = plan
         if self.on_decision is not None:
             self.on_decision(plan)
@@ -280,7 +280,7 @@ class Loop:
 
     def _next_look(self, plan: RoundPlan) -> float:
         now, length = self.backend.now, self.stages.round_s
-        holds = plan.holds_until
+        holds = plan.valid_until
         if length == 0:  # at every event; in between only where the policy names a second, and then just behind it
             second = plan.revisit if holds is None else holds
             return math.inf if second == math.inf else max(second + 1e-6, now + LEAST_STEP_S)

@@ -15,10 +15,10 @@ from fairlead.core.columns import NO, ONE, ZERO, moment, without
 from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.job import BATCH_SIZE, ELASTIC, LEGAL, NOT_BEGUN, Failure, Phase, check_transition
 from fairlead.core.observations import about_whom, without_jobs
-from fairlead.core.plan import SEEN, Facts, Launches
+from fairlead.core.plan import SEEN, Launches, ObservedValues
 from fairlead.core.reasons import Code
 from fairlead.core.routes import Routes
-from fairlead.core.snapshot import Names
+from fairlead.core.snapshot import NameTable
 from fairlead.engine.feasibility import types_that_fit
 from fairlead.engine.state_views import CODED, Known
 from fairlead.models.convergence import LOSS, note_losses
@@ -41,7 +41,7 @@ class State(Known):
     def replay(cls, events: Iterable[ev.Event]) -> State:
         stream = iter(events)
         opened = next(stream, None)
-        if not isinstance(opened, ev.Opened):
+        if not isinstance(opened, ev.JournalOpened):
             raise FairleadError("a journal begins with the cluster it is about; this one does not")
         state = cls(opened.cluster)
         state.apply(opened)
@@ -55,13 +55,13 @@ class State(Known):
         if event.time < self.time - 1e-6:
             raise FairleadError(f"{type(event).__name__} at second {event.time:g} comes after second {self.time:g}")
         self.store.version += 1
-        if self.holdings.shared and event.time > self.time:
+        if self.device_map.shared and event.time > self.time:
             self._count_company(event.time - self.time)
         _APPLY[type(event)](self, event)
         if event.time > self.time:
             self.time = event.time
 
-    def _opened(self, event: ev.Opened) -> None:
+    def _opened(self, event: ev.JournalOpened) -> None:
         if self.job_of:
             raise InvalidPlan("a journal is opened once, before anything else")
         self.scheduler, self.journal = event.scheduler, event.journal
@@ -74,7 +74,7 @@ class State(Known):
         if number > self.next_number + MOST_LEFT_OUT:
             raise InvalidPlan(f"job number {number} comes before number {self.next_number}; they are given in order")
         self.store.reserve(number + 1)
-        self.holdings.reserve(number + 1)
+        self.device_map.reserve(number + 1)
         self.next_number = number + 1
         self.job_of[number] = job
         a = self.store.arrays  # what is not written here has its default already
@@ -84,7 +84,7 @@ class State(Known):
         if known is None:
             codes = [self._code(name, getattr(job, name)) for name in CODED]
             known = self._looks[look] = (*codes, types_that_fit(job, self.cluster))
-        a["kind"][number], a["user"][number], a["entity"][number], a["group"][number], a["fits"][number] = known
+        a["kind"][number], a["user"][number], a["account"][number], a["group"][number], a["fits"][number] = known
         a["group_order"][number] = job.group_order
         if job.group:
             self.groups.enter(known[CODED.index("group")], number)
@@ -146,12 +146,12 @@ class State(Known):
     def _memo(self, event: ev.MemoChanged) -> None:
         self.memo = event.memo
 
-    def _learned(self, event: ev.FactsLearned) -> None:
-        self.learned = {**self.learned, **self.without_the_ended(event.facts)}
-        self.lessons += 1
+    def _learned(self, event: ev.ObservationsRecorded) -> None:
+        self.observations = {**self.observations, **self.without_the_ended(event.values)}
+        self.observation_count += 1
         self._blank = None
 
-    def without_the_ended(self, facts: Facts) -> Facts:
+    def without_the_ended(self, facts: ObservedValues) -> ObservedValues:
         """Less those about jobs that have ended."""
         phase, about = self.store.arrays["phase"], map(about_whom, facts)
         return without_jobs(facts, [n for n in about if n is not None and n in self.job_of and phase[n] > RUNNING])
@@ -189,7 +189,7 @@ class State(Known):
 
     def _check_routes(self, routes: Routes) -> None:
         for number, route in routes.items():
-            there = self.holdings.of(number).tolist()
+            there = self.device_map.of(number).tolist()
             if list(route.accelerators) != there:
                 raise InvalidPlan(f"job {number} is routed to accelerators {list(route.accelerators)}, and has {there}")
 
@@ -202,7 +202,7 @@ class State(Known):
         self._go(jobs, RUNNING)
         self.running = np.concatenate((self.running, jobs))
         self.running.sort()
-        self.holdings.take(jobs, launches.offsets, launches.accelerators, exclusive=launches.exclusive)
+        self.device_map.take(jobs, launches.offsets, launches.accelerators, exclusive=launches.exclusive)
         a["held"][jobs] = launches.workers
         a["type"][jobs] = launches.types
         if launches.gives or self.given:
@@ -297,7 +297,7 @@ class State(Known):
         a["rate"][jobs] = ZERO
         a["held"][jobs] = NO
         a["waiting_since_s"][jobs] = time
-        self.holdings.release(jobs)
+        self.device_map.release(jobs)
         self.running = self.running[a["held"][self.running].nonzero()[0]]
         if self.routes:
             gone = set(jobs.tolist())
@@ -305,7 +305,7 @@ class State(Known):
 
     def _count_company(self, seconds: float) -> None:
         """So long an accelerator with two jobs on it was held once, and each of them counts it."""
-        more = np.maximum(self.holdings.occupancy - 1, 0)
+        more = np.maximum(self.device_map.occupancy - 1, 0)
         self.service_by_type -= np.bincount(self.cluster.type_of, more, minlength=len(self.cluster.types)) * seconds
 
     def _end(self, jobs: Ints, time: Floats, phase: int, *, done: bool = False) -> None:
@@ -327,8 +327,8 @@ class State(Known):
                 self._settle(stopping, when)
             self.live = self.live[a["phase"][self.live] <= _PHASE[RUNNING]]
         a["ended_s"][jobs] = time
-        if self.learned and (left := without_jobs(self.learned, jobs.tolist())) is not self.learned:
-            self.learned, self._blank = left, None
+        if self.observations and (left := without_jobs(self.observations, jobs.tolist())) is not self.observations:
+            self.observations, self._blank = left, None
         if self.last_failure:
             for number in jobs.tolist():
                 self.last_failure.pop(number, None)
@@ -359,7 +359,7 @@ class State(Known):
         code = codes.get(name)
         if code is None:
             code = codes[name] = len(codes)
-            self._names = Names(*(tuple(known) for known in self._codes.values()))
+            self._names = NameTable(*(tuple(known) for known in self._codes.values()))
             self._blank = None
         return code
 
@@ -372,7 +372,7 @@ def _merged(live: Ints, entering: Ints) -> Ints:
 
 
 _APPLY: dict[type, Callable[[State, Any], None]] = {
-    ev.Opened: State._opened,
+    ev.JournalOpened: State._opened,
     ev.JobSubmitted: State._submitted,
     ev.JobCancelled: State._cancelled,
     ev.NodeLost: State._node_lost,
@@ -381,7 +381,7 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     ev.MetricsReported: State._metrics,
     ev.SchedulerSwitched: State._switched,
     ev.MemoChanged: State._memo,
-    ev.FactsLearned: State._learned,
+    ev.ObservationsRecorded: State._learned,
     ev.RoundPlanned: State._planned,
     ev.ProgressReported: State._progress,
     ev.JobsFinished: State._finished,

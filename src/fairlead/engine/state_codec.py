@@ -21,11 +21,11 @@ import orjson
 
 from fairlead.core import events as ev
 from fairlead.core.columns import FLOAT_COLUMNS, INT_COLUMNS
-from fairlead.core.device_map import Holdings
+from fairlead.core.device_map import DeviceMap
 from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.job import Adaptations, Failure, Phase
 from fairlead.core.plan import RoundPlan
-from fairlead.core.snapshot import Names
+from fairlead.core.snapshot import NameTable
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 
@@ -82,9 +82,9 @@ def _checksum(body: bytes) -> bytes:
 def _told(state: State) -> tuple[ev.Event, ...]:
     """What a state has besides jobs and numbers, as events that would tell it."""
     return (
-        ev.Opened(0.0, state.cluster, state.scheduler, journal=state.journal),
+        ev.JournalOpened(0.0, state.cluster, state.scheduler, journal=state.journal),
         ev.MemoChanged(0.0, state.memo),
-        ev.FactsLearned(0.0, state.learned),
+        ev.ObservationsRecorded(0.0, state.observations),
         ev.RoundPlanned(RoundPlan(0.0, refused=tuple(state.refusals.items()), routes=state.routes)),
     )
 
@@ -95,7 +95,7 @@ def _arrays(state: State) -> Arrays:
         "time": float(state.time),
         "any_min_run": state.any_min_run,
         "given": state.given,
-        "lessons": state.lessons,
+        "lessons": state.observation_count,
         "ints": tuple(INT_COLUMNS),
         "floats": tuple(FLOAT_COLUMNS),
         "metrics": metrics,
@@ -107,7 +107,7 @@ def _arrays(state: State) -> Arrays:
     changing = {
         "ints": store.ints[:, :size],
         "floats": store.floats[:, :size],
-        "last": state.holdings.last[:size],
+        "last": state.device_map.last[:size],
         "present": state.present,
         "drained": state.drained,
         "live": state.live,
@@ -119,7 +119,7 @@ def _arrays(state: State) -> Arrays:
     return {
         "about": _text(orjson.dumps(about)),
         "metrics": np.array([store.metrics[name][:size] for name in metrics]).reshape(len(metrics), size),
-        "layers": state.holdings.layers,
+        "layers": state.device_map.layers,
         **{name: array.copy() for name, array in changing.items()},
     }
 
@@ -128,14 +128,14 @@ def _state(arrays: Arrays) -> State:
     about = orjson.loads(arrays["about"].tobytes())
     opened, memo, learned, planned, *submitted = map(decode, arrays["events"].tobytes().split(b"\n"))
     if not (
-        isinstance(opened, ev.Opened)
+        isinstance(opened, ev.JournalOpened)
         and isinstance(memo, ev.MemoChanged)
-        and isinstance(learned, ev.FactsLearned)
+        and isinstance(learned, ev.ObservationsRecorded)
         and isinstance(planned, ev.RoundPlanned)
     ):
         raise ValueError("its events are not where they should be")
     state = State(opened.cluster)
-    state.time, state.any_min_run, state.lessons = about["time"], about["any_min_run"], about["lessons"]
+    state.time, state.any_min_run, state.observation_count = about["time"], about["any_min_run"], about["lessons"]
     state.scheduler, state.memo = opened.scheduler, memo.memo
     state.journal = opened.journal
     state.refusals, state.routes = dict(planned.plan.refused), planned.plan.routes
@@ -147,11 +147,11 @@ def _state(arrays: Arrays) -> State:
     for block in ("ints", "floats"):
         for name, column in zip(about[block], arrays[block]):
             state.store.arrays[name][:size] = column
-    state.learned = state.without_the_ended(learned.facts)  # of which earlier versions kept some
+    state.observations = state.without_the_ended(learned.values)  # of which earlier versions kept some
     for name, column in zip(about["metrics"], arrays["metrics"]):
         state.store.metric(name)[:size] = column
     state.weighted, state.given = bool((state.store.arrays["weight"][:size] != 1.0).any()), about.get("given", True)
-    state.holdings = Holdings.of_layers(arrays["layers"], arrays["last"])
+    state.device_map = DeviceMap.of_layers(arrays["layers"], arrays["last"])
     state._show(arrays["present"], arrays["drained"])
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
     if "adaptations" in about:
@@ -161,7 +161,7 @@ def _state(arrays: Arrays) -> State:
     state.service_by_type = arrays["service_by_type"]
     state._remember(arrays["history"])
     state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}
-    state._names = Names(*(tuple(codes) for codes in state._codes.values()))
+    state._names = NameTable(*(tuple(codes) for codes in state._codes.values()))
     return state
 
 

@@ -14,12 +14,12 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ALL_COLUMNS, ColumnStore, JobColumns
-from fairlead.core.device_map import NONE, Holdings
+from fairlead.core.device_map import NONE, DeviceMap
 from fairlead.core.job import NO_WAITS, Adaptations, Failure, Job, Phase, Waits, awaited, flags_of
-from fairlead.core.plan import NO_FACTS, Facts
+from fairlead.core.plan import NO_OBSERVATIONS, ObservedValues
 from fairlead.core.reasons import Reason
 from fairlead.core.routes import NO_ROUTES, Routes
-from fairlead.core.snapshot import Names, Snapshot
+from fairlead.core.snapshot import NameTable, Snapshot
 from fairlead.engine.codec import encode_memo
 
 # Groups of jobs, by their codes. A group lives while anybody of it is at the door or inside; a job that comes to its name
@@ -54,7 +54,7 @@ class Groups:
         return sorted(number for numbers in self.through.values() for number in numbers)
 
 
-CODED = ("kind", "user", "entity", "group")  # columns of codes for names
+CODED = ("kind", "user", "account", "group")  # columns of codes for names
 
 
 class Known:
@@ -64,7 +64,7 @@ class Known:
         self.cluster = cluster
         self.time = 0.0
         self.store = ColumnStore()
-        self.holdings = Holdings(cluster.size)
+        self.device_map = DeviceMap(cluster.size)
         self.job_of: dict[int, Job] = {}
         self.next_number = 0
         self._blank: Snapshot | None = None  # what snapshots have in common, until it changes
@@ -76,8 +76,8 @@ class Known:
         self.service_by_type: Floats = np.zeros(len(cluster.types))
         self._arrived: list[int] = []  # the youngest of them, not yet in the array
         self.memo: ev.Memo = None
-        self.learned: Facts = NO_FACTS  # by estimation; another mapping whenever something is learned
-        self.lessons = 0  # how often that was
+        self.observations: ObservedValues = NO_OBSERVATIONS  # by estimation; another mapping whenever something is learned
+        self.observation_count = 0  # how often that was
         self.routes: Routes = NO_ROUTES  # of those who serve requests; another mapping whenever one changes
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
@@ -89,7 +89,7 @@ class Known:
         self.adaptations = Adaptations()
         self.followers: list[int] = []  # those at the door that come after others
         self._codes: dict[str, dict[str, int]] = {name: {} for name in CODED}
-        self._names = Names((), (), (), ())
+        self._names = NameTable((), (), (), ())
         self._looks: dict[tuple[Any, ...], tuple[int, ...]] = {}  # what jobs that look like this have in their columns
         self._history: Floats = np.zeros(256)
         self._finished_count = 0
@@ -101,7 +101,7 @@ class Known:
         state.time, state.memo, state.any_min_run, state.weighted = view.time, memo, view.any_min_run, view.weighted
         state.given = True
         state._show(view.present.copy(), view.drained.copy())
-        state.learned, state.lessons, state.routes = view.learned, view.lessons, view.routes
+        state.observations, state.observation_count, state.routes = view.observations, view.observation_count, view.routes
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
         state.store.reserve(state.next_number)
@@ -118,11 +118,11 @@ class Known:
         state.running = view.jobs.runners.number.copy()
         state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
         state.adaptations = view.adaptations.of(state.job_of)
-        state.holdings = view.holdings.copy()
-        state.holdings.reserve(state.next_number)
+        state.device_map = view.device_map.copy()
+        state.device_map.reserve(state.next_number)
         state._remember(view.history)
         state._names = view.names
-        codes = (view.names.kinds, view.names.users, view.names.entities, view.names.groups)
+        codes = (view.names.kinds, view.names.users, view.names.accounts, view.names.groups)
         state._codes = {column: {name: code for code, name in enumerate(known)} for column, known in zip(state._codes, codes)}
         return state
 
@@ -161,7 +161,7 @@ class Known:
             self.cluster,
             nobody,
             nobody,
-            self.holdings,
+            self.device_map,
             self.present,
             self.drained,
             self.up,
@@ -173,8 +173,8 @@ class Known:
             any_drained=self.any_drained,
             any_min_run=self.any_min_run,
             weighted=self.weighted,
-            learned=self.learned,
-            lessons=self.lessons,
+            observations=self.observations,
+            observation_count=self.observation_count,
             group_sizes=self.groups.sizes,
             adaptations=self.adaptations,
             routes=self.routes,
@@ -215,13 +215,13 @@ class Known:
             digest.update(np.ascontiguousarray(self.store.arrays[name][: self.next_number]).tobytes())
         for metric in sorted(self.store.metrics):
             digest.update(metric.encode() + self.store.metrics[metric][: self.next_number].tobytes())
-        last = self.holdings.last[: self.next_number]
+        last = self.device_map.last[: self.next_number]
         history, services = self._history[: self._finished_count], self.service_by_type
-        parts = (self.up, self.capacity, self.holdings.occupancy, last, self.live, self.queue, history, services)
+        parts = (self.up, self.capacity, self.device_map.occupancy, last, self.live, self.queue, history, services)
         for part in parts:
             digest.update(np.ascontiguousarray(part).tobytes())
         large = (self.store.arrays["held"][: self.next_number] > 1).nonzero()[0].tolist()
-        gangs = [(number, self.holdings.of(number).tolist()) for number in large]
+        gangs = [(number, self.device_map.of(number).tolist()) for number in large]
         digest.update(repr((float(self.time), gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
         digest.update(encode_memo(self.memo) + encode_memo(self.scheduler))
         if self.any_drained:
@@ -232,8 +232,8 @@ class Known:
             digest.update(encode_memo(self.adaptations.to_data()))
         if self.groups.since:
             digest.update(repr(sorted(self.groups.since.items())).encode())
-        if self.learned:
-            digest.update(encode_memo({"lessons": self.lessons, "facts": self.learned}))
+        if self.observations:
+            digest.update(encode_memo({"lessons": self.observation_count, "facts": self.observations}))
         if self.routes:
             digest.update(repr(sorted((number, route) for number, route in self.routes.items())).encode())
         return digest.hexdigest()

@@ -10,7 +10,7 @@ import numpy as np
 from fairlead.core.cluster import Ints
 from fairlead.core.device_map import NONE
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.events import FactsLearned, Memo, MemoChanged, RoundPlanned
+from fairlead.core.events import Memo, MemoChanged, ObservationsRecorded, RoundPlanned
 from fairlead.core.job import ELASTIC
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Reason
@@ -54,7 +54,7 @@ def sound(plan: RoundPlan, memo: Memo, view: Snapshot) -> None:
     if plan.routes:
         _where_they_stand(plan, np.setdiff1d(busy, plan.ended), view)
         decode(encode(RoundPlanned(plan)))
-    for event in (RoundPlanned(plan), MemoChanged(plan.time, memo), FactsLearned(plan.time, plan.learned)):
+    for event in (RoundPlanned(plan), MemoChanged(plan.time, memo), ObservationsRecorded(plan.time, plan.observations)):
         encode(event)
 
 
@@ -71,7 +71,7 @@ def _as_they_may(starts: Launches, view: Snapshot) -> None:
 def _where_they_stand(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
     starts = plan.launches
     there = dict(zip(starts.jobs.tolist(), np.split(starts.accelerators, starts.offsets[1:-1])))
-    there |= {number: view.holdings.of(number) for number in staying.tolist() if number in plan.routes}
+    there |= {number: view.device_map.of(number) for number in staying.tolist() if number in plan.routes}
     for number, route in plan.routes.items():
         if list(route.accelerators) != there.get(number, NONE).tolist():
             raise InvalidPlan(f"job {number} was routed to accelerators {list(route.accelerators)}, and does not stand there")
@@ -84,7 +84,7 @@ def _apart(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
     jobs, places = starts.jobs.repeat(starts.workers), starts.accelerators
     if len(np.unique(places)) < len(places) and np.unique((jobs, places), axis=1).shape[1] < len(places):
         raise InvalidPlan("a job was launched twice on one accelerator")
-    others, held = view.holdings.places(staying)
+    others, held = view.device_map.places(staying)
     beside = np.isin(held, places)
     jobs, places = np.concatenate((jobs, others[beside])), np.concatenate((places, held[beside]))
     order = np.argsort(places, kind="stable")

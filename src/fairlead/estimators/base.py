@@ -14,9 +14,9 @@ from fairlead.core.columns import JobColumns
 from fairlead.core.device_map import offsets_of
 from fairlead.core.errors import InputError
 from fairlead.core.job import BATCH_SIZE, TIMED, batch_size_of
-from fairlead.core.plan import Facts, Lesson
+from fairlead.core.plan import Observations, ObservedValues
 from fairlead.core.rng import stream
-from fairlead.core.snapshot import Names, Snapshot
+from fairlead.core.snapshot import NameTable, Snapshot
 
 
 class RateTable(Protocol):
@@ -42,7 +42,7 @@ class Rows:
         self._kinds: tuple[str, ...] = ()
         self._map: Ints = np.full((1, 1), -1)
 
-    def of(self, jobs: JobColumns, names: Names) -> Ints:
+    def of(self, jobs: JobColumns, names: NameTable) -> Ints:
         kind, workers = jobs.kind, jobs.workers
         if not len(kind):
             return kind
@@ -169,10 +169,10 @@ class Followed(ABC):
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
-        self._facts: Facts = self._known
+        self._facts: ObservedValues = self._known
         self._forget()
 
-    def follow(self, facts: Facts) -> None:
+    def follow(self, facts: ObservedValues) -> None:
         """Take in what is new."""
         if facts is self._facts:
             return
@@ -191,7 +191,7 @@ class Followed(ABC):
         """Be as if nothing had been told."""
 
     @abstractmethod
-    def _take(self, fact: Facts) -> None: ...
+    def _take(self, fact: ObservedValues) -> None: ...
 
 
 # What jobs really did: the rates at which they were seen to run, remembered as facts by kind, workers, type and company.
@@ -222,7 +222,7 @@ class Observed(Followed):
         self.mean: dict[str, Floats] = {what: np.full(shape, np.nan) for what, shape in self._shape.items()}
         self.count: dict[str, Ints] = {what: np.zeros(shape, dtype=np.int64) for what, shape in self._shape.items()}
 
-    def _take(self, fact: Facts) -> None:
+    def _take(self, fact: ObservedValues) -> None:
         self.version += 1
         row, type_ = self._rows.table.row(*fact["of"]), self._code[fact["on"]]
         rates = [rate for _, _, rate in fact["seen"]]
@@ -243,10 +243,10 @@ class Observer:
     seed: int = 0
     alone: bool = True
 
-    def look(self, view: Snapshot, rows: Rows, observed: Observed) -> Lesson:
+    def look(self, view: Snapshot, rows: Rows, observed: Observed) -> Observations:
         jobs = view.jobs.runners
         if not len(jobs):
-            return Lesson()
+            return Observations()
         as_asked = _as_asked(jobs, view)
         loading = as_asked & (jobs.since_s >= view.time)
         again = float(jobs.since_s[loading].min()) if np.count_nonzero(loading) else math.inf
@@ -264,7 +264,7 @@ class Observer:
             few = paired & (observed.count[PAIRED][row, row[mate], type_] < self.limit)
             for index in few.nonzero()[0].tolist():
                 self._see(facts, view, jobs, index, int(mate[index]), PAIRED)
-        return Lesson(facts, again)
+        return Observations(facts, again)
 
     def _see(self, facts: dict[str, Any], view: Snapshot, jobs: JobColumns, index: int, mate: int | None, what: str) -> None:
         number, since, on = int(jobs.number[index]), float(jobs.since_s[index]), view.cluster.type_names[int(jobs.type[index])]
@@ -277,7 +277,7 @@ class Observer:
             fact["spread"] = True
             name += " spread"
         name += f" on {on}"
-        before = facts.get(name) or view.learned.get(name)
+        before = facts.get(name) or view.observations.get(name)
         seen = [] if before is None else before["seen"]
         if len(seen) >= self.limit or any(n == number and s == since for n, s, _ in seen):
             return
@@ -311,7 +311,7 @@ def _as_asked(jobs: JobColumns, view: Snapshot) -> Bools:
 def mates(jobs: JobColumns, view: Snapshot) -> Ints:
     """Who else is on each one's accelerators, by position: -1 for nobody, -2 for more than one other."""
     mate = np.full(len(jobs), -1, dtype=np.int64)
-    places = view.holdings.places(jobs.number)[1]
+    places = view.device_map.places(jobs.number)[1]
     on = np.bincount(places)
     if not len(on) or on.max() <= 1:
         return mate
@@ -331,6 +331,6 @@ def spread_gangs(jobs: JobColumns, view: Snapshot) -> Bools:
     wide = np.zeros(len(jobs), dtype=np.bool_)
     gangs = (jobs.held > 1).nonzero()[0]
     if len(gangs):
-        places = view.holdings.places(jobs.number[gangs])[1]
+        places = view.device_map.places(jobs.number[gangs])[1]
         wide[gangs] = view.cluster.spread(places, offsets_of(jobs.held[gangs]), jobs.type[gangs])
     return wide

@@ -24,7 +24,7 @@ import numpy as np
 from fairlead.core.cluster import AcceleratorType, Floats
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import TIMED, model_of
-from fairlead.core.plan import BUSY, TAKEN_GB, Usage
+from fairlead.core.plan import BUSY, TAKEN_GB, DeviceUsage
 from fairlead.core.snapshot import Snapshot
 from fairlead.models.interference import ABOVE, BELOW, Slowdown
 from fairlead.models.learned_models import LARGEST, sane
@@ -85,12 +85,12 @@ class ColocationModel:
             expected = f"{counts[name]} finite coefficients, none beyond {LARGEST:g}"
             raise InputError(self.where, expected, field=name, value=given)
 
-    def rates_of(self, view: Snapshot, kinds: Sequence[str], alone: Floats) -> tuple[Floats, Floats, Usage]:
+    def rates_of(self, view: Snapshot, kinds: Sequence[str], alone: Floats) -> tuple[Floats, Floats, DeviceUsage]:
         """Of classes of these kinds and rates: rates in pairs, their relative uncertainty, and what each takes."""
         types = view.cluster.type_names
         usage = {**_measured(self.profiles), **self.usage}
         predicted = [_of_kind(usage, kind, NOT_KNOWN) for kind in kinds]
-        found = [[view.learned.get(_fact(kind, name), use) for name in types] for kind, use in zip(kinds, predicted)]
+        found = [[view.observations.get(_fact(kind, name), use) for name in types] for kind, use in zip(kinds, predicted)]
         busy, memory = np.moveaxis(np.array(found, dtype=float).reshape(len(kinds), len(types), 2), 2, 0)  # classes × types
         about = np.array([not self.types or name in self.types for name in types])
         there = np.array([kind.memory_gb for kind in view.cluster.types])
@@ -98,7 +98,7 @@ class ColocationModel:
         fits = about & (both <= there) & np.isfinite(both)
         slower, off, _ = self._interference.slower(busy, *self._held(kinds))
         paired = np.where(fits, alone[:, None, :] / slower, 0.0) * (alone > 0)[None, :, :]
-        return paired, off / slower, Usage(np.where(about, busy / 100, 1.0), np.where(about, memory, math.inf))
+        return paired, off / slower, DeviceUsage(np.where(about, busy / 100, 1.0), np.where(about, memory, math.inf))
 
     def coverage_gaps(self, kinds: Iterable[str], types: Sequence[AcceleratorType]) -> str:
         """What of it says nothing about jobs of these kinds on accelerators of these types, so that some, or all, have no
@@ -157,7 +157,7 @@ def usage_observations(view: Snapshot) -> dict[str, object]:
         if kind != TIMED and math.isfinite(busy) and math.isfinite(memory):
             seen.setdefault(_fact(kind, view.cluster.type_names[type_]), []).append((min(100 * busy, 100.0), memory))
     means = {name: np.mean(usage, axis=0).tolist() for name, usage in seen.items()}
-    return {name: use for name, use in means.items() if _tells(view.learned.get(name), use)}
+    return {name: use for name, use in means.items() if _tells(view.observations.get(name), use)}
 
 
 def has_usage_observations(learned: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.job import ELASTIC, TIMED, batch_size_of
-from fairlead.core.plan import Lesson, Rates
+from fairlead.core.plan import Observations, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.base import RateTable
 from fairlead.estimators.oracle import Oracle
@@ -37,8 +37,8 @@ class Fitted:
     table: RateTable
     _oracle: list[Oracle] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    def learn(self, view: Snapshot) -> Lesson:
-        return Lesson(lessons(view))
+    def observe(self, view: Snapshot) -> Observations:
+        return Observations(lessons(view))
 
     def rates(self, view: Snapshot) -> Rates:
         if not self._oracle:
@@ -80,10 +80,10 @@ class ModelSizes:
     def __init__(self, view: Snapshot, base: Rates, elastic: Ints, possible: Collection[tuple[str, int]] | None) -> None:
         jobs = view.jobs.only(elastic)
         self.elastic = elastic
-        self._told, self._models = Goodputs.of(jobs, view.learned)
+        self._told, self._models = Goodputs.of(jobs, view.observations)
         self._curves: Floats = np.full((len(elastic), 3), np.nan)
         for at, number in enumerate(jobs.number.tolist()):
-            if (seen := view.learned.get(speeds.fact_of(number))) is not None:
+            if (seen := view.observations.get(speeds.fact_of(number))) is not None:
                 self._curves[at] = seen["curve"]
         self._kinds = [view.names.kinds[kind] for kind in jobs.kind.tolist()]
         self._possible = possible
@@ -130,7 +130,7 @@ def _steps(view: Snapshot) -> dict[str, object]:
     told = np.stack([jobs.metric(name) for name in (NODES, WORKERS, LOCAL, COMPUTE, STEP)], axis=1)
     for at in goodput.believable_steps(told).nonzero()[0].tolist():
         number, one = int(jobs.number[at]), told[at].tolist()
-        seen = goodput.seen_of(view.learned, number)
+        seen = goodput.seen_of(view.observations, number)
         before = next((other for other in seen if list(other[:3]) == one[:3]), None)
         if before is None or any(abs(now - then) > speeds.TELLS * then for now, then in zip(one[3:], before[3:])):
             others = [other for other in seen if other is not before]
@@ -143,8 +143,8 @@ def _speeds(view: Snapshot, told: Mapping[str, object]) -> dict[str, object]:
     for number, kind, workers, rate in zip(*(c.tolist() for c in (jobs.number, jobs.kind, jobs.held, jobs.rate))):
         if view.job_of[number].mode != ELASTIC or view.names.kinds[kind] == TIMED or not rate > 0:
             continue
-        if goodput.fact_of(number) not in view.learned and goodput.fact_of(number) not in told:
-            known = view.learned.get(speeds.fact_of(number))
+        if goodput.fact_of(number) not in view.observations and goodput.fact_of(number) not in told:
+            known = view.observations.get(speeds.fact_of(number))
             if (fact := speeds.learned(known["seen"] if known else (), workers, rate)) is not None:
                 facts[speeds.fact_of(number)] = fact
     return facts
@@ -155,7 +155,7 @@ def _losses(view: Snapshot) -> dict[str, object]:
     losses = jobs.metric(LOSS)
     for at in ((losses >= convergence.LOWEST) & (losses <= convergence.HIGHEST)).nonzero()[0].tolist():
         number, done = int(jobs.number[at]), float(jobs.steps_done[at])
-        known = view.learned.get(convergence.fact_of(number))
+        known = view.observations.get(convergence.fact_of(number))
         points = known["points"] if known else []
         if done > 0 and (not points or (done >= _FURTHER * points[-1][0] and losses[at] != points[-1][1])):
             facts[convergence.fact_of(number)] = convergence.learned([*points, [done, float(losses[at])]])

@@ -24,7 +24,7 @@ import numpy as np
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.core.job import TIMED, batch_size_of, kind_of, model_of
-from fairlead.core.plan import Facts, Lesson, Rates
+from fairlead.core.plan import Observations, ObservedValues, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.base import spread_gangs
 from fairlead.estimators.fitted import ModelSizes, by_job, elastic_rows, lessons
@@ -51,7 +51,7 @@ class Measured:
                 expected = f"a speed compared with others' from {1 / FASTEST:g} to {FASTEST:g} for {name}"
                 raise InputError(f"estimator {type(self).__name__.lower()}", expected, field="speeds", value=speed)
 
-    def learn(self, view: Snapshot) -> Lesson:
+    def observe(self, view: Snapshot) -> Observations:
         """Of all that run alike on one type, the mean counts: one number, which is known or is not."""
         jobs, seen = view.jobs.runners, dict[tuple[str, int, int, bool], list[float]]()
         where = (jobs.number, jobs.kind, jobs.held, jobs.type, spread_gangs(jobs, view))
@@ -63,12 +63,12 @@ class Measured:
         facts = dict[str, object]()
         for (kind, workers, type_, spread), rates in seen.items():
             name = _fact(kind, workers, view.cluster.type_names[type_], spread)
-            mean, known = sum(rates) / len(rates), view.learned.get(name, 0.0)
+            mean, known = sum(rates) / len(rates), view.observations.get(name, 0.0)
             if abs(mean - known) > TELLS * known:
                 facts[name] = mean
         if len(elastic := elastic_rows(view)):
             facts |= lessons(view.but(jobs=view.jobs.only(elastic)))
-        return Lesson(facts)
+        return Observations(facts)
 
     def rates(self, view: Snapshot) -> Rates:
         jobs, types = view.jobs, view.cluster.type_names
@@ -82,17 +82,17 @@ class Measured:
         off, wide = np.zeros((2, *alone.shape))
         for (kind, workers, present, worth), at in looks.items():
             if kind != TIMED:
-                near, far = worth * _seen(view.learned, present, workers, types)
+                near, far = worth * _seen(view.observations, present, workers, types)
                 of_its_own = present == kind or (near + far).any()
                 if not (near + far).any():  # at its batch size nobody has seen it
-                    near, far = _seen(view.learned, kind, workers, types)
+                    near, far = _seen(view.observations, kind, workers, types)
                 alone[at] = _filled(np.where(near > 0, near, far), speed)
                 spread[at] = np.where(far > 0, far, alone[at])
                 guess = ELSEWHERE if (near + far).any() else UNKNOWN_LEVEL
                 off[at] = np.where((near > 0) & of_its_own, 0.0, guess)
                 wide[at] = np.where((far > 0) & of_its_own, 0.0, guess)
         paired = np.zeros((len(looks), len(looks), len(types)))
-        batches = MeasuredBatches(view.learned, types, speed) if view.adaptations else None
+        batches = MeasuredBatches(view.observations, types, speed) if view.adaptations else None
         rows = np.array(row, dtype=np.int64)
         base = Rates(rows, alone, spread, paired, off, other_batches=batches, spread_uncertainty=wide)
         elastic = elastic_rows(view)
@@ -102,7 +102,7 @@ class Measured:
 class MeasuredBatches:
     """Rates of a model at the batch sizes at which it was measured, in steps of the kind's own; of kinds that say their own."""
 
-    def __init__(self, learned: Facts, types: tuple[str, ...], speed: Floats) -> None:
+    def __init__(self, learned: ObservedValues, types: tuple[str, ...], speed: Floats) -> None:
         self._learned, self._types, self._speed = learned, types, speed
 
     def of(self, kind: str, workers: int) -> Mapping[int, Floats]:
@@ -131,7 +131,7 @@ def _began(view: Snapshot, number: int) -> float:
     return past[-1].from_steps if len(past) > 1 else 0.0
 
 
-def _seen(learned: Facts, kind: str, workers: int, types: tuple[str, ...]) -> Floats:
+def _seen(learned: ObservedValues, kind: str, workers: int, types: tuple[str, ...]) -> Floats:
     """By type, near to each other and spread; 0 where nobody has seen it."""
     return np.array([[learned.get(_fact(kind, workers, t, wide), 0.0) for t in types] for wide in (False, True)])
 
@@ -142,7 +142,7 @@ def _filled(measured: Floats, speed: Floats) -> Floats:
     return np.where(there, measured, speed * level)
 
 
-def measured_rates(facts: Facts) -> Iterator[tuple[str, int, str, bool, float]]:
+def measured_rates(facts: ObservedValues) -> Iterator[tuple[str, int, str, bool, float]]:
     """What was learned: kind, workers, type, whether spread, and steps per second."""
     for name, rate in facts.items():
         if (match := _FACT.fullmatch(name)) is not None:

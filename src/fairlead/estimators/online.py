@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from fairlead.core.errors import InputError
-from fairlead.core.plan import Lesson, Rates
+from fairlead.core.plan import Observations, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.base import (
     ALONE,
@@ -63,14 +63,14 @@ class Online:
                 raise InputError(WHERE, f"a speed above 0 for {name}", field="speeds", value=speed)
         check_references(WHERE, self.references)
 
-    def learn(self, view: Snapshot) -> Lesson:
+    def observe(self, view: Snapshot) -> Observations:
         kept = self._cache(view)
-        kept.observed.follow(view.learned)
+        kept.observed.follow(view.observations)
         return Observer(self.measurements, self.noise, self.seed).look(view, kept.rows, kept.observed)
 
     def rates(self, view: Snapshot) -> Rates:
         kept = self._cache(view)
-        kept.observed.follow(view.learned)
+        kept.observed.follow(view.observations)
         if kept.estimates is None or kept.version != kept.observed.version:
             guess = kept.guess()
             profiler = kept.profiler

@@ -11,7 +11,7 @@ import numpy as np
 from fairlead.core.cluster import Floats
 from fairlead.core.columns import JobColumns
 from fairlead.core.observations import fact_about
-from fairlead.core.plan import Facts, Lesson, Rates
+from fairlead.core.plan import Observations, ObservedValues, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.base import RateTable, Rows, mates
 from fairlead.estimators.colocated_rates import TURNS, ColocationModel, usage_observations
@@ -51,13 +51,13 @@ class Predicted:
             "estimator predicted", self.usage, self.below, self.above, self.profiles, self.types, self.sharing, self.sm_usage
         )
 
-    def learn(self, view: Snapshot) -> Lesson:
-        return Lesson(usage_observations(view))
+    def observe(self, view: Snapshot) -> Observations:
+        return Observations(usage_observations(view))
 
     def rates(self, view: Snapshot) -> Rates:
-        if not self._kept or self._kept["learned"] is not view.learned:
+        if not self._kept or self._kept["observations"] is not view.observations:
             self._kept.setdefault("rows", Rows(self.table))
-            self._kept.update(learned=view.learned, fixed=self._predict(view))
+            self._kept.update(observations=view.observations, fixed=self._predict(view))
         return Rates(self._kept["rows"].of(view.jobs, view.names), **self._kept["fixed"])
 
     def _predict(self, view: Snapshot) -> dict[str, Any]:
@@ -105,14 +105,14 @@ class Monitored(Measured):
             "estimator monitored", self.usage, self.below, self.above, self.profiles, self.types, self.sharing, self.sm_usage
         )
 
-    def learn(self, view: Snapshot) -> Lesson:
+    def observe(self, view: Snapshot) -> Observations:
         """Rates of those without company only: beside another, a rate is not the kind's, nor is it for a while after."""
         jobs = view.jobs.runners
         alone, facts = mates(jobs, view) == -1, _company_seen(jobs, view)
-        tells_s = _tells_s(jobs, {**view.learned, **facts})
-        lesson = super().learn(view.but(jobs=jobs.only(alone & (tells_s <= view.time))))
-        again = float(tells_s[alone & (tells_s > view.time)].min(initial=lesson.holds_until))
-        return Lesson({**lesson.facts, **usage_observations(view), **facts}, again)
+        tells_s = _tells_s(jobs, {**view.observations, **facts})
+        lesson = super().observe(view.but(jobs=jobs.only(alone & (tells_s <= view.time))))
+        again = float(tells_s[alone & (tells_s > view.time)].min(initial=lesson.valid_until))
+        return Observations({**lesson.values, **usage_observations(view), **facts}, again)
 
     def rates(self, view: Snapshot) -> Rates:
         base = super().rates(view)
@@ -120,7 +120,7 @@ class Monitored(Measured):
         for row, code in zip(base.row.tolist(), view.jobs.kind.tolist()):
             kinds[row] = view.names.kinds[code]
         paired, off, usage = self.colocation_model().rates_of(view, kinds, base.alone)
-        tells_s = _tells_s(view.jobs, view.learned)
+        tells_s = _tells_s(view.jobs, view.observations)
         return replace(base, paired=paired, paired_uncertainty=off, usage=usage, tells_s=tells_s)
 
 
@@ -130,7 +130,7 @@ def _company_seen(jobs: JobColumns, view: Snapshot) -> dict[str, object]:
     facts = dict[str, object]()
     for number, others in zip(jobs.number.tolist(), _others(jobs, view)):
         name = fact_about("company", number)
-        known: Any = view.learned.get(name)
+        known: Any = view.observations.get(name)
         left_s, *before = known if isinstance(known, list | tuple) else (NEVER if known is None else known,)
         gone = not others.issuperset(before) or (known == NEVER and not others)
         told = [view.time if gone else left_s, *sorted(others)]
@@ -143,8 +143,8 @@ def _company_seen(jobs: JobColumns, view: Snapshot) -> dict[str, object]:
 
 def _others(jobs: JobColumns, view: Snapshot) -> list[set[int]]:
     """By job, who else is on one of its accelerators."""
-    owner, place = view.holdings.places(jobs.number)
-    shared = view.holdings.occupancy[place] > 1
+    owner, place = view.device_map.places(jobs.number)
+    shared = view.device_map.occupancy[place] > 1
     there, mine = dict[int, set[int]](), dict[int, set[int]]()
     for number, accelerator in zip(owner[shared].tolist(), place[shared].tolist()):
         there.setdefault(accelerator, set()).add(number)
@@ -152,7 +152,7 @@ def _others(jobs: JobColumns, view: Snapshot) -> list[set[int]]:
     return [set[int]().union(*(there[one] for one in mine.get(number, ()))) - {number} for number in jobs.number.tolist()]
 
 
-def _tells_s(jobs: JobColumns, facts: Facts) -> Floats:
+def _tells_s(jobs: JobColumns, facts: ObservedValues) -> Floats:
     """From which second on the rate of each is of how it runs now. Agents tell a mean, which takes time to follow when somebody
     has left, and meanwhile is of whoever that was."""
     tells_s = np.full(len(jobs), -np.inf)

@@ -18,7 +18,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.job import TIMED
-from fairlead.core.plan import Facts, Lesson, Rates
+from fairlead.core.plan import Observations, ObservedValues, Rates
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.base import (
@@ -82,17 +82,17 @@ class Profiled:
             raise InputError(WHERE, "a number above 0", field="penalty", value=self.penalty)
         check_references(WHERE, self.references)
 
-    def learn(self, view: Snapshot) -> Lesson:
+    def observe(self, view: Snapshot) -> Observations:
         kept = self._cache(view)
-        kept.follow(view.learned)
+        kept.follow(view.observations)
         observer = Observer(self.measurements, self.noise, self.seed, alone=self.alone == "profiled")
         seen = observer.look(view, kept.rows, kept.observed)
         facts, ready_s = self._profile(view, kept)
-        return Lesson({**facts, **seen.facts} if facts else seen.facts, min(ready_s, seen.holds_until))
+        return Observations({**facts, **seen.values} if facts else seen.values, min(ready_s, seen.valid_until))
 
     def rates(self, view: Snapshot) -> Rates:
         kept = self._cache(view)
-        kept.follow(view.learned)
+        kept.follow(view.observations)
         version = (kept.observed.version, kept.version)
         if kept.estimates is None or kept.made_of != version:
             kept.estimates, kept.made_of = kept.estimated(), version
@@ -200,11 +200,11 @@ class _Kept(Followed):
         self.timed: Floats = np.full((rows, types), np.nan)  # alone
         self.timed_beside: Floats = np.full((rows, rows, types), np.nan)
 
-    def follow(self, facts: Facts) -> None:
+    def follow(self, facts: ObservedValues) -> None:
         self.observed.follow(facts)
         super().follow(facts)
 
-    def _take(self, fact: Facts) -> None:
+    def _take(self, fact: ObservedValues) -> None:
         row = self.rows.table.row(*fact["of"])
         self.begun[row] = True
         self.busy_until_s = max(self.busy_until_s, fact["ready_s"])

@@ -38,7 +38,7 @@ def _as_they_run(table: ThroughputTable, view: Snapshot) -> Floats:
     stands = {number: (held, type_, rate) for number, held, type_, rate in zip(*(column.tolist() for column in columns))}
     row = {n: table.row_of.get((view.job_of[n].kind, stands[n][0]), 0) for n in stands}  # 0: of who counts in seconds
     together: dict[int, list[int]] = {}
-    for number, place in zip(*(column.tolist() for column in view.holdings.places(jobs.number))):
+    for number, place in zip(*(column.tolist() for column in view.device_map.places(jobs.number))):
         together.setdefault(place, []).append(number)
     for one, other in sorted({(one, other) for there in together.values() for one in there for other in there if one != other}):
         _, type_, rate = stands[one]

@@ -138,10 +138,10 @@ class Watched:
 
     def place(self, number: int) -> Place | None:
         """Where it runs, where it runs and shares its accelerators with nobody."""
-        holdings = self.state.holdings
+        device_map = self.state.device_map
         if not self.state.store.arrays["held"][number]:
             return None
-        if holdings.shared and (holdings.occupancy[holdings.of(number)] > 1).any():
+        if device_map.shared and (device_map.occupancy[device_map.of(number)] > 1).any():
             return None
         return self._stands.get(number)
 

@@ -73,7 +73,7 @@ def outside(events: Sequence[ev.Event], name: str = "journal") -> tuple[Outside,
 
 def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
     opened = events[0] if events else None
-    if not isinstance(opened, ev.Opened):
+    if not isinstance(opened, ev.JournalOpened):
         raise JournalError(f"{name}: the beginning is missing; only a journal with all of its events can be simulated again")
     seen = Watched(State(opened.cluster))
     for line, event in enumerate(events, start=1):
@@ -110,7 +110,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
 
 def _decided(events: Sequence[ev.Event], name: str) -> str:
     """Who decided, in order: the last alone would be called the author of what others did before it was switched to."""
-    schedulers = [event.scheduler for event in events if isinstance(event, (ev.Opened, ev.SchedulerSwitched))]
+    schedulers = [event.scheduler for event in events if isinstance(event, (ev.JournalOpened, ev.SchedulerSwitched))]
     labels = list(dict.fromkeys(SchedulerConfig.from_data(scheduler, name).label for scheduler in schedulers))
     return ", then ".join(labels) if len(labels) <= 2 else f"{labels[0]}, then {len(labels) - 1} others"
 
@@ -118,7 +118,7 @@ def _decided(events: Sequence[ev.Event], name: str) -> str:
 _Measured: TypeAlias = dict[Place, MeasuredRate]
 
 
-def _told(opened: ev.Opened) -> _Measured:
+def _told(opened: ev.JournalOpened) -> _Measured:
     """The rates that a simulation writes down when it begins."""
     told: _Measured = {}
     for look, rates in (opened.rates or {}).items():

@@ -25,7 +25,7 @@ class JobOutcomes:
     names: tuple[str, ...]
     kinds: tuple[str, ...]
     users: tuple[str, ...]
-    entities: tuple[str, ...]
+    accounts: tuple[str, ...]
     phase: Ints  # core.job.Phase
     workers: Ints
     weight: Floats
@@ -78,7 +78,7 @@ def outcomes(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> Job
         names=tuple(job.name for job in described),
         kinds=tuple(job.kind for job in described),
         users=tuple(job.user for job in described),
-        entities=tuple(job.entity for job in described),
+        accounts=tuple(job.account for job in described),
         phase=jobs.phase,
         workers=jobs.workers,
         weight=jobs.weight,
@@ -191,11 +191,11 @@ def record_of(
 def record_from_journal(path: Path) -> RunRecord:
     """The record of the run that a journal file tells, read once from front to back."""
     state: State | None = None
-    opened: ev.Opened | None = None
+    opened: ev.JournalOpened | None = None
     recorder = StretchRecorder()
     decisions = 0
     for line, event in enumerate(read_events(path), 1):
-        if isinstance(event, ev.Opened) and state is None:
+        if isinstance(event, ev.JournalOpened) and state is None:
             opened, state = event, State(event.cluster)
         if state is None:
             raise JournalError(f"{path}:1: not a journal: expected an 'opened' event")

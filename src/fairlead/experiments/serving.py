@@ -174,9 +174,9 @@ def read_history(path: Path) -> History:
 
 def history_of(events: Iterable[ev.Event], path: Path | str) -> History:
     told = list(events)
-    if not told or not isinstance(told[0], ev.Opened):
+    if not told or not isinstance(told[0], ev.JournalOpened):
         raise InputError(path, "a journal, which begins with an 'opened' event")
-    schedulers = (event.scheduler for event in told if isinstance(event, (ev.Opened, ev.SchedulerSwitched)))
+    schedulers = (event.scheduler for event in told if isinstance(event, (ev.JournalOpened, ev.SchedulerSwitched)))
     requests = Requests(told[0].cluster, sessions_in(schedulers))
     state = State(told[0].cluster)
     for line, event in enumerate(told, start=1):

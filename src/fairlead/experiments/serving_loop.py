@@ -155,7 +155,7 @@ def _in_use(events: Iterable[ev.Event], until_s: float) -> tuple[Floats, Ints]:
     """For how many seconds there were how many accelerators that served."""
     seconds, counts, told = [0.0], [0], iter(events)
     opened = next(told)
-    assert isinstance(opened, ev.Opened)
+    assert isinstance(opened, ev.JournalOpened)
     state = State(opened.cluster)
     for event in (opened, *told):
         if event.time >= until_s:

@@ -12,7 +12,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import simulated_with
 from fairlead.core.cluster import Cluster
-from fairlead.core.events import Event, NodeLost, NodeRepaired, Opened, SchedulerSwitched
+from fairlead.core.events import Event, JournalOpened, NodeLost, NodeRepaired, SchedulerSwitched
 from fairlead.core.job import Phase
 from fairlead.core.reasons import Reason
 from fairlead.engine.event_journal import Journal, MemoryJournal, NoJournal
@@ -141,7 +141,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     )
     rates = {**used_rates(given.trace.jobs, table), **rates_by_nature(given.trace, table, given.cluster)}
     scheduler = {**config.to_data(), "name": config.label}
-    loop.record(Opened(0.0, given.cluster, scheduler, given.trace.name, rates))
+    loop.record(JournalOpened(0.0, given.cluster, scheduler, given.trace.name, rates))
     return Begun(loop, table, rates)
 
 

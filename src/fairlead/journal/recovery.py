@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def is_new(journal: Journal) -> bool:
-    """Whether nothing was ever written: it has to begin with an `Opened` event before there is anything to recover."""
+    """Whether nothing was ever written: it has to begin with an `JournalOpened` event before there is anything to recover."""
     return journal.last == 0 if isinstance(journal, DatabaseJournal) else next(iter(journal), None) is None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.columns import ColumnStore, JobColumns
 from fairlead.core.observations import fact_about
-from fairlead.core.plan import Facts
+from fairlead.core.plan import ObservedValues
 
 MORE, LESS = 0.1, 0.01
 """So many more steps lower the loss by so little: converged."""
@@ -55,7 +55,7 @@ def fitted(points: Sequence[Sequence[float]]) -> tuple[float, float, float] | No
     return min(found)[1] if found else None
 
 
-def steps_to_converge(jobs: JobColumns, facts: Facts) -> Floats:
+def steps_to_converge(jobs: JobColumns, facts: ObservedValues) -> Floats:
     """From now on; infinity where nothing is known."""
     left = np.full(len(jobs), np.inf)
     for at, number in enumerate(jobs.number.tolist()) if facts else ():

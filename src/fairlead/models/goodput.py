@@ -22,7 +22,7 @@ from fairlead.client.batch_arithmetic import accumulation_steps
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.observations import fact_about
-from fairlead.core.plan import Facts
+from fairlead.core.plan import ObservedValues
 
 NODES, WORKERS, LOCAL, COMPUTE, STEP = "step.nodes", "step.workers", "step.local_batch", "step.compute_s", "step.s"
 """Under these a job reports how long a step takes it, and where: T_step, and T_grad of it."""
@@ -131,7 +131,7 @@ def _at(line: tuple[float, float], workers: Floats) -> Floats:
     return line[0] + line[1] * np.maximum(workers - 2, 0.0)
 
 
-def seen_of(facts: Facts, number: int) -> Seen:
+def seen_of(facts: ObservedValues, number: int) -> Seen:
     known = facts.get(fact_of(number))
     return known["seen"] if known else ()
 
@@ -152,7 +152,7 @@ class Goodputs:
     twice_above: Floats | None = None  # the batch above which a worker that is alone goes twice; None: the smallest
 
     @classmethod
-    def of(cls, jobs: JobColumns, facts: Facts) -> tuple[Bools, Goodputs]:
+    def of(cls, jobs: JobColumns, facts: ObservedValues) -> tuple[Bools, Goodputs]:
         """Of those that told enough; and which of the jobs they are. An estimate of noise may fall below 0, and counts as 0."""
         noise = np.maximum(np.stack([jobs.metric(name) for name in (SQR, VAR)], axis=1), 0.0)
         limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)

@@ -144,7 +144,7 @@ class Room:
     def __init__(self, view: Snapshot, kept: Ints) -> None:
         self.view, self.cluster, self.kept = view, view.cluster, kept
         self.given: list[tuple[int, Ints]] = []  # who is pinned, and got it
-        self.free: Bools = view.up > view.holdings.held_by(kept) if len(kept) else view.up.copy()  # up, and not held
+        self.free: Bools = view.up > view.device_map.held_by(kept) if len(kept) else view.up.copy()  # up, and not held
         self._per_node: Ints | None = None
 
     def by_node(self) -> FreeByNode:
@@ -154,7 +154,7 @@ class Room:
     def last_nodes(self, jobs: Ints, types: Ints) -> list[int]:
         """For each job the node on which it last ran; -1 where it did not, or where that is of another type."""
         node_of, kind_of = self.cluster.node_of_accelerator, self.cluster.kind_of_node
-        nodes = [node_of[last] if last >= 0 else -1 for last in self.view.holdings.last[jobs].tolist()]
+        nodes = [node_of[last] if last >= 0 else -1 for last in self.view.device_map.last[jobs].tolist()]
         if len(self.cluster.types) == 1:
             return nodes
         return [node if node >= 0 and kind_of[node] == kind else -1 for node, kind in zip(nodes, types.tolist())]
@@ -253,11 +253,11 @@ def _can_stay(selection: Selection, view: Snapshot) -> Bools:
     if selection.batch_sizes is not None:
         stays &= (selection.batch_sizes == 0) | (jobs.batch_size == selection.batch_sizes)
     if view.any_drained:
-        stays &= ~np.isin(selection.jobs, view.holdings.on(view.drained))
+        stays &= ~np.isin(selection.jobs, view.device_map.on(view.drained))
     for job, place in selection.pinned.items():
         index = np.flatnonzero(selection.jobs == job)
         if len(index):
-            stays[index] &= np.array_equal(np.sort(view.holdings.of(job)), np.sort(place))
+            stays[index] &= np.array_equal(np.sort(view.device_map.of(job)), np.sort(place))
     return stays
 
 
@@ -321,7 +321,7 @@ def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: b
     """An accelerator for each single worker; -1 where none is left. First those whose last one is free."""
     spots = np.full(len(jobs), -1, dtype=np.int64)
     if sticky:
-        last = room.view.holdings.last[jobs]
+        last = room.view.device_map.last[jobs]
         free = (last >= NO) & room.free[last]
         if len(room.cluster.types) > 1:
             free &= room.cluster.type_of[last] == types
@@ -418,12 +418,12 @@ def _bound(selection: Selection, view: Snapshot) -> set[int]:
 
 def _share(jobs: Ints, view: Snapshot) -> bool:
     """Whether two of these running jobs stand on one accelerator."""
-    return view.holdings.shared and bool((np.bincount(view.holdings.places(jobs)[1], minlength=1) > 1).any())
+    return view.device_map.shared and bool((np.bincount(view.device_map.places(jobs)[1], minlength=1) > 1).any())
 
 
 def _places(jobs: Ints, view: Snapshot) -> list[tuple[int, ...]]:
     """What running jobs hold, each in ascending order."""
-    owner, place = view.holdings.places(jobs)
+    owner, place = view.device_map.places(jobs)
     held: dict[int, list[int]] = {}
     for number, accelerator in zip(owner.tolist(), place.tolist()):
         held.setdefault(number, []).append(accelerator)

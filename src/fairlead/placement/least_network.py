@@ -107,7 +107,7 @@ def _fewest_users(among: list[int], free: list[int], users: list[int], want: int
 
 def _users(room: Room) -> Ints:
     """By node, the gangs that stay or are pinned, and stand on other nodes too."""
-    owner, place = room.view.holdings.places(room.kept)
+    owner, place = room.view.device_map.places(room.kept)
     if room.given:
         owner = np.concatenate((owner, *(np.full(len(places), job, dtype=np.int64) for job, places in room.given)))
         place = np.concatenate((place, *(places for _, places in room.given)))

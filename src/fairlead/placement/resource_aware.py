@@ -31,7 +31,7 @@ class HostRoom(Room):
         self.spare: Floats = np.array([self.cluster.node_cpus, self.cluster.node_memory_gb])  # by resource and node
         self.idle: Ints = self.free_per_node().copy()
         self._counted: set[int] = set()  # new jobs whose needs are counted
-        owner, place = view.holdings.places(kept)
+        owner, place = view.device_map.places(kept)
         jobs, node = view.jobs.only(view.jobs.number.searchsorted(owner)), self.cluster.node_of[place]
         for resource, needs in enumerate((jobs.cpus, jobs.host_memory_gb)):
             self.spare[resource] -= np.bincount(node, needs, len(self.cluster.nodes))
@@ -111,7 +111,7 @@ class ResourceAware:
 def _one_by_one(room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
     assert isinstance(room, HostRoom)
     found: list[list[int]] = []
-    last = room.view.holdings.last[jobs].tolist()
+    last = room.view.device_map.last[jobs].tolist()
     for job, at, home, kind, want in zip(jobs.tolist(), last, room.last_nodes(jobs, types), types.tolist(), workers.tolist()):
         places: list[int] = []
         for jobs_there in room.companies(job):

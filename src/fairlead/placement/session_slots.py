@@ -41,7 +41,7 @@ def sessions_first(selection: Selection, view: Snapshot) -> tuple[Serving, Selec
             unplaced[job] = Unplaced.no_place("accelerators of its route are not up")
             continue
         taken[place] = True
-        same = jobs.held[row] == len(place) and np.array_equal(view.holdings.of(job), place)
+        same = jobs.held[row] == len(place) and np.array_equal(view.device_map.of(job), place)
         if same and (ours.batch_sizes is None or ours.batch_sizes[row] in (0, jobs.batch_size[row])):
             kept.append(job)
         else:

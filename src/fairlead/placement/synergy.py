@@ -191,7 +191,7 @@ class Synergy:
         nodes, cluster, found = room.by_node(), room.cluster, list[list[int]]()
         there = _there(room.view)
         spare = there.copy()
-        for tenant in self._tenants(room.view, *room.view.holdings.places(room.kept)):
+        for tenant in self._tenants(room.view, *room.view.device_map.places(room.kept)):
             for node, many in tenant.workers.items():
                 spare[:, node] -= np.array(tenant.wants) * many
         share = _shares(room.view)
@@ -219,7 +219,7 @@ class Synergy:
     def _allotted(self, placed: Placed, view: Snapshot) -> Placed:
         """What placement found, with CPUs and memory for everybody; who has others now is launched anew where it stands."""
         launches = placed.launches
-        owner, place = view.holdings.places(placed.kept)
+        owner, place = view.device_map.places(placed.kept)
         owner, place = np.append(owner, launches.jobs.repeat(launches.workers)), np.append(place, launches.accelerators)
         given = allot(self._tenants(view, owner, place), _there(view), self.allotment)
         jobs = view.jobs.of(placed.kept)
@@ -233,7 +233,7 @@ class Synergy:
             return placed
         again = placed.kept[moving]
         numbers = np.concatenate((launches.jobs, again))
-        accelerators = [launches.accelerators, *(view.holdings.of(number) for number in again.tolist())]
+        accelerators = [launches.accelerators, *(view.device_map.of(number) for number in again.tolist())]
         offsets: Ints = np.concatenate(([0], np.cumsum(np.concatenate((launches.workers, jobs.held[moving])))))
         amounts = np.array([_said(given[number]) for number in numbers.tolist()]).T.copy()
         sizes = np.concatenate((_or_zeros(launches.batch_sizes, len(launches)), jobs.batch_size[moving]))

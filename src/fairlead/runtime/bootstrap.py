@@ -177,7 +177,7 @@ async def _serve(
             journal=getattr(journal, "where", settings.journal_url),
             scheduler=scheduler_of(plane.scheduler_in_use),
             resumed=state is not None and settings.config is None,
-            utilization_measured=has_usage_observations(plane.loop.state.learned),
+            utilization_measured=has_usage_observations(plane.loop.state.observations),
         )
     )
     # uvicorn's own signal handlers would let the process die before the loop has ended.

@@ -172,7 +172,7 @@ class SimulatedBackend:
         running = jobs.number[jobs.running]
         self.world.serving = frozenset(view.routes)
         if len(running):
-            offsets, places = ragged(view.holdings.of(number) for number in running.tolist())
+            offsets, places = ragged(view.device_map.of(number) for number in running.tolist())
             now_running = jobs.only(jobs.running)
             sizes, of_host = now_running.batch_size, (now_running.cpus_given, now_running.memory_given_gb)
             launches = Launches(running, now_running.type, offsets, places, sizes if sizes.any() else None, *of_host)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
-from fairlead.core.device_map import NONE, Holdings, ragged
+from fairlead.core.device_map import NONE, DeviceMap, ragged
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import BATCH_SIZE, Job
 from fairlead.core.plan import Launches
@@ -159,7 +159,7 @@ class Whereabouts:
         self._with: Ints = np.zeros(capacity, dtype=np.int64)  # by job: with which launches it came
         self._noted: dict[int, Launches] = {}
         self._count = 0
-        self._kept: Holdings | None = None
+        self._kept: DeviceMap | None = None
         self.shared = False  # whether any accelerator has more than one job on it
 
     def reserve(self, size: int) -> None:
@@ -175,18 +175,18 @@ class Whereabouts:
                 self._noted = {one: self._noted[one] for one in sorted(set(self._with[running].tolist())) if one}
                 self._noted[self._count] = launches
         else:
-            holdings = self.holdings(running)
-            holdings.take(launches.jobs, launches.offsets, launches.accelerators, exclusive=launches.exclusive)
-            self.shared = holdings.shared
+            device_map = self.device_map(running)
+            device_map.take(launches.jobs, launches.offsets, launches.accelerators, exclusive=launches.exclusive)
+            self.shared = device_map.shared
 
     def release(self, jobs: Ints) -> None:
         if self._kept is not None:
             self._kept.release(jobs)
             self.shared = self._kept.shared
 
-    def holdings(self, running: Ints) -> Holdings:
+    def device_map(self, running: Ints) -> DeviceMap:
         if self._kept is None:
-            self._kept = Holdings(self._accelerators, len(self._with))
+            self._kept = DeviceMap(self._accelerators, len(self._with))
             parts = [
                 self._part(number, self._noted[one]) for number, one in zip(running.tolist(), self._with[running].tolist())
             ]
@@ -196,11 +196,11 @@ class Whereabouts:
 
     def mates(self, jobs: Ints, running: Ints) -> tuple[Ints, Ints]:
         """Who runs beside whom: positions in `jobs`, ascending, and the number of a mate for each, ascending for one job."""
-        holdings, span = self.holdings(running), len(self._with)
-        holder, place = holdings.places(running)
+        device_map, span = self.device_map(running), len(self._with)
+        holder, place = device_map.places(running)
         order = place.argsort(kind="stable")
         holder, count = holder[order], np.bincount(place, minlength=self._accelerators)
-        number, theirs = holdings.places(jobs)
+        number, theirs = device_map.places(jobs)
         position = np.empty(span, dtype=np.int64)
         position[jobs] = np.arange(len(jobs))
         owner = position[number]

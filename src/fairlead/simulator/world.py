@@ -65,7 +65,7 @@ class World(Arrived):
         if needs is None:
             return NONE
         there = np.array([kind.memory_gb for kind in self.cluster.types])[self.cluster.type_of]
-        holder, place = self.where.holdings(self.running).places(self.running)
+        holder, place = self.where.device_map(self.running).places(self.running)
         left: Floats = there - np.bincount(place, needs[self.row[holder]], minlength=self.cluster.size)
         short: list[int] = []
         for index, number in enumerate(launches.jobs.tolist()):
@@ -188,7 +188,8 @@ class World(Arrived):
     def on_node(self, node: int) -> Ints:
         there = self.cluster.node_of == node
         return np.array(
-            [n for n in np.sort(self.running).tolist() if there[self.where.holdings(self.running).of(n)].any()], dtype=np.int64
+            [n for n in np.sort(self.running).tolist() if there[self.where.device_map(self.running).of(n)].any()],
+            dtype=np.int64,
         )
 
     # What the above are made of.
@@ -299,7 +300,7 @@ class World(Arrived):
 
     def _standing(self, number: int, rate: float) -> Standing:
         job, type_, spread = self.jobs[number], int(self.type[number]), bool(self.spread[number])
-        places = self.where.holdings(self.running).of(number)
+        places = self.where.device_map(self.running).of(number)
         nodes, per_node = np.unique(self.cluster.node_of[places], return_counts=True)
         cpus, memory = self.dynamics.given_of_host(number)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.core.cluster import Cluster
-from fairlead.core.events import Opened
+from fairlead.core.events import JournalOpened
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Reason
@@ -151,7 +151,7 @@ class Harness:
 
     def places(self, name: str) -> list[int]:
         """The accelerators a job holds."""
-        return sorted(self.state.holdings.of(self.number(name)).tolist())
+        return sorted(self.state.device_map.of(self.number(name)).tolist())
 
     def _start(self) -> None:
         table = self._table or ThroughputTable.timed(self._cluster.type_names)
@@ -161,7 +161,7 @@ class Harness:
         if self._policy is not None:
             stages = Stages(**{**stages.__dict__, "policy": self._policy})
         self._loop = Loop(State(self._cluster), self._backend, stages, journal=self.journal)
-        self._loop.record(Opened(0.0, self._cluster, self._config.to_data(), "harness", None))
+        self._loop.record(JournalOpened(0.0, self._cluster, self._config.to_data(), "harness", None))
 
     def _named(self, numbers: Sequence[int]) -> frozenset[str]:
         return frozenset(self.state.job_of[number].name for number in numbers)

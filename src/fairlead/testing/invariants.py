@@ -27,7 +27,7 @@ def check_events(events: Iterable[ev.Event], *, residents: int = 1, real: bool =
     more on it than CPUs and memory for it, which holds under placements that count them."""
     stream = iter(events)
     opened = next(stream)
-    if not isinstance(opened, ev.Opened):
+    if not isinstance(opened, ev.JournalOpened):
         raise InvariantBroken("a journal begins with an Opened event")
     state, copy = State(opened.cluster), State(opened.cluster)
     saved: Floats = np.zeros(0)
@@ -55,7 +55,7 @@ def check_state(state: State, *, residents: int = 1) -> None:
     jobs = state.everybody()
     held, serving = np.zeros(state.cluster.size, dtype=np.int64), np.zeros(state.cluster.size, dtype=np.int64)
     for number, phase, size, kind in zip(*(c.tolist() for c in (jobs.number, jobs.phase, jobs.held, jobs.type))):
-        places = state.holdings.of(number)
+        places = state.device_map.of(number)
         name = state.job_of[number].name
         if phase != Phase.RUNNING:
             _require(len(places) == 0 and size == 0, f"{name} is {Phase(phase).name.lower()} and holds {places.tolist()}")
@@ -68,7 +68,7 @@ def check_state(state: State, *, residents: int = 1) -> None:
             serving[places] += 1
             _require(list(route.accelerators) == places.tolist(), f"{name} is routed to {route.accelerators}, not {places}")
     _require(set(state.routes) <= set(state.running.tolist()), "somebody has a route and does not run")
-    _require(bool((held == state.holdings.occupancy).all()), "occupancy does not add up")
+    _require(bool((held == state.device_map.occupancy).all()), "occupancy does not add up")
     held -= np.maximum(serving - 1, 0)
     _require(int(held.max(initial=0)) <= residents, f"an accelerator holds {held.max(initial=0)} jobs, at most {residents}")
     _require(not ((serving > 0) & (held > 1)).any(), "an accelerator that serves holds other jobs too")
@@ -80,7 +80,7 @@ def check_state(state: State, *, residents: int = 1) -> None:
 def check_hosts(state: State) -> None:
     """No node has more workers on it than it has CPUs and memory for."""
     cluster, jobs = state.cluster, state.everybody().runners
-    owner, place = state.holdings.places(jobs.number)
+    owner, place = state.device_map.places(jobs.number)
     needs = jobs.of(owner)
     for what, each, there in (
         ("CPUs", needs.cpus, cluster.node_cpus),
@@ -94,7 +94,7 @@ def check_hosts(state: State) -> None:
 def check_reasons(plan: RoundPlan, view: Snapshot) -> None:
     """Every job that waits has a reason that can be told, and what is counted in it is so."""
     if np.isin(plan.launches.jobs, view.jobs.runners.number).all():  # nobody has fallen over as it started
-        idle = np.bincount(view.cluster.type_of[view.up & (view.holdings.occupancy == 0)], minlength=len(plan.free)).tolist()
+        idle = np.bincount(view.cluster.type_of[view.up & (view.device_map.occupancy == 0)], minlength=len(plan.free)).tolist()
         _require(list(plan.free) == idle, f"a plan says that {list(plan.free)} accelerators are free, by type, and {idle} are")
     waiting = [*view.queued.number.tolist(), *view.jobs.number[~view.jobs.running].tolist()]
     for number in waiting:

@@ -151,7 +151,7 @@ class Generator:
     workers: str | Mapping[int, float] = "single"  # or "multiple": 70 % 1, 10 % 2, 15 % 4, 5 % 8; or size → share
     priorities: float = 0.0  # the share of jobs of high priority: priority 1 and `high_weight`
     high_weight: float = 5.0
-    entities: Mapping[str, float] = field(default_factory=dict)  # name → share; empty: no entities
+    accounts: Mapping[str, float] = field(default_factory=dict)  # name → share; empty: no accounts
     users: int = 0  # how many, drawn uniformly; 0: no users
     slos: tuple[float, ...] = ()  # multiples of the duration, drawn uniformly: the deadline; empty: none
     modes: Mapping[str, float] = field(default_factory=lambda: {"static": 1.0})  # kinds without batch size stay static
@@ -178,8 +178,8 @@ class Generator:
         _check_shares("workers", self._gang_shares())
         _check(0 <= self.priorities <= 1, "priorities", self.priorities, "a share between 0 and 1")
         _check(0 < self.high_weight < math.inf, "high_weight", self.high_weight, "a number above 0")
-        if self.entities:
-            _check_shares("entities", self.entities)
+        if self.accounts:
+            _check_shares("accounts", self.accounts)
         _check(isinstance(self.users, int) and self.users >= 0, "users", self.users, "a whole number from 0 on")
         _check(all(0 < m < math.inf for m in self.slos), "slos", self.slos, "multiples of the duration above 0")
         for mode in self.modes:
@@ -205,7 +205,7 @@ class Generator:
         durations, workers = self._durations_and_workers(seed)
         kinds = self._kinds(seed, workers)
         high = stream(seed, "priority").random(self.jobs) < self.priorities
-        entities = self._named(seed, "entity", self.entities)
+        accounts = self._named(seed, "entity", self.accounts)
         modes = self._named(seed, "mode", self.modes)
         users = (stream(seed, "user").random(self.jobs) * self.users).astype(np.int64).tolist()
         multiples = np.array(self.slos or (math.inf,))[_pick(seed, "slo", self.jobs, len(self.slos) or 1)]
@@ -225,7 +225,7 @@ class Generator:
                     weight=self.high_weight if high[i] else 1.0,
                     priority=int(high[i]),
                     user=f"user-{users[i]:02d}" if self.users else "",
-                    entity=entities[i],
+                    account=accounts[i],
                     deadline_s=float(multiples[i]) * durations[i],
                     memory_gb=_memory_of(kind) if self.memory else 0.0,
                     mode="static" if batch_size_of(kind) is None else modes[i],

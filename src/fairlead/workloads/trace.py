@@ -129,7 +129,7 @@ class TraceStats:
     jobs: int
     skipped: int
     users: int
-    entities: int
+    accounts: int
     kinds: Mapping[str, int]  # jobs of each kind, the most frequent first; TIMED ones are not among them
     timed_jobs: int
     span_s: float  # from the first submission to the last
@@ -162,7 +162,7 @@ def trace_stats(trace: Trace, accelerators: int | None = None) -> TraceStats:
         jobs=len(jobs),
         skipped=len(trace.skipped),
         users=len({job.user for job in jobs} - {""}),
-        entities=len({job.entity for job in jobs} - {""}),
+        accounts=len({job.account for job in jobs} - {""}),
         kinds=dict(Counter(job.kind for job in jobs if job.kind != TIMED).most_common()),
         timed_jobs=len(timed),
         span_s=span_s,

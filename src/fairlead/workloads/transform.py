@@ -104,7 +104,7 @@ def short_bursts(
         models = rng.integers(len(trace), size=count)
         for at, length_s, model in zip(times.tolist(), lengths.tolist(), models.tolist()):
             like = trace.jobs[model]
-            extra.append(Job(next(names), at, length_s, TIMED, like.workers, user=like.user, entity=like.entity))
+            extra.append(Job(next(names), at, length_s, TIMED, like.workers, user=like.user, account=like.account))
     return trace.with_jobs((*trace.jobs, *extra))
 
 

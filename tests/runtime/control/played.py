@@ -63,7 +63,7 @@ class Scene:
         )
         self.loop = Loop(state or State(self.cluster), self.live, stages, journal=self.journal, patient=True)
         if state is None:
-            self.loop.record(ev.Opened(0.0, self.cluster, {}))
+            self.loop.record(ev.JournalOpened(0.0, self.cluster, {}))
             for node in range(len(self.cluster.nodes)):
                 self.loop.record(ev.NodeLost(0.0, node))
         self.answers: list[object] = []

@@ -215,17 +215,17 @@ def test_nobody_is_of_anothers_entity_by_saying_so():
             answer = await by.post("/v1/jobs", json={"jobs": [{"run": ["true"], **about}]})
             return answer.status_code, answer.json()
 
-        status, told = await submitted(ann, entity="vision")
-        assert (status, told["detail"]) == (422, "this token's jobs are of entity 'ann', not 'vision'")
-        assert [(await submitted(ann, entity="ann"))[0], (await submitted(ann))[0]] == [201, 201]
-        assert (await submitted(root, entity="vision"))[0] == 201
-        assert [job.entity for job in plane.loop.state.job_of.values()] == ["ann", "", "vision"]
+        status, told = await submitted(ann, account="vision")
+        assert (status, told["detail"]) == (422, "this token's jobs are of account 'ann', not 'vision'")
+        assert [(await submitted(ann, account="ann"))[0], (await submitted(ann))[0]] == [201, 201]
+        assert (await submitted(root, account="vision"))[0] == 201
+        assert [job.account for job in plane.loop.state.job_of.values()] == ["ann", "", "vision"]
 
     with_plane(scene)
 
 
 @pytest.mark.parametrize(
-    ("entity", "asked", "given"),
+    ("account", "asked", "given"),
     [
         ("lab", "", "lab"),
         ("lab", "lab", "lab"),
@@ -235,8 +235,8 @@ def test_nobody_is_of_anothers_entity_by_saying_so():
         ("", "shop", None),
     ],
 )
-def test_a_token_says_whose_its_jobs_may_be(entity, asked, given):
-    assert Bearer(Role.USER, "ann", entity).entity_of(asked) == given
+def test_a_token_says_whose_its_jobs_may_be(account, asked, given):
+    assert Bearer(Role.USER, "ann", account).account_of(asked) == given
 
 
 def test_what_a_failing_stage_said_is_told_to_admins_only():

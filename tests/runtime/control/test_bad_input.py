@@ -71,7 +71,7 @@ def raw(fields: str) -> bytes:
         (task(directory="/a\0b"), 422, "jobs.0.directory"),
         (task(code="../../x"), 422, "jobs.0.code"),
         (task(kind="k" * 129), 422, "jobs.0.kind"),
-        (task(entity="two\nlines"), 422, "jobs.0.entity"),
+        (task(account="two\nlines"), 422, "jobs.0.account"),
         (task(prefix=["a\0b"]), 422, "jobs.0.prefix.0"),
         (task(prefix=["x"] * 5000), 422, "jobs.0.prefix"),
         (task(env={"PATH": "x" * 40_000}), 422, "jobs.0.env"),

@@ -62,7 +62,7 @@ def test_a_limit_waits_for_speeds_alone_and_is_then_held_against_them():
     scene.live.cancel(0)
     goes_on(scene, 30, b=0.1)
     assert running(scene) == {"b"}
-    assert scene.loop.state.learned["measured 1 × other on v100"] == 0.1
+    assert scene.loop.state.observations["measured 1 × other on v100"] == 0.1
     scene.job("c", steps=1e6, kind="small")
     goes_on(scene, 20, b=0.1, c=0.1)
     assert running(scene) == {"b", "c"}, "both are known"

@@ -118,13 +118,13 @@ def test_a_mistake_in_a_plugin_does_not_end_the_control_plane(tmp_path, caplog, 
         plugin.gate.set()
         await scene.submit("first", workers=3 if plugin is PilesUp else 4)
         await scene.until(lambda: scene.runs(0))
-        held = loop.state.holdings.of(0).tolist()
+        held = loop.state.device_map.of(0).tolist()
         plugin.gate.clear()
         await scene.submit("second")
         await scene.until(lambda: bool(plane.trouble.now))
         decisions = loop.decisions
         await scene.until(lambda: loop.decisions > decisions + 2 and plane.trouble.kind.startswith(told))
-        assert (loop.state.holdings.of(0).tolist(), scene.starts(0)) == (held, 1)
+        assert (loop.state.device_map.of(0).tolist(), scene.starts(0)) == (held, 1)
         if plugin is not Divides:  # newcomers have an agnostic share there
             reason = job_record(loop, 1, plane.live.now)["reason"]
             assert (reason["code"], scene.starts(1)) == ("undecided", 0)

@@ -287,7 +287,7 @@ def test_steps_are_told_up_to_the_restart_until_agents_have_said_what_became_of_
     one, machines = np.array([0]), cluster("v100:1")
     state = State(machines)
     for event in (
-        ev.Opened(0.0, machines, {"policy": "las", "estimator": "measured", "rounds": 0.2}, journal="x"),
+        ev.JournalOpened(0.0, machines, {"policy": "las", "estimator": "measured", "rounds": 0.2}, journal="x"),
         ev.JobSubmitted(1.0, 0, Job("a", 1.0, 1e12, user="root", command='{"run": ["true"]}')),
         ev.RoundPlanned(RoundPlan(2.0, admitted=one, launches=Launches(one, one * 0, np.array([0, 1]), one))),
         ev.ProgressReported(3.0, one, np.array([100.0]), np.array([1e6]), np.array([3.0])),

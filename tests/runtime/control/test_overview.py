@@ -21,7 +21,7 @@ def test_a_user_sees_that_an_accelerator_is_held_and_not_by_what():
             plan = RoundPlan(now, launches=Launches(one, one, np.array([0, 1]), one))
             plane.loop.record(ev.RoundPlanned(plan))
             plane.decisions.note(plan)
-            plane.loop.record(ev.FactsLearned(now, {"measured 1 × secret on v100": 2.5}))
+            plane.loop.record(ev.ObservationsRecorded(now, {"measured 1 × secret on v100": 2.5}))
         seen = {name: (await who(name).get("/v1/overview")).json() for name in ("ann", "bob", "root")}
         held = {name: one["nodes"][0]["holders"] for name, one in seen.items()}
         assert held == {"ann": [["hers"], []], "bob": [[""], []], "root": [["hers"], []]}

@@ -97,18 +97,18 @@ def test_rounds_go_on_with_the_last_allocation_while_the_next_is_computed(tmp_pa
     async def story() -> None:
         await scene.submit("first")
         await scene.until(lambda: scene.runs(0))  # an agnostic share: there is no allocation yet
-        held = loop.state.holdings.of(0).tolist()
+        held = loop.state.device_map.of(0).tolist()
         await scene.submit("second", workers=2)
         await scene.until(lambda: scene.runs(1))
         decisions = loop.decisions
         await scene.until(lambda: loop.decisions > decisions + 2)
         assert asked == [[0]]
-        assert (loop.state.holdings.of(0).tolist(), scene.starts(0)) == (held, 1)
+        assert (loop.state.device_map.of(0).tolist(), scene.starts(0)) == (held, 1)
         assert loop.state.memo["known"].tolist() == []
         SlowShares.gate.set()
         await scene.until(lambda: loop.state.memo["known"].tolist() == [0, 1])
         assert asked == [[0], [0, 1]]
-        assert (loop.state.holdings.of(0).tolist(), scene.starts(0), scene.starts(1)) == (held, 1, 1)
+        assert (loop.state.device_map.of(0).tolist(), scene.starts(0), scene.starts(1)) == (held, 1, 1)
 
     scene.play(story)
 
@@ -179,7 +179,7 @@ def test_rounds_go_on_with_the_last_selection_while_a_policy_thinks(tmp_path):
         await scene.until(lambda: len(SlowFifo.asked) > asked)
         decisions, missed = loop.decisions, loop.missed
         await scene.kept(
-            lambda answered: live.drain(int(loop.state.cluster.node_of[loop.state.holdings.of(0)][0]), False, answered)
+            lambda answered: live.drain(int(loop.state.cluster.node_of[loop.state.device_map.of(0)][0]), False, answered)
         )
         await scene.until(lambda: loop.decisions > decisions + 3 and scene.starts(0) == 2)
         await scene.until(lambda: scene.plane.trouble.now == "the policy takes longer than a round")
@@ -204,7 +204,7 @@ def test_who_runs_and_who_asks_does_not_suffer_from_a_placement_or_an_estimation
         slow.gate.set()
         await scene.submit("stays", "ends", workers=2)
         await scene.until(lambda: scene.runs(0) and scene.runs(1))
-        held = loop.state.holdings.of(0).tolist()
+        held = loop.state.device_map.of(0).tolist()
         slow.gate.clear()
         asked = len(slow.asked)
         await scene.submit("next", workers=2)
@@ -216,7 +216,7 @@ def test_who_runs_and_who_asks_does_not_suffer_from_a_placement_or_an_estimation
         assert float(counted.split()[0]) >= 3, "and every round of it is counted"
         await scene.kept(lambda answered: live.cancel(1, answered))
         await scene.submit("late")
-        assert (scene.runs(0), loop.state.holdings.of(0).tolist(), scene.starts(0)) == (True, held, 1)
+        assert (scene.runs(0), loop.state.device_map.of(0).tolist(), scene.starts(0)) == (True, held, 1)
         assert not scene.runs(1)
         assert loop.decisions == decisions
         slow.gate.set()

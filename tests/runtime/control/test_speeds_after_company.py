@@ -11,7 +11,7 @@ def test_a_speed_beside_another_is_not_taken_for_the_one_alone_when_that_has_lef
     scene.job("a", steps=1e6, kind="small")
     goes_on(scene, 30, a=2.0)
     learned = "measured 1 × small on v100"
-    assert scene.loop.state.learned[learned] == 2.0
+    assert scene.loop.state.observations[learned] == 2.0
     scene.job("b", steps=1e6, kind="other")
     goes_on(scene, 10, a=2.0)
     goes_on(scene, 30, a=1.0, b=1.0)
@@ -21,12 +21,12 @@ def test_a_speed_beside_another_is_not_taken_for_the_one_alone_when_that_has_lef
     leaves(scene, 1, code=-9)
     goes_on(scene, 15, a=1.0)  # as its agent tells it still
     assert running(scene) == {"a"}
-    assert scene.loop.state.learned[learned] == 2.0
+    assert scene.loop.state.observations[learned] == 2.0
     goes_on(scene, 40, a=3.0)
-    assert scene.loop.state.learned[learned] == 3.0, "once it shows, it counts"
+    assert scene.loop.state.observations[learned] == 3.0, "once it shows, it counts"
     scene.live.cancel(0)
     scene.at(scene.second + 20)
-    assert not [name for name in scene.loop.state.learned if name.startswith("company of")], "it has ended"
+    assert not [name for name in scene.loop.state.observations if name.startswith("company of")], "it has ended"
     sound(scene)
 
 

@@ -146,7 +146,7 @@ def test_what_was_seen_takes_the_place_of_what_was_predicted():
         scene.job(name, steps=1e6, kind=kind)
     scene.at(0.0)
     before = scene.loop.state.snapshot(0.0)
-    assert predicted.learn(before).facts == {}
+    assert predicted.observe(before).values == {}
     for second in range(1, 2 * FEWEST):
         scene.live.see(0, Beat((0.8, 0.8), (6.0, 6.0)))
         scene.live.see(1, Beat((0.3,), (5.0,)))
@@ -154,12 +154,12 @@ def test_what_was_seen_takes_the_place_of_what_was_predicted():
             scene.live.tell(number // 2, [Progress(number, 1, 2 * second, 0, 2.0)])
         scene.at(float(second))
     view = scene.loop.state.snapshot(scene.second)
-    facts = predicted.learn(view).facts
+    facts = predicted.observe(view).values
     assert np.isfinite(view.jobs.metric(BUSY)).all()
     assert facts.keys() == {"use of a on v100", "use of b on v100"}
     assert facts["use of a on v100"] == pytest.approx([30.0, 5.0])
-    after = view.but(learned=facts)
-    assert predicted.learn(after).facts == {}, "it is known"
+    after = view.but(observations=facts)
+    assert predicted.observe(after).values == {}, "it is known"
     row = table.row("a", 1)
     believed, corrected = predicted.rates(view), predicted.rates(after)
     assert believed.usage is not None
@@ -175,7 +175,7 @@ def test_a_kind_without_a_prediction_is_known_once_it_was_seen():
     table = table_of(("v100",), {("a", 1): [2.0]})
     predicted, view = Predicted(table), State(Scene().cluster).snapshot(0.0)
     assert not predicted.rates(view).paired.any()
-    seen = predicted.rates(view.but(learned={"use of a on v100": [30.0, 4.0]}))
+    seen = predicted.rates(view.but(observations={"use of a on v100": [30.0, 4.0]}))
     assert seen.paired[table.row("a", 1), table.row("a", 1), 0] > 0
 
 
@@ -194,14 +194,14 @@ def test_on_a_real_cluster_company_comes_once_agents_have_seen_who_leaves_room()
         scene.live.tell(0, [Progress(number, generation[number], 2 * second, 0, 2.0) for number in (0, 1)])
         scene.at(float(second))
     state = scene.loop.state
-    assert state.learned["use of small on v100"] == pytest.approx([30.0, 4.0])
-    assert state.learned["measured 1 × small on v100"] == 2.0
+    assert state.observations["use of small on v100"] == pytest.approx([30.0, 4.0])
+    assert state.observations["measured 1 × small on v100"] == 2.0
     assert scene.phase(2) is Phase.RUNNING
     places = {number: scene.live.launches.latest(number).places for number in range(3)}
     assert places[2] == places[0] != places[1]
     scene.live.tell(0, [Progress(number, 1, 90, 0, 1.0) for number in (0, 2)])
     scene.at(50.0)
-    assert state.learned["measured 1 × small on v100"] == 2.0, "a rate in company is not the kind's"
+    assert state.observations["measured 1 × small on v100"] == 2.0, "a rate in company is not the kind's"
     check_state(state, residents=2)
     assert State.replay(scene.journal).digest() == state.digest()
 

@@ -31,7 +31,7 @@ def measured(events: Sequence[ev.Event], meant: ThroughputTable) -> Measured:
     """`meant` are the rates at which jobs were to sleep. What nobody was seen at counts as slower than meant by as much as the
     others are. Costs are of jobs that kept their batch size: what they would have done in the time is known."""
     opened = events[0]
-    assert isinstance(opened, ev.Opened)
+    assert isinstance(opened, ev.JournalOpened)
     types = opened.cluster.type_names
     watched, seen = Watched(State(opened.cluster)), defaultdict[Place, list[float]](list)
     for _, moment in groupby(events, key=lambda event: event.time):  # a size is told behind the rate that is the first of it

@@ -58,7 +58,7 @@ def _jobs(world: ExperimentInputs, order: int) -> list[Job]:
     kinds = [kind for kind in table.kinds if (kind, 1) in table.row_of and (table.alone[table.row(kind, 1)] > 0).all()]
     drawn = (stream(order, "entities").random(EACH * len(WEIGHTS)) * len(kinds)).astype(int).tolist()
     names = [name for name in WEIGHTS for _ in range(EACH)]
-    return [Job(f"job-{i}", steps=1e12, kind=kinds[kind], entity=name) for i, (kind, name) in enumerate(zip(drawn, names))]
+    return [Job(f"job-{i}", steps=1e12, kind=kinds[kind], account=name) for i, (kind, name) in enumerate(zip(drawn, names))]
 
 
 def totals(answers: Answers, policy: str, orders: int) -> Floats:
@@ -75,7 +75,7 @@ def _stacked(answers: Answers, policy: str, name: str, title: str) -> Stack:
     return Stack(name, title, "rounds", "fraction of total effective throughput", edges, part.T.tolist(), groups)
 
 
-def _entity_part(answers: Answers, policy: str, place: int) -> float:
+def _account_part(answers: Answers, policy: str, place: int) -> float:
     last = np.array(answers.of(Shares(policy, 0))["throughput"][-1]).reshape(len(WEIGHTS), EACH).sum(axis=1)
     return 100.0 * float(last[place] / last.sum())
 
@@ -133,7 +133,7 @@ def _part_rows(answers: Answers, policy: str) -> list[Row]:
         row(
             f"part of {name} in the end, by weight {weight:g}",
             None,
-            partial(_entity_part, answers, policy, place),
+            partial(_account_part, answers, policy, place),
             "%",
             Wants.NOTHING,
             f"its part of the weights is {100.0 * weight / all_weights:.1f} %; the paper shows widths in a picture, no numbers",

@@ -32,7 +32,7 @@ def allocator_of(stages: Stages) -> Allocator:
 
 def moment(cluster: Cluster, jobs: Sequence[Job], stages: Stages) -> Snapshot:
     state = State(cluster)
-    state.apply(ev.Opened(0.0, cluster, {}, "moment", None))
+    state.apply(ev.JournalOpened(0.0, cluster, {}, "moment", None))
     for number, job in enumerate(jobs):
         state.apply(ev.JobSubmitted(0.0, number, job))
     state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=np.arange(len(jobs), dtype=np.int64))))

@@ -55,7 +55,7 @@ class Timing:
 def _jobs(world: ExperimentInputs, count: int) -> list[Job]:
     kinds = [kind for kind in world.table.kinds if (kind, 1) in world.table.row_of]
     drawn = (stream(0, "scaling").random(count) * len(kinds)).astype(int).tolist()
-    return [Job(f"job-{i}", steps=1e9, kind=kinds[kind], entity=f"entity-{i % ENTITIES}") for i, kind in enumerate(drawn)]
+    return [Job(f"job-{i}", steps=1e9, kind=kinds[kind], account=f"entity-{i % ENTITIES}") for i, kind in enumerate(drawn)]
 
 
 def cases(scale: Scale) -> Sequence[Timing]:

@@ -124,7 +124,7 @@ class Watch:
         return self
 
     def _pass(self, state: State, begin: float, end: float) -> None:
-        seconds, occupancy, table = end - begin, state.holdings.occupancy, self.world.table
+        seconds, occupancy, table = end - begin, state.device_map.occupancy, self.world.table
         self.held_s += seconds * int((occupancy > 0).sum())
         self.shared_s += seconds * int((occupancy > 1).sum())
         jobs = state.snapshot(begin).jobs.runners

@@ -17,7 +17,7 @@ import numpy as np
 
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats
-from fairlead.core.events import Event, MetricsReported, Opened
+from fairlead.core.events import Event, JournalOpened, MetricsReported
 from fairlead.core.job import BATCH_SIZE, TIMED, batch_size_of, kind_of, model_of
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
@@ -93,7 +93,7 @@ def replayed(trace: Trace, accelerators: int) -> Replayed:
 def _sizes(events: Iterable[Event]) -> Mapping[int, list[tuple[int, float, float]]]:
     """By job: batch size, and the progress from which and up to which it was trained at it."""
     opened, *others = events
-    state = State(cast(Opened, opened).cluster)
+    state = State(cast(JournalOpened, opened).cluster)
     found: dict[int, list[tuple[int, float]]] = {}
     for event in (opened, *others):
         state.apply(event)

@@ -38,13 +38,13 @@ class GandivaFair:
     """Every user an equal part of each type, then trades of fast for slow between users who gain from it.
 
     `tickets` gives some users more or less than 1. `trade=false` stops after the equal parts. Users are those of the jobs, or
-    their entities where `by` says so.
+    their accounts where `by` says so.
     """
 
     paper: ClassVar[str] = "Gandiva-Fair (Chaudhary et al., EuroSys'20)"
     tickets: Mapping[str, float] = field(default_factory=dict)
     trade: bool = True
-    by: Literal["user", "entity"] = "user"
+    by: Literal["user", "account", "entity"] = "user"  # entity: the old name of account
 
     def __post_init__(self) -> None:
         for name, count in self.tickets.items():
@@ -53,8 +53,8 @@ class GandivaFair:
                 raise InputError("policy gandiva-fair", expected, field="tickets", value={name: count})
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        owner = view.jobs.user if self.by == "user" else view.jobs.entity
-        names = view.names.users if self.by == "user" else view.names.entities
+        owner = view.jobs.user if self.by == "user" else view.jobs.account
+        names = view.names.users if self.by == "user" else view.names.accounts
         classes = classes_of(view, owner)
         if not len(classes):
             return nothing(view), memo

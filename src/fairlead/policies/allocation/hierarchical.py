@@ -1,8 +1,8 @@
-"""Fairness among entities by weight, and inside each entity fairness among its jobs or first come, first served (Gavel §4.3).
+"""Fairness among accounts by weight, and inside each account fairness among its jobs or first come, first served (Gavel §4.3).
 
-An entity's levels add up to a share that grows with its weight w_s. Under fairness a job has w_m / Σ w of the entity's weight,
+An account's levels add up to a share that grows with its weight. Under fairness a job has w_m / Σ w of the account's weight,
 the sum going over those that can still be lifted; under FIFO all of it is the first's who can. So a job that can go no further
-leaves its weight to the others of its entity, and an entity that can use no more leaves its part of the cluster to the
+leaves its weight to the others of its account, and an account that can use no more leaves its part of the cluster to the
 others."""
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Inside: TypeAlias = Literal["fairness", "fifo"]
 
 @dataclass(frozen=True)
 class Hierarchical:
-    """Time by weight among entities, and inside each by fairness or FIFO, whatever the accelerator.
+    """Time by weight among accounts, and inside each by fairness or FIFO, whatever the accelerator.
 
-    `weights` of entities by name (1 where none is given); `inside` says how all entities share among their jobs, and `but`
-    which ones do otherwise. Jobs without an entity are one together, with an empty name.
+    `weights` of accounts by name (1 where none is given); `inside` says how all accounts share among their jobs, and `but`
+    which ones do otherwise. Jobs without an account are one together, with an empty name.
     """
 
     paper: ClassVar[str] = "Gavel §4.3 (Narayanan et al., OSDI'20)"
@@ -41,22 +41,22 @@ class Hierarchical:
         check_weights("a hierarchical policy", self.weights)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return filled(view, self._entities(view), aware=False), memo
+        return filled(view, self._accounts(view), aware=False), memo
 
-    def _entities(self, view: Snapshot) -> Parties:
-        return entities(view, self.weights, self.inside, self.but)
+    def _accounts(self, view: Snapshot) -> Parties:
+        return accounts(view, self.weights, self.inside, self.but)
 
 
 @dataclass(frozen=True)
 class HierarchicalPerf(SharingOptions, Hierarchical):
-    """Progress by weight among entities, and inside each by fairness or FIFO: heterogeneity-aware hierarchical fairness.
+    """Progress by weight among accounts, and inside each by fairness or FIFO: heterogeneity-aware hierarchical fairness.
 
-    `weights` of entities by name (1 where none is given); `inside` says how all entities share among their jobs, and `but`
-    which ones do otherwise. Jobs without an entity are one together, with an empty name.
+    `weights` of accounts by name (1 where none is given); `inside` says how all accounts share among their jobs, and `but`
+    which ones do otherwise. Jobs without an account are one together, with an empty name.
     """
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return filled(view, self._entities(view), aware=True, sharing=self), memo
+        return filled(view, self._accounts(view), aware=True, sharing=self), memo
 
 
 def check_weights(who: str, weights: Mapping[str, float]) -> None:
@@ -66,11 +66,11 @@ def check_weights(who: str, weights: Mapping[str, float]) -> None:
             raise InputError(who, expected, field=f"weights.{name}", value=weight)
 
 
-def entities(
+def accounts(
     view: Snapshot, weights: Mapping[str, float], inside: Inside = "fairness", but: Mapping[str, Inside] | None = None
 ) -> Parties:
-    """The entities of a view's jobs as parties."""
-    present, of = np.unique(view.jobs.entity, return_inverse=True)
-    names = [view.names.entities[code] for code in present.tolist()]
+    """The accounts of a view's jobs as parties."""
+    present, of = np.unique(view.jobs.account, return_inverse=True)
+    names = [view.names.accounts[code] for code in present.tolist()]
     weight = np.array([weights.get(name, 1.0) for name in names])
     return Parties(of, weight, np.array([(but or {}).get(name, inside) == "fifo" for name in names]))

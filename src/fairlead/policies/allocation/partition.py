@@ -2,7 +2,7 @@
 
     isolated:          X_mj = N_j / (n·s_m), at most all of its time: the n-th part of every type
     proportional:      X_mj = N_j / ΣN (X_equal), all scaled down alike where the accelerators do not suffice
-    static partition:  an entity has w_s / Σw of every type to itself, and levels out time inside, whatever the type
+    static partition:  an account has w_s / Σw of every type to itself, and levels out time inside, whatever the type
 
 Time on a type that a job cannot use is lost to it."""
 
@@ -18,7 +18,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.hierarchical import check_weights, entities
+from fairlead.policies.allocation.hierarchical import accounts, check_weights
 from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
 from fairlead.policies.allocation.max_min import even_mix, level_out
 
@@ -51,9 +51,9 @@ class Proportional:
 
 @dataclass(frozen=True)
 class StaticPartition:
-    """Every entity has a fixed part of every type by its weight, and shares it out evenly: nothing passes from one to another.
+    """Every account has a fixed part of every type by its weight, and shares it out evenly: nothing passes from one to another.
 
-    `weights` of entities by name (1 where none is given). An entity that is named there keeps its part while it has no jobs.
+    `weights` of accounts by name (1 where none is given). An account that is named there keeps its part while it has no jobs.
     """
 
     paper: ClassVar[str] = "Gavel §7.3, Figure 12b (Narayanan et al., OSDI'20)"
@@ -63,8 +63,8 @@ class StaticPartition:
         check_weights("policy static-partition", self.weights)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        parties = entities(view, self.weights)
-        here = {view.names.entities[code] for code in np.unique(view.jobs.entity).tolist()}
+        parties = accounts(view, self.weights)
+        here = {view.names.accounts[code] for code in np.unique(view.jobs.account).tolist()}
         absent = sum(weight for name, weight in self.weights.items() if name not in here)
         part = parties.weight / (parties.weight.sum() + absent)
         classes = classes_of(view, group=parties.of, alike=True)

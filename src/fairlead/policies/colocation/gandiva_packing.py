@@ -122,7 +122,7 @@ class Pairs:
         one, two = self.positions(view)
         tried = (jobs.run_s[one] > self.ran) & (jobs.run_s[two] > self.also_ran) & (jobs.type[one] == jobs.type[two])
         # Who runs together stands on the same accelerators, and is suspended at the same second.
-        place = view.holdings.last
+        place = view.device_map.last
         together = jobs.running[one] & jobs.running[two]
         together |= ~(jobs.running[one] | jobs.running[two]) & _same(jobs.waiting_since_s, one, two)
         tried &= together & (place[self.first] == place[self.second])

@@ -58,7 +58,7 @@ class Optimus:
         jobs = view.jobs
         left = jobs.steps_left
         if not self.oracle:
-            left = np.minimum(left, steps_to_converge(jobs, view.learned))
+            left = np.minimum(left, steps_to_converge(jobs, view.observations))
         return np.maximum(left, 1e-6 * jobs.steps)
 
 

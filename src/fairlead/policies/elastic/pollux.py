@@ -168,11 +168,11 @@ class _Crowd:
         jobs = view.jobs
         numbers, running = jobs.number.tolist(), jobs.running
         elastic = view.elastic
-        places = [view.holdings.of(n).tolist() if runs else [] for n, runs in zip(numbers, running.tolist())]
+        places = [view.device_map.of(n).tolist() if runs else [] for n, runs in zip(numbers, running.tolist())]
         stays: Bools = np.array([bool(view.up[held].all()) for held in places], dtype=np.bool_)
         node_of = view.cluster.node_of_accelerator
         across: Bools = np.array([len({node_of[place] for place in held}) > 1 for held in places], dtype=np.bool_)
-        told, models = Goodputs.of(jobs, view.learned)
+        told, models = Goodputs.of(jobs, view.observations)
         told &= elastic
         fixed = np.zeros(len(jobs), dtype=np.bool_) if view.protected is None else view.protected
         return cls(

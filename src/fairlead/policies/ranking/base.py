@@ -22,7 +22,7 @@ def in_order(
     *,
     backfill: bool = True,
     preempt: bool = True,
-    holds_until: float | None = None,
+    valid_until: float | None = None,
     prefer: Ints | None = None,
 ) -> Selection:
     """Select by ascending `key`, ties by submission (None: by submission alone).
@@ -34,21 +34,21 @@ def in_order(
         return Selection.nobody()
     jobs, protected = view.jobs, view.protected if preempt else None
     if protected is not None:
-        holds_until = None if holds_until is None else min(holds_until, view.protection_ends)
+        valid_until = None if valid_until is None else min(valid_until, view.protection_ends)
     if len(view.capacity) > 1:
         first = protected if preempt else jobs.running
         if first is not None:
             key = np.where(first, -math.inf, 0.0 if key is None else key)
             prefer = None if prefer is None else np.where(first, -1, prefer)
-        return _several_types(view, key, backfill, holds_until, prefer)
+        return _several_types(view, key, backfill, valid_until, prefer)
     capacity = int(view.capacity[0])
     if not preempt:
         key = None if key is None else key[~jobs.running]
-        return _one_type(jobs.runners, jobs.waiters, key, capacity, backfill, holds_until)
+        return _one_type(jobs.runners, jobs.waiters, key, capacity, backfill, valid_until)
     if protected is not None:
         key = None if key is None else key[~protected]
-        return _one_type(jobs.only(protected), jobs.only(~protected), key, capacity, backfill, holds_until)
-    return _one_type(None, jobs, key, capacity, backfill, holds_until)
+        return _one_type(jobs.only(protected), jobs.only(~protected), key, capacity, backfill, valid_until)
+    return _one_type(None, jobs, key, capacity, backfill, valid_until)
 
 
 def crossing(now: float, key: Floats, who: Ints, growth: Floats | Ints) -> float:
@@ -80,7 +80,7 @@ def _one_type(
     key: Floats | Ints | None,
     capacity: int,
     backfill: bool,
-    holds_until: float | None,
+    valid_until: float | None,
 ) -> Selection:
     """Who is `ahead` holds what it holds; the rest share, by their key, what is left."""
     if ahead is not None:
@@ -95,7 +95,7 @@ def _one_type(
     if ahead is not None:
         jobs, sizes = np.concatenate((ahead.number, jobs)), np.concatenate((ahead.held, sizes))
     stopped = None if head is None else int(rest.number[head])
-    return Selection.of(jobs, np.zeros(len(jobs), np.int64), sizes, holds_until, stopped)
+    return Selection.of(jobs, np.zeros(len(jobs), np.int64), sizes, valid_until, stopped)
 
 
 def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool, enough: int) -> tuple[Ints, int | None]:
@@ -148,7 +148,7 @@ def _small_enough(workers: Ints, at: int, free: int) -> list[int]:
 
 
 def _several_types(
-    view: Snapshot, key: Floats | Ints | None, backfill: bool, holds_until: float | None, prefer: Ints | None
+    view: Snapshot, key: Floats | Ints | None, backfill: bool, valid_until: float | None, prefer: Ints | None
 ) -> Selection:
     jobs, rates = view.jobs, view.rates
     order = np.arange(len(jobs)) if key is None else key.argsort(kind="stable")
@@ -181,8 +181,8 @@ def _several_types(
             head = at
             break
     while below and any(free) and _move_up(given, bound, rows, fits, workers, wishes, free):
-        if holds_until is not None:  # where they were, somebody may fit who was passed over: to be asked again at once
-            holds_until = view.time
+        if valid_until is not None:  # where they were, somebody may fit who was passed over: to be asked again at once
+            valid_until = view.time
         # What others left behind may do for somebody who was passed over, or for the head and those behind it.
         for at in passed if head is None else range(head, len(rows)):
             if given[at] >= 0:
@@ -203,7 +203,7 @@ def _several_types(
     if -1 in given:
         chosen = (types >= 0).nonzero()[0]
         order, types = order[chosen], types[chosen]
-    return Selection.of(jobs.numbers_at(order), types, jobs.workers[order], holds_until, stopped)
+    return Selection.of(jobs.numbers_at(order), types, jobs.workers[order], valid_until, stopped)
 
 
 def _first_free(wishes: tuple[int, ...], mask: int, free: list[int], want: int) -> int:

@@ -26,7 +26,7 @@ class Fifo:
     preempt: bool = False
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
-        return in_order(view, backfill=self.backfill, preempt=self.preempt, holds_until=math.inf), memo
+        return in_order(view, backfill=self.backfill, preempt=self.preempt, valid_until=math.inf), memo
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FifoPriority:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         key = -view.jobs.priority
-        return in_order(view, key, backfill=self.backfill, preempt=self.preempt, holds_until=math.inf), memo
+        return in_order(view, key, backfill=self.backfill, preempt=self.preempt, valid_until=math.inf), memo
 
 
 # First in, first out on whatever is free: the baseline of Gavel §7.3 that knows no types.
@@ -77,4 +77,4 @@ class FifoAnyType:
             if not any(free):
                 break
         who, where, sizes = (np.array(column, dtype=np.int64) for column in (numbers, types, workers))
-        return Selection(who, where, sizes, holds_until=math.inf, head=head), memo
+        return Selection(who, where, sizes, valid_until=math.inf, head=head), memo

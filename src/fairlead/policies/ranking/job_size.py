@@ -25,7 +25,7 @@ class ShortestJobFirst:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         key = view.jobs.steps / view.rates.fastest
-        return in_order(view, key, backfill=self.backfill, preempt=self.preempt, holds_until=math.inf), memo
+        return in_order(view, key, backfill=self.backfill, preempt=self.preempt, valid_until=math.inf), memo
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ShortestRemainingTimeFirst:
         key = view.jobs.steps_left / view.rates.fastest
         if self.by_accelerator_time:
             key = key * view.jobs.workers
-        return in_order(view, key, backfill=self.backfill, holds_until=math.inf), memo
+        return in_order(view, key, backfill=self.backfill, valid_until=math.inf), memo
 
 
 @dataclass(frozen=True)
@@ -52,4 +52,4 @@ class LargestFirst:
     preempt: bool = False
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
-        return in_order(view, -view.jobs.workers, backfill=self.backfill, preempt=self.preempt, holds_until=math.inf), memo
+        return in_order(view, -view.jobs.workers, backfill=self.backfill, preempt=self.preempt, valid_until=math.inf), memo

@@ -31,7 +31,7 @@ class LeastAttainedService:
         key = jobs.accelerator_s if by_accelerator else jobs.run_s
         if view.weighted:
             key = key / jobs.weight
-        selection = in_order(view, key, backfill=self.backfill, holds_until=math.inf)
+        selection = in_order(view, key, backfill=self.backfill, valid_until=math.inf)
         at = jobs.position_of(selection.jobs)
         growth = selection.workers if by_accelerator else np.ones(len(at))
         if view.weighted:

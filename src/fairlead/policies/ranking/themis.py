@@ -178,7 +178,7 @@ class ThemisRanking:
             return Selection.nobody(), memo
         fair, fastest = fair_s(view), view.rates.fastest
         ratio = (view.time - jobs.submitted_s + jobs.steps_left / fastest) / fair
-        selection = in_order(view, -ratio, backfill=self.backfill, holds_until=math.inf if self.backfill else None)
+        selection = in_order(view, -ratio, backfill=self.backfill, valid_until=math.inf if self.backfill else None)
         if not self.backfill:  # among those who wait the order turns too, and the first of them holds up the others
             return selection, memo
         # A waiting job's ratio grows, a running one's does not fall, unless it is faster than was thought.
@@ -282,10 +282,10 @@ class _Table:
                 moved = True
         return moved
 
-    def selection(self, holds_until: float) -> Selection:
+    def selection(self, valid_until: float) -> Selection:
         chosen = self.workers.nonzero()[0]
         numbers = self.view.jobs.numbers_at(chosen)
-        return Selection(numbers, self.types[chosen], self.workers[chosen], holds_until=holds_until)
+        return Selection(numbers, self.types[chosen], self.workers[chosen], valid_until=valid_until)
 
     def _take(self, at: int, kind: int, many: int) -> None:
         self.free[kind] -= many

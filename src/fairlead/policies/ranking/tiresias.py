@@ -47,7 +47,7 @@ class Tiresias:
         if self.first == "started":
             start = np.fmin(jobs.first_started_s, _EPOCH - 1)  # who never started comes last
         key: Floats = (queue * _EPOCH + start).astype(np.float64, copy=False)
-        selection = in_order(view, key, backfill=self.backfill, holds_until=math.inf)
+        selection = in_order(view, key, backfill=self.backfill, valid_until=math.inf)
         demotion = _next_demotion(view, selection, attained, queue, self.thresholds)
         return selection.until(min(demotion, _next_promotion(view, selection, queue, run_s, self.promote_after))), memo
 

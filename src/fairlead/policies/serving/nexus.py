@@ -121,14 +121,14 @@ class Nexus:
         """Protected jobs first, then running jobs, then by submission."""
         jobs, protected, elastic = view.jobs.only(serving), view.protected, view.elastic[serving]
         fixed = np.zeros(len(jobs), dtype=np.bool_) if protected is None else protected[serving]
-        usable = view.up & ~view.holdings.held_by(view.jobs.number[~serving])
-        sharing = Counter(view.holdings.places(jobs.number[elastic])[1].tolist())
+        usable = view.up & ~view.device_map.held_by(view.jobs.number[~serving])
+        sharing = Counter(view.device_map.places(jobs.number[elastic])[1].tolist())
         columns = (jobs.number, jobs.metric(REPORTED), jobs.fits, jobs.running, jobs.type, jobs.workers, fixed, elastic)
         found = []
         for number, reported, fits, runs, kind, workers, stays, resized in zip(*(column.tolist() for column in columns)):
             name = view.job_of[number].name
             session = self.session(name, rate_told(reported, self.sessions[name].rate))
-            held = view.holdings.of(number) if runs else NONE
+            held = view.device_map.of(number) if runs else NONE
             keeps = stays or bool(usable[held].all()) or resized
             places = tuple(held.tolist() if stays else held[usable[held]].tolist()) if keeps else ()
             loads = self._loads(session, view.cluster.type_names, fits)
@@ -177,7 +177,7 @@ def _with_new_accelerators(replicas: Sequence[Replicas], rest: Selection, traini
     """Choose new accelerators among those that training leaves, fullest nodes first: running training jobs are not moved."""
     free = training.up.copy()
     free[[place for one in replicas for place in one.places if place >= 0]] = False
-    free[training.holdings.held_by(_unchanged(rest, training))] = False
+    free[training.device_map.held_by(_unchanged(rest, training))] = False
     per_node = np.bincount(training.cluster.node_of[free], minlength=len(training.cluster.nodes))
     given: dict[int, int] = {}
     for kind in sorted({one.type for one in replicas}):
@@ -194,7 +194,7 @@ def _starts_any(selection: Selection, view: Snapshot) -> bool:
     jobs = view.jobs.of(selection.jobs)
     if not ((jobs.held == selection.workers) & (jobs.type == selection.types)).all():
         return True
-    held = ((route.accelerators, view.holdings.of(number)) for number, route in selection.routes.items())
+    held = ((route.accelerators, view.device_map.of(number)) for number, route in selection.routes.items())
     return any(list(new) != old.tolist() for new, old in held)
 
 
@@ -234,7 +234,7 @@ def _combined(
     types = np.array([one.type for one in replicas], dtype=np.int64)
     workers = np.array([len(one.places) for one in replicas], dtype=np.int64)
     at = view.jobs.position_of(jobs)
-    stays = [set(one.places) == set(view.holdings.of(one.job.number).tolist()) for one in replicas]
+    stays = [set(one.places) == set(view.device_map.of(one.job.number).tolist()) for one in replicas]
     batches = np.array([0 if one.job.workers else routes[one.job.number].batch for one in replicas], dtype=np.int64)
     batches = np.where(stays, view.jobs.batch_size[at], batches)
     return replace(

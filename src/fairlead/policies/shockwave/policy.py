@@ -170,7 +170,7 @@ class Shockwave:
         key = np.where(runs, kept["urgent"][rows], kept["longest"][rows] + len(schedule))
         key = np.where(there, key, 2 * len(schedule))
         prefer = np.where(runs, kept["type"][rows], -1)
-        chosen = in_order(view, key, holds_until=begun + (turn - _EARLY) * round_s, prefer=prefer)
+        chosen = in_order(view, key, valid_until=begun + (turn - _EARLY) * round_s, prefer=prefer)
         waits = there & ~chosen.chosen(view.jobs.number) & ~runs
         return chosen.because(self._reasons(kept, schedule[:, now:], begun + now * round_s, rows[waits]))
 

@@ -145,7 +145,7 @@ class ClusterBackend:
                 self._limits.add(number, view.job_of[number].time_limit_s, ran_s)
         for number in view.jobs.runners.number.tolist():
             self._limits.started(number, view.time)
-        seats = {number: self._seating.seats(view.holdings.of(number)) for number in view.jobs.runners.number.tolist()}
+        seats = {number: self._seating.seats(view.device_map.of(number)) for number in view.jobs.runners.number.tolist()}
         given = given_before(view)
         for number, places in seats.items():
             known = self._jobs[number]

@@ -169,7 +169,7 @@ class ControlPlane:
                     self._keep(self.live.reconcile(view, self._keep))
                     self.heard_s = math.inf
                 else:
-                    loop.record(ev.Opened(0.0, self.cluster, dict(self.scheduler), journal=self.name))
+                    loop.record(ev.JournalOpened(0.0, self.cluster, dict(self.scheduler), journal=self.name))
                     for node in range(len(self.cluster.nodes)):
                         loop.record(ev.NodeLost(0.0, node))
                     loop.journal.commit()

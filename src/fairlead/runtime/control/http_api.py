@@ -227,11 +227,11 @@ def create_app(
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
         order, after = await read(lambda: in_order(body.jobs, lambda name: awaited(name, who)))
         for task in body.jobs:
-            if who.entity_of(task.entity) is None:
-                theirs = who.entity or who.user
-                raise HTTPException(422, f"this token's jobs are of entity {theirs!r}, not {task.entity!r}")
+            if who.account_of(task.account) is None:
+                theirs = who.account or who.user
+                raise HTTPException(422, f"this token's jobs are of account {theirs!r}, not {task.account!r}")
         jobs = [
-            replace(task.job(task.name, who.user, others), entity=who.entity_of(task.entity) or "")
+            replace(task.job(task.name, who.user, others), account=who.account_of(task.account) or "")
             for task, others in ((body.jobs[place], others) for place, others in zip(order, after))
         ]
         new = set() if body.dry_run else {job.name for job in jobs} - {""}

@@ -20,10 +20,10 @@ import numpy as np
 from fairlead.core.allocation import Allocation, NotYet
 from fairlead.core.errors import FairleadError
 from fairlead.core.events import Memo
-from fairlead.core.plan import Lesson, Rates, Selection
+from fairlead.core.plan import Observations, Rates, Selection
 from fairlead.core.reasons import Unplaced
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import Allocated, Allocator, Estimation, Learning, Mechanism, Planning, Policy, Stages
+from fairlead.core.stages import Allocated, Allocator, Estimator, LearningEstimator, Mechanism, Planning, Policy, Stages
 from fairlead.runtime.control.async_decider import Trouble, in_a_thread
 
 LONGEST_PATIENCE_S = 10.0
@@ -154,7 +154,7 @@ class Standing:
         if not isinstance(self._policy, Planning) or memo is None or self._last is None:
             return None
         try:
-            return replace(self._policy.meanwhile(view, memo), holds_until=None, revisit=view.time)
+            return replace(self._policy.meanwhile(view, memo), valid_until=None, revisit=view.time)
         except Exception as problem:
             self._trouble.failed("plan", problem)
             return None
@@ -163,7 +163,7 @@ class Standing:
 class _Once:
     """An estimation that two threads may ask."""
 
-    def __init__(self, estimator: Estimation) -> None:
+    def __init__(self, estimator: Estimator) -> None:
         self._estimation, self._turn = estimator, threading.RLock()
 
     def rates(self, view: Snapshot) -> Rates:
@@ -172,13 +172,13 @@ class _Once:
 
 
 class _OnceLearning(_Once):
-    def __init__(self, estimator: Learning) -> None:
+    def __init__(self, estimator: LearningEstimator) -> None:
         super().__init__(estimator)
         self._learning = estimator
 
-    def learn(self, view: Snapshot) -> Lesson:
+    def observe(self, view: Snapshot) -> Observations:
         with self._turn:
-            return self._learning.learn(view)
+            return self._learning.observe(view)
 
 
 def unhurried(stages: Stages, trouble: Trouble) -> Stages:
@@ -187,7 +187,7 @@ def unhurried(stages: Stages, trouble: Trouble) -> Stages:
     policy, estimator = stages.policy, stages.estimator
     if isinstance(policy, Allocated):
         return replace(stages, policy=Unhurried(Ahead(policy.allocator, patience_s, trouble), policy.mechanism))
-    shared = _OnceLearning(estimator) if isinstance(estimator, Learning) else _Once(estimator)
+    shared = _OnceLearning(estimator) if isinstance(estimator, LearningEstimator) else _Once(estimator)
     return replace(stages, policy=Standing(policy, patience_s, trouble), estimator=shared)
 
 
@@ -207,13 +207,13 @@ def _of_those_here(selection: Selection, view: Snapshot) -> Selection:
     """What was said of jobs that are still there; it promises nothing for later."""
     here = selection.only(np.isin(selection.jobs, view.jobs.number))
     head = selection.head if selection.head in view.jobs.number else None
-    return replace(here, holds_until=None, revisit=view.time, head=head)
+    return replace(here, valid_until=None, revisit=view.time, head=head)
 
 
 def _who_runs(view: Snapshot) -> Selection:
     """Everybody stays as they are; who shares an accelerator goes on sharing it."""
     jobs = view.jobs.only(view.jobs.running)
-    places = view.holdings.last[jobs.number]
+    places = view.device_map.last[jobs.number]
     if view.routes:  # they share by their routes
         places = np.where(np.isin(jobs.number, list(view.routes)), -1 - jobs.number, places)
     shared = len(np.unique(places)) < len(places)

@@ -120,7 +120,7 @@ class Metrics(Collector):
         state, missed = self._loop.state, self._loop.missed
         phases = np.bincount(state.store.arrays["phase"][: state.next_number], minlength=len(Phase))
         types, up = state.cluster.type_of, state.up
-        busy = state.holdings.occupancy > 0
+        busy = state.device_map.occupancy > 0
         by_type = [np.bincount(types[which], minlength=len(state.cluster.types)) for which in (up, busy)]
         jobs = GaugeMetricFamily("fairlead_jobs", "Jobs by phase.", labels=["phase"])
         for phase in Phase:

@@ -58,7 +58,7 @@ def given_by(starts: Starts, routes: Routes) -> list[Given]:
 
 def given_before(view: Snapshot) -> dict[int, Given]:
     """What those who run were given, by number."""
-    there, crowded = view.jobs.runners, set(view.holdings.on(view.holdings.occupancy > 1).tolist())
+    there, crowded = view.jobs.runners, set(view.device_map.on(view.device_map.occupancy > 1).tolist())
     columns = (there.number, there.batch_size, there.cpus_given, there.memory_given_gb)
     rows = zip(*(column.tolist() for column in columns))
     given = {number: Given(size, cpus, memory, number in crowded) for number, size, cpus, memory in rows}

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 ID_LENGTH = 8
 ANY = "*"
-"""In place of an entity: whichever each job says."""
+"""In place of an account: whichever each job says."""
 
 
 class Role(StrEnum):
@@ -35,15 +35,15 @@ class Role(StrEnum):
 class Bearer:
     role: Role
     user: str
-    entity: str = ""  # whose their jobs are, or `ANY`; empty: their own name's, if any
+    account: str = ""  # whose their jobs are, or `ANY`; empty: their own name's, if any
     id: str = ""  # the beginning of the token's digest
 
-    def entity_of(self, asked: str) -> str | None:
-        """Whose a job is that asks for this, or (empty) for nothing; None where it may not. Shares are given to entities, so
+    def account_of(self, asked: str) -> str | None:
+        """Whose a job is that asks for this, or (empty) for nothing; None where it may not. Shares are given to accounts, so
         nobody may be of another's by saying so."""
-        if self.entity and self.entity != ANY:
-            return self.entity if asked in ("", self.entity) else None
-        free = self.entity == ANY or self.role is Role.ADMIN
+        if self.account and self.account != ANY:
+            return self.account if asked in ("", self.account) else None
+        free = self.account == ANY or self.role is Role.ADMIN
         return asked if free or asked in ("", self.user) else None
 
 
@@ -52,11 +52,11 @@ class _Entry:
     digest: str
     role: Role
     user: str
-    entity: str = ""
+    account: str = ""
 
     @property
     def bearer(self) -> Bearer:
-        return Bearer(self.role, self.user, self.entity, self.digest[:ID_LENGTH])
+        return Bearer(self.role, self.user, self.account, self.digest[:ID_LENGTH])
 
 
 class Tokens:
@@ -69,13 +69,13 @@ class Tokens:
         self._seen: tuple[int, ...] = ()  # what the file was like when it was read
         self._follow()
 
-    def issue(self, role: Role, user: str, entity: str = "") -> str:
+    def issue(self, role: Role, user: str, account: str = "") -> str:
         token = f"fl_{secrets.token_urlsafe(32)}"
-        self.accept(token, role, user, entity)
+        self.accept(token, role, user, account)
         return token
 
-    def accept(self, token: str, role: Role, user: str, entity: str = "") -> None:
-        entry = _Entry(_digest(token), role, user, entity)
+    def accept(self, token: str, role: Role, user: str, account: str = "") -> None:
+        entry = _Entry(_digest(token), role, user, account)
         with self._alone():
             self._entries[entry.digest] = entry
             self._write()
@@ -114,7 +114,12 @@ class Tokens:
             return
         try:
             entries = [
-                _Entry(str(record["digest"]), Role(record["role"]), str(record["user"]), str(record.get("entity", "")))
+                _Entry(
+                    str(record["digest"]),
+                    Role(record["role"]),
+                    str(record["user"]),
+                    _account(record),
+                )
                 for record in orjson.loads(self._path.read_bytes())
             ]
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
@@ -138,6 +143,10 @@ class Tokens:
     def _write(self) -> None:
         if self._path is not None:
             atomic_write(self._path, orjson.dumps([asdict(entry) for entry in self._entries.values()]), private=True)
+
+
+def _account(record: dict[str, str]) -> str:
+    return str(record.get("account", record.get("entity", "")))  # `account` in files of earlier versions
 
 
 def _digest(token: str) -> str:

@@ -36,13 +36,13 @@ def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf, w
     state, job, a = loop.state, loop.state.job_of[number], loop.state.store.arrays
     phase = Phase(int(a["phase"][number]))
     done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, min(now, heard_s) - a["since_s"][number]))
-    held = state.holdings.of(number) if phase is Phase.RUNNING else np.empty(0, dtype=np.int64)
+    held = state.device_map.of(number) if phase is Phase.RUNNING else np.empty(0, dtype=np.int64)
     record = {
         "number": number,
         "name": job.name,
         "phase": phase.name.lower(),
         "user": job.user,
-        "entity": job.entity,
+        "account": job.account,
         "kind": job.kind,
         "workers": job.workers,
         "mode": job.mode,
@@ -92,11 +92,11 @@ def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf, w
 
 def sharing(state: State, number: int, held: Ints, whose: str | None = None) -> list[str]:
     """Who else is on accelerators that a job holds, by name; others' jobs, to one user, without."""
-    if not (state.holdings.shared and len(held)):
+    if not (state.device_map.shared and len(held)):
         return []
     there = np.zeros(state.cluster.size, dtype=np.bool_)
     there[held] = True
-    others = [state.job_of[other] for other in state.holdings.on(there).tolist() if other != number]
+    others = [state.job_of[other] for other in state.device_map.on(there).tolist() if other != number]
     return [other.name if whose in (None, other.user) else ANOTHERS for other in others]
 
 
@@ -132,12 +132,12 @@ def service_of(state: State, number: int, now: float) -> float:
 def node_records(plane: ControlPlane, whose: str | None = None) -> list[dict[str, Any]]:
     """With the names of the jobs on each, those that are still leaving too, of one user or (None) of everybody."""
     state = plane.loop.state
-    holders = state.holdings.occupancy
+    holders = state.device_map.occupancy
     free = state.up & (holders == 0)
     records = []
     for number, node in enumerate(state.cluster.nodes):
         mine = state.cluster.node_of == number
-        there = {*state.holdings.on(mine).tolist(), *plane.live.launches.jobs_on(number)}
+        there = {*state.device_map.on(mine).tolist(), *plane.live.launches.jobs_on(number)}
         jobs = [state.job_of[job] for job in sorted(there) if job in state.job_of]  # an agent may bring jobs of another journal
         records.append(
             {
@@ -175,7 +175,7 @@ def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:
             "placement": "spread" if spread else "consolidated",
             "steps_per_s": rate,
         }
-        for kind, workers, type_name, spread, rate in measured_rates(state.learned)
+        for kind, workers, type_name, spread, rate in measured_rates(state.observations)
         if whose is None or kind in kinds
     ]
 
@@ -186,7 +186,7 @@ def overview(plane: ControlPlane, whose: str | None) -> dict[str, Any]:
     state, now = plane.loop.state, plane.live.now
     nodes = node_records(plane, whose)
     holders: list[list[str]] = [[] for _ in range(state.cluster.size)]
-    for number, place in zip(*(column.tolist() for column in state.holdings.places(state.running))):
+    for number, place in zip(*(column.tolist() for column in state.device_map.places(state.running))):
         job = state.job_of[number]
         holders[place].append(job.name if whose in (None, job.user) else "")
     for number, record in enumerate(nodes):
@@ -211,13 +211,13 @@ def policy_of(scheduler: Mapping[str, Any]) -> str:
 
 
 def usage(state: State, now: float) -> list[dict[str, Any]]:
-    """Accelerator hours by user and entity; who shares one has held it, as much as the other."""
+    """Accelerator hours by user and account; who shares one has held it, as much as the other."""
     hours: dict[tuple[str, str], list[float]] = {}
     for number, job in state.job_of.items():
-        entry = hours.setdefault((job.user, job.entity), [0, 0.0])
+        entry = hours.setdefault((job.user, job.account), [0, 0.0])
         entry[0] += 1
         entry[1] += service_of(state, number, now) / 3600
     return [
-        {"user": user, "entity": entity, "jobs": int(jobs), "accelerator_hours": spent}
-        for (user, entity), (jobs, spent) in sorted(hours.items())
+        {"user": user, "account": account, "jobs": int(jobs), "accelerator_hours": spent}
+        for (user, account), (jobs, spent) in sorted(hours.items())
     ]

@@ -131,7 +131,7 @@ class TaskSpec(Spec):
     )
     weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    entity: Label = ""
+    account: Label = ""
     types: Annotated[list[Label], Field(max_length=64)] = []
     memory_gb: Amount = 0.0
     cpus: Amount = 0.0
@@ -248,7 +248,7 @@ class TaskSpec(Spec):
             weight=self.weight,
             priority=self.priority,
             user=user,
-            entity=self.entity,
+            account=self.account,
             deadline_s=math.inf if self.deadline_s is None else self.deadline_s,
             allowed_types=tuple(self.types),
             memory_gb=self.memory_gb,

@@ -12,9 +12,9 @@ import numpy as np
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.job import Phase
-from fairlead.core.plan import Lesson, Rates, Selection
+from fairlead.core.plan import Observations, Rates, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import Estimation, Learning, Stages
+from fairlead.core.stages import Estimator, LearningEstimator, Stages
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.simulator.costs import Costs
@@ -27,11 +27,11 @@ class EstimationContract:
     """Set `make` to the estimation's class, or to a function that makes one of a table of true throughputs. Jobs run alone and
     in pairs; what the estimation says of them must be a function of the snapshot and of what it has learned."""
 
-    make: ClassVar[Callable[[ThroughputTable], Estimation]]
+    make: ClassVar[Callable[[ThroughputTable], Estimator]]
     policies: ClassVar[tuple[str, ...]] = ("srtf", "in pairs")
 
     def stages(
-        self, policy: str, round_s: float = 300.0, make: Callable[[ThroughputTable], Estimation] | None = None
+        self, policy: str, round_s: float = 300.0, make: Callable[[ThroughputTable], Estimator] | None = None
     ) -> Callable[[ThroughputTable], Stages]:
         """The scheduler that an estimation is tried in: shortest first, or two jobs on every accelerator."""
 
@@ -51,9 +51,9 @@ class EstimationContract:
                 replayed = check_events(events, residents=2)
                 assert (state.everybody().phase > int(Phase.RUNNING)).all()
                 assert replayed.digest() == state.digest()
-                assert replayed.learned == state.learned
+                assert replayed.observations == state.observations
                 decoded = State.replay([decode(encode(event)) for event in events])
-                assert decoded.learned == state.learned, "facts that do not come back from a journal as they were"
+                assert decoded.observations == state.observations, "facts that do not come back from a journal as they were"
 
     def test_it_works_without_rounds(self) -> None:
         for policy in self.policies:
@@ -92,19 +92,19 @@ class EstimationContract:
                 return mine
 
         class WatchedLearning(Watched):
-            def learn(self, view: Snapshot) -> Lesson:
+            def observe(self, view: Snapshot) -> Observations:
                 fresh = type(contract).make(self.table)
-                assert isinstance(self.estimator, Learning)
-                assert isinstance(fresh, Learning)
-                lesson = self.estimator.learn(view)
-                assert fresh.learn(view) == lesson, "a fresh one learns something else: state outside the facts"
-                again = self.estimator.learn(view.but(learned={**view.learned, **lesson.facts}))
-                assert not again.facts, "the same was learned twice at one moment"
-                assert again.holds_until == lesson.holds_until
+                assert isinstance(self.estimator, LearningEstimator)
+                assert isinstance(fresh, LearningEstimator)
+                lesson = self.estimator.observe(view)
+                assert fresh.observe(view) == lesson, "a fresh one learns something else: state outside the facts"
+                again = self.estimator.observe(view.but(observations={**view.observations, **lesson.values}))
+                assert not again.values, "the same was learned twice at one moment"
+                assert again.valid_until == lesson.valid_until
                 return lesson
 
-        def watched(table: ThroughputTable) -> Estimation:
-            learns = isinstance(type(contract).make(table), Learning)
+        def watched(table: ThroughputTable) -> Estimator:
+            learns = isinstance(type(contract).make(table), LearningEstimator)
             return WatchedLearning(table) if learns else Watched(table)
 
         for policy in self.policies:
@@ -150,7 +150,7 @@ class InPairs:
                     chosen.append((int(jobs.number[mate]), on, workers, one))
                 break
         numbers, types, workers_of, combination = np.ascontiguousarray(np.array(chosen, dtype=np.int64).reshape(-1, 4).T)
-        return Selection(numbers, types, workers_of, combination=combination, holds_until=math.inf), memo
+        return Selection(numbers, types, workers_of, combination=combination, valid_until=math.inf), memo
 
     def _runs(self, view: Snapshot, job: int, on: int) -> bool:
         return bool(int(view.jobs.fits[job]) >> on & 1 and view.rates.of_jobs[job, on] > 0)

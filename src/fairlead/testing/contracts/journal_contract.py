@@ -125,12 +125,12 @@ def every_event() -> list[ev.Event]:
     )
     routes = {0: Route((0, 1), (0.75, 0.25), 8, 120.5)}
     return [
-        ev.Opened(0.0, machine, {"policy": "fifo"}, "every event", {"|2": (1.0,)}),
+        ev.JournalOpened(0.0, machine, {"policy": "fifo"}, "every event", {"|2": (1.0,)}),
         ev.JobSubmitted(1.0, 0, Job("a", 1.0, 100.0, workers=2, deadline_s=50.0, allowed_types=("v100",))),
         ev.JobSubmitted(1.5, 1, Job("b", 1.5, workers=8)),
         ev.RoundPlanned(plan),
         ev.MemoChanged(2.0, {"queues": [1, 2], "share": np.array([0.5])}),
-        ev.FactsLearned(2.0, {"kind-0|1@v100": [[0, 0.5, 1.25]]}),
+        ev.ObservationsRecorded(2.0, {"kind-0|1@v100": [[0, 0.5, 1.25]]}),
         ev.ProgressReported(2.0, one, np.array([0.0]), np.array([1.25]), np.array([2.5])),
         ev.MetricsReported(3.0, "loss", one, np.array([0.125])),
         ev.NodeLost(4.0, 0),

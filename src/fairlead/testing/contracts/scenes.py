@@ -50,7 +50,7 @@ def play(
     loop = Loop(State(machine), backend, stages(table), journal=journal, skip_quiet_rounds=skip)
     if on_decision is not None:
         loop.on_decision = lambda plan: on_decision(plan, loop.state.snapshot(backend.now))
-    loop.record(ev.Opened(0.0, machine, {}, "contract", None))
+    loop.record(ev.JournalOpened(0.0, machine, {}, "contract", None))
     loop.run()
     return loop.state, journal.events
 

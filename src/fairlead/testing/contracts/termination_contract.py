@@ -53,7 +53,7 @@ def play_searches(
     faults = listed([Outage(0, 2000.0, 5000.0)])
     backend, journal = SimulatedBackend(machine, table, jobs, faults=faults, losses=losses), MemoryJournal()
     loop = Loop(State(machine), backend, stages(table), journal=journal, skip_quiet_rounds=skip)
-    loop.record(ev.Opened(0.0, machine, {}, "contract", None))
+    loop.record(ev.JournalOpened(0.0, machine, {}, "contract", None))
     loop.run()
     return loop.state, journal.events
 

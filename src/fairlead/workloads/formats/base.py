@@ -41,7 +41,7 @@ def timed_job(
     duration_s: float,
     workers: int,
     user: str = "",
-    entity: str = "",
+    account: str = "",
     allowed_types: tuple[str, ...] = (),
     cpus: float = 0.0,
     host_memory_gb: float = 0.0,
@@ -55,7 +55,7 @@ def timed_job(
         TIMED,
         workers,
         user=user,
-        entity=entity,
+        account=account,
         allowed_types=allowed_types,
         cpus=cpus,
         host_memory_gb=host_memory_gb,
@@ -115,7 +115,7 @@ class Submission(NamedTuple):
     duration_s: float
     workers: int
     user: str = ""
-    entity: str = ""
+    account: str = ""
     allowed_types: tuple[str, ...] = ()
     cpus: float = 0.0
     host_memory_gb: float = 0.0
@@ -133,9 +133,9 @@ def from_the_earliest(
     """The trace whose second 0 is the earliest submission; `dated` says whether moments are calendar times."""
     earliest = min((submission.moment_s for submission in submissions), default=0.0)
     jobs = JobList(path, on_bad)
-    for line, moment_s, name, duration_s, workers, user, entity, types, cpus, memory_gb, limit_s in submissions:
+    for line, moment_s, name, duration_s, workers, user, account, types, cpus, memory_gb, limit_s in submissions:
         since_s = moment_s - earliest
-        jobs.add(timed_job(name, since_s, duration_s, workers, user, entity, types, cpus, memory_gb, limit_s), line)
+        jobs.add(timed_job(name, since_s, duration_s, workers, user, account, types, cpus, memory_gb, limit_s), line)
     return jobs.trace(origin=calendar(earliest) if dated and submissions else None, left_out=left_out)
 
 

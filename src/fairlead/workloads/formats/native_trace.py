@@ -56,7 +56,7 @@ DEFAULTS: Mapping[str, Any] = {column.name: column.default for column in fields(
 COLUMNS = (*DEFAULTS, DURATION, LOSS_CURVE, REGIMES)
 MODES = (*adaptation.MODES, ELASTIC)
 WHOLE = ("workers", "priority", "retry_limit", "group_order")
-TEXT = ("name", "kind", "user", "entity", "allowed_types", "group", "mode", "command", "after", SCHEDULE, LOSS_CURVE, REGIMES)
+TEXT = ("name", "kind", "user", "account", "allowed_types", "group", "mode", "command", "after", SCHEDULE, LOSS_CURVE, REGIMES)
 
 _BETWEEN = "|"
 _MAY_BE_ENDLESS = ("deadline_s", "time_limit_s", "max_slowdown")

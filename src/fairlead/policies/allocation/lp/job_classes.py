@@ -31,7 +31,7 @@ class JobClasses:
     row: Ints  # in the view's rates
     workers: Ints
     weight: Floats
-    group: Ints  # whatever else a policy tells jobs apart by, such as the entity
+    group: Ints  # whatever else a policy tells jobs apart by, such as the account
     rates: Floats  # classes × types, 0 where it may not or cannot run
     keys: Sequence[tuple[float, ...]]  # what a class is known by from one moment to the next; mostly the same object
 

@@ -237,7 +237,7 @@ def _same(one: Ints, other: Ints) -> bool:
 
 
 def _facts(view: Snapshot) -> int:
-    return view.lessons + view.adaptations.changes
+    return view.observation_count + view.adaptations.changes
 
 
 def among(numbers: Ints, wanted: Ints) -> Bools:

@@ -292,4 +292,4 @@ def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None,
     jobs, workers = view.jobs.numbers_at(at), view.jobs.workers[at]
     if combination is None:
         return Selection.of(jobs, types, workers, holds, None, revisit=revisit, reasons=x.reasons)
-    return Selection(jobs, types, workers, combination, holds_until=holds, revisit=revisit, reasons=x.reasons)
+    return Selection(jobs, types, workers, combination, valid_until=holds, revisit=revisit, reasons=x.reasons)

@@ -244,7 +244,7 @@ class Floor:
 def running_groups(view: Snapshot, looks: Mapping[int, Look]) -> list[Group]:
     """Who runs, by whom they share accelerators with, each in the order of their start."""
     jobs = view.jobs.runners
-    owner, place = view.holdings.places(jobs.number)
+    owner, place = view.device_map.places(jobs.number)
     held: dict[int, list[int]] = {}
     for number, accelerator in zip(owner.tolist(), place.tolist()):
         held.setdefault(number, []).append(accelerator)
@@ -315,7 +315,7 @@ def matched(floor: Floor, looks: Mapping[int, Look], newcomers: Iterable[int], b
             found.append(chosen.pop(at))
 
 
-def selected(floor: Floor, holds_until: float | None = math.inf) -> Selection:
+def selected(floor: Floor, valid_until: float | None = math.inf) -> Selection:
     """The groups on the floor, as a selection: those that stand there first, as they are what others join."""
     groups = sorted(floor.groups, key=lambda group: group.new)
     jobs = [number for group in groups for number in group.members]
@@ -330,7 +330,7 @@ def selected(floor: Floor, holds_until: float | None = math.inf) -> Selection:
         workers.repeat(size),
         np.arange(len(groups)).repeat(size) if shared else None,
         pinned=pinned,
-        holds_until=holds_until,
+        valid_until=valid_until,
     )
 
 

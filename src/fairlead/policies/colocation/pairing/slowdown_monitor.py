@@ -53,7 +53,7 @@ class Seen:
         for at in failed:
             number = int(jobs.number[at])
             counts[str(number)] = int(jobs.failures[at])
-            place = int(view.holdings.last[number])
+            place = int(view.device_map.last[number])
             if place >= 0 and not jobs.running[at]:
                 least[str(number)] = max(least.get(str(number), 0.0), _left_gb(view, judge, looks, place))
         return replace(self, least_gb=least, failures=counts)
@@ -62,7 +62,7 @@ class Seen:
 def _left_gb(view: Snapshot, judge: Judge, looks: Mapping[int, Look], place: int) -> float:
     """A little more than others leave on an accelerator, and at most all of it."""
     kind = int(view.cluster.type_of[place])
-    here = [number for number in view.jobs.runners.number.tolist() if place in view.holdings.of(number)]
+    here = [number for number in view.jobs.runners.number.tolist() if place in view.device_map.of(number)]
     there, used = judge.there_gb[kind], sum(judge.need_gb(looks[number], kind) for number in here)
     return min(max(there - used, 0.0) * (1 + MORE) + MORE, there)
 
