@@ -129,8 +129,8 @@ def measure(scene: Scene, names: list[str], seconds: float, width: int) -> dict[
                 raise FairleadError("a job does hardly a step")
             time.sleep(0.5)
             used = plane.hub.used.get(0)
-            if used is not None and used.busy:
-                busy.append(used.busy[0])
+            if used is not None and used.utilization:
+                busy.append(used.utilization[0])
                 memory.append(used.memory_gb[0])
         end, servers = time.monotonic(), _processes(DAEMON)
     speeds = {}

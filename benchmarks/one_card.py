@@ -60,9 +60,9 @@ def lacking() -> str:
 
 def machine_here() -> str:
     """The accelerators that NVML finds, spelled as a cluster of one node."""
-    from fairlead.runtime.agent.devices import Accelerators
+    from fairlead.runtime.agent.devices import NodeAccelerators
 
-    found = Accelerators.found()
+    found = NodeAccelerators.detect()
     try:
         return f"1x{found.type_name}:{len(found)}"
     finally:

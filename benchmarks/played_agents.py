@@ -17,15 +17,15 @@ from fairlead.core.cluster import Cluster
 from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
-    Beat,
+    Heartbeat,
     FromAgent,
     Hello,
     Message,
     Refused,
-    Renewed,
+    LeaseRenewed,
     Welcome,
-    decode,
-    encode,
+    decode_message,
+    encode_message,
 )
 
 BEAT_S = 5.0
@@ -49,13 +49,13 @@ class PlayedAgent:
 
     async def say(self, message: FromAgent) -> None:
         async with self._writing:
-            await self._stream.write(encode(message))
+            await self._stream.write(encode_message(message))
 
     async def hear(self) -> Message:
         data = await self._stream.read()
         if data is grpc.aio.EOF:
             raise RuntimeError("the control plane has closed the stream")
-        return decode(data)
+        return decode_message(data)
 
     async def close(self) -> None:
         await self._channel.close()
@@ -76,8 +76,8 @@ async def _beat(agent: PlayedAgent, first_s: float, until: float) -> int:
     clock, beats = asyncio.get_running_loop().time, 0
     await asyncio.sleep(first_s)
     while clock() < until:
-        await agent.say(Beat())
-        if not isinstance(await agent.hear(), Renewed):
+        await agent.say(Heartbeat())
+        if not isinstance(await agent.hear(), LeaseRenewed):
             raise RuntimeError("a beat was not answered")
         beats += 1
         await asyncio.sleep(BEAT_S)

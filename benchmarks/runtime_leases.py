@@ -26,8 +26,8 @@ from serving import Served, serving
 from fairlead.client import lease
 from fairlead.client.lease_page import Page
 from fairlead.core.cluster import Cluster
-from fairlead.runtime.protocol.messages import Orders, Words
-from fairlead.runtime.protocol.orders import Extend, Launch, Wants
+from fairlead.runtime.protocol.messages import OrderBatch, ReportBatch
+from fairlead.runtime.protocol.orders import Extend, Launch, RenewalRequest
 
 STEPS, REPEATS = 500_000, 7
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -178,7 +178,7 @@ class _Workers:
         agent = self._agents[number]
         while True:
             message = await agent.hear()
-            for order in message.orders if isinstance(message, Orders) else ():
+            for order in message.orders if isinstance(message, OrderBatch) else ():
                 if isinstance(order, Launch):
                     self.of_job[order.job] = (agent, order.generation)
                     self._launched.set()
@@ -195,7 +195,7 @@ class _Workers:
         self._renewals[job] = self._renewals.get(job, 0) + 1
         self._answers[job] = asyncio.get_running_loop().create_future()
         began = time.perf_counter()
-        await agent.say(Words(self._renewals[job], (Wants(job, generation, self._renewals[job]),)))
+        await agent.say(ReportBatch(self._renewals[job], (RenewalRequest(job, generation, self._renewals[job]),)))
         await self._answers[job]
         return time.perf_counter() - began
 

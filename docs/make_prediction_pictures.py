@@ -16,8 +16,8 @@ from fairlead.prediction import evaluation, learners
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.measured_profiles import profiles, slowdowns
 from fairlead.prediction.predictor import trained
-from fairlead.profiling.pair_selection import Span
-from fairlead.profiling.results import measured
+from fairlead.profiling.pair_selection import SelectionMetric
+from fairlead.profiling.results import measured_set
 
 TO = Path(__file__).parent / "img"
 
@@ -25,7 +25,7 @@ TO = Path(__file__).parent / "img"
 def pairs() -> None:
     """Slowdown of each job of a pair over what both would use alone, and what was fitted, for pairs of equals; and over what
     the other holds, of those that fill the card."""
-    known, filling = profiles(), profiles("h200", Span.SHARE)
+    known, filling = profiles(), profiles("h200", SelectionMetric.SHARE)
     figure, panels = plt.subplots(1, 3, figsize=(14, 3.6))
     for panel, (mode, found) in zip(panels, sorted(known.pairs.items(), reverse=True)):
         total = [known.alone[one].utilization + known.alone[other].utilization for one, other in found]
@@ -60,7 +60,7 @@ def repeated() -> None:
     """By how much steps per second differ where a pair was measured again minutes later, and slowdowns on two hosts."""
     figure, panels = plt.subplots(1, 3, figsize=(14, 3.6), layout="constrained")
     for name in AGAIN:
-        apart = 100 * np.sort(_apart(measured(name)[1]))
+        apart = 100 * np.sort(_apart(measured_set(name)[1]))
         panels[0].plot(apart, np.linspace(0, 100, len(apart)), label=f"{name} ({np.median(apart):.1f} %)", linewidth=1.2)
     panels[0].axvline(5, color="grey", linewidth=0.5)
     panels[0].axhline(50, color="grey", linewidth=0.5)
@@ -73,7 +73,7 @@ def repeated() -> None:
     panels[0].legend(loc="lower right", frameon=False, fontsize=7)
     alone = profiles().alone
     for panel, names in zip(panels[1:], (("h200_beside_ten", "h200_beside_ten_again"), ("h200_pairs", "h200_pairs_beside"))):
-        first, later = (slowdowns(measured(name)[1], alone) for name in names)
+        first, later = (slowdowns(measured_set(name)[1], alone) for name in names)
         both = [pair for pair in first if pair in later]
         own = [alone[one].utilization for one, _ in both]
         where = ([first[pair][0] for pair in both], [later[pair][0] for pair in both])
@@ -96,7 +96,7 @@ def _apart(rows: Sequence[Mapping[str, Any]]) -> list[float]:
 
 def predicted() -> None:
     """Utilization and memory of configurations of families that were left out."""
-    data = dataset(measured()[1], measured("h200_features")[1])
+    data = dataset(measured_set()[1], measured_set("h200_features")[1])
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8))
     left = evaluation.by_family(data, learners.there().get(trained().utilization.learner, learners.line))
     panels[0].scatter(left.measured, left.predicted, s=8)

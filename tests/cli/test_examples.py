@@ -14,7 +14,7 @@ from command import answer, environment
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.runtime.protocol.task_file import checked
+from fairlead.runtime.protocol.task_file import parse_task
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 INFERENCE = EXAMPLES.parent / "docs" / "inference.md"
@@ -46,7 +46,7 @@ def test_an_example_script_runs(script, tmp_path):
 def test_an_example_task_is_one_and_runs_the_script_beside_it(file):
     written = yaml.safe_load((EXAMPLES / "jobs" / file).read_text())
     assert written.pop("code") == "."  # a digest once it is sent
-    task = checked(written, file)
+    task = parse_task(written, file)
     assert task.run[1] == file.replace(".yaml", ".py")
     assert (EXAMPLES / "jobs" / task.run[1]).is_file()
 

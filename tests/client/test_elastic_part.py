@@ -12,7 +12,7 @@ from playing_agent import EXAMPLES, Agent
 
 from fairlead.client import reporting_api as reports
 from fairlead.client.batch_arithmetic import Noise
-from fairlead.client.elastic import WARM_UP, Elastic, Limits, elastic
+from fairlead.client.elastic import WARM_UP, Elastic, BatchLimits, elastic
 from fairlead.client.launch_context import BATCH_SIZE, NODES, REPORTS
 from fairlead.client.lease_page import Field, Stage
 from fairlead.models.goodput import LARGEST, LEAST_LOCAL, MOST_LOCAL, REPORTED, SMALLEST, TWICE_ABOVE, Goodputs, StepModel
@@ -101,7 +101,7 @@ def run_steps(work: Elastic, clock: Clock, steps: int, grad: tuple[float, float]
 def test_it_tells_all_that_a_scheduler_makes_its_model_of(monkeypatch, told):
     launched(monkeypatch, 4, nodes=2)
     clock = Clock()
-    work = Elastic(128, Limits(64, 1024, 8, 16), clock)
+    work = Elastic(128, BatchLimits(64, 1024, 8, 16), clock)
     run_steps(work, clock, WARM_UP + 1, (0.1, 0.01), 0.5)
     assert "step.s" not in told(), "the first steps of a launch say little"
     run_steps(work, clock, 20, (0.1, 0.01), 0.5)
@@ -124,7 +124,7 @@ def test_others_than_the_first_worker_and_steps_without_times_tell_nothing(monke
     assert {name.partition(".")[0] for name in told()} == {"batch"}
     launched(monkeypatch, 2, rank=1)
     clock = Clock()
-    run_steps(Elastic(32, Limits(32, 32), clock), clock, 10, (0.1, 0.01), 0.1)
+    run_steps(Elastic(32, BatchLimits(32, 32), clock), clock, 10, (0.1, 0.01), 0.1)
     assert {name.partition(".")[0] for name in told()} == {"batch"}
 
 
@@ -154,7 +154,7 @@ def test_its_own_batch_size_is_as_good_as_what_the_scheduler_reckons_with(monkey
     """The same formula stands in the core, with numpy."""
     launched(monkeypatch, 4, batch_size="tuned")
     clock, grad, exchange = Clock(), (0.02, 0.001), 0.03
-    work = Elastic(128, Limits(64, 2048, 8, 128), clock)
+    work = Elastic(128, BatchLimits(64, 2048, 8, 128), clock)
     work.noise.steps, work.noise.sqr, work.noise.var = 1000, 1.0, var
     for size in (128, 256):
         work.batch_size = size
@@ -176,7 +176,7 @@ def test_its_own_batch_size_is_as_good_as_what_the_scheduler_reckons_with(monkey
 def test_the_scheduler_reckons_with_the_passes_that_workers_make(monkeypatch, told, workers, most_local):
     """A worker that is alone goes over its smallest batch twice too, and says so."""
     launched(monkeypatch, workers)
-    limits = Limits(12, 96, 4, most_local)
+    limits = BatchLimits(12, 96, 4, most_local)
     Elastic(12, limits)
     columns = {name: np.array([value]) for name, value in told().items()}
     twice = columns[TWICE_ABOVE]
@@ -192,7 +192,7 @@ def test_the_scheduler_reckons_with_the_passes_that_workers_make(monkeypatch, to
 def test_a_size_that_a_plan_gave_is_not_tuned(monkeypatch):
     launched(monkeypatch, 1, batch_size="64")
     clock = Clock()
-    work = Elastic(32, Limits(16, 256), clock)
+    work = Elastic(32, BatchLimits(16, 256), clock)
     run_steps(work, clock, 20, (0.1, 0.0), 0.0)
     assert work.best_batch_size() == 64
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playing_agent import Agent
 
-from fairlead.client.reporting_api import Reports
+from fairlead.client.reporting_api import ReportWriter
 
 
 class Clock:
@@ -23,7 +23,7 @@ def written(path: Path) -> list[dict[str, float]]:
 
 def test_a_name_is_written_at_most_every_tenth_of_a_second_and_the_last_value_wins(tmp_path: Path) -> None:
     clock, path = Clock(), tmp_path / "reports"
-    reports = Reports(str(path), clock)
+    reports = ReportWriter(str(path), clock)
     for ms in range(0, 250, 10):
         clock.ns = ms * 1_000_000
         reports.add({"loss": ms})
@@ -34,7 +34,7 @@ def test_a_name_is_written_at_most_every_tenth_of_a_second_and_the_last_value_wi
 
 def test_each_name_has_its_own_rate(tmp_path: Path) -> None:
     clock, path = Clock(), tmp_path / "reports"
-    reports = Reports(str(path), clock)
+    reports = ReportWriter(str(path), clock)
     reports.add({"loss": 1})
     reports.add({"loss": 2, "accuracy": 0.5})
     reports.flush()
@@ -44,7 +44,7 @@ def test_each_name_has_its_own_rate(tmp_path: Path) -> None:
 def test_what_is_not_a_finite_number_is_written_as_infinity(tmp_path: Path) -> None:
     for number, value in enumerate((float("nan"), float("inf"), float("-inf"))):
         path = tmp_path / f"reports-{number}"
-        Reports(str(path), Clock()).add({"loss": value, "accuracy": 0.5})
+        ReportWriter(str(path), Clock()).add({"loss": value, "accuracy": 0.5})
         assert written(path) == [{"loss": float("inf"), "accuracy": 0.5}]
 
 
@@ -58,6 +58,6 @@ def test_a_job_without_a_lease_reports_its_last_value_when_it_ends(agent: Agent,
 
 def test_a_full_disk_or_a_missing_folder_does_not_stop_training(tmp_path: Path) -> None:
     for path in ("/dev/full", str(tmp_path / "missing" / "reports")):
-        reports = Reports(path)
+        reports = ReportWriter(path)
         reports.add({"loss": 0.5})
         reports.flush()

@@ -17,7 +17,7 @@ from fairlead.core.events import JobSubmitted, JournalOpened, MetricsReported, P
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.prediction.measured_profiles import profiles, slowdowns
-from fairlead.profiling.results import measured
+from fairlead.profiling.results import measured_set
 from fairlead_papers import Reproduction, reproduce
 from fairlead_papers.command import _why_not
 from fairlead_papers.horus import HORUS, MeasuredPairs
@@ -66,7 +66,7 @@ def test_a_learner_whose_library_is_not_there_is_not_installed_and_has_not_faile
 def test_true_is_the_mean_of_the_sessions_or_what_one_says_and_nothing_of_that_is_believed():
     assert WORLD.sessions == ("h200_pairs", "h200_pairs_beside")
     alone = profiles("h200").alone
-    by_session = {name: slowdowns(measured(name)[1], alone) for name in WORLD.sessions}
+    by_session = {name: slowdowns(measured_set(name)[1], alone) for name in WORLD.sessions}
     mean = {
         pair: [(one + other) / 2 for one, other in zip(*(found[pair] for found in by_session.values()))]
         for pair in by_session["h200_pairs"]

@@ -7,9 +7,9 @@ from fairlead.prediction.dataset import dataset
 from fairlead.prediction.fit_predictor import leaving_out
 from fairlead.prediction.measured_profiles import profiles
 from fairlead.prediction.predictor import trained
-from fairlead.profiling.results import measured
+from fairlead.profiling.results import measured_set
 
-DATA, KNOWN = dataset(measured()[1], measured("h200_features")[1]), profiles()
+DATA, KNOWN = dataset(measured_set()[1], measured_set("h200_features")[1]), profiles()
 FAMILY = {name: one.family for name, one in KNOWN.alone.items()}
 
 

@@ -23,13 +23,13 @@ from fairlead.prediction.fit_predictor import kernels
 from fairlead.prediction.measured_profiles import Alone, devices, each_slowdown, profiles, slowdowns
 from fairlead.prediction.multiprocessors import Interference
 from fairlead.prediction.predictor import Predictor, fingerprint, load, trained
-from fairlead.profiling.pair_selection import Span
-from fairlead.profiling.results import measured
+from fairlead.profiling.pair_selection import SelectionMetric
+from fairlead.profiling.results import measured_set
 
 
 @pytest.fixture(scope="module")
 def data():
-    return dataset(measured()[1], measured("h200_features")[1])
+    return dataset(measured_set()[1], measured_set("h200_features")[1])
 
 
 def rows(seed: int = 0, many: int = 80) -> tuple[np.ndarray, np.ndarray]:
@@ -130,7 +130,7 @@ def test_slowdown_on_pairs_left_out():
 
 
 def test_slowdown_at_once_on_pairs_left_out_needs_what_multiprocessors_are_held(data):
-    known = profiles("h200", Span.SHARE)
+    known = profiles("h200", SelectionMetric.SHARE)
     busy = {name: one.utilization for name, one in known.alone.items()}
     active = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
     held = evaluation.Held(active, kernels(data))
@@ -142,11 +142,11 @@ def test_slowdown_at_once_on_pairs_left_out_needs_what_multiprocessors_are_held(
 
 def test_what_differs_between_two_measurements_of_the_same_is_noise():
     known = profiles()
-    twice = evaluation.ceiling(each_slowdown(measured("h200_share_pairs_mps")[1], known.alone))
+    twice = evaluation.ceiling(each_slowdown(measured_set("h200_share_pairs_mps")[1], known.alone))
     assert twice is not None
     assert twice[0] == 19
     assert 0.85 < twice[1] < 0.95
-    assert evaluation.ceiling(each_slowdown(measured("h200_pairs_mps")[1], known.alone)) is None
+    assert evaluation.ceiling(each_slowdown(measured_set("h200_pairs_mps")[1], known.alone)) is None
 
 
 def test_undisturbed_speeds_are_those_of_the_same_session():
@@ -259,11 +259,11 @@ def test_the_command_knows_what_measured_configurations_hold():
     def asked(*words: str) -> dict[str, object]:
         return json.loads(CliRunner().invoke(app, ["predict", "pair", *words, "--json"], catch_exceptions=False).stdout)
 
-    known = sorted({one for one, _ in profiles("h200", Span.SHARE).pairs["mps"]})
+    known = sorted({one for one, _ in profiles("h200", SelectionMetric.SHARE).pairs["mps"]})
     one, other = known[0], known[-1]
     through = asked(one, other, "--sharing", "mps")
     assert through["by"] == "multiprocessors and kernels"
-    assert through["measured"] == list(profiles("h200", Span.SHARE).slowdowns(one, other, "mps"))
+    assert through["measured"] == list(profiles("h200", SelectionMetric.SHARE).slowdowns(one, other, "mps"))
     turns = asked(one, other)
     assert turns["by"] == "utilization alone"
     assert "measured" not in turns, "these were measured through MPS"
@@ -305,10 +305,10 @@ def test_utilization_by_the_line_on_rows_left_out(data):
 
 def test_a_set_without_features_is_refused():
     with pytest.raises(InputError, match="same configurations"):
-        dataset(measured()[1], [])
-    row = measured()[1][0]
+        dataset(measured_set()[1], [])
+    row = measured_set()[1][0]
     with pytest.raises(InputError, match="profile features"):
-        dataset(measured()[1][:2], [{"name": row["name"], "flops": 1}, {"name": measured()[1][1]["name"]}])
+        dataset(measured_set()[1][:2], [{"name": row["name"], "flops": 1}, {"name": measured_set()[1][1]["name"]}])
 
 
 def test_the_shipped_predictor_is_of_the_shipped_measurements():
@@ -322,7 +322,7 @@ def test_the_shipped_predictor_is_of_the_shipped_measurements():
         "h200_share_pairs_mps",
         "h200_activity",
     )
-    assert predictor.about["fingerprint"] == fingerprint(*(measured(name)[1] for name in names))
+    assert predictor.about["fingerprint"] == fingerprint(*(measured_set(name)[1] for name in names))
     assert predictor.device == "NVIDIA H200"
     assert set(predictor.slowdown) == {"time-slicing", "mps"}
     assert set(predictor.at_once) == {"mps"}
@@ -334,7 +334,7 @@ def test_the_shipped_predictor_is_of_the_shipped_measurements():
 
 
 def test_another_device_is_refused_and_a_known_one_is_not(data):
-    row = next(row for row in measured("h200_features")[1] if row["name"] == "resnet50@224:64")
+    row = next(row for row in measured_set("h200_features")[1] if row["name"] == "resnet50@224:64")
     of_it = Features(**{name: row[name] for name in Features.__dataclass_fields__})
     for device in (None, "h200", "NVIDIA H200"):
         assert trained().predict(of_it, device).utilization > 80

@@ -6,9 +6,9 @@ import pytest
 
 from fairlead.prediction.evaluation import of_slowdown
 from fairlead.prediction.measured_profiles import profiles, slowdowns
-from fairlead.profiling.results import measured
+from fairlead.profiling.results import measured_set
 
-QUIET, FIRST = (measured(name)[1] for name in ("h200_quiet_pairs", "h200_pairs"))
+QUIET, FIRST = (measured_set(name)[1] for name in ("h200_quiet_pairs", "h200_pairs"))
 ALONE = profiles("h200").alone
 ELSEWHERE = {name: one.utilization for name, one in ALONE.items()}
 

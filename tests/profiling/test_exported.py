@@ -7,18 +7,18 @@ import pytest
 from fairlead.prediction.features import features_of
 from fairlead.prediction.graph import load
 from fairlead.profiling.configurations import configuration
-from fairlead.profiling.results import measured
+from fairlead.profiling.results import measured_set
 
 
 def test_an_exported_model_has_the_features_that_ship(tmp_path):
     pytest.importorskip("torch", reason="the extra `torch` is not installed")
     pytest.importorskip("onnx", reason="the extra `predict` is not installed")
-    from fairlead.profiling.onnx_export import export
+    from fairlead.profiling.onnx_export import export_configuration
 
     path = tmp_path / "model.onnx"
-    export(configuration("mlp-512@784:64"), path)
+    export_configuration(configuration("mlp-512@784:64"), path)
     found = features_of(path, 64)
-    row = next(row for row in measured("h200_features")[1] if row["name"] == "mlp-512@784:64")
+    row = next(row for row in measured_set("h200_features")[1] if row["name"] == "mlp-512@784:64")
     assert found.parameters == row["parameters"] == 785 * 512 + 513 * 512 + 513 * 1000
     assert found.flops == pytest.approx(row["flops"])
     assert found.kept == pytest.approx(row["kept"])
@@ -43,8 +43,8 @@ def test_a_file_that_was_made_for_inference_is_read_as_its_model_trains(tmp_path
 
 
 def test_every_measured_configuration_has_features():
-    rows = measured("h200_features")[1]
-    assert {row["name"] for row in rows} == {row["name"] for row in measured()[1]}
+    rows = measured_set("h200_features")[1]
+    assert {row["name"] for row in rows} == {row["name"] for row in measured_set()[1]}
     assert not any(row["unknown"] for row in rows)
-    trained = {row["name"]: row["parameters"] for row in measured()[1]}
+    trained = {row["name"]: row["parameters"] for row in measured_set()[1]}
     assert all(row["parameters"] == pytest.approx(trained[row["name"]], rel=0.01) for row in rows)

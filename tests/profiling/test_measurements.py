@@ -16,8 +16,8 @@ from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.measured_profiles import profiles
 from fairlead.profiling.configurations import configuration, configurations
-from fairlead.profiling.pair_selection import Span
-from fairlead.profiling.results import Results, measured, read_results
+from fairlead.profiling.pair_selection import SelectionMetric
+from fairlead.profiling.results import ResultsFile, measured_set, read_results
 from fairlead.workloads.table_files import read_throughputs
 
 FAMILIES = [
@@ -40,21 +40,21 @@ def test_every_family_at_several_batch_sizes_and_in_turns():
 
 def test_what_is_there_is_kept_and_half_a_line_is_not(tmp_path):
     path = tmp_path / "some" / "device.jsonl"
-    results = Results(path, {"device": "none"})
+    results = ResultsFile(path, {"device": "none"})
     results.add({"name": "a", "steps_per_s": 1.0})
     results.add({"name": "b", "steps_per_s": 2.0})
     with path.open("ab") as file:
         file.write(b'{"name": "c", "ste')
-    again = Results(path, {"device": "another"})
+    again = ResultsFile(path, {"device": "another"})
     assert sorted(again.known) == ["a", "b"]
     assert json.loads(path.read_text().splitlines()[0]) == {"about": {"device": "none"}}
     again.add({"name": "c", "steps_per_s": 3.0})
-    assert sorted(Results(path, {}).known) == ["a", "b", "c"]
+    assert sorted(ResultsFile(path, {}).known) == ["a", "b", "c"]
 
 
 def test_no_measurement_is_lost_where_a_disk_is_full_when_a_file_is_opened_again(tmp_path, monkeypatch):
     path = tmp_path / "device.jsonl"
-    Results(path, {}).add({"name": "a", "steps_per_s": 1.0})
+    ResultsFile(path, {}).add({"name": "a", "steps_per_s": 1.0})
     whole = path.read_bytes()
 
     def full(self: Path, data: bytes) -> int:
@@ -62,11 +62,11 @@ def test_no_measurement_is_lost_where_a_disk_is_full_when_a_file_is_opened_again
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    assert sorted(Results(path, {}).known) == ["a"], "there is nothing to write"
+    assert sorted(ResultsFile(path, {}).known) == ["a"], "there is nothing to write"
     with path.open("ab") as file:
         file.write(b'{"name": "b", "ste')
     with pytest.raises(InputError, match="No space left"):
-        Results(path, {})
+        ResultsFile(path, {})
     assert path.read_bytes().startswith(whole)
 
 
@@ -79,10 +79,10 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"e": "opened"}\n')
     with pytest.raises(InputError, match="file of measurements"):
-        Results(path, {})
+        ResultsFile(path, {})
     path.write_text('{"about": {}}\nnonsense\n{"name": "a"}\n')
     with pytest.raises(InputError, match="jsonl:2"):
-        Results(path, {})
+        ResultsFile(path, {})
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path, text: str):
     path = tmp_path / "x.jsonl"
     path.write_text(text)
     with pytest.raises(InputError, match="jsonl:"):
-        Results(path, {})
+        ResultsFile(path, {})
     assert path.read_text() == text
 
 
@@ -104,7 +104,7 @@ def test_a_place_where_no_file_can_be_is_refused(tmp_path):
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "x.jsonl"):
         with pytest.raises(InputError, match="read and written"):
-            Results(path, {})
+            ResultsFile(path, {})
 
 
 @pytest.mark.parametrize("option", [["--window", "inf"], ["--warm", "inf"]])
@@ -128,7 +128,7 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_written(tmp_pa
 
 
 def test_the_measured_set_is_what_its_page_says():
-    about, found = measured()
+    about, found = measured_set()
     assert about["device"] == "NVIDIA H200"
     assert {one["name"] for one in found} == {one.name for one in configurations()}
     assert not any("problem" in one for one in found)
@@ -146,9 +146,9 @@ def test_the_command_lists_and_says_what_is_wrong(tmp_path):
 
 def test_a_training_is_measured_on_a_cpu():
     pytest.importorskip("torch", reason="the extra `torch` is not installed")
-    from fairlead.profiling.profile_alone import Plan, measure_alone
+    from fairlead.profiling.profile_alone import AloneTiming, measure_alone
 
-    told = measure_alone(configuration("mlp-512@784:64"), "cpu", Plan(1, 0.0, 0.01, 1, 1.0, 1))
+    told = measure_alone(configuration("mlp-512@784:64"), "cpu", AloneTiming(1, 0.0, 0.01, 1, 1.0, 1))
     assert told["steps_per_s"] > 0
     assert told["parameters"] == 785 * 512 + 513 * 512 + 513 * 1000
 
@@ -175,7 +175,7 @@ def test_what_ships_can_be_a_simulators_table(tmp_path):
 
 
 def test_of_a_pair_in_several_sets_the_mean_is_told_by_all_commands(tmp_path):
-    by_span = [profiles(span=span).pairs["mps"] for span in Span]
+    by_span = [profiles(span=span).pairs["mps"] for span in SelectionMetric]
     pair = min(pair for pair in set.intersection(*map(set, by_span)) if all(found[pair][0] > 1 for found in by_span))
     slower = statistics.fmean(found[pair][0] for found in by_span)
     assert abs(slower - by_span[0][pair][0]) > 0.01, "they differ"
@@ -190,11 +190,11 @@ def test_of_a_pair_in_several_sets_the_mean_is_told_by_all_commands(tmp_path):
 def test_own_measurements_make_a_table_too(tmp_path):
     alone, pairs, out = tmp_path / "alone.jsonl", tmp_path / "pairs.jsonl", tmp_path / "mine.csv"
     nvml = {"utilization": 40.0, "memory_utilization": 5.0, "device_memory_mb": 1024.0, "family": "f"}
-    results = Results(alone, {"device": "NVIDIA A100-SXM4-40GB"})
+    results = ResultsFile(alone, {"device": "NVIDIA A100-SXM4-40GB"})
     for name in ("a", "b"):
         results.add({"name": name, "steps_per_s": 10.0, **nvml})
     results.add({"name": "c", "family": "f", "problem": "too large"})
-    beside = Results(pairs, {"sharing": "time-slicing"})
+    beside = ResultsFile(pairs, {"sharing": "time-slicing"})
     for name in ("a", "b"):
         beside.add({"name": name, "alone": name, "steps_per_s": 8.0, "spread": 0.0})
     beside.add({"name": "a + b", "pair": ["a", "b"], "steps_per_s": [4.0, 9.0], "spread": 0.0})

@@ -17,27 +17,27 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.profiling.pair_selection import MANY, Span, meetings, noisiest, programme, shares, spanning
-from fairlead.profiling.profile_pairs import TOO_FEW, Bench, Look, Seen, Spell, Stretch, _told
-from fairlead.profiling.results import measured
+from fairlead.profiling.pair_selection import MANY, SelectionMetric, meetings, noisiest, measurement_plan, shares, select_configurations
+from fairlead.profiling.profile_pairs import TOO_FEW, Bench, PairTiming, PairRates, Spell, Stretch, _told
+from fairlead.profiling.results import measured_set
 
 
 def test_those_who_meet_span_the_range_of_utilization_and_the_families():
-    _, found = measured()
+    _, found = measured_set()
     by_name = {one["name"]: one for one in found}
-    names = spanning(found)
+    names = select_configurations(found)
     assert len(set(names)) == MANY == 34
     assert len({by_name[name]["family"] for name in names}) >= 18
     busy = sorted(by_name[name]["utilization"] for name in names)
     assert busy[0] < 12 < 98 < busy[-1]
     assert max(after - before for before, after in pairwise(busy)) < 8
-    assert names == spanning(list(reversed(found)))
+    assert names == select_configurations(list(reversed(found)))
 
 
 def test_those_who_meet_can_span_what_of_the_device_they_fill():
-    _, found = measured()
+    _, found = measured_set()
     by_name, filled = {one["name"]: one for one in found}, shares(found)
-    names = spanning(found, span=Span.SHARE)
+    names = select_configurations(found, span=SelectionMetric.SHARE)
     assert len(set(names)) == MANY
     assert len({by_name[name]["family"] for name in names}) == 22
     parts = sorted(filled[name] for name in names)
@@ -45,7 +45,7 @@ def test_those_who_meet_can_span_what_of_the_device_they_fill():
     assert parts[-1] > 98
     assert max(after - before for before, after in pairwise(parts)) < 8
     assert all(filled[name] <= 100 for name in filled)
-    assert {name for row in measured("h200_share_pairs_mps")[1] for name in row.get("pair", [])} == {*names}
+    assert {name for row in measured_set("h200_share_pairs_mps")[1] for name in row.get("pair", [])} == {*names}
 
 
 def test_what_a_device_is_filled_by_is_told_by_larger_batches():
@@ -56,7 +56,7 @@ def test_what_a_device_is_filled_by_is_told_by_larger_batches():
 
 def test_a_programme_has_everybody_alone_among_the_pairs_and_some_pairs_again():
     names = [str(n) for n in range(6)]
-    asked = programme(names, solos=3, again=5)
+    asked = measurement_plan(names, solos=3, again=5)
     assert len({one.name for one in asked}) == len(asked) == 6 * 3 + 21 + 5
     assert [one.of for one in asked[:6]] == [(name,) for name in names]
     alone = [place for place, one in enumerate(asked) if len(one.of) == 1]
@@ -67,20 +67,20 @@ def test_a_programme_has_everybody_alone_among_the_pairs_and_some_pairs_again():
     assert [later - before >= 5 for before, later in zip(first, again)][:4] == [True] * 4, "some time later, but for the last"
     assert again[0] < 20 < again[-1], "whatever has been measured when time is up has some repeats"
     assert len({one.of for one in asked if len(one.of) == 2}) == 21
-    assert programme(names) == programme(names, solos=1, again=0)
-    assert len(programme(names, again=99)) == 6 + 21 + 21
+    assert measurement_plan(names) == measurement_plan(names, solos=1, again=0)
+    assert len(measurement_plan(names, again=99)) == 6 + 21 + 21
 
 
 def test_what_is_kept_is_not_asked_for_and_the_rest_has_everybody_alone_among_it():
     names = [str(n) for n in range(6)]
-    known = {one.name for one in programme(names)}
-    asked = programme(names, solos=2, again=4, times=3, known=known)
+    known = {one.name for one in measurement_plan(names)}
+    asked = measurement_plan(names, solos=2, again=4, times=3, known=known)
     assert len(asked) == len({one.name for one in asked}) == 6 + 2 * 4
     alone = [place for place, one in enumerate(asked) if len(one.of) == 1]
     assert max(after - before for before, after in pairwise(alone)) <= 3, "among the repeats, as there are no pairs left"
     assert Counter(one.of for one in asked if len(one.of) == 2).most_common()[-1][1] == 2
-    assert programme(names, solos=2, known=known) == [one for one in programme(names, solos=2) if one.name.endswith("(2)")]
-    assert programme(names, known=known) == []
+    assert measurement_plan(names, solos=2, known=known) == [one for one in measurement_plan(names, solos=2) if one.name.endswith("(2)")]
+    assert measurement_plan(names, known=known) == []
 
 
 def test_those_that_varied_most_are_measured_once_more():
@@ -96,9 +96,9 @@ def test_those_that_varied_most_are_measured_once_more():
     ]
     vary = noisiest(kept, 2)
     assert vary == [tuple(rows[1]["pair"]), tuple(rows[3]["pair"])]
-    asked = programme(["x", "y", "z"], noisy=vary, known={row["name"] for row in [*rows, *({"name": n} for n in "xyz")]})
+    asked = measurement_plan(["x", "y", "z"], noisy=vary, known={row["name"] for row in [*rows, *({"name": n} for n in "xyz")]})
     assert [one.name for one in asked] == [f"{' + '.join(pair)} (2)" for pair in vary]
-    again = programme(["x", "y", "z"], again=6, noisy=vary)
+    again = measurement_plan(["x", "y", "z"], again=6, noisy=vary)
     assert len({one.name for one in again}) == len(again) == 3 + 6 + 6, "who is measured again anyway is not twice"
 
 
@@ -106,7 +106,7 @@ def test_a_few_that_are_fit_are_all_taken():
     fit = {"family": "f", "reserved_mb": 10, "steps_per_s": 50, "spread": 0}
     some = [{**fit, "name": f"m{n}", "utilization": 10.0 * n} for n in range(3)]
     unfit = [{**some[0], "name": "slow", "steps_per_s": 1}, {"name": "x", "problem": "no"}]
-    assert spanning(some, 5) == spanning([*some, *unfit], 9) == ("m0", "m1", "m2")
+    assert select_configurations(some, 5) == select_configurations([*some, *unfit], 9) == ("m0", "m1", "m2")
 
 
 @pytest.mark.parametrize("many", [2, 5, 34])
@@ -134,7 +134,7 @@ class Line:
 
 def bench(*lines: Line) -> Bench:
     made = object.__new__(Bench)
-    made.look, made.device, made._step_s, made._lines = Look(), "cpu", dict.fromkeys("ab", 0.0), [*lines]  # type: ignore[list-item]
+    made.look, made.device, made._step_s, made._lines = PairTiming(), "cpu", dict.fromkeys("ab", 0.0), [*lines]  # type: ignore[list-item]
     return made
 
 
@@ -186,7 +186,7 @@ def test_who_turns_out_to_be_much_slower_in_company_is_looked_at_for_longer(thou
     told = made.together("a", "b")
     assert "problem" not in told
     assert told["steps_per_s"] == pytest.approx([100.0, 1 / 0.3])
-    lengths = [spans[0][1] - spans[0][0] - Look().warm_s for spans in one.spans]
+    lengths = [spans[0][1] - spans[0][0] - PairTiming().warm_s for spans in one.spans]
     assert [length / lengths[0] for length in lengths] == pytest.approx([1, 2, 4][: len(lengths)])
     assert len(lengths) > 1
 
@@ -200,14 +200,14 @@ def test_one_look_tells_no_spread_and_such_pairs_are_the_first_to_be_measured_ag
     assert noisiest(rows, 3) == [("x", "z"), ("x", "y")]
     once = Slow(0.01), Slow(0.02)
     made = bench(*once)  # type: ignore[arg-type]
-    made.look = Look(looks=1)
+    made.look = PairTiming(looks=1)
     assert "spread" not in made.together("a", "b")
-    made.look = Look(looks=2)
+    made.look = PairTiming(looks=2)
     assert made.together("a", "b")["spread"] == pytest.approx(0, abs=0.01)
 
 
 def test_the_spread_of_a_pair_is_of_its_slowdowns_and_relative():
-    looks = [Seen((10.0, 5.0), (20.0, 5.0)), Seen((5.0, 5.0), (20.0, 5.0))]
+    looks = [PairRates((10.0, 5.0), (20.0, 5.0)), PairRates((5.0, 5.0), (20.0, 5.0))]
     told = _told(looks)
     assert told["spread"] == pytest.approx((4 - 2) / 3), "of the first; the second is not disturbed at all"
     assert (told["steps_per_s"], told["undisturbed_steps_per_s"]) == ([7.5, 5.0], [20.0, 5.0])
@@ -236,11 +236,11 @@ def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp
 @pytest.mark.parametrize(("device", "chosen"), [("cuda:1", ["cuda:1"]), ("cuda", []), ("cpu", [])])
 def test_the_device_that_a_training_is_on_is_the_one_that_is_waited_for(monkeypatch, device: str, chosen: list[str]):
     torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
-    from fairlead.profiling.training_step import Training
+    from fairlead.profiling.training_step import TrainingLoop
 
     asked = list[str]()
     monkeypatch.setattr(torch.cuda, "set_device", asked.append)
-    Training(torch.nn.Linear(1, 1), None, None, device)
+    TrainingLoop(torch.nn.Linear(1, 1), None, None, device)
     assert asked == chosen
 
 
@@ -249,7 +249,7 @@ class Stub:
 
     unfit: frozenset[str] = frozenset()
 
-    def __init__(self, names: tuple[str, ...], device: str, look: Look) -> None:
+    def __init__(self, names: tuple[str, ...], device: str, look: PairTiming) -> None:
         self.problems = {name: "ImportError: No module named 'timm'" for name in names if name in self.unfit}
 
     def __enter__(self) -> Stub:
@@ -300,8 +300,8 @@ def test_a_library_that_is_not_there_is_no_result(tmp_path, monkeypatch):
 def test_pairs_measured_again_are_what_they_were():
     """Sixty of the pairs by turns, evenly chosen, were measured twice more on one host: by how much their speeds differ. Who
     waits for its host varies with that; who keeps the device busy hardly does."""
-    busy = {one["name"]: one["utilization"] for one in measured()[1]}
-    again = {row["name"]: row for row in measured("h200_repeated_pairs")[1] if "pair" in row}
+    busy = {one["name"]: one["utilization"] for one in measured_set()[1]}
+    again = {row["name"]: row for row in measured_set("h200_repeated_pairs")[1] if "pair" in row}
     twice = [(row, again[name.replace(" (2)", " (3)")]) for name, row in again.items() if name.replace(" (2)", " (3)") in again]
     twice = [(one, other) for one, other in twice if one["name"] != other["name"]]
     assert len(twice) == 60

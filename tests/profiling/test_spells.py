@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fairlead.profiling.profile_pairs import Look, Seen, Spell, Stretch, rate, seen, tried, turns, work
+from fairlead.profiling.profile_pairs import PairTiming, PairRates, Spell, Stretch, rate, seen, tried, turns, work
 
 
 class Clockwork:
@@ -37,8 +37,8 @@ class Clockwork:
 
 
 def looked_at(
-    seconds: tuple[float, float], slower: tuple[float, float], look: Look, host: Callable[[float], float]
-) -> list[Seen]:
+    seconds: tuple[float, float], slower: tuple[float, float], look: PairTiming, host: Callable[[float], float]
+) -> list[PairRates]:
     """Two of them, each as much slower as told while the other has work, and both as slow as the host is at a time."""
     planned = turns(look, seconds, 0.05)
 
@@ -54,7 +54,7 @@ def looked_at(
 
 @pytest.mark.parametrize("seconds", [(0.0005, 0.003), (0.013, 0.002), (0.11, 0.004), (0.31, 0.31)])
 def test_slowdowns_are_told_by_what_each_does_alone_and_in_company_within_a_moment(seconds: tuple[float, float]):
-    found = looked_at(seconds, (1.8, 1.2), Look(), lambda now: 1.0)
+    found = looked_at(seconds, (1.8, 1.2), PairTiming(), lambda now: 1.0)
     assert len(found) == 2
     for together, alone in found:
         assert alone == pytest.approx([1 / each for each in seconds], rel=0.02)
@@ -64,14 +64,14 @@ def test_slowdowns_are_told_by_what_each_does_alone_and_in_company_within_a_mome
 @pytest.mark.parametrize("slower", [(2.0, 2.0), (1.0, 2.2), (2.2, 1.0)])
 @pytest.mark.parametrize("seconds", [(0.002, 0.08), (0.08, 0.002), (0.08, 0.08), (0.03, 0.009), (0.009, 0.03)])
 def test_a_long_step_in_company_is_seen_beside_any_other(seconds: tuple[float, float], slower: tuple[float, float]):
-    found = looked_at(seconds, slower, Look(), lambda now: 1.0)
+    found = looked_at(seconds, slower, PairTiming(), lambda now: 1.0)
     assert len(found) == 2, "turns of equal length make each half as fast, however short the other's steps are"
     for together, alone in found:
         assert [quick / slow for quick, slow in zip(alone, together)] == pytest.approx(slower, rel=0.02)
 
 
 def test_who_comes_late_was_no_company_until_then():
-    planned = turns(Look(0.1, 0.2, 0.3, looks=1), (0.001, 0.001), 0.0)
+    planned = turns(PairTiming(0.1, 0.2, 0.3, looks=1), (0.001, 0.001), 0.0)
     (_, parted), (met, ended) = planned.one[0], planned.other[1]
     late = met + 0.15
     alone = np.arange(0.0, late, 0.001).tolist()
@@ -83,7 +83,7 @@ def test_who_comes_late_was_no_company_until_then():
 
 
 def test_who_pauses_is_company_until_it_has_done_what_it_was_asked():
-    planned = turns(Look(0.1, 0.2, 0.3, looks=1), (0.001, 0.001), 0.0)
+    planned = turns(PairTiming(0.1, 0.2, 0.3, looks=1), (0.001, 0.001), 0.0)
     (_, parted), (met, ended) = planned.one[0], planned.other[1]
     over = parted + 0.1
     both, alone = np.arange(met, over, 0.002).tolist(), np.arange(over, ended, 0.001).tolist()
@@ -100,7 +100,7 @@ def test_how_long_a_step_takes_is_tried_with_nothing_left_to_do():
 
 
 def test_a_host_that_gets_slower_from_one_look_to_the_next_slows_alone_and_company_alike():
-    look = Look(looks=3)
+    look = PairTiming(looks=3)
     found = looked_at((0.006, 0.012), (1.5, 1.1), look, lambda now: 1.0 if now < 1.1 else 1.7)
     first, _, last = ([quick / slow for quick, slow in zip(one.alone, one.together)] for one in found)
     assert found[0].alone[0] == pytest.approx(1.7 * found[2].alone[0], rel=0.03)
@@ -109,10 +109,10 @@ def test_a_host_that_gets_slower_from_one_look_to_the_next_slows_alone_and_compa
 
 
 def test_both_work_at_the_same_time_and_each_alone_for_as_long_as_asked():
-    one, other = turns(Look(0.1, 0.2, 0.3, looks=2), (0.001, 0.002), 5.0)
+    one, other = turns(PairTiming(0.1, 0.2, 0.3, looks=2), (0.001, 0.002), 5.0)
     assert [moment for span in one for moment in span] == pytest.approx([5.0, 5.608, 5.812, 6.32])
     assert [moment for span in other for moment in span] == pytest.approx([5.0, 5.1, 5.308, 5.812, 6.02, 6.524])
-    slow = turns(Look(0.1, 0.2, 0.3, looks=1, steps=5), (0.1, 0.2), 0.0)
+    slow = turns(PairTiming(0.1, 0.2, 0.3, looks=1, steps=5), (0.1, 0.2), 0.0)
     assert [moment for span in slow.other for moment in span] == pytest.approx([0.0, 0.1, 1.4, 4.8])
 
 
@@ -120,4 +120,4 @@ def test_who_does_too_few_steps_in_a_look_is_not_told_by_it():
     assert rate(Spell(0.0, [1.0, 2.0, 3.0, 4.0], 1, 5.0), (0.5, 4.5)) == pytest.approx(1.0)
     assert rate(Spell(0.0, [1.0, 2.0, 3.0, 4.0], 3, 5.0), (0.5, 4.5)) == 0.0
     assert rate(Spell(0.0, [], 1, 5.0), (0.5, 4.5)) == 0.0
-    assert looked_at((0.013, 0.002), (40.0, 1.0), Look(), lambda now: 1.0) == []
+    assert looked_at((0.013, 0.002), (40.0, 1.0), PairTiming(), lambda now: 1.0) == []

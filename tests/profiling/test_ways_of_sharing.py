@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.profiling.sharing_mode import Sharing, shared
+from fairlead.profiling.sharing_mode import SharingMode, in_sharing_mode
 
 
 def test_time_slicing_needs_nothing_and_mps_says_what_it_lacks(monkeypatch):
-    with shared(Sharing.TIME_SLICING):
+    with in_sharing_mode(SharingMode.TIME_SLICING):
         pass
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(InputError, match="time-slicing"), shared(Sharing.MPS):
+    with pytest.raises(InputError, match="time-slicing"), in_sharing_mode(SharingMode.MPS):
         pass
 
 
@@ -27,7 +27,7 @@ def test_the_service_runs_for_as_long_as_it_is_needed_whatever_happens_meanwhile
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
 
     def fall_over() -> None:
-        with shared(Sharing.MPS):
+        with in_sharing_mode(SharingMode.MPS):
             assert Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]).is_dir()
             assert said.read_text() == "start\n"
             raise KeyError
@@ -43,6 +43,6 @@ def test_a_service_that_does_not_start_is_told_in_words_and_leaves_nothing_behin
     (tmp_path / "nvidia-cuda-mps-control").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "mine")
-    with pytest.raises(InputError, match="exit status 3"), shared(Sharing.MPS):
+    with pytest.raises(InputError, match="exit status 3"), in_sharing_mode(SharingMode.MPS):
         pytest.fail("it does not run")
     assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == "mine"

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS, checked
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS, parse_task
 
 TASK = {"run": "python train.py", "mode": "expert", "steps": 1000, "schedule": "32@0.3|256@0.7"}
 
 
 def test_a_schedule_goes_with_the_job() -> None:
-    assert checked(TASK, "task").job("a", "ann").schedule == ((32, 0.3), (256, 0.7))
-    assert checked({"run": "true", "mode": "expert"}, "task").job("a", "ann").schedule == ()
+    assert parse_task(TASK, "task").job("a", "ann").schedule == ((32, 0.3), (256, 0.7))
+    assert parse_task({"run": "true", "mode": "expert"}, "task").job("a", "ann").schedule == ()
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ def test_a_schedule_goes_with_the_job() -> None:
 def test_a_wrong_schedule_is_told_with_what_was_expected(wrong: dict[str, Any], expected: str) -> None:
     task = {name: value for name, value in (TASK | wrong).items() if value is not None}
     with pytest.raises(InputError) as told:
-        checked(task, "task.yaml")
+        parse_task(task, "task.yaml")
     assert str(told.value).startswith("task.yaml: field 'schedule' is ")
     assert expected in str(told.value)
 
 
 def test_a_million_steps_can_be_said() -> None:
-    assert checked(TASK | {"steps": 1_000_000}, "task").job("a", "ann").schedule
-    assert checked({"run": "true", "steps": 1e6}, "task").steps != UNKNOWN_STEPS
-    assert checked({"run": "true"}, "task").steps == UNKNOWN_STEPS
+    assert parse_task(TASK | {"steps": 1_000_000}, "task").job("a", "ann").schedule
+    assert parse_task({"run": "true", "steps": 1e6}, "task").steps != UNKNOWN_STEPS
+    assert parse_task({"run": "true"}, "task").steps == UNKNOWN_STEPS

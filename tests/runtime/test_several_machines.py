@@ -14,7 +14,7 @@ from machines import SOURCE, CannotHave, Machines
 
 from certificates import certificates
 from fairlead.runtime.http_client import ControlPlaneClient, Unreachable
-from fairlead.runtime.protocol.code_archive import pack
+from fairlead.runtime.protocol.code_archive import pack_code
 
 PLANE, ONE, TWO = "plane", "one", "two"
 GANG = """
@@ -68,7 +68,7 @@ def test_a_gang_over_two_machines_that_share_nothing_outlives_a_cut_link(machine
     wait_for(lambda: up() == [True, True], "both nodes come", machines.log)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "gang.py").write_text(GANG)
-    code = asked("send_code", pack(tmp_path / "code"))
+    code = asked("send_code", pack_code(tmp_path / "code"))
 
     def gang(name: str, steps: int) -> dict[str, Any]:
         run = [sys.executable, "gang.py", str(steps)]

@@ -22,7 +22,7 @@ from fairlead.core.job import Phase
 from fairlead.engine.state import State
 from fairlead.journal.recovery import open_journal, read_journal, recover
 from fairlead.runtime.agent.agent_service import Agent
-from fairlead.runtime.agent.devices import Accelerators
+from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
@@ -79,7 +79,7 @@ class Together:
         headers = {"Authorization": f"Bearer {self.admin}"}
         self.people = httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers)
         for number, node in enumerate(self.cluster.nodes):
-            supervisor = Supervisor(self.root / f"agent-{number}", Accelerators.spelled(f"{node.type}:{node.accelerators}"))
+            supervisor = Supervisor(self.root / f"agent-{number}", NodeAccelerators.parse(f"{node.type}:{node.accelerators}"))
             agent = Agent(supervisor, node.name, f"127.0.0.1:{self.port}", self.word)
             thread = threading.Thread(target=agent.run, daemon=True)
             thread.start()

@@ -19,7 +19,7 @@ from fairlead.experiments.inputs import TraceFile, table_for
 from fairlead.files import is_stream
 from fairlead.policies.shockwave.planning.window import window
 from fairlead.prediction.predictor import load
-from fairlead.profiling.results import Results
+from fairlead.profiling.results import ResultsFile
 from fairlead.workloads.dynamics import Regimes, Standing
 from fairlead.workloads.formats import read_trace
 from fairlead.workloads.formats.shockwave_trace import with_regimes
@@ -71,7 +71,7 @@ def test_a_job_is_in_a_file_of_regimes_once(tmp_path: Path):
         read_throughputs,
         lambda path: with_regimes(Trace.of([]), path),
         load,
-        lambda path: Results(path, {}),
+        lambda path: ResultsFile(path, {}),
         lambda path: ExperimentInputs(path).mark,
         lambda path: TraceFile(path).read(),
         read_yaml,

@@ -137,12 +137,12 @@ def serve(
     plane that is started again goes on with the scheduler of its journal; `fairlead scheduler set` gives it another.
     """
     from fairlead.experiments.lookahead import foresee
-    from fairlead.runtime.protocol.network import Certificate, check_clear
+    from fairlead.runtime.protocol.network import Certificate, check_encryption
 
-    certificate = Certificate.given(tls_cert, tls_key)
+    certificate = Certificate.load(tls_cert, tls_key)
     for option, address in (("--http", http), ("--agents", agents)):
         mend = "--tls-cert and --tls-key"
-        check_clear(option, address, encrypted=certificate is not None, insecure=insecure, mend=mend)
+        check_encryption(option, address, encrypted=certificate is not None, insecure=insecure, mend=mend)
     for option, seconds in (("term", term), ("grace", grace)):
         if not math.isfinite(seconds):
             raise InputError("command line", "a number of seconds", field=f"--{option}", value=seconds)
@@ -203,19 +203,19 @@ def agent(
     Jobs outlive it unless --end-jobs is given: start it again on the same --root, and it goes on with them.
     """
     from fairlead.runtime.agent.agent_service import Agent
-    from fairlead.runtime.agent.devices import Accelerators
-    from fairlead.runtime.agent.settings import Settings, User
+    from fairlead.runtime.agent.devices import NodeAccelerators
+    from fairlead.runtime.agent.settings import AgentSettings, User
     from fairlead.runtime.agent.supervisor import Supervisor
-    from fairlead.runtime.protocol.network import check_clear, trusting
+    from fairlead.runtime.protocol.network import check_encryption, channel_credentials
 
-    check_clear("--control", control, encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
+    check_encryption("--control", control, encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
     log_to_stderr(log_format, logging.WARNING)
-    has = Accelerators.spelled(accelerators) if accelerators else Accelerators.found()
+    has = NodeAccelerators.parse(accelerators) if accelerators else NodeAccelerators.detect()
     token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
-    settings = Settings(user=User.named(user) if user else None, keep_s=keep_logs)
+    settings = AgentSettings(user=User.named(user) if user else None, keep_s=keep_logs)
     run_agent(
         lambda: Supervisor(root, has, settings),
-        lambda supervisor, stopping: Agent(supervisor, node, control, token, address, trusting(tls_ca), stopping=stopping),
+        lambda supervisor, stopping: Agent(supervisor, node, control, token, address, channel_credentials(tls_ca), stopping=stopping),
         leashed=leashed,
         end_jobs=end_jobs,
         report=note,
@@ -246,12 +246,12 @@ def up(
     another --root it says first what has to be set there for these to find it.
     """
     from fairlead.experiments.lookahead import foresee
-    from fairlead.runtime.protocol.network import check_clear
+    from fairlead.runtime.protocol.network import check_encryption
 
     if leashed:
         end_with_stdin(lambda: os.kill(os.getpid(), signal.SIGTERM))
     for option, listen in (("--http", http), ("--agents", agents)):
-        check_clear(option, listen, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
+        check_encryption(option, listen, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
     scheduler = Asked(config, preset, policy, round_s, admission, placement, estimator).scheduler(10.0)
     log_to_stderr(log_format)
     machines = read_cluster(cluster, accelerator_types())

@@ -84,7 +84,7 @@ def _play(journal: Path, quick: bool) -> None:
         CLUSTER,
         a_dozen,
         a_few,
-        play,  # with what it brings, a second
+        run_demo,  # with what it brings, a second
     )
 
     coming, round_s = (a_few(), 2.0) if quick else (a_dozen(), 3.0)
@@ -98,7 +98,7 @@ def _play(journal: Path, quick: bool) -> None:
             if out.is_terminal:
                 live.update(_holders(story), refresh=True)
 
-        story = play(coming, policy=POLICY, round_s=round_s, journal=journal, heard=heard)
+        story = run_demo(coming, policy=POLICY, round_s=round_s, journal=journal, heard=heard)
     told = f"{story.preemptions} preemptions; {story.resumed} times a job went on from where it had been."
     out.print(f"\nAll {len(coming)} have ended. {told}", highlight=False)
 

@@ -18,8 +18,8 @@ from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import FORMER_FIELDS
 from fairlead.experiments.metric_columns import duration, until
-from fairlead.runtime.protocol.code_archive import digest_of, pack
-from fairlead.runtime.protocol.task_file import TaskSpec, checked
+from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
+from fairlead.runtime.protocol.task_file import TaskSpec, parse_task
 
 if TYPE_CHECKING:
     from fairlead.runtime.http_client import ControlPlaneClient
@@ -106,11 +106,11 @@ def submit(
     for source, task in written:
         task |= given
         if archive := _code(code, task, Path(source).parent):
-            task["code"] = digest_of(archive)
+            task["code"] = archive_digest(archive)
             archives.append(archive)
         else:
             task.setdefault("directory", str(Path.cwd()))
-        checked(task, source)
+        parse_task(task, source)
         jobs += _array(task, array)
     plane = control_plane()
     for archive in archives:
@@ -145,7 +145,7 @@ def _code(place: Path | None, task: Mapping[str, Any], folder: Path) -> bytes:
     named = task.get("code")
     if place is None and isinstance(named, str) and named:
         place = folder / named
-    return b"" if place is None else pack(place)
+    return b"" if place is None else pack_code(place)
 
 
 def queue(

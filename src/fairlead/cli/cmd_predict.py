@@ -20,9 +20,9 @@ from fairlead.prediction.evaluation import Errors, Held
 from fairlead.prediction.fit_predictor import Pairs, kernels
 from fairlead.prediction.measured_profiles import Profiles, each_slowdown, paired_sets, profiles
 from fairlead.prediction.predictor import Predictor, fingerprint
-from fairlead.profiling.pair_selection import Span
-from fairlead.profiling.results import measured, sets
-from fairlead.profiling.sharing_mode import Sharing
+from fairlead.profiling.pair_selection import SelectionMetric
+from fairlead.profiling.results import measured_set, measured_sets
+from fairlead.profiling.sharing_mode import SharingMode
 
 # A predictor as tables that people read: what it was learned from, which features count, and its formulas term by term.
 
@@ -85,7 +85,7 @@ SCORES = {
     "constant": "constant",
 }
 """Ways of predicting slowdown, as docs/prediction.md calls them."""
-AT_ONCE = (Sharing.MPS.value,)  # where kernels of several jobs run side by side
+AT_ONCE = (SharingMode.MPS.value,)  # where kernels of several jobs run side by side
 SetOption = Annotated[str, typer.Option("--set", help="Which measured set to learn from.")]
 
 
@@ -155,7 +155,7 @@ def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
                 name: {"by_family": left.rmsle, "at_random": mixed.rmsle} for name, (left, mixed) in found.items()
             }
             believed_held = Held(_least_off(counted, found), held.kernel_s)
-    for span in Span:
+    for span in SelectionMetric:
         for mode, pairs in profiles(set_, span).pairs.items():
             finer = mode in AT_ONCE and all(name in active for pair in pairs for name in pair)
             told["slowdown"][f"{mode}, spanning {span.value}"] = {
@@ -168,7 +168,7 @@ def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
                 ),
             }
     for name in paired_sets(set_):
-        repeated = evaluation.ceiling(each_slowdown(measured(name)[1], known.alone))
+        repeated = evaluation.ceiling(each_slowdown(measured_set(name)[1], known.alone))
         if repeated is not None:
             told.setdefault("ceiling", {})[name] = {"pairs_twice": repeated[0], "r_squared": repeated[1]}
     if json:
@@ -268,16 +268,16 @@ def _at_once(name: str) -> dict[str, Pairs]:
 
 
 def _data(name: str) -> tuple[Dataset, Profiles, dict[str, str]]:
-    offered = [each for each in sets() if f"{each}_features" in sets()]
+    offered = [each for each in measured_sets() if f"{each}_features" in measured_sets()]
     if name not in offered:
         raise InputError(
             "predict", f"a set of single measurements, with features; {near_or_all(name, offered)}", field="set", value=name
         )
     known = profiles(name)
-    about, rows = measured(name)
-    _, features = measured(f"{name}_features")
+    about, rows = measured_set(name)
+    _, features = measured_set(f"{name}_features")
     activity = f"{name}_activity"
-    more = [measured(each)[1] for each in (*paired_sets(name), *([activity] if activity in sets() else []))]
+    more = [measured_set(each)[1] for each in (*paired_sets(name), *([activity] if activity in measured_sets() else []))]
     from_ = {
         "device": about["device"],
         "driver": about["driver"],

@@ -22,8 +22,8 @@ from fairlead.prediction.measured_profiles import profiles
 from fairlead.prediction.multiprocessors import UNKNOWN, Hold, Interference, holds
 from fairlead.prediction.onnx_process import load as load_graph
 from fairlead.prediction.predictor import Prediction, Predictor, load, trained
-from fairlead.profiling.results import measured
-from fairlead.runtime.agent.devices import type_of
+from fairlead.profiling.results import measured_set
+from fairlead.runtime.agent.devices import accelerator_type_of
 from fairlead.workloads.catalogue import accelerator_types
 
 WithOption: TypeAlias = Annotated[
@@ -125,11 +125,11 @@ def sizes_of(asked_by: str, spelled: Sequence[str] | None) -> dict[str, int]:
 def memory_mb_of(device: str) -> float | None:
     """What a device of that product's name has, where the catalogue knows it."""
     known = {each.name: each.memory_gb * 1024 for each in accelerator_types()}
-    return known.get(type_of(device))
+    return known.get(accelerator_type_of(device))
 
 
 def _shipped_features(name: str) -> Features:
-    return next(kept_features(row) for row in measured(f"{SHIPPED}_features")[1] if row["name"] == name)
+    return next(kept_features(row) for row in measured_set(f"{SHIPPED}_features")[1] if row["name"] == name)
 
 
 # `fairlead predict pair`: what two trainings that share an accelerator do to each other, by the best that is known of both:

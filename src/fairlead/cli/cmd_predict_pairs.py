@@ -18,7 +18,7 @@ from fairlead.prediction.dataset import dataset
 from fairlead.prediction.measured_profiles import profiles, profiles_of
 from fairlead.prediction.multiprocessors import Interference, holds
 from fairlead.prediction.unseen import Pair
-from fairlead.profiling.results import device_of, measured, read_pairs
+from fairlead.profiling.results import device_of, measured_set, read_pairs
 
 BEST = ", ".join(learners.BEST_FIRST)
 
@@ -55,13 +55,13 @@ def side_by_side(
             value=device,
         )
     there = memory_mb_of(known.device) or math.inf
-    sharing, together = next(iter(profiles_of(measured(SHIPPED), {path: (about, rows)}, SHIPPED).pairs.items()))
+    sharing, together = next(iter(profiles_of(measured_set(SHIPPED), {path: (about, rows)}, SHIPPED).pairs.items()))
     if sharing not in predictor.slowdown:
         raise InputError(
             path, f"a way of sharing that was measured: {near_or_all(sharing, predictor.slowdown)}", field="sharing"
         )
     of_the_fit = profiles(SHIPPED, None).pairs.get(sharing, {})
-    data = dataset(measured(SHIPPED)[1], measured(f"{SHIPPED}_features")[1])
+    data = dataset(measured_set(SHIPPED)[1], measured_set(f"{SHIPPED}_features")[1])
     counted = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
     counted |= {row["alone"]: row["sm_active"] for row in rows if "alone" in row and "sm_active" in row}
     fitted = Interference.fitted(predictor, sharing)

@@ -27,11 +27,11 @@ from fairlead.prediction.features import features as of_graph
 from fairlead.prediction.graph import load
 from fairlead.prediction.measured_profiles import Profiles, devices, profiles, profiles_of
 from fairlead.profiling.configurations import Configuration, configuration, configurations
-from fairlead.profiling.pair_selection import Span, noisiest, programme, spanning
-from fairlead.profiling.profile_pairs import Look
-from fairlead.profiling.results import Results, measured, read_pairs, read_results
-from fairlead.profiling.sharing_mode import Sharing, shared
-from fairlead.runtime.agent.devices import type_of
+from fairlead.profiling.pair_selection import SelectionMetric, noisiest, measurement_plan, select_configurations
+from fairlead.profiling.profile_pairs import PairTiming
+from fairlead.profiling.results import ResultsFile, measured_set, read_pairs, read_results
+from fairlead.profiling.sharing_mode import SharingMode, in_sharing_mode
+from fairlead.runtime.agent.devices import accelerator_type_of
 from fairlead.workloads.table_files import write_throughputs
 from fairlead.workloads.throughput_tables import Measured, shared_table
 
@@ -45,7 +45,7 @@ def table(
         list[Path] | None, typer.Option("--pairs", help="A file of `profile pairs`; several times. Else those that ship.")
     ] = None,
     set_: Annotated[str, typer.Option("--set", help="The set that ships.")] = "h200",
-    sharing: Annotated[Sharing, typer.Option("--sharing", help="Whose pairs are taken.")] = Sharing.TIME_SLICING,
+    sharing: Annotated[SharingMode, typer.Option("--sharing", help="Whose pairs are taken.")] = SharingMode.TIME_SLICING,
     together: Annotated[
         bool,
         typer.Option(
@@ -77,7 +77,7 @@ def table(
         if one.name in wanted
     ]
     made = shared_table(
-        type_name.lower() or type_of(known.device),
+        type_name.lower() or accelerator_type_of(known.device),
         rows,
         lambda one, other: found.get((one, other), math.inf),
         source="measured",
@@ -172,8 +172,8 @@ def alone(
 def pairs(
     to: Annotated[Path, typer.Option("--out", help="Where results are kept; what is there is not measured again.")],
     of: Annotated[str, typer.Option("--of", help="Names, with commas between; else those that span the set that ships.")] = "",
-    span: Annotated[Span, typer.Option("--span", help="What they span: utilization, or the share filled.")] = Span.UTILIZATION,
-    sharing: Annotated[Sharing, typer.Option("--sharing", help="How the two share the accelerator.")] = Sharing.TIME_SLICING,
+    span: Annotated[SelectionMetric, typer.Option("--span", help="What they span: utilization, or the share filled.")] = SelectionMetric.UTILIZATION,
+    sharing: Annotated[SharingMode, typer.Option("--sharing", help="How the two share the accelerator.")] = SharingMode.TIME_SLICING,
     budget_s: Annotated[float, typer.Option("--budget", help="Seconds after which nothing new is begun.", min=1.0)] = 3600.0,
     window_s: Annotated[float, typer.Option("--window", help="Seconds of both at once, in each look.", min=0.01)] = 0.3,
     alone_s: Annotated[float, typer.Option("--alone", help="Seconds of each alone, in each look.", min=0.01)] = 0.2,
@@ -196,18 +196,18 @@ def pairs(
     once. Everybody takes turns, so that a part of the pairs is a fair part.
     """
     _seconds(window=window_s, alone=alone_s, warm=warm_s)
-    look = Look(warm_s, alone_s, window_s, looks)
+    look = PairTiming(warm_s, alone_s, window_s, looks)
     about = {**_about(device), "sharing": sharing.value, **asdict(look)}
     named = dict.fromkeys(configuration(name.strip()).name for name in of.split(",")) if of else ()
-    names = tuple(named) or spanning(measured()[1], span=span)
+    names = tuple(named) or select_configurations(measured_set()[1], span=span)
     results = _begun(to, about, ("device", "sharing"), unlike=("flops",))
     vary = noisiest([row for row in results.known.values() if {*row.get("pair", ())} <= {*names}], noisy)
-    asked = programme(names, solos, again, times, vary, results.known)
+    asked = measurement_plan(names, solos, again, times, vary, results.known)
     if not asked:
         return _tell(results, 0, 0, json)
     began, done = time.monotonic(), 0
     measuring: Any = import_module("fairlead.profiling.profile_pairs")
-    with shared(sharing), measuring.Bench(names, device, look) as bench:
+    with in_sharing_mode(sharing), measuring.Bench(names, device, look) as bench:
         unfit = bench.problems
         if unfit.keys() >= {*names}:
             raise FairleadError(f"none of them can be trained here: {names[0]}: {unfit[names[0]]}")
@@ -273,7 +273,7 @@ def features(
             same = list(alike)
             path = Path(folder) / "model.onnx"
             try:
-                exporting.export(same[0], path)
+                exporting.export_configuration(same[0], path)
                 graph = load(path)
             except FairleadError as problem:
                 rows = [{"name": one.name, "family": one.family, "problem": str(problem)} for one in same]
@@ -286,7 +286,7 @@ def features(
     _tell(results, len(left), 0, json)
 
 
-def _begun(to: Path, about: dict[str, Any], same: Sequence[str], unlike: Sequence[str]) -> Results:
+def _begun(to: Path, about: dict[str, Any], same: Sequence[str], unlike: Sequence[str]) -> ResultsFile:
     """A file to be added to. One that only says what was to be measured on was not begun, and who asks now says that anew; in
     one with measurements of another kind, which have what is named in `unlike`, those would be lost among the others."""
     rows = list[dict[str, Any]]()
@@ -297,10 +297,10 @@ def _begun(to: Path, about: dict[str, Any], same: Sequence[str], unlike: Sequenc
     if strange := next((row for row in rows if not {*unlike}.isdisjoint(row)), None):
         expected = "measurements of one kind in a file; give another --out"
         raise InputError(to, expected, field="out", value=strange["name"])
-    return Results(to, about, same)
+    return ResultsFile(to, about, same)
 
 
-def _tell(results: Results, done: int, left: int, json: bool) -> None:
+def _tell(results: ResultsFile, done: int, left: int, json: bool) -> None:
     failed = [one for one in results.known.values() if "problem" in one]
     if json:
         print_json({"measured": done, "left": left, "kept": len(results.known), "with_a_problem": len(failed)})

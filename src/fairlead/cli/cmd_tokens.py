@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.core.errors import InputError
-from fairlead.runtime.protocol.task_file import is_name
+from fairlead.runtime.protocol.task_file import is_job_name
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.tokens import Tokens
@@ -37,11 +37,11 @@ def add(
     """
     from fairlead.runtime.control.tokens import ANY, Role
 
-    if not is_name(name):
+    if not is_job_name(name):
         raise InputError("token", "letters, digits, '.', '_' and '-'", field="name", value=name)
     if role not in list(Role):
         raise InputError("token", " or ".join(Role), field="role", value=role)
-    if account and account != ANY and not is_name(account):
+    if account and account != ANY and not is_job_name(account):
         raise InputError("token", "letters, digits, '.', '_' and '-'; or '*' for any", field="account", value=account)
     token = _tokens(root).issue(Role(role), name, account)
     if json:

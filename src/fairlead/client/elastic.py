@@ -16,7 +16,7 @@ from statistics import median
 from typing import TypeVar
 
 from fairlead.client.batch_arithmetic import Noise, accumulation_steps
-from fairlead.client.launch_context import Surroundings
+from fairlead.client.launch_context import LaunchContext
 from fairlead.client.reporting_api import report
 
 Batch = TypeVar("Batch", bound=Sequence[object])
@@ -28,7 +28,7 @@ _CANDIDATES = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Batch sizes with which a job can run: of the gang, and of one pass of one worker."""
 
     smallest: int
@@ -52,8 +52,8 @@ class Limits:
 
 
 class Elastic:
-    def __init__(self, batch_size: int, limits: Limits, clock: Callable[[], float] = time.perf_counter) -> None:
-        around = Surroundings.read()
+    def __init__(self, batch_size: int, limits: BatchLimits, clock: Callable[[], float] = time.perf_counter) -> None:
+        around = LaunchContext.read()
         self.rank, self.world_size, self.nodes = around.rank, around.world_size, around.nodes
         self.limits = limits
         self.may_tune = around.tuned
@@ -169,4 +169,4 @@ def elastic(batch_size: int, *, smallest: int = 0, largest: int = 0, least_local
     """What this worker does in this launch of a job that runs with any number of workers: `batch_size` samples a step, cut
     into parts for all of them. Where `smallest` or `largest` say that it also runs with other batch sizes, the scheduler may
     give it one, or let it tune its own. A worker's pass has `least_local` to `most_local` samples."""
-    return Elastic(batch_size, Limits(smallest or batch_size, largest or batch_size, least_local, most_local))
+    return Elastic(batch_size, BatchLimits(smallest or batch_size, largest or batch_size, least_local, most_local))

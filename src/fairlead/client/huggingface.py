@@ -16,7 +16,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from fairlead.client.gang import Patience
-from fairlead.client.launch_context import Surroundings
+from fairlead.client.launch_context import LaunchContext
 from fairlead.client.lease_holder import Holder, Saving
 
 
@@ -25,7 +25,7 @@ class LeaseCallback(TrainerCallback):  # type: ignore[misc]  # transformers need
     the lease is over."""
 
     def __init__(self, *, directory: Path | str = "checkpoints", patience: Patience | None = None) -> None:
-        self.directory = Path(Surroundings.read().checkpoints or directory)
+        self.directory = Path(LaunchContext.read().checkpoints or directory)
         self._holder = Holder(Saving(directory=self.directory, prefix="checkpoint-"), patience=patience)
         latest = self._holder.begin()
         self.checkpoint = str(latest.folder) if latest else None

@@ -22,7 +22,7 @@ TUNED = "tuned"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class LaunchContext:
     page: Path | None = None
     checkpoints: Path | None = None
     rank: int = 0
@@ -37,7 +37,7 @@ class Surroundings:
     tuned: bool = False  # the batch size is left to the job
 
     @classmethod
-    def read(cls, environment: Mapping[str, str] = os.environ) -> Surroundings:
+    def read(cls, environment: Mapping[str, str] = os.environ) -> LaunchContext:
         return cls(
             page=_path(environment.get(PAGE)),
             checkpoints=_path(environment.get(CHECKPOINTS)),

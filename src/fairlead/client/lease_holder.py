@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from fairlead.client import reporting_api as reports
 from fairlead.client.checkpoints import Checkpoint, Checkpoints, sync_all
-from fairlead.client.gang import Alone, Gang, Patience
-from fairlead.client.gang.follower import Other
-from fairlead.client.gang.leader import First
-from fairlead.client.launch_context import Surroundings
+from fairlead.client.gang import SingleWorker, Gang, Patience
+from fairlead.client.gang.follower import Follower
+from fairlead.client.gang.leader import Leader
+from fairlead.client.launch_context import LaunchContext
 from fairlead.client.lease_page import SIZE, Field, Page, Stage
 
 Save: TypeAlias = Callable[[Path], object]
@@ -97,7 +97,7 @@ class Holder:
         total: int | None = None,
         patience: Patience | None = None,
     ) -> None:
-        around = Surroundings.read()
+        around = LaunchContext.read()
         self.steps = 0
         self.yielded = False
         self.notes: Mapping[str, int] = {}
@@ -116,14 +116,14 @@ class Holder:
         self._due = _Due()
         self._gang = self._join(around, patience or Patience())
 
-    def _join(self, around: Surroundings, patience: Patience) -> Gang:
+    def _join(self, around: LaunchContext, patience: Patience) -> Gang:
         if not around.in_gang:
             if self._saving.every_rank and around.world_size > 1:
                 raise ValueError("every_rank=True: the workers need FAIRLEAD_GANG_PORT to make one checkpoint of their parts")
-            return Alone(first=around.rank == 0 or around.world_size == 1)
+            return SingleWorker(first=around.rank == 0 or around.world_size == 1)
         if around.rank == 0:
-            return First(around, self._where, patience)
-        return Other(around, self._where, patience, self._note_saved)
+            return Leader(around, self._where, patience)
+        return Follower(around, self._where, patience, self._note_saved)
 
     def begin(self) -> Checkpoint | None:
         """The checkpoint to load, the same for all workers of a gang."""

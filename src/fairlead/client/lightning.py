@@ -19,7 +19,7 @@ except ImportError:
     from pytorch_lightning.callbacks import Callback
 
 from fairlead.client.gang import Patience
-from fairlead.client.launch_context import Surroundings
+from fairlead.client.launch_context import LaunchContext
 from fairlead.client.lease_holder import Holder, Saving
 
 FILE = "lightning.ckpt"
@@ -39,7 +39,7 @@ class LeaseCallback(Callback):  # type: ignore[misc]  # Lightning need not be he
     ) -> None:
         super().__init__()
         # Lightning's way to save is called on all workers and sorts out itself who writes.
-        every_rank = Surroundings.read().in_gang
+        every_rank = LaunchContext.read().in_gang
         self._holder = Holder(Saving(self._save, every_steps, every_s, every_rank, keep, directory), patience=patience)
         self._trainer: Any = None
         self._left = False

@@ -19,7 +19,7 @@ from fairlead.client.launch_context import REPORTS
 INTERVAL_NS = 100_000_000
 
 
-class Reports:
+class ReportWriter:
     def __init__(self, path: str, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._path = path
         self._clock_ns = clock_ns
@@ -60,7 +60,7 @@ def _number(value: SupportsFloat) -> float:
     return number if math.isfinite(number) else math.inf
 
 
-_reports: Reports | None = None
+_reports: ReportWriter | None = None
 
 
 def report(**values: SupportsFloat) -> None:
@@ -70,7 +70,7 @@ def report(**values: SupportsFloat) -> None:
         path = os.environ.get(REPORTS)
         if not path:
             return
-        _reports = Reports(path)
+        _reports = ReportWriter(path)
         atexit.register(flush)
     _reports.add(values)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from fairlead.client.launch_context import Surroundings
+from fairlead.client.launch_context import LaunchContext
 from fairlead.client.lease_page import Field, Page
 
 TRIES = 50
@@ -21,7 +21,7 @@ class Route:
     part: float  # of them, for this replica; 0: it only stands in for others
 
 
-class Routed:
+class RouteReader:
     """A page that is looked at again and again."""
 
     def __init__(self, page: Page) -> None:
@@ -41,15 +41,15 @@ class Routed:
         return self._last
 
 
-_routed: Routed | None = None
+_routed: RouteReader | None = None
 
 
 def route() -> Route | None:
     """The present one; None outside Fairlead, and in a job that no policy takes for a session."""
     global _routed
     if _routed is None:
-        page = Surroundings.read().page
+        page = LaunchContext.read().page
         if page is None:
             return None
-        _routed = Routed(Page(page))
+        _routed = RouteReader(Page(page))
     return _routed.now()

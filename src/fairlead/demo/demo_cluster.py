@@ -27,7 +27,7 @@ STEP_S = 0.15
 
 
 @dataclass(frozen=True)
-class Coming:
+class DemoJob:
     """A job and the second it is submitted at, counted from the first; with the second at which its owner cancels it."""
 
     second: float
@@ -35,31 +35,31 @@ class Coming:
     cancelled: float | None = None
 
 
-def a_dozen() -> list[Coming]:
+def a_dozen() -> list[DemoJob]:
     """About 45 seconds on two nodes of two accelerators."""
     return [
-        *(Coming(0.0, task(f"small-{n}", "small", steps)) for n, steps in enumerate((50, 60, 70, 40), 1)),
-        Coming(1.0, task("endless", "endless", 10_000), cancelled=17.0),
-        Coming(3.0, task("fails-once", "small", 45, "--fail-at", "22")),
-        Coming(4.0, task("gang", "gang", 45, workers=2)),
-        Coming(5.0, task("grows", "growing", 60, "--double-every", "20")),
-        Coming(8.0, task("large-1", "large", 110)),
-        Coming(10.0, task("large-2", "large", 90)),
-        Coming(14.0, task("late-1", "small", 30)),
-        Coming(16.0, task("late-2", "small", 30)),
+        *(DemoJob(0.0, task(f"small-{n}", "small", steps)) for n, steps in enumerate((50, 60, 70, 40), 1)),
+        DemoJob(1.0, task("endless", "endless", 10_000), cancelled=17.0),
+        DemoJob(3.0, task("fails-once", "small", 45, "--fail-at", "22")),
+        DemoJob(4.0, task("gang", "gang", 45, workers=2)),
+        DemoJob(5.0, task("grows", "growing", 60, "--double-every", "20")),
+        DemoJob(8.0, task("large-1", "large", 110)),
+        DemoJob(10.0, task("large-2", "large", 90)),
+        DemoJob(14.0, task("late-1", "small", 30)),
+        DemoJob(16.0, task("late-2", "small", 30)),
     ]
 
 
-def a_few() -> list[Coming]:
+def a_few() -> list[DemoJob]:
     """One of each, for those in a hurry: as long as one sees turns being taken on a slow machine too, where a job's first step
     comes late and until then nobody else has its place."""
     return [
-        Coming(0.0, task("gang", "gang", 20, workers=2)),
-        Coming(0.0, task("fails-once", "small", 24, "--fail-at", "18")),
-        Coming(0.0, task("small", "small", 24)),
-        Coming(0.0, task("grows", "growing", 24, "--double-every", "8")),
-        Coming(0.0, task("endless", "endless", 10_000), cancelled=5.0),
-        Coming(0.0, task("late", "small", 10)),
+        DemoJob(0.0, task("gang", "gang", 20, workers=2)),
+        DemoJob(0.0, task("fails-once", "small", 24, "--fail-at", "18")),
+        DemoJob(0.0, task("small", "small", 24)),
+        DemoJob(0.0, task("grows", "growing", 24, "--double-every", "8")),
+        DemoJob(0.0, task("endless", "endless", 10_000), cancelled=5.0),
+        DemoJob(0.0, task("late", "small", 10)),
     ]
 
 
@@ -74,8 +74,8 @@ LOOK_S = 0.2
 PATIENCE_S = 300.0
 
 
-def play(
-    coming: Sequence[Coming],
+def run_demo(
+    coming: Sequence[DemoJob],
     *,
     policy: str,
     round_s: float,

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.profiling.pair_selection import Span
-from fairlead.profiling.results import device_of, measured, sets
+from fairlead.profiling.pair_selection import SelectionMetric
+from fairlead.profiling.results import device_of, measured_set, measured_sets
 
 Measurements: TypeAlias = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 """What was measured on, and the measurements."""
@@ -58,18 +58,18 @@ class Profiles:
 @cache
 def devices() -> tuple[str, ...]:
     """Those with a set that ships: what else there is of a device has its name in front. Asked at every decision."""
-    known = sets()
+    known = measured_sets()
     return tuple(name for name in known if not any(name.startswith(f"{other}_") for other in known))
 
 
 @cache
-def profiles(device: str = "h200", span: Span | None = Span.UTILIZATION) -> Profiles:
+def profiles(device: str = "h200", span: SelectionMetric | None = SelectionMetric.UTILIZATION) -> Profiles:
     """The set that ships for a device, with the pairs of those that span one thing, or (None) with all."""
     if device not in devices():
         expected = f"a device whose profiles ship ({near_or_all(device, devices())})"
         raise InputError("profiles", expected, field="device", value=device)
-    pairs = {name: measured(name) for name in paired_sets(device, span)}
-    return profiles_of(measured(device), pairs, device, _multiprocessors(device))
+    pairs = {name: measured_set(name) for name in paired_sets(device, span)}
+    return profiles_of(measured_set(device), pairs, device, _multiprocessors(device))
 
 
 def profiles_of(
@@ -108,19 +108,19 @@ def profiles_of(
     return Profiles(device_of(about), known, mean)
 
 
-def paired_sets(device: str, span: Span | None = None) -> tuple[str, ...]:
+def paired_sets(device: str, span: SelectionMetric | None = None) -> tuple[str, ...]:
     """The names of the sets of pairs, of those that span one thing or of all."""
-    starts = {Span.UTILIZATION: f"{device}_pairs", Span.SHARE: f"{device}_share_pairs"}
+    starts = {SelectionMetric.UTILIZATION: f"{device}_pairs", SelectionMetric.SHARE: f"{device}_share_pairs"}
     wanted = tuple(starts.values()) if span is None else (starts[span],)
-    return tuple(name for name in sets() if name.startswith(wanted))
+    return tuple(name for name in measured_sets() if name.startswith(wanted))
 
 
 def _multiprocessors(device: str) -> dict[str, float]:
     """Of those that ran alone when the device was asked, whatever for."""
     seen: dict[str, list[float]] = {}
-    for name in sets():
+    for name in measured_sets():
         if name == f"{device}_activity" or name in paired_sets(device):
-            for row in measured(name)[1]:
+            for row in measured_set(name)[1]:
                 if "pair" not in row and "sm_active" in row:
                     seen.setdefault(_who(row), []).append(row["sm_active"])
     return {name: statistics.fmean(values) for name, values in seen.items()}

@@ -18,10 +18,10 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.features import features_of
 from fairlead.prediction.predictor import Predictor, trained
 from fairlead.profiling.onnx_export import export_module
-from fairlead.profiling.profile_alone import Plan, steady
-from fairlead.profiling.training_step import Training
+from fairlead.profiling.profile_alone import AloneTiming, measure_steady
+from fairlead.profiling.training_step import TrainingLoop
 
-SHORT = Plan(warm_steps=3, warm_s=0.5, window_s=0.5, windows=2, most=4)
+SHORT = AloneTiming(warm_steps=3, warm_s=0.5, window_s=0.5, windows=2, most=4)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def of_module(
     device: str = "cuda",
     loss: Any = None,
     predictor: Predictor | None = None,
-    plan: Plan = SHORT,
+    plan: AloneTiming = SHORT,
 ) -> Found:
     """A copy of the module trains, and only where its graph cannot be had."""
     with TemporaryDirectory() as folder:
@@ -57,10 +57,10 @@ def of_module(
     return Found(predicted.utilization, predicted.memory_mb, predictor.device)
 
 
-def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: Plan, why: str) -> Found:
+def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: AloneTiming, why: str) -> Found:
     try:
         tried = copy.deepcopy(model).to(device)
-        told = steady(Training(tried, _on(inputs, device), _on(targets, device), device, loss), plan)
+        told = measure_steady(TrainingLoop(tried, _on(inputs, device), _on(targets, device), device, loss), plan)
     except Exception as problem:  # no such device, out of memory, shapes that do not go together: it is somebody else's code
         raise FairleadError(f"{why}; and it cannot be tried: {type(problem).__name__}: {problem}"[:600]) from None
     return Found(told.get("utilization"), told.get("device_memory_mb"), device_name(device), told["steps_per_s"], why)

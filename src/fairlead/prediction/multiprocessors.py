@@ -17,7 +17,7 @@ from fairlead.prediction.dataset import dataset
 from fairlead.prediction.measured_profiles import profiles
 from fairlead.prediction.predictor import Predictor, trained
 from fairlead.prediction.utilization import kernel_s
-from fairlead.profiling.results import measured
+from fairlead.profiling.results import measured_set
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ UNKNOWN = Hold(math.nan, math.nan)
 @cache
 def holds(device: str = "h200") -> Mapping[str, Hold]:
     """Of all configurations that were measured on a device and whose graphs were read."""
-    known = dataset(measured(device)[1], measured(f"{device}_features")[1])
+    known = dataset(measured_set(device)[1], measured_set(f"{device}_features")[1])
     model, alone = trained(device).multiprocessors, profiles(device).alone
     if model is None:
         return {}

@@ -17,7 +17,7 @@ _VIT = {"vit-tiny": (192, 3), "vit-small": (384, 6), "vit-base": (768, 12)}
 _GPT = {"gpt2-small": (768, 12), "gpt2-medium": (1024, 24)}
 
 
-def make(configuration: Configuration, device: str) -> tuple[nn.Module, Any, Any]:
+def build_model(configuration: Configuration, device: str) -> tuple[nn.Module, Any, Any]:
     """The model, and one batch of inputs and targets of the right shape, on the device."""
     model = _model(configuration).to(device)
     inputs, targets = _batch(configuration)

@@ -14,16 +14,16 @@ from torch import nn
 
 from fairlead.core.errors import FairleadError, install
 from fairlead.profiling.configurations import Configuration
-from fairlead.profiling.networks import make
+from fairlead.profiling.networks import build_model
 
 _KINDS = {torch.int64: 7, torch.int32: 6, torch.bool: 9}  # as ONNX numbers them
 SAMPLES = 2  # batch of an export: of 1, normalization has nothing to do
 
 
-def export(configuration: Configuration, path: Path) -> None:
+def export_configuration(configuration: Configuration, path: Path) -> None:
     """A configuration's model, with a batch of two; what grows with the batch is scaled by who reads it."""
     small = Configuration(configuration.family, configuration.model, configuration.input, SAMPLES)
-    model, inputs, _ = make(small, "cpu")
+    model, inputs, _ = build_model(small, "cpu")
     _write(model, inputs, path)
 
 

@@ -16,7 +16,7 @@ MANY = 34
 WITHIN = 3.0  # percent around a wanted value, inside which the rarest family is taken
 
 
-class Span(StrEnum):
+class SelectionMetric(StrEnum):
     """What is spanned. Turns divide time, and who uses that is told by utilization. MPS divides multiprocessors and bandwidth,
     and a training whose kernels are small leaves most of them to others though some kernel always runs."""
 
@@ -25,7 +25,7 @@ class Span(StrEnum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class SelectionLimits:
     """What can be held beside all the others, and seen in a second."""
 
     memory_mb: float
@@ -33,13 +33,13 @@ class Limits:
     spread: float
 
 
-LIMITS = {Span.UTILIZATION: Limits(6_000.0, 15.0, 0.15), Span.SHARE: Limits(14_000.0, 12.0, 0.10)}
+LIMITS = {SelectionMetric.UTILIZATION: SelectionLimits(6_000.0, 15.0, 0.15), SelectionMetric.SHARE: SelectionLimits(14_000.0, 12.0, 0.10)}
 
 
-def spanning(measured: Sequence[Mapping[str, Any]], many: int = MANY, span: Span = Span.UTILIZATION) -> tuple[str, ...]:
+def select_configurations(measured: Sequence[Mapping[str, Any]], many: int = MANY, span: SelectionMetric = SelectionMetric.UTILIZATION) -> tuple[str, ...]:
     """Names, by a fixed rule: for each of `many` values in even steps from the least to the greatest, one of those near it, of
     the family taken least so far; of equals the nearest, then the first by name."""
-    value = shares(measured) if span is Span.SHARE else {one["name"]: one.get("utilization", 0.0) for one in measured}
+    value = shares(measured) if span is SelectionMetric.SHARE else {one["name"]: one.get("utilization", 0.0) for one in measured}
     fit = [one for one in measured if _fit(one, LIMITS[span])]
     spanned = [value[one["name"]] for one in fit]
     taken: list[str] = []
@@ -76,7 +76,7 @@ def _samples(one: Mapping[str, Any]) -> float:
     return float(one["steps_per_s"] * one["batch_size"])
 
 
-def _fit(one: Mapping[str, Any], limits: Limits) -> bool:
+def _fit(one: Mapping[str, Any], limits: SelectionLimits) -> bool:
     return (
         "problem" not in one
         and one["reserved_mb"] <= limits.memory_mb
@@ -86,35 +86,35 @@ def _fit(one: Mapping[str, Any], limits: Limits) -> bool:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlannedMeasurement:
     """One measurement: a configuration by itself, or two at once. Its name tells it from others, of the same ones too."""
 
     name: str
     of: tuple[str, ...]
 
 
-def programme(
+def measurement_plan(
     names: Sequence[str],
     solos: int = 1,
     again: int = 0,
     times: int = 2,
     noisy: Sequence[tuple[str, str]] = (),
     known: Container[str] = (),
-) -> list[Asked]:
+) -> list[PlannedMeasurement]:
     """Each by itself, then all pairs; among those each by itself again, `solos` times in all, evenly. Some of the pairs, evenly
     chosen, come once more a quarter of the list later, or `times` in all, and those that are `noisy` last: what differs then is
     noise. Without what is `known` by name."""
-    first = [Asked(name, (name,)) for name in names]
-    later = [Asked(_numbered(name, turn), (name,)) for turn in range(2, solos + 1) for name in names]
-    pairs = [Asked(" + ".join(pair), pair) for pair in meetings(names)]
+    first = [PlannedMeasurement(name, (name,)) for name in names]
+    later = [PlannedMeasurement(_numbered(name, turn), (name,)) for turn in range(2, solos + 1) for name in names]
+    pairs = [PlannedMeasurement(" + ".join(pair), pair) for pair in meetings(names)]
     even = np.linspace(0, len(pairs) - 1, min(again, len(pairs))).round().astype(int)
     repeats = [
-        (place + (turn - 1) * len(pairs) // 4, Asked(_numbered(pairs[place].name, turn), pairs[place].of))
+        (place + (turn - 1) * len(pairs) // 4, PlannedMeasurement(_numbered(pairs[place].name, turn), pairs[place].of))
         for turn in range(2, times + 1)
         for place in even
     ]
     meet = [one for _, one in sorted([*enumerate(pairs), *repeats], key=lambda placed: placed[0])]
-    vary = [Asked(_numbered(" + ".join(pair), 2), pair) for pair in noisy]
+    vary = [PlannedMeasurement(_numbered(" + ".join(pair), 2), pair) for pair in noisy]
     vary = [one for one in vary if one not in meet]
     first, later, meet, vary = ([one for one in part if one.name not in known] for part in (first, later, meet, vary))
     among, last = (meet, vary) if meet else (vary, meet)
@@ -133,7 +133,7 @@ def _numbered(name: str, turn: int) -> str:
     return f"{name} ({turn})"
 
 
-def _among(many: Sequence[Asked], few: Sequence[Asked]) -> Iterator[Asked]:
+def _among(many: Sequence[PlannedMeasurement], few: Sequence[PlannedMeasurement]) -> Iterator[PlannedMeasurement]:
     """All of both, the few spread evenly among the many."""
     done = 0
     if not many:

@@ -13,29 +13,29 @@ import torch
 
 from fairlead.profiling.configurations import Configuration
 from fairlead.profiling.meter import Meter
-from fairlead.profiling.training_step import Training
+from fairlead.profiling.training_step import TrainingLoop
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How long to look. A pace is steady when the last windows differ by less than `steady`; it is waited for."""
+class AloneTiming:
+    """How long to look. A pace is steady when the last windows differ by less than `measure_steady`; it is waited for."""
 
     warm_steps: int = 5
     warm_s: float = 0.5
     window_s: float = 0.8
     windows: int = 3
-    steady: float = 0.05
+    measure_steady: float = 0.05
     most: int = 6
 
 
-def measure_alone(configuration: Configuration, device: str = "cuda", plan: Plan | None = None) -> dict[str, Any]:
+def measure_alone(configuration: Configuration, device: str = "cuda", plan: AloneTiming | None = None) -> dict[str, Any]:
     """What it does: steps per second and their spread, utilization, memory, the host's share. Where it cannot run here, it says
     so under `problem`; a library that is not installed says nothing about it, and stays an ImportError."""
-    plan = plan or Plan()
+    plan = plan or AloneTiming()
     try:
         _clear(device)
-        training = Training.of(configuration, device)
-        told = {**_about(configuration), "parameters": training.parameters, **steady(training, plan)}
+        training = TrainingLoop.of(configuration, device)
+        told = {**_about(configuration), "parameters": training.parameters, **measure_steady(training, plan)}
         del training
     except (RuntimeError, ValueError, TypeError, AttributeError) as problem:  # out of memory, or not made for this
         told = {
@@ -57,7 +57,7 @@ def _about(one: Configuration) -> dict[str, Any]:
     }
 
 
-def warm(training: Training, plan: Plan) -> None:
+def warm(training: TrainingLoop, plan: AloneTiming) -> None:
     began, steps = time.perf_counter(), 0
     while steps < plan.warm_steps or time.perf_counter() - began < plan.warm_s:
         training.step()
@@ -65,7 +65,7 @@ def warm(training: Training, plan: Plan) -> None:
         steps += 1
 
 
-def window(training: Training, seconds: float) -> tuple[int, float]:
+def measure_window(training: TrainingLoop, seconds: float) -> tuple[int, float]:
     """Steps and seconds of a stretch; the device is waited for at its end only, so that the host may run ahead as it does."""
     began, steps, ahead = time.perf_counter(), 0, 8
     while True:
@@ -79,7 +79,7 @@ def window(training: Training, seconds: float) -> tuple[int, float]:
             return steps, time.perf_counter() - began
 
 
-def steady(training: Training, plan: Plan) -> dict[str, Any]:
+def measure_steady(training: TrainingLoop, plan: AloneTiming) -> dict[str, Any]:
     """What a training does once it is warm."""
     device = training.device
     warm(training, plan)
@@ -89,10 +89,10 @@ def steady(training: Training, plan: Plan) -> dict[str, Any]:
     cpu, began = _cpu_s(), time.perf_counter()
     with Meter(device) as meter:
         while len(rates) < plan.most:
-            steps, seconds = window(training, plan.window_s)
+            steps, seconds = measure_window(training, plan.window_s)
             rates.append(steps / seconds)
             last = rates[-plan.windows :]
-            if len(last) == plan.windows and max(last) <= (1 + plan.steady) * min(last):
+            if len(last) == plan.windows and max(last) <= (1 + plan.measure_steady) * min(last):
                 break
     passed, spent = time.perf_counter() - began, _cpu_s() - cpu
     last = rates[-plan.windows :]

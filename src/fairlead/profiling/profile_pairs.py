@@ -32,7 +32,7 @@ LAST = 2 * IN_COMPANY  # times what a step takes alone: two may be left when it 
 
 
 @dataclass(frozen=True)
-class Look:
+class PairTiming:
     """How long to look at a pair, in seconds: both begin, then `looks` times the one alone, both, and the other alone. It is
     longer where that would not be as many `steps`."""
 
@@ -53,21 +53,21 @@ class Spell(NamedTuple):
     over: float
 
 
-class Seen(NamedTuple):
+class PairRates(NamedTuple):
     """Steps per second of both together, and of each alone just before or after."""
 
     together: tuple[float, float]
     alone: tuple[float, float]
 
 
-class Turns(NamedTuple):
+class PairSchedule(NamedTuple):
     """When each of two is at work; the other has a spell more, at first."""
 
     one: list[Stretch]
     other: list[Stretch]
 
 
-def turns(look: Look, step_s: tuple[float, float], moment: float, longer: int = 1) -> Turns:
+def turns(look: PairTiming, step_s: tuple[float, float], moment: float, longer: int = 1) -> PairSchedule:
     """From a moment on, by how long a step of each takes alone. Before one is alone, the other has to have done its last. All
     of it some times `longer`, where they get slower than one would think."""
     first, second = (
@@ -81,19 +81,19 @@ def turns(look: Look, step_s: tuple[float, float], moment: float, longer: int = 
         one.append((began, parted))
         other.append((met, parted + second))
         began = now = parted + second
-    return Turns(one, other)
+    return PairSchedule(one, other)
 
 
-def seen(planned: Turns, one: Sequence[Spell], other: Sequence[Spell]) -> list[Seen]:
+def seen(planned: PairSchedule, one: Sequence[Spell], other: Sequence[Spell]) -> list[PairRates]:
     """What was done, look by look, of those with enough steps to tell. Who pauses still works for a moment, and until then
     nobody is alone; who wakes up late is no company until then."""
-    found = list[Seen]()
+    found = list[PairRates]()
     for number, mine in enumerate(one):
         before, theirs = other[number], other[number + 1]
         (began, parted), (met, ended) = planned.one[number], planned.other[number + 1]
         both = max(met, theirs.began), parted
         found.append(
-            Seen(
+            PairRates(
                 (rate(mine, both), rate(theirs, both)),
                 (rate(mine, (max(began, before.over), met)), rate(theirs, (mine.over, ended))),
             )
@@ -151,8 +151,8 @@ def work(
 class Bench:
     """Two processes with all the models in each. `alone(name)` and `together(one, other)` measure."""
 
-    def __init__(self, names: Sequence[str], device: str, look: Look | None = None) -> None:
-        self.look, self.device = look or Look(), device
+    def __init__(self, names: Sequence[str], device: str, look: PairTiming | None = None) -> None:
+        self.look, self.device = look or PairTiming(), device
         spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self._lines: list[Connection] = []
         self._processes = []
@@ -222,7 +222,7 @@ class Bench:
         """By turns alone and in company. What is slower in company is told within each look, and its spread between looks.
         Nobody knows before how slow they get; so who did too few steps is looked at for longer."""
         about, began = {"name": f"{one} + {other}", "pair": [one, other]}, time.perf_counter()
-        looks, problem = list[Seen](), TOO_FEW
+        looks, problem = list[PairRates](), TOO_FEW
         for longer in LONGER:
             planned = turns(self.look, (self._step_s[one], self._step_s[other]), _soon(), longer)
             with Meter(self.device) as meter:
@@ -256,7 +256,7 @@ def _soon() -> float:
     return time.monotonic() + SOON_S
 
 
-def _told(looks: Sequence[Seen]) -> dict[str, Any]:
+def _told(looks: Sequence[PairRates]) -> dict[str, Any]:
     together, alone = (np.array(column) for column in zip(*looks))
     slower = alone / together
     spread = float(((slower.max(axis=0) - slower.min(axis=0)) / slower.mean(axis=0)).max())
@@ -281,12 +281,12 @@ def tried(training: Stepped, clock: Callable[[], float] = time.monotonic) -> flo
 
 def _work(line: Connection, names: tuple[str, ...], device: str) -> None:
     """A worker's life: make the models, tell which cannot be made, then measure what is asked until nobody asks any more."""
-    from fairlead.profiling.training_step import Training
+    from fairlead.profiling.training_step import TrainingLoop
 
-    held, problems = dict[str, Training](), dict[str, str]()
+    held, problems = dict[str, TrainingLoop](), dict[str, str]()
     for name in names:
         try:
-            held[name] = Training.of(configuration(name), device)
+            held[name] = TrainingLoop.of(configuration(name), device)
             for _ in range(TRIED):
                 held[name].step()
             held[name].finish()

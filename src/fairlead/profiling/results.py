@@ -10,7 +10,7 @@ import orjson
 
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.files import is_stream
-from fairlead.profiling.sharing_mode import Sharing
+from fairlead.profiling.sharing_mode import SharingMode
 
 # What stands in a row of measurements, and what is wrong with one that somebody else wrote or damaged. It knows no file.
 
@@ -73,7 +73,7 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LARGEST
 
 
-class Results:
+class ResultsFile:
     """Opened to be added to. A line that was cut off by an interruption is dropped, and measured again. Each opening is a
     session of its own, maybe on another host: speeds are best compared within one. In what is named in `same`, all of a file
     were measured alike."""
@@ -98,10 +98,10 @@ class Results:
         except OSError as problem:
             raise InputError(path, f"a file that can be read and written: {problem.strerror}", field="out") from None
 
-    def add(self, measured: dict[str, Any]) -> None:
-        self.known[measured["name"]] = measured
+    def add(self, measurement: dict[str, Any]) -> None:
+        self.known[measurement["name"]] = measurement
         with self.path.open("ab") as file:
-            file.write(orjson.dumps(measured) + b"\n")
+            file.write(orjson.dumps(measurement) + b"\n")
 
 
 def device_of(about: Mapping[str, Any]) -> str:
@@ -149,12 +149,12 @@ def _whole_lines(path: Path) -> dict[int, dict[str, Any]]:
 MEASURED = Path(__file__).parent / "measured"
 
 
-def sets() -> tuple[str, ...]:
+def measured_sets() -> tuple[str, ...]:
     """The names of the sets that ship."""
     return tuple(sorted(path.stem for path in MEASURED.glob("*.jsonl")))
 
 
-def measured(name: str = "h200") -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def measured_set(name: str = "h200") -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A set that ships with Fairlead: what it was measured on, and the measurements."""
     return read_results(MEASURED / f"{name}.jsonl")
 
@@ -170,7 +170,7 @@ def read_pairs(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     about, rows = _read(path)
     if not any("pair" in row and "problem" not in row for row in rows.values()):
         raise InputError(path, "pairs that were measured, as `profile pairs` writes them", field="pair")
-    ways = [way.value for way in Sharing]
+    ways = [way.value for way in SharingMode]
     if (sharing := about.get("sharing")) not in ways:
         raise InputError(
             path, f"how the two share the accelerator ({near_or_all(str(sharing), ways)})", field="sharing", value=sharing

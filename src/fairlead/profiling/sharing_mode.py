@@ -17,15 +17,15 @@ _CONTROL = "nvidia-cuda-mps-control"
 _PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 
 
-class Sharing(StrEnum):
+class SharingMode(StrEnum):
     TIME_SLICING = "time-slicing"
     MPS = "mps"
 
 
 @contextmanager
-def shared(mode: Sharing) -> Iterator[None]:
+def in_sharing_mode(mode: SharingMode) -> Iterator[None]:
     """Processes started inside share as `mode` says."""
-    if mode is Sharing.TIME_SLICING:
+    if mode is SharingMode.TIME_SLICING:
         yield
         return
     if shutil.which(_CONTROL) is None:
@@ -52,4 +52,4 @@ def shared(mode: Sharing) -> Iterator[None]:
 
 
 def _unfit(why: str) -> InputError:
-    return InputError("--sharing", f"{Sharing.TIME_SLICING.value}: {why}", field="sharing", value=Sharing.MPS.value)
+    return InputError("--sharing", f"{SharingMode.TIME_SLICING.value}: {why}", field="sharing", value=SharingMode.MPS.value)

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from fairlead.profiling.configurations import Configuration
-from fairlead.profiling.networks import make
+from fairlead.profiling.networks import build_model
 
 
-class Training:
+class TrainingLoop:
     """SGD with momentum, in single precision, cuDNN as PyTorch sets it up."""
 
     def __init__(self, model: Any, inputs: Any, targets: Any, device: str, loss: Any = None) -> None:
@@ -26,8 +26,8 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
 
     @classmethod
-    def of(cls, configuration: Configuration, device: str) -> Training:
-        return cls(*make(configuration, device), device)
+    def of(cls, configuration: Configuration, device: str) -> TrainingLoop:
+        return cls(*build_model(configuration, device), device)
 
     def step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

@@ -27,10 +27,10 @@ from fairlead.config.schedulers import compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.files import atomic_write, remove_empty
-from fairlead.runtime.agent.agent_errors import RootTaken
+from fairlead.runtime.agent.agent_errors import DirectoryInUse
 from fairlead.runtime.control.snapshotter import Retention
 from fairlead.runtime.log_format import LogFormat
-from fairlead.runtime.protocol.network import bound, check_free, host_of, port_of
+from fairlead.runtime.protocol.network import bind_sockets, check_address_free, host_of, port_of
 from fairlead.runtime.protocol.orders import Ended
 
 if TYPE_CHECKING:  # these take a second to import; they are loaded when a process really starts
@@ -97,13 +97,13 @@ def serve_control_plane(
     from fairlead.journal.recovery import open_journal
 
     with contextlib.ExitStack() as held:
-        listeners = bound("--http", settings.http)
+        listeners = bind_sockets("--http", settings.http)
         for listener in listeners:
             held.enter_context(listener)
         port = port_of("--agents", settings.agents)
         if port and port == listeners[0].getsockname()[1] and host_of(settings.agents) == host_of(settings.http):
             raise InputError("--agents", "another address than --http", field="address", value=settings.agents)
-        check_free("--agents", settings.agents)
+        check_address_free("--agents", settings.agents)
         if settings.checkpoints is not None:
             _check_writable(settings.checkpoints)
         held.enter_context(_root_folder(settings.root))
@@ -300,7 +300,7 @@ def _check_agent_folders(*folders: Path) -> None:
 
 
 def _start_agents(settings: ServeSettings, address: str, log_format: LogFormat) -> Iterator[subprocess.Popen[bytes]]:
-    from fairlead.runtime.agent.devices import are_here
+    from fairlead.runtime.agent.devices import node_has
 
     root, nodes = settings.root, settings.cluster.nodes
     command = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", address]
@@ -308,7 +308,7 @@ def _start_agents(settings: ServeSettings, address: str, log_format: LogFormat) 
     environment = with_own_python(os.environ)
     for node in nodes:
         options = ["--node", node.name, "--root", str(root / "agents" / node.name)]
-        if len(nodes) > 1 or not are_here(node.type, node.accelerators):
+        if len(nodes) > 1 or not node_has(node.type, node.accelerators):
             options += ["--accelerators", f"{node.type}:{node.accelerators}"]
         yield subprocess.Popen([*command, *options], stdin=subprocess.PIPE, env=environment)
 
@@ -361,7 +361,7 @@ def run_agent(
         try:
             supervisor = supervise()
             break
-        except RootTaken:
+        except DirectoryInUse:
             if not leashed:
                 raise
             if stopping.wait(0.2):
@@ -382,7 +382,7 @@ def _end_jobs(supervisor: Supervisor, report: Callable[[str], None]) -> None:
         for message in supervisor.poll():
             if isinstance(message, Ended):
                 report(f"{names.get((message.job, message.generation), message.job)} {_how_it_ended(message)}")
-    supervisor.stop_sharing()
+    supervisor.stop_mps()
 
 
 def _how_it_ended(ended: Ended) -> str:

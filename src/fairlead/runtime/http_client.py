@@ -19,7 +19,7 @@ from urllib.parse import quote
 import orjson
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.protocol.code_archive import digest_of
+from fairlead.runtime.protocol.code_archive import archive_digest
 
 if TYPE_CHECKING:
     import httpx
@@ -149,7 +149,7 @@ class ControlPlaneClient:
 
     def send_code(self, archive: bytes) -> str:
         """An archive (see `pack`) with a job's code, sent unless it was before; the digest is the job's `code`."""
-        digest = digest_of(archive)
+        digest = archive_digest(archive)
         try:
             self._ask("GET", f"/v1/code/{digest}")
         except RefusedRequest as answer:

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from workshop import Node
 
-from fairlead.runtime.agent.devices import Accelerators
-from fairlead.runtime.agent.settings import Settings
+from fairlead.runtime.agent.devices import NodeAccelerators
+from fairlead.runtime.agent.settings import AgentSettings
 
 
 @pytest.fixture
 def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     nodes: list[Node] = []
 
-    def make(settings: Settings | None = None, accelerators: str | Accelerators = "v100:4", root: Path | None = None) -> Node:
+    def make(settings: AgentSettings | None = None, accelerators: str | NodeAccelerators = "v100:4", root: Path | None = None) -> Node:
         nodes.append(Node(root or tmp_path / "root", settings, accelerators))
         return nodes[-1]
 

@@ -14,27 +14,27 @@ from workshop import FOR_EVER, Node, order
 
 from fairlead.cli.cmd_cluster import agent
 from fairlead.core.errors import InputError
-from fairlead.runtime.agent.agent_errors import RuntimeFault
+from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.agent_service import Agent
-from fairlead.runtime.agent.devices import Accelerator, Accelerators, Sample, are_here, type_of
+from fairlead.runtime.agent.devices import Accelerator, NodeAccelerators, Sample, node_has, accelerator_type_of
 from fairlead.runtime.agent.mps import MultiProcessService
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.protocol.orders import Given
+from fairlead.runtime.protocol.orders import LaunchParameters
 
 GB = 2**30
 
 
 def test_a_spelling_says_type_and_number() -> None:
-    spelled = Accelerators.spelled("v100:4")
-    assert (spelled.type_name, len(spelled)) == ("v100", 4)
-    assert [one.device for one in spelled.devices] == ["0", "1", "2", "3"]
-    assert spelled.samples() == []
+    parse = NodeAccelerators.parse("v100:4")
+    assert (parse.type_name, len(parse)) == ("v100", 4)
+    assert [one.device for one in parse.devices] == ["0", "1", "2", "3"]
+    assert parse.samples() == []
 
 
 @pytest.mark.parametrize("text", ["", "v100", "v100:0", "v100:-1", ":4", "v100:4,k80:1", "v100:99999", "v 100:1"])
 def test_other_spellings_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError, match="as in 'v100:4'"):
-        Accelerators.spelled(text)
+        NodeAccelerators.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_other_spellings_are_refused_with_an_example(text: str) -> None:
     ],
 )
 def test_products_have_short_names(product: str | bytes, name: str) -> None:
-    assert type_of(product) == name
+    assert accelerator_type_of(product) == name
 
 
 class NVMLError(Exception):
@@ -84,7 +84,7 @@ def nvml(products: list[str], broken: tuple[int, ...] = ()) -> ModuleType:
 
 def test_accelerators_are_found_and_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100-SXM2-16GB"] * 3, broken=(1,)))
-    found = Accelerators.found({})
+    found = NodeAccelerators.detect({})
     assert (found.type_name, len(found), found.devices[2]) == ("v100", 3, Accelerator("2", 16.0, "GPU-2abc"))
     assert found.samples() == [Sample(0, 0.0, 0.0, 16.0), Sample(2, 0.2, 2.0, 16.0)]
     found.close()
@@ -97,27 +97,27 @@ def test_accelerators_are_found_and_measured(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_an_agent_takes_only_what_it_may_see(monkeypatch: pytest.MonkeyPatch, said: str, devices: list[str]) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100"] * 3))
-    assert [one.device for one in Accelerators.found({"CUDA_VISIBLE_DEVICES": said}).devices] == devices
+    assert [one.device for one in NodeAccelerators.detect({"CUDA_VISIBLE_DEVICES": said}).devices] == devices
 
 
 def test_two_types_none_and_no_library_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100", "Tesla K80"]))
-    with pytest.raises(RuntimeFault, match="k80, v100: a node has accelerators of one type"):
-        Accelerators.found({})
-    assert Accelerators.found({"CUDA_VISIBLE_DEVICES": "1"}).type_name == "k80"
-    with pytest.raises(RuntimeFault, match="found no accelerator"):
-        Accelerators.found({"CUDA_VISIBLE_DEVICES": ""})
+    with pytest.raises(NodeError, match="k80, v100: a node has accelerators of one type"):
+        NodeAccelerators.detect({})
+    assert NodeAccelerators.detect({"CUDA_VISIBLE_DEVICES": "1"}).type_name == "k80"
+    with pytest.raises(NodeError, match="found no accelerator"):
+        NodeAccelerators.detect({"CUDA_VISIBLE_DEVICES": ""})
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(RuntimeFault, match="--accelerators"):
-        Accelerators.found({})
+    with pytest.raises(NodeError, match="--accelerators"):
+        NodeAccelerators.detect({})
 
 
 def test_a_machine_knows_whether_it_has_what_is_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100-SXM2-16GB"] * 2))
     asked = [("v100", 2), ("v100", 1), ("k80", 2)]
-    assert [are_here(*one) for one in asked] == [True, False, False]
+    assert [node_has(*one) for one in asked] == [True, False, False]
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert not any(are_here(*one) for one in asked)
+    assert not any(node_has(*one) for one in asked)
 
 
 CONTROL = """#!{python}
@@ -138,7 +138,7 @@ def test_the_sharing_service_is_started_when_a_second_job_comes(
     control.chmod(0o755)
     monkeypatch.setenv("PATH", str(control.parent), prepend=":")
     devices = tuple(Accelerator(str(place), identity=f"GPU-{place}") for place in range(4))
-    node = make_node(accelerators=Accelerators("v100", devices))
+    node = make_node(accelerators=NodeAccelerators("v100", devices))
     show = "import os; print(os.environ.get('CUDA_MPS_PIPE_DIRECTORY'), os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
     alone = node.starts(replace(order(show + FOR_EVER), accelerators=(2,)))
     assert not calls.exists()
@@ -147,7 +147,7 @@ def test_the_sharing_service_is_started_when_a_second_job_comes(
     pipe = str(node.root / "mps" / "2-pipe")
     seen = [node.printed(launch).split()[:2] for launch in (alone, *others, elsewhere)]
     assert seen == [["None", "2"], [pipe, "GPU-2"], [pipe, "GPU-2"], ["None", "1"]]
-    first = replace(order(show + FOR_EVER, job=5), accelerators=(3,), given=Given(company=True))
+    first = replace(order(show + FOR_EVER, job=5), accelerators=(3,), given=LaunchParameters(company=True))
     assert node.printed(node.starts(first)).split()[:2] == [str(node.root / "mps" / "3-pipe"), "GPU-3"]
     MultiProcessService(node.root / "mps").close()  # as an agent does that comes after this one
     assert [json.loads(line) for line in calls.read_text().splitlines()] == [

@@ -12,8 +12,8 @@ import pytest
 from workshop import Node, order
 
 from fairlead.runtime.agent.agent_errors import ArchiveRefused
-from fairlead.runtime.agent.archives import Limits, unpack
-from fairlead.runtime.protocol.code_archive import digest_of
+from fairlead.runtime.agent.archives import ArchiveLimits, unpack
+from fairlead.runtime.protocol.code_archive import archive_digest
 
 
 def packed(files: dict[str, str | bytes], modes: dict[str, int] | None = None) -> bytes:
@@ -28,14 +28,14 @@ def packed(files: dict[str, str | bytes], modes: dict[str, int] | None = None) -
 
 def test_an_archive_is_unpacked_once_and_read_only(tmp_path: Path) -> None:
     archive = packed({"a.py": "1", "pkg/b.py": "2", "run.sh": "3"}, {"run.sh": 0o100755})
-    place = unpack(archive, digest_of(archive), tmp_path / "code")
+    place = unpack(archive, archive_digest(archive), tmp_path / "code")
     assert (place / "pkg/b.py").read_text() == "2"
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (place, *place.rglob("*"))}
-    assert modes == {digest_of(archive): 0o555, "a.py": 0o444, "pkg": 0o555, "b.py": 0o444, "run.sh": 0o555}
+    assert modes == {archive_digest(archive): 0o555, "a.py": 0o444, "pkg": 0o555, "b.py": 0o444, "run.sh": 0o555}
     before = place.stat().st_ctime_ns
-    assert unpack(archive, digest_of(archive), tmp_path / "code") == place
+    assert unpack(archive, archive_digest(archive), tmp_path / "code") == place
     assert place.stat().st_ctime_ns == before
-    assert os.listdir(tmp_path / "code") == [digest_of(archive)]
+    assert os.listdir(tmp_path / "code") == [archive_digest(archive)]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_an_archive_is_unpacked_once_and_read_only(tmp_path: Path) -> None:
 def test_what_an_archive_may_not_hold(tmp_path: Path, files: dict[str, str], modes: dict[str, int], why: str) -> None:
     archive = packed({"good.py": "1", **files}, modes)
     with pytest.raises(ArchiveRefused, match=why):
-        unpack(archive, digest_of(archive), tmp_path / "code", Limits(packed_bytes=5000, unpacked_bytes=1000, files=10))
+        unpack(archive, archive_digest(archive), tmp_path / "code", ArchiveLimits(packed_bytes=5000, unpacked_bytes=1000, files=10))
     assert os.listdir(tmp_path / "code") == []
     assert not (tmp_path / "up").exists()
 
@@ -66,12 +66,12 @@ def test_a_wrong_digest_something_else_and_too_much_are_refused(tmp_path: Path) 
     archive = packed({"a": "1"})
     damaged = archive.replace(b"a", b"\xff", 1)
     for sent, digest, limits, why in [
-        (archive, "0" * 64, Limits(), "its SHA-256 is"),
-        (archive, "../" + digest_of(archive), Limits(), "its SHA-256 is"),
-        (b"nonsense", digest_of(b"nonsense"), Limits(), "not a zip archive"),
-        (damaged, digest_of(damaged), Limits(), "not a zip archive"),
-        (archive[:-30], digest_of(archive[:-30]), Limits(), "not a zip archive"),
-        (archive, digest_of(archive), Limits(packed_bytes=10), "at most 10"),
+        (archive, "0" * 64, ArchiveLimits(), "its SHA-256 is"),
+        (archive, "../" + archive_digest(archive), ArchiveLimits(), "its SHA-256 is"),
+        (b"nonsense", archive_digest(b"nonsense"), ArchiveLimits(), "not a zip archive"),
+        (damaged, archive_digest(damaged), ArchiveLimits(), "not a zip archive"),
+        (archive[:-30], archive_digest(archive[:-30]), ArchiveLimits(), "not a zip archive"),
+        (archive, archive_digest(archive), ArchiveLimits(packed_bytes=10), "at most 10"),
     ]:
         with pytest.raises(ArchiveRefused, match=why):
             unpack(sent, digest, tmp_path, limits)
@@ -83,7 +83,7 @@ def test_a_bomb_that_lies_about_its_size_is_refused(tmp_path: Path) -> None:
     size, lie = (5_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little")
     archive = archive.replace(size, lie)
     with pytest.raises(ArchiveRefused):
-        unpack(archive, digest_of(archive), tmp_path, Limits(unpacked_bytes=1_000_000))
+        unpack(archive, archive_digest(archive), tmp_path, ArchiveLimits(unpacked_bytes=1_000_000))
     assert os.listdir(tmp_path) == []
 
 
@@ -91,7 +91,7 @@ def test_a_job_runs_in_a_directory_of_its_own_with_its_code(node: Node) -> None:
     archive = packed(
         {"train.py": "import helper, os\nopen('out', 'w')\nprint(helper.WORD, os.listdir())", "helper.py": "WORD = 'hi'"}
     )
-    digest = digest_of(archive)
+    digest = archive_digest(archive)
     assert not node.supervisor.has_code(digest)
     node.supervisor.take_code(archive, digest)
     assert node.supervisor.has_code(digest)

@@ -14,7 +14,7 @@ import pytest
 from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
 
 from fairlead.runtime.agent import launch_records as records
-from fairlead.runtime.agent.agent_errors import OrderRefused, RuntimeFault
+from fairlead.runtime.agent.agent_errors import OrderRefused, NodeError
 from fairlead.runtime.agent.processes import look
 from fairlead.runtime.protocol.orders import Ended, Launch
 
@@ -217,7 +217,7 @@ def test_a_record_of_another_version_stops_an_agent_from_guessing(node: Node) ->
     whole = path.read_text()
     path.write_text(whole.replace(f'"version": {records.VERSION}', '"version": 99'))
     node.supervisor.close()
-    with pytest.raises(RuntimeFault, match=str(path)):
+    with pytest.raises(NodeError, match=str(path)):
         node.restarts()
     path.write_text(whole)
     node.restarts()

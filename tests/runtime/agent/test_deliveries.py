@@ -15,9 +15,9 @@ from fairlead.core.job import NOT_BEGUN
 from fairlead.runtime.agent.agent_service import Agent
 from fairlead.runtime.agent.code_delivery import Deliveries
 from fairlead.runtime.control.code_store import CodeStore
-from fairlead.runtime.protocol.code_archive import digest_of
-from fairlead.runtime.protocol.messages import PIECE, CodePiece, WantCode
-from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Reroute, Revoke, Routed
+from fairlead.runtime.protocol.code_archive import archive_digest
+from fairlead.runtime.protocol.messages import CHUNK_BYTES, CodeChunk, CodeRequest
+from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Reroute, Revoke, RequestRouting
 
 
 def archive() -> bytes:
@@ -25,7 +25,7 @@ def archive() -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as one:
         one.writestr("main.py", "print(len(open('data').read()))")
-        one.writestr("data", random.Random(1).randbytes(2 * PIECE).hex())
+        one.writestr("data", random.Random(1).randbytes(2 * CHUNK_BYTES).hex())
     return packed.getvalue()
 
 
@@ -45,15 +45,15 @@ def store(tmp_path: Path) -> CodeStore:
 
 def test_code_comes_in_pieces_once_for_all_who_wait_and_over_a_broken_stream(node, store):
     data = archive()
-    digest = digest_of(data)
+    digest = archive_digest(data)
     store.take(data, digest)
     deliveries = Deliveries(node.supervisor)
     wanted = deliveries.hold(with_code(1, digest))
-    assert wanted == [WantCode(digest)]
+    assert wanted == [CodeRequest(digest)]
     assert deliveries.hold(with_code(2, digest)) == []
     assert deliveries.waiting == {(1, 1), (2, 1)}
     (wanted,) = deliveries.take(store.piece(digest, 0))
-    assert wanted == WantCode(digest, PIECE)
+    assert wanted == CodeRequest(digest, CHUNK_BYTES)
     assert deliveries.take(store.piece(digest, 0)) == []  # said twice
     (again,) = deliveries.again()  # a new stream
     assert again == wanted
@@ -65,15 +65,15 @@ def test_code_comes_in_pieces_once_for_all_who_wait_and_over_a_broken_stream(nod
     assert deliveries.hold(begin[0]) is None
     node.launch(begin[0])
     assert node.ended(begin[0]).code == 0
-    assert node.printed(begin[0]) == f"{4 * PIECE}\n"
+    assert node.printed(begin[0]) == f"{4 * CHUNK_BYTES}\n"
 
 
 @pytest.mark.parametrize("bad", ["gone", "damaged"])
 def test_a_launch_whose_code_never_comes_has_ended(node, store, bad):
-    digest = digest_of(b"something else")
+    digest = archive_digest(b"something else")
     deliveries = Deliveries(node.supervisor)
     deliveries.hold(with_code(1, digest))
-    piece = store.piece(digest, 0) if bad == "gone" else CodePiece(digest, 0, 4, "bm8hIQ==")
+    piece = store.piece(digest, 0) if bad == "gone" else CodeChunk(digest, 0, 4, "bm8hIQ==")
     assert deliveries.take(piece) == []
     begin, ended = finished(node, deliveries)
     assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, NOT_BEGUN, False)])
@@ -82,7 +82,7 @@ def test_a_launch_whose_code_never_comes_has_ended(node, store, bad):
 
 def test_code_that_a_node_cannot_unpack_is_not_the_jobs_fault(node, store):
     data = archive()
-    digest = digest_of(data)
+    digest = archive_digest(data)
     store.take(data, digest)
     place = node.supervisor.root / "code"
     place.rmdir()
@@ -107,13 +107,13 @@ def test_a_launch_that_is_not_wanted_any_more_stops_waiting(node, kind):
 
 def test_a_launch_that_waits_begins_with_the_route_it_has_by_then(node, store):
     data = archive()
-    digest = digest_of(data)
+    digest = archive_digest(data)
     store.take(data, digest)
-    agent, route = Agent(node.supervisor, "node", "127.0.0.1:1"), Routed(16, 900.0, (1.0,))
+    agent, route = Agent(node.supervisor, "node", "127.0.0.1:1"), RequestRouting(16, 900.0, (1.0,))
     asked = agent._deliveries.hold(with_code(1, digest))
     assert agent._carry_out(Reroute(1, 1, route)) is None
-    assert agent._carry_out(Reroute(1, 2, Routed(1, 1.0, (1.0,)))) is None  # of a launch that is not here
+    assert agent._carry_out(Reroute(1, 2, RequestRouting(1, 1.0, (1.0,)))) is None  # of a launch that is not here
     while asked:
         asked = agent._deliveries.take(store.piece(asked[0].digest, asked[0].offset))
     (launch,), _ = finished(node, agent._deliveries)
-    assert launch.given.routed == route
+    assert launch.parameters.routing == route

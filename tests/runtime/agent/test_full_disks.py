@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from workshop import FOR_EVER, Node, order
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.agent.agent_errors import RuntimeFault
+from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.processes import descendants, look
 root = Path({root!r})
 node = Node(root)
@@ -28,7 +28,7 @@ def fill():
             except OSError: return
 def refused(launch):
     try: node.launch(launch)
-    except RuntimeFault as fault: return str(fault)
+    except NodeError as fault: return str(fault)
 seen = {{}}
 {scene}
 node.close()

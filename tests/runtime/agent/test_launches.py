@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
 
-from fairlead.runtime.agent.agent_errors import OrderRefused, RuntimeFault, StaleGeneration, StillRunning
-from fairlead.runtime.agent.settings import Settings, User
+from fairlead.runtime.agent.agent_errors import OrderRefused, NodeError, StaleGeneration, StillRunning
+from fairlead.runtime.agent.settings import AgentSettings, User
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.protocol.code_archive import digest_of
+from fairlead.runtime.protocol.code_archive import archive_digest
 
 SHOW = "import json, os; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))"
 
@@ -227,7 +227,7 @@ def open_to_all() -> Iterator[Path]:
 def test_jobs_under_another_user_own_what_they_need_and_nothing_else(open_to_all: Path, make_node: Callable[..., Node]) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    node = make_node(Settings(user=User.named("nobody")), root=open_to_all / "root")
+    node = make_node(AgentSettings(user=User.named("nobody")), root=open_to_all / "root")
     script = """
 import json, os
 from pathlib import Path
@@ -264,7 +264,7 @@ except PermissionError: print("cannot kill its stub")
 def test_code_is_read_and_not_changed_by_jobs_of_another_user(open_to_all: Path, make_node: Callable[..., Node]) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    node = make_node(Settings(user=User.named("nobody")), root=open_to_all / "root")
+    node = make_node(AgentSettings(user=User.named("nobody")), root=open_to_all / "root")
     script = """
 import os
 import pkg.words
@@ -278,7 +278,7 @@ print(pkg.words.WORD)
     with zipfile.ZipFile(memory, "w") as archive:
         archive.writestr("train.py", script)
         archive.writestr("pkg/words.py", "WORD = 'read'")
-    digest = digest_of(memory.getvalue())
+    digest = archive_digest(memory.getvalue())
     node.supervisor.take_code(memory.getvalue(), digest)
     launch = node.launch(order(command=("/usr/bin/env", "python3", "-B", "train.py"), code=digest))
     node.ended(launch)
@@ -286,7 +286,7 @@ print(pkg.words.WORD)
 
 
 def test_pages_can_lie_in_memory_and_go_with_the_launch(make_node: Callable[..., Node], tmp_path: Path) -> None:
-    node = make_node(Settings(pages=tmp_path / "memory"))
+    node = make_node(AgentSettings(pages=tmp_path / "memory"))
     launch = node.starts(order(LEASED, ranks=1))
     (page,) = (tmp_path / "memory").iterdir()
     assert page.name == "1-1-0"
@@ -298,13 +298,13 @@ def test_pages_can_lie_in_memory_and_go_with_the_launch(make_node: Callable[...,
 
 def test_a_root_that_cannot_be_made_is_a_fault_with_its_path(node: Node, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RuntimeFault, match="file"):
+    with pytest.raises(NodeError, match="file"):
         Supervisor(tmp_path / "file" / "root", node.accelerators)
 
 
 def test_a_control_group_that_cannot_be_made_is_a_fault_and_nothing_starts(make_node, tmp_path: Path) -> None:
-    node = make_node(Settings(cgroup=tmp_path / "not" / "there"))
-    with pytest.raises(RuntimeFault, match="not/there/1-1-0: No such file"):
+    node = make_node(AgentSettings(cgroup=tmp_path / "not" / "there"))
+    with pytest.raises(NodeError, match="not/there/1-1-0: No such file"):
         node.launch(order(FOR_EVER))
     assert not list((node.root / "jobs").iterdir())
     assert not node.supervisor.running()
@@ -319,5 +319,5 @@ from fairlead.runtime.agent.supervisor import Supervisor
 Supervisor(Path(sys.argv[1]), Accelerators.spelled("v100:1"))
 """
     other = subprocess.run([sys.executable, "-c", script, str(node.root)], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert "RootTaken" in other.stderr
+    assert "DirectoryInUse" in other.stderr
     assert "another agent works on this directory" in other.stderr

@@ -9,10 +9,10 @@ from workshop import Node, order
 
 from fairlead.client.launch_context import PAGE
 from fairlead.client.lease_page import Field, Page
-from fairlead.client.route import Route, Routed, route
+from fairlead.client.route import Route, RouteReader, route
 from fairlead.runtime.agent.lease_file import LeaseFile
-from fairlead.runtime.protocol.orders import Given, Reroute
-from fairlead.runtime.protocol.orders import Routed as Dealt
+from fairlead.runtime.protocol.orders import LaunchParameters, Reroute
+from fairlead.runtime.protocol.orders import RequestRouting as Dealt
 
 SERVES = """
 import time, fairlead
@@ -34,7 +34,7 @@ def node(tmp_path: Path):
 
 
 def test_workers_see_their_part_and_every_change(node: Node) -> None:
-    launch = node.starts(order(SERVES, ranks=2, given=Given(batch_size=8, routed=Dealt(8, 120.5, (0.75, 0.25)))))
+    launch = node.starts(order(SERVES, ranks=2, parameters=LaunchParameters(batch_size=8, routing=Dealt(8, 120.5, (0.75, 0.25)))))
     assert [node.printed(launch, rank) for rank in range(2)] == ["8 120.5 0.75\n", "8 120.5 0.25\n"]
     node.restarts()
     node.supervisor.reroute(Reroute(1, 1, Dealt(16, 1000.0, (0.5, 0.5))))
@@ -46,18 +46,18 @@ def test_workers_see_their_part_and_every_change(node: Node) -> None:
 def test_a_page_that_was_written_over_does_not_end_the_agent(tmp_path: Path) -> None:
     lease = LeaseFile.create(tmp_path / "page", 0, 0.0)
     page = Page(tmp_path / "page")
-    assert Routed(page).now() is None
+    assert RouteReader(page).now() is None
     page[Field.ROUTES] = 2**64 - 1
     again = LeaseFile(tmp_path / "page")
     again.route(4, 2.5, 1.0)
-    assert Routed(page).now() == Route(4, 2.5, 1.0)
+    assert RouteReader(page).now() == Route(4, 2.5, 1.0)
     for one in (lease, again):
         one.close()
 
 
 def test_no_worker_sees_half_of_a_route(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lease, seen = LeaseFile.create(tmp_path / "page", 0, 0.0), list[Route | None]()
-    reader, write = Routed(Page(tmp_path / "page")), lease._write
+    reader, write = RouteReader(Page(tmp_path / "page")), lease._write
 
     def look(field: Field, value: int) -> None:
         write(field, value)
@@ -79,7 +79,7 @@ def test_what_an_agent_left_half_written_is_written_again(tmp_path: Path) -> Non
     lease.close()
     again = LeaseFile(tmp_path / "page")
     again.route(8, 7.5, 0.5)
-    assert Routed(page).now() == Route(8, 7.5, 0.5)
+    assert RouteReader(page).now() == Route(8, 7.5, 0.5)
     again.close()
 
 

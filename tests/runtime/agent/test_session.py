@@ -14,10 +14,10 @@ import pytest
 from workshop import order
 
 from fairlead.runtime.agent.agent_service import Agent
-from fairlead.runtime.agent.devices import Accelerators
+from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.agent_hub import Hub
-from fairlead.runtime.protocol.messages import METHOD, SERVICE, Heard, Orders, Welcome, Words, decode, encode
+from fairlead.runtime.protocol.messages import METHOD, SERVICE, Acknowledged, OrderBatch, Welcome, ReportBatch, decode_message, encode_message
 from fairlead.runtime.protocol.orders import Ended, Kill, Metric, Order, Revoke
 from fairlead.testing.builders import cluster
 
@@ -46,7 +46,7 @@ class Ears:
 @contextlib.asynccontextmanager
 async def agent_of(root: Path, node: str, port: int) -> AsyncIterator[None]:
     """An agent at work, in a thread."""
-    supervisor = Supervisor(root, Accelerators.spelled("v100:2"))
+    supervisor = Supervisor(root, NodeAccelerators.parse("v100:2"))
     agent = Agent(supervisor, node, f"127.0.0.1:{port}")
     thread = threading.Thread(target=agent.run)
     thread.start()
@@ -111,8 +111,8 @@ def test_an_agent_that_gets_no_answers_for_its_whole_term_tries_anew(tmp_path: P
         hellos = asyncio.Queue[Any]()
 
         async def welcomes_and_falls_silent(requests: Any, context: Any) -> Any:
-            hellos.put_nowait(decode(await anext(aiter(requests))))
-            yield encode(Welcome(0.3))
+            hellos.put_nowait(decode_message(await anext(aiter(requests))))
+            yield encode_message(Welcome(0.3))
             await asyncio.Event().wait()
 
         async with answered_by(tmp_path, welcomes_and_falls_silent):
@@ -142,7 +142,7 @@ def test_what_stands_in_the_place_of_a_jobs_own_folder_is_not_the_nodes_fault(tm
         async with joined_by_agent(tmp_path / "agent") as there:
             there.hub.send(0, order(checkpoints=str(tmp_path / "afile")))
             end = await there.ears.words.get()
-            assert (end.code, end.yielded, end.unable) == (126, False, False)
+            assert (end.code, end.yielded, end.could_not_start) == (126, False, False)
             assert "afile is its own, and no folder" in end.why
 
     asyncio.run(scene())
@@ -197,17 +197,17 @@ def test_what_a_job_says_once_is_said_again_until_it_is_heard(tmp_path: Path) ->
         async def breaks(requests: Any, context: Any) -> Any:
             words, stream = aiter(requests), next(streams)
             await anext(words)
-            yield encode(Welcome(30.0))
+            yield encode_message(Welcome(30.0))
             if stream == 0:
-                yield encode(Orders((order(SAYS_ONCE),)))
+                yield encode_message(OrderBatch((order(SAYS_ONCE),)))
             async for data in words:
-                message = decode(data)
-                if not isinstance(message, Words) or not any(isinstance(word, Metric | Ended) for word in message.told):
+                message = decode_message(data)
+                if not isinstance(message, ReportBatch) or not any(isinstance(word, Metric | Ended) for word in message.reports):
                     continue
-                said.put_nowait([word for word in message.told if isinstance(word, Metric | Ended)])
-                if stream == 2 and isinstance(message.told[0], Metric):
-                    yield encode(Heard(message.sequence))
-                    yield encode(Orders((Kill(1, 1),)))
+                said.put_nowait([word for word in message.reports if isinstance(word, Metric | Ended)])
+                if stream == 2 and isinstance(message.reports[0], Metric):
+                    yield encode_message(Acknowledged(message.sequence))
+                    yield encode_message(OrderBatch((Kill(1, 1),)))
                 else:
                     return
 

@@ -14,8 +14,8 @@ from workshop import FOR_EVER, LEASED, STUBBORN, Node, order
 from fairlead.client.lease_page import Field, Page
 from fairlead.runtime.agent.launch_records import Stop
 from fairlead.runtime.agent.processes import Process, look, send
-from fairlead.runtime.agent.settings import Settings
-from fairlead.runtime.protocol.orders import Extend, Wants
+from fairlead.runtime.agent.settings import AgentSettings
+from fairlead.runtime.protocol.orders import Extend, RenewalRequest
 
 SAVES_WHEN_ASKED = """
 import os, signal, sys
@@ -174,7 +174,7 @@ def test_a_control_group_holds_whoever_leaves_everything_else(make_node: Callabl
     mine = groups / f"fairlead-test-{os.getpid()}"
     mine.mkdir()
     try:
-        node = make_node(Settings(cgroup=mine))
+        node = make_node(AgentSettings(cgroup=mine))
         launch = node.launch(order(f"import os, signal\nif os.fork(): signal.pause()\n{FLEES.format(leave='os.setsid()')}"))
         node.until(lambda: node.printed(launch), "a first word")
         node.kill(launch)
@@ -228,18 +228,18 @@ WANTING = LEASED.replace("print(", "page[Field.WANTS_MORE] = 1\nprint(")
 def test_who_wants_more_is_told_of_until_it_is_answered_and_answers_count_once(node: Node) -> None:
     launch = node.starts(order(WANTING, max_steps=10))
     page = Page(node.directory(launch) / "0" / "lease")
-    node.until(lambda: Wants(1, 1, 1) in node.told, "the question")
+    node.until(lambda: RenewalRequest(1, 1, 1) in node.told, "the question")
     node.told.clear()
-    assert Wants(1, 1, 1) not in node.supervisor.poll()
+    assert RenewalRequest(1, 1, 1) not in node.supervisor.poll()
     node.clock.passes(1.1)
-    assert Wants(1, 1, 1) in node.supervisor.poll()
+    assert RenewalRequest(1, 1, 1) in node.supervisor.poll()
     for _ in range(2):
         node.supervisor.extend(Extend(1, 1, 1, 20, 0.0))
     assert (page[Field.MAX_STEPS], page[Field.RENEWALS]) == (20, 1)
     node.supervisor.extend(Extend(1, 2, 2, 30, 0.0))
     assert page[Field.MAX_STEPS] == 20, "of another generation"
     node.clock.passes(5)
-    assert Wants(1, 1, 1) not in node.supervisor.poll()
+    assert RenewalRequest(1, 1, 1) not in node.supervisor.poll()
 
 
 def test_who_is_asked_to_stop_does_not_ask_for_more(node: Node) -> None:
@@ -247,7 +247,7 @@ def test_who_is_asked_to_stop_does_not_ask_for_more(node: Node) -> None:
     node.revoke(launch)
     node.told.clear()
     node.clock.passes(5)
-    assert Wants(1, 1, 1) not in node.supervisor.poll()
+    assert RenewalRequest(1, 1, 1) not in node.supervisor.poll()
 
 
 def test_the_time_of_a_renewed_lease_counts_anew_under_the_next_agent(node: Node) -> None:

@@ -9,14 +9,14 @@ import zipfile
 
 from workshop import FOR_EVER, order
 
-from fairlead.runtime.protocol.code_archive import digest_of
+from fairlead.runtime.protocol.code_archive import archive_digest
 
 
 def test_old_launches_and_code_go_and_the_rest_stays(node):
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("main.py", "print('hi')")
-    digest = digest_of(packed.getvalue())
+    digest = archive_digest(packed.getvalue())
     node.supervisor.take_code(packed.getvalue(), digest)
     heard, unheard, running = order("print('x')", job=1), order("print('y')", job=2), order(FOR_EVER, job=3)
     for launch in (heard, unheard):

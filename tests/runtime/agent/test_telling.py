@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from fairlead.runtime.agent.agent_service import PAUSE_S, Telling
-from fairlead.runtime.protocol.messages import Words, decode, encode
-from fairlead.runtime.protocol.orders import Ended, Metric, Progress, Wants
+from fairlead.runtime.protocol.messages import ReportBatch, decode_message, encode_message
+from fairlead.runtime.protocol.orders import Ended, Metric, Progress, RenewalRequest
 
 
 def test_of_progress_and_metrics_the_last_word_of_a_second_is_said():
@@ -23,15 +23,15 @@ def test_ends_and_questions_do_not_wait_and_nothing_comes_after_an_end():
     telling = Telling()
     telling.of([Progress(1, 1, 1, 0, 0.0)], 0.0)
     telling.of([Progress(1, 1, 2, 2, 9.0), Metric(1, 1, "loss", 0.5), Progress(2, 1, 7, 0, 1.0)], 0.1)
-    assert telling.of([Wants(2, 1, 1)], 0.2) == [Wants(2, 1, 1)]
+    assert telling.of([RenewalRequest(2, 1, 1)], 0.2) == [RenewalRequest(2, 1, 1)]
     end = Ended(1, 1, 0, True, 2, 2)
     assert telling.of([end], 0.3) == [Progress(1, 1, 2, 2, 9.0), Metric(1, 1, "loss", 0.5), end]
     assert telling.of([], PAUSE_S) == [Progress(2, 1, 7, 0, 1.0)]
 
 
 def test_a_loss_that_is_no_number_any_more_travels_too():
-    words = Words(1, (Metric(0, 1, "loss", math.inf), Metric(0, 1, "loss", 0.5)))
-    assert decode(encode(words)) == words
+    words = ReportBatch(1, (Metric(0, 1, "loss", math.inf), Metric(0, 1, "loss", 0.5)))
+    assert decode_message(encode_message(words)) == words
 
 
 def test_while_nobody_listens_the_last_words_are_kept_for_who_comes():

@@ -9,8 +9,8 @@ from workshop import Node, order
 
 from fairlead.client.lease_page import Field, Page
 from fairlead.runtime.agent.lease_file import LeaseFile
-from fairlead.runtime.agent.worker_reports import AT_ONCE, BACKLOG, LINE, Reports
-from fairlead.runtime.protocol.orders import MOST_METRICS
+from fairlead.runtime.agent.worker_reports import AT_ONCE, BACKLOG, LINE, WorkerReports
+from fairlead.runtime.protocol.orders import MAX_METRICS
 
 
 def test_reports_become_metrics_and_nonsense_is_counted(node: Node) -> None:
@@ -30,7 +30,7 @@ with open(os.environ["FAIRLEAD_REPORTS"], "a") as file:
 def test_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "reports"
     path.write_bytes(b'{"a": 1}\n{"a"')
-    reports = Reports(path)
+    reports = WorkerReports(path)
     assert reports.read() == [("a", 1.0)]
     with open(path, "ab") as file:
         file.write(b": 2}\n")
@@ -61,7 +61,7 @@ while True: signal.pause()
 def test_lines_without_an_end_and_floods_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "reports"
     path.write_bytes(b"x" * (AT_ONCE + 5) + b'\n{"a": 1}\n' + b'{"' + b"y" * LINE + b'": 1}\n{"a": 2}\n')
-    reports = Reports(path)
+    reports = WorkerReports(path)
     assert reports.rest() == [("a", 1.0), ("a", 2.0)]
     assert reports.ignored == 2
     line = b'{"b": 3}\n'
@@ -119,9 +119,9 @@ def test_the_agent_and_the_worker_see_one_page(tmp_path: Path) -> None:
 def test_names_that_are_too_many_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "reports"
     path.write_text("".join(f'{{"name-{n}": {n}, "loss": 0.5}}\n' for n in range(100)))
-    reports = Reports(path)
+    reports = WorkerReports(path)
     said = reports.read()
-    assert len({name for name, _ in said}) == MOST_METRICS
+    assert len({name for name, _ in said}) == MAX_METRICS
     assert said.count(("loss", 0.5)) == 100
-    assert reports.ignored == 100 - MOST_METRICS + 1
+    assert reports.ignored == 100 - MAX_METRICS + 1
     reports.close()

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fairlead.runtime.agent.devices import Accelerators
+from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.processes import with_variable
-from fairlead.runtime.agent.settings import Settings
+from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task, Told
+from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task, Report
 
 PATIENCE_S = 120.0
 
@@ -58,11 +58,11 @@ def order(script: str = "", *, job: int = 1, generation: int = 1, ranks: int = 1
 
 
 class Node:
-    def __init__(self, root: Path, settings: Settings | None = None, accelerators: str | Accelerators = "v100:4") -> None:
+    def __init__(self, root: Path, settings: AgentSettings | None = None, accelerators: str | NodeAccelerators = "v100:4") -> None:
         self.root, self.clock = root, Clock()
-        self.settings = settings or Settings()
-        self.accelerators = Accelerators.spelled(accelerators) if isinstance(accelerators, str) else accelerators
-        self.told: list[Told] = []
+        self.settings = settings or AgentSettings()
+        self.accelerators = NodeAccelerators.parse(accelerators) if isinstance(accelerators, str) else accelerators
+        self.told: list[Report] = []
         self.supervisor = self._supervisor()
 
     def _supervisor(self) -> Supervisor:

@@ -11,11 +11,11 @@ import orjson
 import pytest
 from serving import Served, served
 
-from fairlead.engine.codec import encode as spelled
+from fairlead.engine.codec import encode_message as parse
 from fairlead.runtime.control.http_api import LARGEST_BODY
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
-from fairlead.runtime.protocol.messages import METHOD, SERVICE, Hello, Refused, Welcome, Words, decode, encode
-from fairlead.runtime.protocol.orders import Ended, Progress, Wants
+from fairlead.runtime.protocol.messages import METHOD, SERVICE, Hello, Refused, Welcome, ReportBatch, decode_message, encode_message
+from fairlead.runtime.protocol.orders import Ended, Progress, RenewalRequest
 
 PATIENCE_S = 120.0
 
@@ -42,7 +42,7 @@ def ask(control: Served, method: str, path: str, body: bytes | None = None, toke
 
 
 def lines(control: Served) -> list[bytes]:
-    return [spelled(event) for event in control.journal]
+    return [parse(event) for event in control.journal]
 
 
 def task(**fields: Any) -> bytes:
@@ -139,8 +139,8 @@ def test_an_agent_with_a_stale_incarnation_is_refused_and_stale_generations_are_
         channel = grpc.aio.insecure_channel(control.agents)
         stream = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=(("authorization", f"Bearer {control.agent}"),))
         node = control.plane.cluster.nodes[0].name
-        await stream.write(encode(Hello(node, "v100", 4, incarnation)))
-        return channel, stream, decode(await asyncio.wait_for(stream.read(), PATIENCE_S))
+        await stream.write(encode_message(Hello(node, "v100", 4, incarnation)))
+        return channel, stream, decode_message(await asyncio.wait_for(stream.read(), PATIENCE_S))
 
     async def scene(control: Served) -> None:
         channel, stream, answer = await join(control, 5)
@@ -151,9 +151,9 @@ def test_an_agent_with_a_stale_incarnation_is_refused_and_stale_generations_are_
         assert isinstance(answer, Refused)
         assert "younger" in answer.why
         for sequence, generation in enumerate((0, 2, 7)):
-            words = (Progress(0, generation, 500, 500, 9.0), Wants(0, generation, 1), Ended(0, generation, 0, False, 9, 9))
-            await stream.write(encode(Words(sequence, words)))
-            assert decode(await asyncio.wait_for(stream.read(), PATIENCE_S)).sequence == sequence
+            words = (Progress(0, generation, 500, 500, 9.0), RenewalRequest(0, generation, 1), Ended(0, generation, 0, False, 9, 9))
+            await stream.write(encode_message(ReportBatch(sequence, words)))
+            assert decode_message(await asyncio.wait_for(stream.read(), PATIENCE_S)).sequence == sequence
         assert lines(control) == before
         await channel.close()
         await stale.close()

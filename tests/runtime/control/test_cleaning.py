@@ -10,7 +10,7 @@ from pathlib import Path
 from test_api import with_plane
 
 from fairlead.runtime.control.code_store import CodeStore
-from fairlead.runtime.protocol.code_archive import digest_of, pack
+from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 
 
 def test_only_what_is_left_of_ended_jobs_goes(tmp_path):
@@ -23,8 +23,8 @@ def test_only_what_is_left_of_ended_jobs_goes(tmp_path):
     async def scene(plane, who):
         ann, checkpoints = who("ann"), Path(plane.live.checkpoints)
         for number in range(2):
-            archive = pack(tmp_path / f"source-{number}")
-            digests.append((await ann.put(f"/v1/code/{digest_of(archive)}", content=archive)).json()["digest"])
+            archive = pack_code(tmp_path / f"source-{number}")
+            digests.append((await ann.put(f"/v1/code/{archive_digest(archive)}", content=archive)).json()["digest"])
             await ann.post("/v1/jobs", json={"jobs": [{"run": "x", "code": digests[-1]}]})
             (checkpoints / str(number)).mkdir(parents=True)
             (checkpoints / str(number) / "model").write_text("weights")

@@ -10,7 +10,7 @@ from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.runtime.control.job_metrics import FEWEST
 from fairlead.runtime.control.views import why
-from fairlead.runtime.protocol.messages import Beat
+from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Ended, Progress
 from fairlead.testing.invariants import check_state
 
@@ -27,7 +27,7 @@ def goes_on(scene: Scene, seconds: int, busy: float = 0.3, **rates: float) -> No
     """For so many seconds those who run make steps, by name."""
     state = scene.loop.state
     for _ in range(seconds):
-        scene.live.see(0, Beat((busy,), (4.0,)))
+        scene.live.see(0, Heartbeat((busy,), (4.0,)))
         for number, job in list(state.job_of.items()):
             if scene.phase(number) is Phase.RUNNING and (rate := rates.get(job.name)):
                 launch = scene.live.launches.latest(number)

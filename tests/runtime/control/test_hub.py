@@ -14,17 +14,17 @@ from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
     BadMessage,
-    Beat,
-    Heard,
+    Heartbeat,
+    Acknowledged,
     Hello,
-    Orders,
-    OtherJournal,
+    OrderBatch,
+    JournalMismatch,
     Refused,
-    Renewed,
+    LeaseRenewed,
     Welcome,
-    Words,
-    decode,
-    encode,
+    ReportBatch,
+    decode_message,
+    encode_message,
 )
 from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task
 from fairlead.testing.builders import cluster
@@ -42,7 +42,7 @@ class Backend:
     def joined(self, node: int, found: Any) -> None:
         self._note("joined", node, tuple(found))
 
-    def see(self, node: int, beat: Beat) -> None:
+    def see(self, node: int, beat: Heartbeat) -> None:
         self._note("seen", node, beat)
 
     def left(self, node: int) -> None:
@@ -69,11 +69,11 @@ class Agent:
         self.stream = call(metadata=(("authorization", f"Bearer {token}"),))
 
     async def say(self, message: Any) -> None:
-        await self.stream.write(message if isinstance(message, bytes) else encode(message))
+        await self.stream.write(message if isinstance(message, bytes) else encode_message(message))
 
     async def hear(self) -> Any:
         data = await asyncio.wait_for(self.stream.read(), PATIENCE_S)
-        return None if data is grpc.aio.EOF else decode(data)
+        return None if data is grpc.aio.EOF else decode_message(data)
 
 
 def with_hub(scene: Callable[..., Any], **about: Any) -> None:
@@ -108,7 +108,7 @@ def test_an_agent_with_jobs_of_another_journal_does_not_join_before_they_are_gon
     async def scene(hub, backend, connect):
         agent = connect()
         await agent.say(hello(running=((3, 1),), journal="another"))
-        assert await agent.hear() == OtherJournal("mine")
+        assert await agent.hear() == JournalMismatch("mine")
         assert await agent.hear() is None
         assert hub.connected == frozenset()
         again = connect()
@@ -129,15 +129,15 @@ def test_an_agent_joins_gets_orders_and_is_heard():
         hub.send(0, launch)
         hub.send(0, Revoke(7, 2))
         hub.send(0, Kill(7, 2))
-        assert [await agent.hear() for _ in range(3)] == [Orders((launch,)), Orders((Revoke(7, 2),)), Orders((Kill(7, 2),))]
+        assert [await agent.hear() for _ in range(3)] == [OrderBatch((launch,)), OrderBatch((Revoke(7, 2),)), OrderBatch((Kill(7, 2),))]
         told = (Progress(7, 2, 5, 0, 1.5), Metric(7, 2, "loss", 0.1), Ended(7, 2, 0, True, 6, 6, "yielded"))
-        await agent.say(Words(4, told))
-        assert await agent.hear() == Heard(4)
+        await agent.say(ReportBatch(4, told))
+        assert await agent.hear() == Acknowledged(4)
         assert ("told", 0, told) in backend.heard
-        await agent.say(Beat((0.5, 0.25), (11.0, 4.0)))
-        assert await agent.hear() == Renewed()
-        assert ("seen", 0, Beat((0.5, 0.25), (11.0, 4.0))) in backend.heard
-        assert (hub.used[0].busy, hub.used[0].memory_gb) == ((0.5, 0.25), (11.0, 4.0))
+        await agent.say(Heartbeat((0.5, 0.25), (11.0, 4.0)))
+        assert await agent.hear() == LeaseRenewed()
+        assert ("seen", 0, Heartbeat((0.5, 0.25), (11.0, 4.0))) in backend.heard
+        assert (hub.used[0].utilization, hub.used[0].memory_gb) == ((0.5, 0.25), (11.0, 4.0))
 
     with_hub(scene)
 
@@ -146,7 +146,7 @@ def test_an_agent_joins_gets_orders_and_is_heard():
     ("first", "token", "why"),
     [
         (hello(), "guess", "token"),
-        (Beat(), "secret", "hello"),
+        (Heartbeat(), "secret", "hello"),
         (b"{", "secret", "JSON"),
         (b'{"is":"hello","node":"x"}', "secret", "damaged"),
         (b'{"is":"hello","node":"node-0","type":"v100","accelerators":2,"incarnation":1,"extra":1}', "secret", "extra"),
@@ -182,7 +182,7 @@ def test_of_two_agents_of_one_node_the_younger_speaks():
         await stale.say(hello(incarnation=4))
         assert "younger" in (await stale.hear()).why
         hub.send(0, Kill(1, 1))
-        assert await new.hear() == Orders((Kill(1, 1),))
+        assert await new.hear() == OrderBatch((Kill(1, 1),))
 
     with_hub(scene)
 
@@ -234,17 +234,17 @@ def test_what_is_no_message_ends_the_stream_and_nothing_else():
         await agent.hear()
         await other.say(hello(1))
         await other.hear()
-        await agent.say(b'{"is":"words","sequence":1,"told":[{"is":"kill","job":1,"generation":1}]}')
+        await agent.say(b'{"is":"reportbatch","sequence":1,"reports":[{"is":"kill","job":1,"generation":1}]}')
         assert isinstance(await agent.hear(), Refused)
-        await other.say(Beat())
-        assert await other.hear() == Renewed()
+        await other.say(Heartbeat())
+        assert await other.hear() == LeaseRenewed()
 
     with_hub(scene)
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b'"x"', b'{"is":"nothing"}', b'{"is":["hello"]}', b'{"is":"words","sequence":"x","told":[]}']
+    "data", [b"", b"[]", b'"x"', b'{"is":"nothing"}', b'{"is":["hello"]}', b'{"is":"reportbatch","sequence":"x","reports":[]}']
 )
 def test_bytes_that_are_no_message(data):
     with pytest.raises(BadMessage):
-        decode(data)
+        decode_message(data)

@@ -13,7 +13,7 @@ from fairlead.core.reasons import Code
 from fairlead.engine.explain import why_in
 from fairlead.runtime.control import views
 from fairlead.runtime.control.launches import Fate, Seat
-from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, Revoke, Task, Wants
+from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, Revoke, Task, RenewalRequest
 from fairlead.termination.by_loss import ByLoss
 
 
@@ -324,18 +324,18 @@ def test_a_lease_is_renewed_unless_it_was_revoked_and_nothing_is_written_down():
     scene.job("old", steps=1000.0)
     scene.at(0.0)
     before = len(scene.journal.events)
-    scene.live.tell(0, [Wants(0, 1, 1), Wants(0, 2, 1), Wants(7, 1, 1)])
+    scene.live.tell(0, [RenewalRequest(0, 1, 1), RenewalRequest(0, 2, 1), RenewalRequest(7, 1, 1)])
     assert scene.at(2.0) == [(0, Extend(0, 1, 1, 200, 120.0))]
-    scene.live.tell(0, [Wants(0, 1, 2), Wants(0, 1, 2)])
+    scene.live.tell(0, [RenewalRequest(0, 1, 2), RenewalRequest(0, 1, 2)])
     assert scene.at(3.0) == 2 * [(0, Extend(0, 1, 2, 300, 180.0))]
-    scene.live.tell(0, [Wants(0, 1, 2**53)])
+    scene.live.tell(0, [RenewalRequest(0, 1, 2**53)])
     assert scene.at(4.0) == [(0, Extend(0, 1, 2**53, 2**53, 1e9))]
     assert len(scene.journal.events) == before
     scene.live.tell(0, [Progress(0, 1, 10, 0, 1.0)])
     scene.at(10.0)
     scene.job("new", steps=1000.0)
     assert scene.at(20.0) == [(0, Revoke(0, 1))]
-    scene.live.tell(0, [Wants(0, 1, 3)])
+    scene.live.tell(0, [RenewalRequest(0, 1, 3)])
     assert scene.at(21.0) == []
     scene.check()
 

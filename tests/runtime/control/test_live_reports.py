@@ -12,7 +12,7 @@ from fairlead.core import events as ev
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.runtime.control.job_metrics import MOST_OF_ONE_USER, Measures
-from fairlead.runtime.protocol.orders import MOST_METRICS, Ended, Metric, Progress
+from fairlead.runtime.protocol.orders import MAX_METRICS, Ended, Metric, Progress
 
 
 def test_progress_that_was_foreseen_is_no_event():
@@ -76,14 +76,14 @@ def test_a_job_reports_under_a_bounded_number_of_names_over_restarts_too():
     scene = begun("a", steps=100.0)
     scene.live.tell(0, [Metric(0, 1, f"name-{n}", 1.0) for n in range(1000)])
     scene.at(2.0)
-    assert len(scene.loop.state.store.metrics) == MOST_METRICS
+    assert len(scene.loop.state.store.metrics) == MAX_METRICS
     again = Scene(state=State.replay(scene.journal), journal=scene.journal)
     for node in range(2):
         again.live.joined(node, [(0, 1)] if node == 0 else [])
     again.live.reconcile(again.loop.state.snapshot(3.0))
     again.live.tell(0, [Metric(0, 1, "name-0", 2.0), Metric(0, 1, "one-more", 1.0)])
     again.at(5.0)
-    assert len(again.loop.state.store.metrics) == MOST_METRICS
+    assert len(again.loop.state.store.metrics) == MAX_METRICS
     assert again.loop.state.store.metric("name-0")[0] == 2.0
 
 
@@ -94,7 +94,7 @@ def test_names_of_metrics_are_free_again_with_their_last_job_and_nobody_takes_al
         measures.hear(Metric(job, 1, name, 1.0), user)
         return any(event.name == name for event in measures.told(0.0))
 
-    mine = [heard(number, f"mine-{number}-{n}", "ann") for number in range(10) for n in range(MOST_METRICS)]
+    mine = [heard(number, f"mine-{number}-{n}", "ann") for number in range(10) for n in range(MAX_METRICS)]
     assert sum(mine) == MOST_OF_ONE_USER
     assert heard(50, "theirs", "ben")
     assert heard(9, "loss", "ann"), "a decision may be made of it"
@@ -105,7 +105,7 @@ def test_names_of_metrics_are_free_again_with_their_last_job_and_nobody_takes_al
     assert heard(13, "one-more", "ann"), "another one still uses it"
     for number in range(100, 200):
         heard(number, "a", f"user-{number}")
-        for n in range(MOST_METRICS - 1):
+        for n in range(MAX_METRICS - 1):
             heard(number, f"{number}-{n}", f"user-{number}")
     assert not heard(300, "new", "eve")
     assert heard(300, "a", "eve")

@@ -18,11 +18,11 @@ from fairlead.engine.state import State
 from fairlead.models.goodput import REPORTED
 from fairlead.placement.basic import Consolidated
 from fairlead.policies.serving.nexus import Nexus, SessionSpec
-from fairlead.runtime.agent.settings import variables
+from fairlead.runtime.agent.settings import worker_environment
 from fairlead.runtime.control.job_metrics import MOST_NAMES, Measures
-from fairlead.runtime.protocol.messages import Orders, decode, encode
-from fairlead.runtime.protocol.orders import Ended, Given, Launch, Metric, Progress, Reroute, Revoke, Routed, Task
-from fairlead.runtime.protocol.task_file import checked
+from fairlead.runtime.protocol.messages import OrderBatch, decode_message, encode_message
+from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Launch, Metric, Progress, Reroute, Revoke, RequestRouting, Task
+from fairlead.runtime.protocol.task_file import parse_task
 
 
 class Says:
@@ -48,12 +48,12 @@ def test_a_launch_says_how_many_nodes_and_which_batch_size():
     scene, policy = resized()
     ((_, first),) = scene.at(0.0)
     assert isinstance(first, Launch)
-    assert (first.world_size, first.nodes, first.given.batch_size) == (1, 1, 0)
+    assert (first.world_size, first.nodes, first.parameters.batch_size) == (1, 1, 0)
     policy.workers, policy.size = 3, 64
     assert scene.at(10.0) == [(0, Revoke(0, 1))]
     scene.live.tell(0, [Ended(0, 1, 0, True, 30, 30)])
     orders = [order for _, order in scene.at(11.0)]
-    assert [(one.world_size, one.nodes, one.given.batch_size, one.generation) for one in orders] == [(3, 2, 64, 2)] * 2
+    assert [(one.world_size, one.nodes, one.parameters.batch_size, one.generation) for one in orders] == [(3, 2, 64, 2)] * 2
     assert sorted(rank for order in orders for rank in order.ranks) == [0, 1, 2]
     policy.size = TUNED
     assert scene.at(20.0) == [(0, Revoke(0, 2)), (1, Revoke(0, 2))], "another batch size is another launch"
@@ -88,13 +88,13 @@ def test_a_session_is_started_with_the_replicas_and_the_batch_that_its_requests_
     scene.job("photos", steps=1e9, mode=ELASTIC)
     ((_, first),) = scene.at(0.0)
     assert isinstance(first, Launch)
-    assert (first.world_size, first.given.batch_size, first.given.routed) == (2, 32, Routed(32, 700.0, (0.5, 0.5)))
-    assert decode(encode(Orders((first,)))) == Orders((first,))
+    assert (first.world_size, first.parameters.batch_size, first.parameters.routing) == (2, 32, RequestRouting(32, 700.0, (0.5, 0.5)))
+    assert decode_message(encode_message(OrderBatch((first,)))) == OrderBatch((first,))
     scene.live.tell(0, [Metric(0, 1, "request_rate", 600.0)])
     scene.at(1.0)
     ((_, other),) = scene.at(10.0)
-    assert other == Reroute(0, 1, Routed(32, 600.0, (0.5, 0.5)))
-    assert decode(encode(Orders((other,)))) == Orders((other,))
+    assert other == Reroute(0, 1, RequestRouting(32, 600.0, (0.5, 0.5)))
+    assert decode_message(encode_message(OrderBatch((other,)))) == OrderBatch((other,))
     scene.live.joined(0, [(0, 1)])  # the agent was away for a moment, and may not have heard it
     assert scene.at(11.0) == [(0, other)]
     scene.live.tell(0, [Metric(0, 1, "request_rate", 2000.0)])
@@ -103,7 +103,7 @@ def test_a_session_is_started_with_the_replicas_and_the_batch_that_its_requests_
     scene.live.tell(0, [Ended(0, 1, 0, True, 9, 9)])
     ((_, second),) = scene.at(21.0)
     assert isinstance(second, Launch)
-    assert (second.world_size, second.given.batch_size) == (3, 32)
+    assert (second.world_size, second.parameters.batch_size) == (3, 32)
     scene.check()
 
 
@@ -116,23 +116,23 @@ def test_sessions_that_share_an_accelerator_are_started_beside_each_other():
     for name in names:
         scene.job(name, steps=1e9, mode=ELASTIC)
     orders = [order for _, order in scene.at(0.0)]
-    assert all(isinstance(order, Launch) and order.given.routed is not None for order in orders)
+    assert all(isinstance(order, Launch) and order.parameters.routing is not None for order in orders)
     assert len(orders) == 3
     assert len({place for order in orders for place in order.accelerators}) < 3
     scene.check()
 
 
 def test_a_worker_finds_its_size_in_its_environment(tmp_path):
-    launch = Launch(7, 2, "a", Task(("true",)), (2, 3), (0, 1), 4, nodes=2, given=Given(64, 3.0, 20.5))
+    launch = Launch(7, 2, "a", Task(("true",)), (2, 3), (0, 1), 4, nodes=2, parameters=LaunchParameters(64, 3.0, 20.5))
 
     def of(launch: Launch) -> dict[str, str]:
-        return variables(launch, 1, device="1", page=tmp_path, reports=tmp_path, checkpoints=tmp_path, inherited={})
+        return worker_environment(launch, 1, device="1", page=tmp_path, reports=tmp_path, checkpoints=tmp_path, inherited={})
 
     found = of(launch)
     assert (found["WORLD_SIZE"], found["RANK"], found["FAIRLEAD_NODES"], found["FAIRLEAD_BATCH_SIZE"]) == ("4", "3", "2", "64")
     assert (found["FAIRLEAD_CPUS"], found["FAIRLEAD_HOST_MEMORY_GB"]) == ("3", "20.5")
-    assert of(replace(launch, given=Given(TUNED)))["FAIRLEAD_BATCH_SIZE"] == "tuned"
-    assert not {"FAIRLEAD_BATCH_SIZE", "FAIRLEAD_CPUS", "FAIRLEAD_HOST_MEMORY_GB"} & set(of(replace(launch, given=Given())))
+    assert of(replace(launch, parameters=LaunchParameters(TUNED)))["FAIRLEAD_BATCH_SIZE"] == "tuned"
+    assert not {"FAIRLEAD_BATCH_SIZE", "FAIRLEAD_CPUS", "FAIRLEAD_HOST_MEMORY_GB"} & set(of(replace(launch, parameters=LaunchParameters())))
 
 
 def test_what_a_placement_gives_of_a_host_reaches_the_worker():
@@ -142,8 +142,8 @@ def test_what_a_placement_gives_of_a_host_reaches_the_worker():
     scene.job("a")
     ((_, first),) = scene.at(0.0)
     assert isinstance(first, Launch)
-    assert first.given == Given(0, 3.0, 20.0)
-    assert decode(encode(Orders((first,)))) == Orders((first,))
+    assert first.parameters == LaunchParameters(0, 3.0, 20.0)
+    assert decode_message(encode_message(OrderBatch((first,)))) == OrderBatch((first,))
     again = Scene("v100:4", state=State.replay(scene.journal), journal=scene.journal)
     again.live.joined(0, ())
     again.live.reconcile(again.loop.state.snapshot(1.0))
@@ -184,11 +184,11 @@ def test_there_is_always_room_for_what_decisions_are_made_of():
 
 
 def test_a_task_says_that_it_is_elastic():
-    task = checked({"run": "python x.py", "mode": "elastic", "workers": 2}, "task")
+    task = parse_task({"run": "python x.py", "mode": "elastic", "workers": 2}, "task")
     assert task.job("a", "ann").mode == ELASTIC
-    assert checked({"run": "true"}, "task").job("a", "ann").mode == "static"
+    assert parse_task({"run": "true"}, "task").job("a", "ann").mode == "static"
     with pytest.raises(InputError, match="field 'mode' is 'rubber'"):
-        checked({"run": "true", "mode": "rubber"}, "task")
+        parse_task({"run": "true", "mode": "rubber"}, "task")
 
 
 @pytest.mark.parametrize("preset", ["optimus", "pollux"])

@@ -10,9 +10,9 @@ import pytest
 from test_api import with_plane
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.agent.archives import Limits
+from fairlead.runtime.agent.archives import ArchiveLimits
 from fairlead.runtime.control.code_store import CodeStore
-from fairlead.runtime.protocol.code_archive import digest_of, pack
+from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 
 
 def zipped(**files: str) -> bytes:
@@ -42,7 +42,7 @@ GOOD = zipped(**{"main.py": "print(1)"})
 )
 def test_an_archive_is_looked_at_before_it_is_kept(tmp_path, archive, status, said):
     async def scene(plane, who):
-        ann, digest = who("ann"), digest_of(archive)
+        ann, digest = who("ann"), archive_digest(archive)
         assert (await ann.get(f"/v1/code/{digest}")).status_code == 404
         answer = await ann.put(f"/v1/code/{digest}", content=archive)
         assert (answer.status_code, said in answer.text) == (status, True), answer.text
@@ -56,7 +56,7 @@ def test_an_archive_is_looked_at_before_it_is_kept(tmp_path, archive, status, sa
         both = await ann.post("/v1/jobs", json={"jobs": [{**job, "directory": "/tmp"}]})
         assert (both.status_code, "not both" in both.text) == (422, True)
 
-    limits = Limits(packed_bytes=100_000, unpacked_bytes=1_000_000)
+    limits = ArchiveLimits(packed_bytes=100_000, unpacked_bytes=1_000_000)
     with_plane(scene, code=CodeStore(tmp_path / "code", limits))
     assert not [path for path in tmp_path.rglob("*") if "escaped" in path.name]
 
@@ -82,29 +82,29 @@ def folder_with(place: Path, **files: str) -> Path:
 def test_the_same_files_give_the_same_archive(tmp_path):
     one = folder_with(tmp_path / "one", **{"a/b.py": "1", "c.py": "2", "__pycache__/c.pyc": "x", ".git/HEAD": "y"})
     other = folder_with(tmp_path / "other", **{"c.py": "2", "a/b.py": "1"})
-    assert pack(one) == pack(other)
-    assert sorted(zipfile.ZipFile(io.BytesIO(pack(one))).namelist()) == ["a/b.py", "c.py"]
+    assert pack_code(one) == pack_code(other)
+    assert sorted(zipfile.ZipFile(io.BytesIO(pack_code(one))).namelist()) == ["a/b.py", "c.py"]
     (other / "c.py").chmod(0o755)
-    assert pack(one) != pack(other)
+    assert pack_code(one) != pack_code(other)
     zip_file = tmp_path / "z.zip"
     zip_file.write_bytes(GOOD)
-    assert pack(zip_file) == GOOD
+    assert pack_code(zip_file) == GOOD
 
 
 @pytest.mark.parametrize("place", ["absent", "text"])
 def test_what_cannot_be_packed_is_refused(tmp_path, place):
     (tmp_path / "text").write_text("no archive")
     with pytest.raises(InputError, match="zip file"):
-        pack(tmp_path / place)
+        pack_code(tmp_path / place)
 
 
 def test_code_that_nobody_wants_is_swept(tmp_path):
     store = CodeStore(tmp_path)
     for archive in (GOOD, zipped(b="2")):
-        store.take(archive, digest_of(archive))
-    assert store.sweep([digest_of(GOOD)], older_than=0.0) == 0
-    assert store.sweep([digest_of(GOOD)], older_than=1e12) == 1
-    assert store.has(digest_of(GOOD))
+        store.take(archive, archive_digest(archive))
+    assert store.sweep([archive_digest(GOOD)], older_than=0.0) == 0
+    assert store.sweep([archive_digest(GOOD)], older_than=1e12) == 1
+    assert store.has(archive_digest(GOOD))
 
 
 def test_an_agent_is_told_when_code_is_gone(tmp_path):

@@ -16,7 +16,7 @@ from fairlead.engine.state import State
 from fairlead.estimators.predicted import Monitored, Predicted
 from fairlead.runtime.control.job_metrics import FEWEST, LONGEST_START, Measures, Uses
 from fairlead.runtime.control.launches import Running, Seat
-from fairlead.runtime.protocol.messages import Beat
+from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Metric, Progress, Task
 from fairlead.testing.invariants import check_state
 from scenes import table_of
@@ -27,7 +27,7 @@ def run(job: int, *places: int, node: int = 0, generation: int = 1, sent: bool =
 
 
 def seen(uses: Uses, runs: list[Running], busy: tuple[float, ...], memory: tuple[float, ...], beats: int = 1 + FEWEST):
-    found = [list(uses.see({0: Beat(busy, memory)}, runs)) for _ in range(beats)]
+    found = [list(uses.see({0: Heartbeat(busy, memory)}, runs)) for _ in range(beats)]
     assert not any(found[:-1])
     return dict(found[-1])
 
@@ -45,20 +45,20 @@ def test_it_is_said_again_when_it_is_another_and_a_new_launch_begins_anew():
     uses, runs = Uses(), [run(1, 0)]
     assert seen(uses, runs, (0.2,), (3.0,))
     assert not seen(uses, runs, (0.21,), (3.0,), beats=30)
-    assert any(list(uses.see({0: Beat((0.6,), (3.0,))}, runs)) for _ in range(5))
-    assert dict(uses.see({0: Beat((0.6,), (8.0,))}, runs))[1][TAKEN_GB] == 8.0
+    assert any(list(uses.see({0: Heartbeat((0.6,), (3.0,))}, runs)) for _ in range(5))
+    assert dict(uses.see({0: Heartbeat((0.6,), (8.0,))}, runs))[1][TAKEN_GB] == 8.0
     assert seen(uses, [run(1, 0, generation=2)], (0.2,), (3.0,))[1][TAKEN_GB] == 3.0
-    assert not list(uses.see({0: Beat()}, runs))
+    assert not list(uses.see({0: Heartbeat()}, runs))
     uses.forget(1)
     uses.forget(1)
 
 
 def test_what_is_seen_before_the_first_steps_is_no_use_of_a_job():
     uses, runs = Uses(), [run(1, 0)]
-    idle, at_work = Beat((0.0,), (1.0,)), Beat((0.9,), (4.0,))
+    idle, at_work = Heartbeat((0.0,), (1.0,)), Heartbeat((0.9,), (4.0,))
     for _ in range(LONGEST_START):
         assert not list(uses.see({0: idle}, runs, lambda job: False))
-    between = Beat((0.1,), (2.0,))
+    between = Heartbeat((0.1,), (2.0,))
     assert not list(uses.see({0: between}, runs, lambda job: True)), "of a second in which it mostly was not"
     told = [dict(uses.see({0: at_work}, runs, lambda job: True)) for _ in range(FEWEST)]
     assert told[-1][1] == pytest.approx({BUSY: 0.9, TAKEN_GB: 4.0})
@@ -68,15 +68,15 @@ def test_what_is_seen_of_the_second_in_which_company_left_is_no_use_of_who_staye
     uses, alone, both = Uses(), [run(1, 0)], [run(1, 0), run(2, 0)]
     assert seen(uses, alone, (0.2,), (3.0,))[1][BUSY] == pytest.approx(0.2)
     for _ in range(FEWEST):
-        assert not list(uses.see({0: Beat((1.0,), (40.0,))}, both))
-    assert not list(uses.see({0: Beat((1.0,), (40.0,))}, alone)), "its company had it until just now"
+        assert not list(uses.see({0: Heartbeat((1.0,), (40.0,))}, both))
+    assert not list(uses.see({0: Heartbeat((1.0,), (40.0,))}, alone)), "its company had it until just now"
     for _ in range(FEWEST):
-        assert not list(uses.see({0: Beat((0.2,), (3.0,))}, alone)), "what is known of it still holds"
+        assert not list(uses.see({0: Heartbeat((0.2,), (3.0,))}, alone)), "what is known of it still holds"
 
 
 def test_who_never_tells_of_steps_is_seen_after_a_while():
     uses, runs = Uses(), [run(1, 0)]
-    told = [dict(uses.see({0: Beat((0.9,), (4.0,))}, runs, lambda job: False)) for _ in range(LONGEST_START + 1 + FEWEST)]
+    told = [dict(uses.see({0: Heartbeat((0.9,), (4.0,))}, runs, lambda job: False)) for _ in range(LONGEST_START + 1 + FEWEST)]
     assert not any(told[:-1])
     assert told[-1][1] == pytest.approx({BUSY: 0.9, TAKEN_GB: 4.0})
 
@@ -87,7 +87,7 @@ def test_what_agents_see_is_journaled_and_a_job_cannot_say_it_itself():
     scene.job("a", steps=1e6)
     scene.at(0.0)
     for second in range(1, 3 * FEWEST):
-        scene.live.see(0, Beat((0.4, 0.0), (7.0, 0.0)))
+        scene.live.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
         scene.live.tell(0, [Progress(0, 1, 2 * second, 0, 2.0), Metric(0, 1, BUSY, 0.9)])
         scene.at(float(second))
     view = scene.loop.state.snapshot(scene.second)
@@ -118,7 +118,7 @@ def test_every_beat_counts_also_while_nothing_else_happens():
     scene.live.tell(0, [Progress(0, 1, 20, 0, 2.0)])
     scene.at(10.0)
     for _ in range(1 + FEWEST):
-        scene.live.see(0, Beat((0.4, 0.0), (7.0, 0.0)))
+        scene.live.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
     scene.at(60.0)
     scene.at(62.0)
     assert scene.loop.state.snapshot(scene.second).jobs.metric(BUSY).tolist() == pytest.approx([0.4])
@@ -131,7 +131,7 @@ def test_a_beat_wakes_who_waits_for_something_to_happen():
     scene.at(0.0)
     lest_it_waits_for_ever = threading.Timer(20.0, scene.live.stop)
     lest_it_waits_for_ever.start()
-    scene.live.see(0, Beat((0.4, 0.0), (7.0, 0.0)))
+    scene.live.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
     scene.live.wait(3600.0, 0.0)
     lest_it_waits_for_ever.cancel()
     assert not scene.live.stopped
@@ -148,8 +148,8 @@ def test_what_was_seen_takes_the_place_of_what_was_predicted():
     before = scene.loop.state.snapshot(0.0)
     assert predicted.observe(before).values == {}
     for second in range(1, 2 * FEWEST):
-        scene.live.see(0, Beat((0.8, 0.8), (6.0, 6.0)))
-        scene.live.see(1, Beat((0.3,), (5.0,)))
+        scene.live.see(0, Heartbeat((0.8, 0.8), (6.0, 6.0)))
+        scene.live.see(1, Heartbeat((0.3,), (5.0,)))
         for number in range(3):
             scene.live.tell(number // 2, [Progress(number, 1, 2 * second, 0, 2.0)])
         scene.at(float(second))
@@ -187,7 +187,7 @@ def test_on_a_real_cluster_company_comes_once_agents_have_seen_who_leaves_room()
         scene.job(name, steps=1e6, kind=kind)
     scene.at(0.0)
     assert scene.phase(2) is Phase.WAITING, "nothing is known of it"
-    alone = Beat((0.3, 0.95), (4.0, 14.0))
+    alone = Heartbeat((0.3, 0.95), (4.0, 14.0))
     generation = {number: scene.live.launches.latest(number).generation for number in (0, 1)}
     for second in range(1, 40):
         scene.live.see(0, alone)

@@ -19,8 +19,8 @@ from fairlead.prediction.fit_predictor import kernels
 from fairlead.prediction.learners import LEARNERS
 from fairlead.prediction.measured_profiles import Profiles, profiles
 from fairlead.prediction.predictor import trained
-from fairlead.profiling.pair_selection import Span
-from fairlead.profiling.results import measured
+from fairlead.profiling.pair_selection import SelectionMetric
+from fairlead.profiling.results import measured_set
 from fairlead.reporting.findings import Findings, Line, Lines, Points, Row, Wants, row
 from fairlead_papers.horus.scale import Scale
 from fairlead_papers.horus.truth import MeasuredPairs
@@ -95,10 +95,10 @@ class Important:
 
 def _data(world: ExperimentInputs) -> Dataset:
     assert isinstance(world, MeasuredPairs)
-    return dataset(measured(world.device)[1], measured(f"{world.device}_features")[1])
+    return dataset(measured_set(world.device)[1], measured_set(f"{world.device}_features")[1])
 
 
-SPANNING = {"time-slicing": Span.UTILIZATION, "mps": Span.SHARE}
+SPANNING = {"time-slicing": SelectionMetric.UTILIZATION, "mps": SelectionMetric.SHARE}
 """What the configurations of each way of sharing span: time is divided by turns, multiprocessors through MPS."""
 
 

@@ -14,8 +14,8 @@ from fairlead.models.interference import Slowdown
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.measured_profiles import Profiles, paired_sets, profiles, slowdowns
 from fairlead.prediction.predictor import Predictor, trained
-from fairlead.profiling.pair_selection import Span
-from fairlead.profiling.results import measured
+from fairlead.profiling.pair_selection import SelectionMetric
+from fairlead.profiling.results import measured_set
 from fairlead.workloads.throughput_tables import Measured, ThroughputTable, shared_table
 
 H200 = AcceleratorType("h200", 141.0)
@@ -41,7 +41,7 @@ class MeasuredPairs(ExperimentInputs):
     def sessions(self) -> tuple[str, ...]:
         """The sets of all of these pairs."""
         known = _profiles(self.device)
-        sets = {name: measured(name) for name in paired_sets(self.device, Span.UTILIZATION)}
+        sets = {name: measured_set(name) for name in paired_sets(self.device, SelectionMetric.UTILIZATION)}
         ours = {name: slowdowns(rows, known.alone) for name, (about, rows) in sets.items() if about["sharing"] == SHARING}
         return tuple(name for name, found in ours.items() if found.keys() == known.pairs[SHARING].keys())
 
@@ -84,7 +84,7 @@ class MeasuredPairs(ExperimentInputs):
     @cached_property
     def uses(self) -> dict[str, tuple[float, float]]:
         """Believed utilization in percent, and memory in GB, by kind."""
-        known = dataset(measured(self.device)[1], measured(f"{self.device}_features")[1])
+        known = dataset(measured_set(self.device)[1], measured_set(f"{self.device}_features")[1])
         columns = dict(zip(known.names, known.columns))
         asked = [columns[one.kind] for one in self.trainings]
         busy, memory = self.predictor.utilization.percent(asked), self.predictor.memory.mb(asked) / 1024
@@ -117,5 +117,5 @@ def _trainings(device: str) -> tuple[Measured, ...]:
 def _table(device: str, session: str) -> ThroughputTable:
     """What was faster beside another than alone was noise: nobody gains by company."""
     known = _profiles(device)
-    slower = slowdowns(measured(session)[1], known.alone) if session else known.pairs[SHARING]
+    slower = slowdowns(measured_set(session)[1], known.alone) if session else known.pairs[SHARING]
     return shared_table(H200.name, _trainings(device), lambda a, b: max(1.0, slower[a, b][0]), SIZES, f"{device}, {SHARING}")

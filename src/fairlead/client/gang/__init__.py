@@ -62,7 +62,7 @@ class Gang(Protocol):
         """The script left its loop by itself: from now on no business of ours."""
 
 
-class Alone:
+class SingleWorker:
     """Nobody to tell. There may be others all the same, of whom the first one saves."""
 
     def __init__(self, first: bool = True) -> None:

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.client.gang import GangBroken, Patience
-from fairlead.client.launch_context import Surroundings
+from fairlead.client.launch_context import LaunchContext
 
 LIMIT = 4096
 HANDSHAKE_S = 10.0
 
 
-class Line:
+class GangConnection:
     """A connection of JSON lines."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -69,10 +69,10 @@ class Line:
 ENDED_IN_A_STEP = 75  # the exit status of a worker that hung in a step after another one had died
 
 
-class Worker:
+class GangMember:
     """`where` tells how many steps it has done."""
 
-    def __init__(self, surroundings: Surroundings, where: Callable[[], int], patience: Patience) -> None:
+    def __init__(self, surroundings: LaunchContext, where: Callable[[], int], patience: Patience) -> None:
         self.calls = False
         self._surroundings = surroundings
         self._where = where

@@ -12,19 +12,19 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.client.gang import GangBroken, Patience
-from fairlead.client.gang.connection import HANDSHAKE_S, Line, Worker
-from fairlead.client.launch_context import Surroundings
+from fairlead.client.gang.connection import HANDSHAKE_S, GangConnection, GangMember
+from fairlead.client.launch_context import LaunchContext
 
 RETRY_S = 0.05
 
 
-class Other(Worker):
+class Follower(GangMember):
     """`on_saved` hears of whole checkpoints."""
 
     first = False
 
     def __init__(
-        self, surroundings: Surroundings, where: Callable[[], int], patience: Patience, on_saved: Callable[[int], None]
+        self, surroundings: LaunchContext, where: Callable[[], int], patience: Patience, on_saved: Callable[[int], None]
     ) -> None:
         super().__init__(surroundings, where, patience)
         self._on_saved = on_saved
@@ -36,7 +36,7 @@ class Other(Worker):
         self._first_is_done = False
 
     def agree(self, steps: int) -> int:
-        self._line = Line(self._connect())
+        self._line = GangConnection(self._connect())
         self._line.patience(self._patience.start_s)
         try:
             begin = self._greet()

@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.client.gang import Patience
-from fairlead.client.gang.connection import HANDSHAKE_S, Line, Worker
-from fairlead.client.launch_context import Surroundings
+from fairlead.client.gang.connection import HANDSHAKE_S, GangConnection, GangMember
+from fairlead.client.launch_context import LaunchContext
 
 
 @dataclass(slots=True)
 class _Other:
     """What the first worker knows of another."""
 
-    line: Line
+    line: GangConnection
     ready: bool = False
     at: int = -1
     wrote: int = -1
     done: int = -1
 
 
-class First(Worker):
+class Leader(GangMember):
     first = True
 
-    def __init__(self, surroundings: Surroundings, where: Callable[[], int], patience: Patience) -> None:
+    def __init__(self, surroundings: LaunchContext, where: Callable[[], int], patience: Patience) -> None:
         super().__init__(surroundings, where, patience)
         self._others: dict[int, _Other] = {}
         self._asked = False
@@ -107,7 +107,7 @@ class First(Worker):
             threading.Thread(target=self._serve, args=(connection,), name="fairlead-gang", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        line = Line(connection)
+        line = GangConnection(connection)
         try:
             rank = self._greet(line)
         except (OSError, EOFError, ValueError):
@@ -120,7 +120,7 @@ class First(Worker):
         except (OSError, EOFError, ValueError):
             self._break(f"worker {rank} is gone")
 
-    def _greet(self, line: Line) -> int:
+    def _greet(self, line: GangConnection) -> int:
         line.patience(HANDSHAKE_S)
         challenge = secrets.token_hex(16)
         line.send(challenge=challenge)

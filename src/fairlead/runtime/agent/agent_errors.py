@@ -9,7 +9,7 @@ from pathlib import Path
 from fairlead.core.errors import FairleadError
 
 
-class RuntimeFault(FairleadError):
+class NodeError(FairleadError):
     """The node failed the agent: a disk that is full, a directory that cannot be written. Nothing was half done."""
 
     def __init__(self, path: Path | str, what: str) -> None:
@@ -20,7 +20,7 @@ class RuntimeFault(FairleadError):
         return (type(self), (self.path, self.what))
 
 
-class RootTaken(RuntimeFault):
+class DirectoryInUse(NodeError):
     """Another agent works on this directory; it may be about to end."""
 
     def __init__(self, path: Path | str, what: str = "another agent works on this directory") -> None:
@@ -60,9 +60,9 @@ class ArchiveRefused(OrderRefused):
 
 
 @contextmanager
-def faults_of(path: Path | str) -> Iterator[None]:
+def node_errors(path: Path | str) -> Iterator[None]:
     """Failures of the system become faults that name the path."""
     try:
         yield
     except OSError as error:
-        raise RuntimeFault(error.filename or path, error.strerror or str(error)) from error
+        raise NodeError(error.filename or path, error.strerror or str(error)) from error

@@ -18,32 +18,32 @@ import grpc
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import NOT_BEGUN
 from fairlead.files import atomic_write
-from fairlead.runtime.agent.agent_errors import RuntimeFault
+from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.code_delivery import Deliveries
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.messages import (
     METHOD,
-    PIECE,
+    CHUNK_BYTES,
     SERVICE,
-    Beat,
-    CodePiece,
+    Heartbeat,
+    CodeChunk,
     FromAgent,
-    Heard,
+    Acknowledged,
     Hello,
-    LogPiece,
-    Orders,
-    OtherJournal,
-    ReadLog,
+    LogChunk,
+    OrderBatch,
+    JournalMismatch,
+    LogRequest,
     Refused,
-    Renewed,
-    WantCode,
+    LeaseRenewed,
+    CodeRequest,
     Welcome,
-    Words,
-    decode,
-    encode,
+    ReportBatch,
+    decode_message,
+    encode_message,
 )
 from fairlead.runtime.protocol.network import own_address
-from fairlead.runtime.protocol.orders import Ended, Extend, Launch, Metric, Order, Progress, Reroute, Revoke, Told, Wants
+from fairlead.runtime.protocol.orders import Ended, Extend, Launch, Metric, Order, Progress, Reroute, Revoke, Report, RenewalRequest
 
 # When an agent says what. Ends, and questions that somebody waits for, are said at once. Of progress and metrics the last
 # word
@@ -58,16 +58,16 @@ class Telling:
         self._held: dict[tuple[object, ...], Progress | Metric] = {}
         self._last_s = -math.inf
 
-    def of(self, told: Iterable[Told], now: float, *, listened_to: bool = True) -> list[Told]:
+    def of(self, told: Iterable[Report], now: float, *, listened_to: bool = True) -> list[Report]:
         """What to say now, of what was held back and what is new. Nothing that is said of a job comes after its end. While
         nobody listens, the last words are held back, but for those of who ends."""
-        at_once: list[Told] = []
+        at_once: list[Report] = []
         for word in told:
             if isinstance(word, Ended):
                 key = (word.job, word.generation)
                 at_once += [self._held.pop(name) for name in list(self._held) if name[:2] == key]
                 at_once.append(word)
-            elif isinstance(word, Wants):
+            elif isinstance(word, RenewalRequest):
                 at_once.append(word)
             else:
                 name = word.name if isinstance(word, Metric) else None
@@ -85,7 +85,7 @@ class Telling:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerm:
-    term_s: float
+    lease_s: float
     since: float = -math.inf  # never renewed: over
 
     def renewed(self, at: float) -> LeaseTerm:
@@ -94,7 +94,7 @@ class LeaseTerm:
         return replace(self, since=max(self.since, at))
 
     def remaining(self, now: float) -> float:
-        return max(0.0, self.since + self.term_s - now)
+        return max(0.0, self.since + self.lease_s - now)
 
     def is_over(self, now: float) -> bool:
         return self.remaining(now) <= 0
@@ -155,7 +155,7 @@ class Agent:
         self._expired = False
         self._telling = Telling()
         self._sequence = 0
-        self._unheard: dict[int, tuple[Told, ...]] = {}
+        self._unheard: dict[int, tuple[Report, ...]] = {}
         self._unanswered: dict[int, list[Metric]] = {}  # said into a stream that may be dead
         self._deliveries = Deliveries(self.supervisor)
         self._next_sweep = self.clock() + SWEEP_S
@@ -202,12 +202,12 @@ class Agent:
                     if self._expired and not was_over:  # a line can be dead long before the network says so
                         raise _Lost("no answer for the whole term of the lease")
                     now = self.clock()
-                    if self._asked and now - self._asked[0] > (self._term.term_s if self._term else FIRST_ANSWER_S):
+                    if self._asked and now - self._asked[0] > (self._term.lease_s if self._term else FIRST_ANSWER_S):
                         raise _Lost("nobody answers")
                     if self._term is not None and now >= next_beat:
                         self._asked.append(now)
                         said.put(self._beat())
-                        next_beat = now + self._term.term_s / 3
+                        next_beat = now + self._term.lease_s / 3
                     if told := self._look():
                         said.put(self._numbered(told))
             finally:
@@ -257,57 +257,57 @@ class Agent:
             data = heard.get()
             if data is None or isinstance(data, Exception):
                 raise _Lost(str(data or "the stream was closed"))
-            message = decode(data)
+            message = decode_message(data)
             if isinstance(message, Welcome):
                 self._welcomed = True
                 self._work_for(message.journal)
-                self._term, self._grace_s = LeaseTerm(message.term_s), message.grace_s
+                self._term, self._grace_s = LeaseTerm(message.lease_s), message.grace_s
                 self._renewed()
                 if in_doubt := self._in_doubt():  # before any end: what is said of a job after that is not listened to
                     said.put(self._numbered(in_doubt))
                 for sequence, told in self._unheard.items():
-                    said.put(Words(sequence, told))
+                    said.put(ReportBatch(sequence, told))
                 self._ask(self._deliveries.again(), said)
-            elif isinstance(message, OtherJournal):
+            elif isinstance(message, JournalMismatch):
                 raise _Other(message.journal)
-            elif isinstance(message, Renewed):
+            elif isinstance(message, LeaseRenewed):
                 self._renewed()
-            elif isinstance(message, Heard):
+            elif isinstance(message, Acknowledged):
                 self._unanswered.pop(message.sequence, None)
                 for job, generation in {(word.job, word.generation) for word in self._unheard.pop(message.sequence, ())}:
                     self.supervisor.acknowledge(job, generation)
-            elif isinstance(message, Orders):
+            elif isinstance(message, OrderBatch):
                 for order in message.orders:
                     if isinstance(order, Launch) and (wanted := self._deliveries.hold(order)) is not None:
                         self._ask(wanted, said)
                     elif (ended := self._carry_out(order)) is not None:
                         said.put(self._numbered([ended]))
-            elif isinstance(message, ReadLog):
+            elif isinstance(message, LogRequest):
                 said.put(self._log_piece(message))
-            elif isinstance(message, CodePiece):
+            elif isinstance(message, CodeChunk):
                 self._ask(self._deliveries.take(message), said)
             elif isinstance(message, Refused):
                 raise Unwanted(message.why)
 
-    def _beat(self) -> Beat:
+    def _beat(self) -> Heartbeat:
         """With the use of all accelerators of this node, or of none: they are told apart by their order."""
         samples = self.supervisor.accelerators.samples()
         if len(samples) < len(self.supervisor.accelerators):
-            return Beat()
-        return Beat(tuple(one.utilization for one in samples), tuple(one.memory_used_gb for one in samples))
+            return Heartbeat()
+        return Heartbeat(tuple(one.utilization for one in samples), tuple(one.memory_used_gb for one in samples))
 
-    def _ask(self, wanted: list[WantCode], said: queue.Queue[FromAgent | None]) -> None:
+    def _ask(self, wanted: list[CodeRequest], said: queue.Queue[FromAgent | None]) -> None:
         for one in wanted:
             said.put(one)
 
-    def _log_piece(self, wanted: ReadLog) -> LogPiece:
+    def _log_piece(self, wanted: LogRequest) -> LogChunk:
         try:
             found = self.supervisor.read_log(
-                wanted.job, wanted.generation, wanted.rank, wanted.offset, min(wanted.limit, PIECE)
+                wanted.job, wanted.generation, wanted.rank, wanted.offset, min(wanted.limit, CHUNK_BYTES)
             )
         except FairleadError as problem:
-            return LogPiece(wanted.number, problem=str(problem))
-        return LogPiece(wanted.number, found.offset, base64.b64encode(found.data).decode())
+            return LogChunk(wanted.number, problem=str(problem))
+        return LogChunk(wanted.number, found.offset, base64.b64encode(found.data).decode())
 
     def _carry_out(self, order: Order) -> Ended | None:
         """None, or how it has ended already: it could not be begun, or never was; or it got lost on its way, and then is not
@@ -330,12 +330,12 @@ class Agent:
                 self.supervisor.kill(order)
         except FairleadError as problem:
             log.error("order refused: %s", problem)
-            left = isinstance(problem, RuntimeFault)  # the node failed it, such as by a folder that cannot be made
+            left = isinstance(problem, NodeError)  # the node failed it, such as by a folder that cannot be made
             ended = Ended(order.job, order.generation, NOT_BEGUN, left, 0, 0, str(problem))
             return ended if isinstance(order, Launch) else None
         return None
 
-    def _look(self, *, listened_to: bool = True) -> list[Told]:
+    def _look(self, *, listened_to: bool = True) -> list[Report]:
         """What became of jobs by now; and the lease is watched."""
         if self._term is not None and self._term.is_over(self.clock()) and not self._expired:
             log.warning("the lease of this agent is over: its jobs are stopped")
@@ -352,7 +352,7 @@ class Agent:
         self.supervisor.wait(QUICK_LOOK_S if self.supervisor.is_waited_for else LOOK_S)
         return [*told, *self._telling.of(self.supervisor.poll(), self.clock(), listened_to=listened_to)]
 
-    def _numbered(self, told: list[Told]) -> Words:
+    def _numbered(self, told: list[Report]) -> ReportBatch:
         """Ends are kept until they are heard, with the last words of who ended, and so are metrics, which may be said once; the
         rest is out of date soon."""
         self._sequence += 1
@@ -361,9 +361,9 @@ class Agent:
             self._unheard[self._sequence] = tuple(word for word in told if (word.job, word.generation) in ended)
         if metrics := [word for word in told if isinstance(word, Metric) and (word.job, word.generation) not in ended]:
             self._unanswered[self._sequence] = metrics
-        return Words(self._sequence, tuple(told))
+        return ReportBatch(self._sequence, tuple(told))
 
-    def _in_doubt(self) -> list[Told]:
+    def _in_doubt(self) -> list[Report]:
         """Metrics that were said and that perhaps nobody heard, the last of each name, to be said again."""
         last = {(one.job, one.generation, one.name): one for words in self._unanswered.values() for one in words}
         self._unanswered = {}
@@ -374,7 +374,7 @@ class Agent:
         if self._term is not None and self._asked:
             self._term = self._term.renewed(self._asked.pop(0))
             self._expired = False
-            self.supervisor.hold(self._term.since + self._term.term_s, self._grace_s)
+            self.supervisor.hold(self._term.since + self._term.lease_s, self._grace_s)
 
 
 def _listen(stream: Iterator[bytes], heard: queue.Queue[bytes | Exception | None]) -> None:
@@ -388,7 +388,7 @@ def _listen(stream: Iterator[bytes], heard: queue.Queue[bytes | Exception | None
 
 def _encoded(said: queue.Queue[FromAgent | None]) -> Iterator[bytes]:
     while (message := said.get()) is not None:
-        yield encode(message)
+        yield encode_message(message)
 
 
 def _next_incarnation(root: Path) -> int:

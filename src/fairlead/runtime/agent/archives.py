@@ -16,28 +16,28 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from fairlead.files import remove, sync_directory
-from fairlead.runtime.agent.agent_errors import ArchiveRefused, faults_of
-from fairlead.runtime.protocol.code_archive import digest_of
+from fairlead.runtime.agent.agent_errors import ArchiveRefused, node_errors
+from fairlead.runtime.protocol.code_archive import archive_digest
 
 _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ArchiveLimits:
     packed_bytes: int = 256 << 20
     unpacked_bytes: int = 1 << 30
     files: int = 50_000
     path: int = 512  # characters
 
 
-LIMITS = Limits()
+LIMITS = ArchiveLimits()
 
 
 def is_digest(text: str) -> bool:
     return len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
-def check(archive: bytes, digest: str, limits: Limits = LIMITS) -> None:
+def check_archive(archive: bytes, digest: str, limits: ArchiveLimits = LIMITS) -> None:
     """Whether `unpack` would take it: everything is looked at, nothing is written."""
     _check_whole(archive, digest, limits)
     with _readable(digest), zipfile.ZipFile(io.BytesIO(archive)) as packed:
@@ -59,13 +59,13 @@ def check(archive: bytes, digest: str, limits: Limits = LIMITS) -> None:
             raise ArchiveRefused(f"archive {_short(digest)}: '{min(both).name}' stands in it twice")
 
 
-def unpack(archive: bytes, digest: str, directory: Path, limits: Limits = LIMITS) -> Path:
+def unpack(archive: bytes, digest: str, directory: Path, limits: ArchiveLimits = LIMITS) -> Path:
     """The folder `directory/digest` with what is in the archive, there whole or not at all."""
     _check_whole(archive, digest, limits)
     place = directory / digest
     if place.is_dir():
         return place
-    with faults_of(directory):
+    with node_errors(directory):
         directory.mkdir(mode=0o711, parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{digest[:12]}-", dir=directory))
         try:
@@ -79,7 +79,7 @@ def unpack(archive: bytes, digest: str, directory: Path, limits: Limits = LIMITS
     return place
 
 
-def lay_out(code: Path, directory: Path) -> None:
+def link_code(code: Path, directory: Path) -> None:
     """A job's own directory with the code in it: its files are links to the shared ones, its folders are new and writable."""
     for folder, _, names in os.walk(code):
         here = directory / Path(folder).relative_to(code)
@@ -88,11 +88,11 @@ def lay_out(code: Path, directory: Path) -> None:
             os.link(Path(folder) / name, here / name)
 
 
-def _check_whole(archive: bytes, digest: str, limits: Limits) -> None:
+def _check_whole(archive: bytes, digest: str, limits: ArchiveLimits) -> None:
     if len(archive) > limits.packed_bytes:
         raise ArchiveRefused(f"archive {_short(digest)}: {len(archive):,} bytes, at most {limits.packed_bytes:,} are taken")
-    if not is_digest(digest) or digest_of(archive) != digest:
-        raise ArchiveRefused(f"archive {_short(digest)}: its SHA-256 is {digest_of(archive)}; send it again")
+    if not is_digest(digest) or archive_digest(archive) != digest:
+        raise ArchiveRefused(f"archive {_short(digest)}: its SHA-256 is {archive_digest(archive)}; send it again")
 
 
 @contextmanager
@@ -107,14 +107,14 @@ def _readable(digest: str) -> Iterator[None]:
         raise ArchiveRefused(f"archive {_short(digest)}: not a zip archive that can be read: {error}") from error
 
 
-def _members(packed: zipfile.ZipFile, digest: str, limits: Limits) -> list[zipfile.ZipInfo]:
+def _members(packed: zipfile.ZipFile, digest: str, limits: ArchiveLimits) -> list[zipfile.ZipInfo]:
     members = packed.infolist()
     if len(members) > limits.files:
         raise ArchiveRefused(f"archive {_short(digest)}: {len(members):,} files, at most {limits.files:,} are taken")
     return members
 
 
-def _unpack_into(draft: Path, archive: bytes, digest: str, limits: Limits) -> None:
+def _unpack_into(draft: Path, archive: bytes, digest: str, limits: ArchiveLimits) -> None:
     with _readable(digest), zipfile.ZipFile(io.BytesIO(archive)) as packed:
         left = limits.unpacked_bytes
         for member in _members(packed, digest, limits):
@@ -122,7 +122,7 @@ def _unpack_into(draft: Path, archive: bytes, digest: str, limits: Limits) -> No
 
 
 def _unpack_member(
-    packed: zipfile.ZipFile, member: zipfile.ZipInfo, draft: Path, left: int, digest: str, limits: Limits
+    packed: zipfile.ZipFile, member: zipfile.ZipInfo, draft: Path, left: int, digest: str, limits: ArchiveLimits
 ) -> int:
     where = draft / _inside(member, digest, limits)
     if member.is_dir():
@@ -138,7 +138,7 @@ def _unpack_member(
     return size
 
 
-def _chunks(source: IO[bytes], left: int, digest: str, limits: Limits) -> Iterator[bytes]:
+def _chunks(source: IO[bytes], left: int, digest: str, limits: ArchiveLimits) -> Iterator[bytes]:
     """What is in a member. What an archive says about sizes may be a lie: what comes out is counted."""
     while chunk := source.read(_CHUNK):
         left -= len(chunk)
@@ -147,7 +147,7 @@ def _chunks(source: IO[bytes], left: int, digest: str, limits: Limits) -> Iterat
         yield chunk
 
 
-def _inside(member: zipfile.ZipInfo, digest: str, limits: Limits) -> PurePosixPath:
+def _inside(member: zipfile.ZipInfo, digest: str, limits: ArchiveLimits) -> PurePosixPath:
     name = member.filename
     path = PurePosixPath(name)
     kind = stat.S_IFMT(member.external_attr >> 16)

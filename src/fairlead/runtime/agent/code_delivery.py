@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import NOT_BEGUN
-from fairlead.runtime.agent.agent_errors import RuntimeFault
+from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.protocol.messages import CodePiece, WantCode
+from fairlead.runtime.protocol.messages import CodeChunk, CodeRequest
 from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Reroute, Revoke
 
 
@@ -35,7 +35,7 @@ class Deliveries:
     def waiting(self) -> set[tuple[int, int]]:
         return set(self._waiting)
 
-    def hold(self, launch: Launch) -> list[WantCode] | None:
+    def hold(self, launch: Launch) -> list[CodeRequest] | None:
         """None where it can begin; otherwise it waits, and this is what must be asked for."""
         digest = launch.task.code
         if not digest or self._supervisor.has_code(digest):
@@ -44,13 +44,13 @@ class Deliveries:
         if digest in self._coming:
             return []
         self._coming[digest] = _Delivery()
-        return [WantCode(digest)]
+        return [CodeRequest(digest)]
 
-    def again(self) -> list[WantCode]:
+    def again(self) -> list[CodeRequest]:
         """What must be asked for on a new stream: the answers to what was asked before are lost."""
-        return [WantCode(digest, len(one.archive)) for digest, one in self._coming.items() if one.unpacking is None]
+        return [CodeRequest(digest, len(one.archive)) for digest, one in self._coming.items() if one.unpacking is None]
 
-    def take(self, piece: CodePiece) -> list[WantCode]:
+    def take(self, piece: CodeChunk) -> list[CodeRequest]:
         """A part has come; what to ask for next."""
         one = self._coming.get(piece.digest)
         if one is None or one.unpacking is not None or (piece.offset != len(one.archive) and not piece.problem):
@@ -60,7 +60,7 @@ class Deliveries:
             return []
         one.archive += base64.b64decode(piece.data)
         if len(one.archive) < piece.size and piece.data:
-            return [WantCode(piece.digest, len(one.archive))]
+            return [CodeRequest(piece.digest, len(one.archive))]
         one.unpacking = threading.Thread(target=self._unpack, args=(piece.digest, one), daemon=True)
         one.unpacking.start()
         return []
@@ -76,7 +76,7 @@ class Deliveries:
         key = order.job, order.generation
         if (launch := self._waiting.get(key)) is None:
             return False
-        self._waiting[key] = replace(launch, given=replace(launch.given, routed=order.routed))
+        self._waiting[key] = replace(launch, parameters=replace(launch.parameters, routing=order.routing))
         return True
 
     def ready(self) -> tuple[list[Launch], list[Ended]]:
@@ -98,7 +98,7 @@ class Deliveries:
             self._supervisor.take_code(bytes(one.archive), digest)
             one.problem = ""
         except FairleadError as problem:
-            one.failed_by_node = isinstance(problem, RuntimeFault)
+            one.failed_by_node = isinstance(problem, NodeError)
             one.problem = str(problem)
         except BaseException as problem:
             one.problem = f"its code cannot be unpacked: {problem}"

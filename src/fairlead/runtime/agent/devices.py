@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlead.core.errors import InputError, install
 from fairlead.profiling.meter import text_of, visible
-from fairlead.runtime.agent.agent_errors import RuntimeFault
+from fairlead.runtime.agent.agent_errors import NodeError
 
 _SPELLED = re.compile(r"([A-Za-z][A-Za-z0-9._-]*):([1-9][0-9]{0,3})")
 _FORM_FACTORS = re.compile(r"^(sxm\d*|pcie|nvl\d*|\d+gb)$")
@@ -36,7 +36,7 @@ class Sample:
     memory_gb: float
 
 
-class Accelerators:
+class NodeAccelerators:
     """`type_name` is that of all of them: a node has accelerators of one type."""
 
     def __init__(
@@ -46,35 +46,35 @@ class Accelerators:
         self._nvml, self._handles = nvml, handles
 
     @classmethod
-    def spelled(cls, text: str) -> Accelerators:
+    def parse(cls, text: str) -> NodeAccelerators:
         match = _SPELLED.fullmatch(text)
         if match is None:
             raise InputError("--accelerators", "a type and how many, as in 'v100:4'", value=text, field="accelerators")
         return cls(match[1], tuple(Accelerator(str(number)) for number in range(int(match[2]))))
 
     @classmethod
-    def found(cls, environment: Mapping[str, str] = os.environ) -> Accelerators:
+    def detect(cls, environment: Mapping[str, str] = os.environ) -> NodeAccelerators:
         """What NVML sees, as far as `CUDA_VISIBLE_DEVICES` lets this process have it."""
         try:
             nvml = importlib.import_module("pynvml")
         except ImportError as error:
-            raise RuntimeFault("NVML", f"nvidia-ml-py is not installed: {install('nvml')}; or say --accelerators") from error
+            raise NodeError("NVML", f"nvidia-ml-py is not installed: {install('nvml')}; or say --accelerators") from error
         try:
             nvml.nvmlInit()
             all_handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
             identities = [text_of(nvml.nvmlDeviceGetUUID(handle)) for handle in all_handles]
             chosen = visible(identities, environment)
             handles = tuple(all_handles[index] for index in chosen)
-            names = {type_of(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+            names = {accelerator_type_of(nvml.nvmlDeviceGetName(handle)) for handle in handles}
             devices = tuple(
                 Accelerator(str(index), nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30, identities[index])
                 for index, handle in zip(chosen, handles, strict=True)
             )
         except nvml.NVMLError as error:
-            raise RuntimeFault("NVML", f"{error}; say --accelerators where there is none") from error
+            raise NodeError("NVML", f"{error}; say --accelerators where there is none") from error
         if len(names) != 1:
             seen = ", ".join(sorted(names)) or "no accelerator"
-            raise RuntimeFault("NVML", f"found {seen}: a node has accelerators of one type; choose with CUDA_VISIBLE_DEVICES")
+            raise NodeError("NVML", f"found {seen}: a node has accelerators of one type; choose with CUDA_VISIBLE_DEVICES")
         return cls(names.pop(), devices, nvml, handles)
 
     def __len__(self) -> int:
@@ -98,11 +98,11 @@ class Accelerators:
             self._nvml, self._handles = None, ()
 
 
-def are_here(type_name: str, many: int) -> bool:
+def node_has(type_name: str, many: int) -> bool:
     """Whether this machine has just these, as NVML sees it: then an agent need not be told, and can measure them."""
     try:
-        found = Accelerators.found()
-    except RuntimeFault:
+        found = NodeAccelerators.detect()
+    except NodeError:
         return False
     try:
         return (found.type_name, len(found)) == (type_name, many)
@@ -110,7 +110,7 @@ def are_here(type_name: str, many: int) -> bool:
         found.close()
 
 
-def type_of(product: str | bytes) -> str:
+def accelerator_type_of(product: str | bytes) -> str:
     """'Tesla V100-SXM2-16GB' is a v100, 'NVIDIA GeForce RTX 3090' an rtx3090."""
     words = [
         word for word in re.split(r"[\s\-]+", text_of(product).lower()) if word not in ("nvidia", "tesla", "geforce", "quadro")

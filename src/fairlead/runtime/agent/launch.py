@@ -12,12 +12,12 @@ from fairlead.client.lease_page import Stage
 from fairlead.core.job import signal_name
 from fairlead.files import write_json
 from fairlead.runtime.agent.launch_records import ENDED, SETTLED, Record, Stop
-from fairlead.runtime.agent.lease_file import Standing
-from fairlead.runtime.agent.settings import Settings
+from fairlead.runtime.agent.lease_file import WorkerStatus
+from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.shim import CUT_OFF, Exit
 from fairlead.runtime.agent.worker import Worker
-from fairlead.runtime.agent.worker_reports import Pace, Reports
-from fairlead.runtime.protocol.orders import Ended, Extend, Metric, Progress, Routed, Told, Wants
+from fairlead.runtime.agent.worker_reports import Pace, WorkerReports
+from fairlead.runtime.protocol.orders import Ended, Extend, Metric, Progress, RequestRouting, Report, RenewalRequest
 
 ASK_AGAIN_S = 1.0
 """A renewal that was asked for and not answered is asked for again: the question may have been lost."""
@@ -27,7 +27,7 @@ _LEFT_WHEN_ASKED = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningLaunch:
     """A launch that has not ended."""
 
     job: int
@@ -47,8 +47,8 @@ class Launched:
         record: Record,
         directory: Path,
         workers: list[Worker],
-        reports: Reports | None,
-        settings: Settings,
+        reports: WorkerReports | None,
+        settings: AgentSettings,
         stop: Stop | None,
         found: bool = False,
     ) -> None:
@@ -68,16 +68,16 @@ class Launched:
         self._asked: tuple[int, float] = (0, 0.0)  # which renewal, and when
 
     @classmethod
-    def over(cls, record: Record, directory: Path, settings: Settings, ended: Ended) -> Launched:
+    def over(cls, record: Record, directory: Path, settings: AgentSettings, ended: Ended) -> Launched:
         """One that ended under an earlier agent, and of which perhaps nobody was told."""
         launched = cls(record, directory, [], None, settings, None)
         launched.ended = ended
         return launched
 
     @property
-    def running(self) -> Running:
+    def running(self) -> RunningLaunch:
         standing = self.workers[0].standing
-        return Running(
+        return RunningLaunch(
             self.record.job,
             self.record.generation,
             self.record.name,
@@ -125,12 +125,12 @@ class Launched:
             for worker in self.workers:
                 worker.extend(order.renewal, order.max_steps, order.max_s)
 
-    def route(self, routed: Routed) -> None:
+    def route(self, routed: RequestRouting) -> None:
         if self.ended is None:
             for worker in self.workers:
                 worker.route(routed)
 
-    def poll(self, now: float) -> list[Told]:
+    def poll(self, now: float) -> list[Report]:
         if self._told_end:
             return []
         if self.ended is None:
@@ -172,11 +172,11 @@ class Launched:
         elif self._killed:
             self.kill(now, self._killed)
 
-    def _news(self, over: bool, now: float) -> list[Told]:
+    def _news(self, over: bool, now: float) -> list[Report]:
         if not self.workers:
             return []
         job, generation, standing = self.record.job, self.record.generation, self.workers[0].standing
-        told: list[Told] = []
+        told: list[Report] = []
         rate = self._pace.see(standing.began_at, standing.began_ns, standing.steps, standing.last_ns)
         progress = Progress(job, generation, standing.steps, standing.saved, rate, standing.batch_size)
         before = self._told or Progress(job, generation, 0, 0, 0.0)
@@ -185,13 +185,13 @@ class Launched:
             self._told = progress
         if self._must_ask(standing, now) and not over:
             self._asked = (standing.wants_more, now)
-            told.append(Wants(job, generation, standing.wants_more))
+            told.append(RenewalRequest(job, generation, standing.wants_more))
         if self._reports is not None:
             said = self._reports.rest() if over else self._reports.read()
             told += [Metric(job, generation, name, value) for name, value in said]
         return told
 
-    def _must_ask(self, standing: Standing, now: float) -> bool:
+    def _must_ask(self, standing: WorkerStatus, now: float) -> bool:
         which, asked_s = self._asked
         wants = standing.wants_more == standing.renewals + 1 and self._stop is None and not self._killed
         return wants and (which != standing.wants_more or now >= asked_s + ASK_AGAIN_S)
@@ -249,7 +249,7 @@ class Launched:
             stop.write(self.directory)
 
 
-def _idle(standing: Standing) -> bool:
+def _idle(standing: WorkerStatus) -> bool:
     """Whether it has not done a step, or saved one, since it was launched."""
     return standing.stage == Stage.STARTING and not standing.began_ns
 

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.files import make_folder, remove, remove_empty
-from fairlead.runtime.agent.agent_errors import OrderRefused, RuntimeFault, faults_of
-from fairlead.runtime.agent.archives import is_digest, lay_out
-from fairlead.runtime.agent.devices import Accelerators
+from fairlead.runtime.agent.agent_errors import OrderRefused, NodeError, node_errors
+from fairlead.runtime.agent.archives import is_digest, link_code
+from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.launch import Launched
 from fairlead.runtime.agent.launch_records import Record, WorkerRecord
 from fairlead.runtime.agent.lease_file import LeaseFile
 from fairlead.runtime.agent.mps import MultiProcessService
 from fairlead.runtime.agent.processes import Cgroup, look
-from fairlead.runtime.agent.settings import Settings, variables
-from fairlead.runtime.agent.shim import LOG, Errand
+from fairlead.runtime.agent.settings import AgentSettings, worker_environment
+from fairlead.runtime.agent.shim import LOG, LaunchSpec
 from fairlead.runtime.agent.worker import LEASE, REPORTS, Worker, start_stub
-from fairlead.runtime.agent.worker_reports import Reports
+from fairlead.runtime.agent.worker_reports import WorkerReports
 from fairlead.runtime.protocol.orders import Launch
 
 LONGEST_S = 1e9  # three decades: no job means more
@@ -33,8 +33,8 @@ class Starter:
         self,
         jobs: Path,
         code: Path,
-        accelerators: Accelerators,
-        settings: Settings,
+        accelerators: NodeAccelerators,
+        settings: AgentSettings,
         sharing: MultiProcessService,
         lifeline: Path,
     ) -> None:
@@ -51,7 +51,7 @@ class Starter:
         directory = self._jobs / str(launch.job) / str(launch.generation)
         stubs: list[subprocess.Popen[bytes]] = []
         workers: list[Worker] = []
-        with faults_of(directory), contextlib.ExitStack() as undo:
+        with node_errors(directory), contextlib.ExitStack() as undo:
             undo.callback(remove_empty, directory.parent / "checkpoints", directory.parent)
             undo.callback(remove, directory)
             undo.callback(_take_back, stubs)
@@ -70,12 +70,12 @@ class Starter:
                 if record.cgroup:
                     undo.callback(_dismiss, Cgroup.create(Path(record.cgroup), record.pid), stubs[-1])
                 workers.append(Worker(record, desk, lease, stubs[-1]))
-                if launch.given.routed is not None:
-                    workers[-1].route(launch.given.routed)
+                if launch.parameters.routing is not None:
+                    workers[-1].route(launch.parameters.routing)
                 undo.callback(workers[-1].close)
                 errands.append(self._errand(launch, local_rank, desk, lease.path, where, checkpoints, held))
             workers.sort(key=lambda worker: worker.record.rank)
-            reports = Reports(workers[0].desk / REPORTS)
+            reports = WorkerReports(workers[0].desk / REPORTS)
             record_of_launch = Record.of(launch, tuple(worker.record for worker in workers))
             record_of_launch.write(directory)
             undo.pop_all()
@@ -118,7 +118,7 @@ class Starter:
         """What earlier launches of a job have put in its way, or closed, would stop it on any node: that is no fault of this
         one, on which others can begin."""
         own, usable = self._jobs / str(launch.job), os.W_OK | os.X_OK
-        with faults_of(own):
+        with node_errors(own):
             for place in (own, _checkpoints(launch, own)):
                 if os.path.lexists(place) and not place.is_dir():
                     raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {place} is its own, and no folder")
@@ -137,7 +137,7 @@ class Starter:
         own = directory / "work"
         own.mkdir()
         if launch.task.code:
-            lay_out(self._code / launch.task.code, own)
+            link_code(self._code / launch.task.code, own)
         # From the leaves up: once a folder is given away, its owner may put anything in the place of what is in it.
         for folder, _, _ in os.walk(own, topdown=False):
             self._give(Path(folder))
@@ -161,7 +161,7 @@ class Starter:
     def _record(self, launch: Launch, local_rank: int, stub: subprocess.Popen[bytes], page: Path) -> WorkerRecord:
         process = look(stub.pid)
         if process is None:
-            raise RuntimeFault(f"/proc/{stub.pid}", "cannot be read: is /proc mounted?")
+            raise NodeError(f"/proc/{stub.pid}", "cannot be read: is /proc mounted?")
         rank, groups = launch.ranks[local_rank], self._settings.cgroup
         cgroup = str(groups / f"{launch.job}-{launch.generation}-{rank}") if groups is not None else ""
         return WorkerRecord(rank, launch.accelerators[local_rank], stub.pid, process.started, str(page), cgroup)
@@ -173,7 +173,7 @@ class Starter:
         device = self._accelerators.devices[accelerator]
         user = self._settings.user
         inherited = {name: os.environ[name] for name in self._settings.inherited if name in os.environ}
-        environment = variables(
+        environment = worker_environment(
             launch,
             local_rank,
             device=device.device,
@@ -182,9 +182,9 @@ class Starter:
             checkpoints=checkpoints,
             inherited={**inherited, **(user.variables if user else {})},
         )
-        if launch.given.company or Counter([*held, *launch.accelerators])[accelerator] > 1:
+        if launch.parameters.colocated or Counter([*held, *launch.accelerators])[accelerator] > 1:
             environment.update(self._sharing.variables(accelerator, device))
-        return Errand(
+        return LaunchSpec(
             command=[*launch.task.prefix, *launch.task.command],
             environment=environment,
             directory=where,

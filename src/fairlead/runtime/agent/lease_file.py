@@ -15,7 +15,7 @@ _LARGEST = 2**53  # what a float, and so a step, can hold exactly
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WorkerStatus:
     """What a worker last wrote."""
 
     stage: int = Stage.STARTING
@@ -33,7 +33,7 @@ class LeaseFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._last = Standing()
+        self._last = WorkerStatus()
         numbers = self._numbers()
         self._routes = 0 if numbers is None else numbers[Field.ROUTES]
 
@@ -44,7 +44,7 @@ class LeaseFile:
         made.bound(max_steps, max_s)
         return made
 
-    def standing(self) -> Standing:
+    def standing(self) -> WorkerStatus:
         """The last that made sense."""
         numbers = self._numbers()
         if numbers is not None:
@@ -86,8 +86,8 @@ class LeaseFile:
         os.pwrite(self._file, struct.pack("=Q", value), field * 8)
 
 
-def _standing(numbers: tuple[int, ...]) -> Standing:
-    return Standing(
+def _standing(numbers: tuple[int, ...]) -> WorkerStatus:
+    return WorkerStatus(
         stage=numbers[Field.STAGE],
         steps=min(numbers[Field.STEPS], _LARGEST),
         saved=min(numbers[Field.SAVED], _LARGEST),

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from fairlead.files import remove
-from fairlead.runtime.agent.agent_errors import faults_of
+from fairlead.runtime.agent.agent_errors import node_errors
 from fairlead.runtime.agent.devices import Accelerator
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -31,7 +31,7 @@ class MultiProcessService:
             return {}
         if place not in self._started:
             pipes, logs = self._root / f"{place}-pipe", self._root / f"{place}-log"
-            with faults_of(self._root):
+            with node_errors(self._root):
                 for folder in (pipes, logs):
                     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             variables = {
@@ -56,7 +56,7 @@ class MultiProcessService:
     def _tell(self, arguments: list[str], variables: dict[str, str], words: bytes = b"") -> bool:
         """Whether it was heard out."""
         assert self._program is not None
-        with faults_of(self._program):
+        with node_errors(self._program):
             try:
                 subprocess.run(
                     [self._program, *arguments],

@@ -11,8 +11,8 @@ from pathlib import Path
 from fairlead.client.launch_context import BATCH_SIZE, NODES, TUNED
 from fairlead.client.lease_page import PAGE
 from fairlead.core.errors import InputError
-from fairlead.runtime.agent.archives import LIMITS, Limits
-from fairlead.runtime.protocol.orders import Given, Launch
+from fairlead.runtime.agent.archives import LIMITS, ArchiveLimits
+from fairlead.runtime.protocol.orders import LaunchParameters, Launch
 
 # The environment of a worker: a few variables of the agent's, the task's, and Fairlead's, which nobody overrides. The rest of
 # the agent's environment may hold secrets and stays with the agent.
@@ -21,7 +21,7 @@ INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIBR
 """What a program needs to find its libraries and to write dates."""
 
 
-def variables(
+def worker_environment(
     launch: Launch, local_rank: int, *, device: str, page: Path, reports: Path, checkpoints: Path, inherited: Mapping[str, str]
 ) -> dict[str, str]:
     return {
@@ -45,12 +45,12 @@ def variables(
         "FAIRLEAD_GANG_PORT": str(launch.gang_port),
         **({"FAIRLEAD_GANG_TOKEN": launch.gang_token} if launch.gang_token else {}),
         NODES: str(launch.nodes),
-        **_given(launch.given),
+        **_given(launch.parameters),
         "FAIRLEAD_RENEWAL": "central" if launch.task.central else "optimistic",
     }
 
 
-def _given(given: Given) -> dict[str, str]:
+def _given(given: LaunchParameters) -> dict[str, str]:
     """Of what the plan said nothing, there is no variable."""
     said = {
         BATCH_SIZE: str(given.batch_size) if given.batch_size > 0 else TUNED if given.batch_size else "",
@@ -90,7 +90,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AgentSettings:
     user: User | None = None  # None: the agent's own
     pages: Path | None = None  # where lease pages lie, best in memory (/dev/shm/…); None: with the launch
     cgroup: Path | None = None  # a control group (version 2) that the agent may make groups in; None: none is used
@@ -100,7 +100,7 @@ class Settings:
     sibling_grace_s: float = 5.0  # from a worker's failure to the end of the others
     kill_patience_s: float = 5.0  # from SIGKILL to a worker until its stub is killed too
     inherited: tuple[str, ...] = INHERITED
-    archives: Limits = LIMITS
+    archives: ArchiveLimits = LIMITS
 
     @property
     def folder_mode(self) -> int:
@@ -108,4 +108,4 @@ class Settings:
         return 0o700 if self.user is None else 0o711
 
 
-DEFAULTS = Settings()
+DEFAULTS = AgentSettings()

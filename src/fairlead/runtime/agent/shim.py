@@ -45,7 +45,7 @@ class Moments(NamedTuple):
     last: float = math.inf  # when the last of them must be gone
 
 
-class Lifeline:
+class FencingDeadline:
     """The agent's end."""
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +85,7 @@ _LOOK_AGAIN_S = 0.05
 _NEVER_HELD_S = 10.0  # between looks at a lifeline on which nothing stands yet
 
 
-class Errand(NamedTuple):
+class LaunchSpec(NamedTuple):
     """What a stub has to do. `user` is a number of a user, its group and its other groups; empty: the agent's own."""
 
     command: list[str]
@@ -117,10 +117,10 @@ def main() -> int:
     said = sys.stdin.buffer.read()
     if not said.endswith(b"\n"):
         return NEVER_BEGAN
-    return run(Errand(**json.loads(said)))
+    return run(LaunchSpec(**json.loads(said)))
 
 
-def run(errand: Errand) -> int:
+def run(errand: LaunchSpec) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     waking, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -149,7 +149,7 @@ def run(errand: Errand) -> int:
     return _leave(desk, draft, Exit(code, at_ns, why, lost=log.lost))
 
 
-def _start(errand: Errand, prints: int, die_with_stub: Callable[[], object]) -> int:
+def _start(errand: LaunchSpec, prints: int, die_with_stub: Callable[[], object]) -> int:
     user, group, groups = (errand.user[0], errand.user[1], errand.user[2:]) if errand.user else (None, None, None)
     worker = subprocess.Popen(
         errand.command,
@@ -171,7 +171,7 @@ def _start(errand: Errand, prints: int, die_with_stub: Callable[[], object]) -> 
 class _Tether:
     """Watches the lifeline in the place of an agent that may be dead."""
 
-    def __init__(self, errand: Errand, pid: int) -> None:
+    def __init__(self, errand: LaunchSpec, pid: int) -> None:
         self._errand, self._pid = errand, pid
         self._asked = self.over = False
 

@@ -15,20 +15,20 @@ from itertools import count
 from pathlib import Path
 
 from fairlead.files import make_folder, remove, remove_empty
-from fairlead.runtime.agent.agent_errors import OrderRefused, RootTaken, RuntimeFault, StaleGeneration, StillRunning, faults_of
+from fairlead.runtime.agent.agent_errors import OrderRefused, DirectoryInUse, NodeError, StaleGeneration, StillRunning, node_errors
 from fairlead.runtime.agent.archives import unpack
-from fairlead.runtime.agent.devices import Accelerators
-from fairlead.runtime.agent.launch import Launched, Running
+from fairlead.runtime.agent.devices import NodeAccelerators
+from fairlead.runtime.agent.launch import Launched, RunningLaunch
 from fairlead.runtime.agent.launch_records import RECORD, SETTLED, Record, Stop, boot, launches, read_ended
 from fairlead.runtime.agent.launcher import Starter
 from fairlead.runtime.agent.lease_file import LeaseFile
 from fairlead.runtime.agent.mps import MultiProcessService
-from fairlead.runtime.agent.settings import DEFAULTS, Settings
-from fairlead.runtime.agent.shim import LOG, Lifeline
+from fairlead.runtime.agent.settings import DEFAULTS, AgentSettings
+from fairlead.runtime.agent.shim import LOG, FencingDeadline
 from fairlead.runtime.agent.worker import REPORTS, Worker
 from fairlead.runtime.agent.worker_logs import Excerpt, read
-from fairlead.runtime.agent.worker_reports import Reports
-from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Reroute, Revoke, Told
+from fairlead.runtime.agent.worker_reports import WorkerReports
+from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Reroute, Revoke, Report
 
 READ_AT_ONCE = 1 << 20
 SWEPT_AT_ONCE = 10
@@ -40,17 +40,17 @@ class Supervisor:
     def __init__(
         self,
         root: Path,
-        accelerators: Accelerators,
-        settings: Settings = DEFAULTS,
+        accelerators: NodeAccelerators,
+        settings: AgentSettings = DEFAULTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.root, self.accelerators, self._settings, self._clock = root.absolute(), accelerators, settings, clock
         self._jobs, self._code, self._aside = self.root / "jobs", self.root / "code", self.root / "aside"
-        with faults_of(self.root):
+        with node_errors(self.root):
             for folder in (self.root, self._jobs, self._code):
                 make_folder(folder, settings.folder_mode)
             self._lock = _locked(self.root / "lock")
-            self._lifeline = Lifeline(self.root / "lifeline")
+            self._lifeline = FencingDeadline(self.root / "lifeline")
         self._sharing = MultiProcessService(self.root / "mps")
         self._starter = Starter(self._jobs, self._code, accelerators, settings, self._sharing, self._lifeline.path)
         self._newest: dict[int, int] = {}
@@ -104,13 +104,13 @@ class Supervisor:
     def reroute(self, order: Reroute) -> None:
         """Other numbers for a launch that serves requests."""
         if (launched := self._launched.get((order.job, order.generation))) is not None:
-            launched.route(order.routed)
+            launched.route(order.routing)
 
-    def poll(self) -> list[Told]:
+    def poll(self) -> list[Report]:
         """What happened since the last call, and whatever is due by now: kills at the end of a grace, siblings of the
         failed."""
         now = self._clock()
-        told: list[Told] = []
+        told: list[Report] = []
         for launched in self._launched.values():
             told += launched.poll(now)
         return told
@@ -124,7 +124,7 @@ class Supervisor:
                     ends.register(worker.handle, select.POLLIN)
         ends.poll(max(0.0, timeout_s) * 1000)
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningLaunch]:
         return [launched.running for launched in self._launched.values() if launched.ended is None]
 
     @property
@@ -135,7 +135,7 @@ class Supervisor:
     def hold(self, until: float, grace_s: float) -> None:
         """The agent's lease runs until then. If nothing more is heard, all that runs here has so long to leave after that,
         whether or not there is a supervisor to see to it."""
-        with faults_of(self.root):
+        with node_errors(self.root):
             self._lifeline.move(until, until + self._grace(grace_s))
 
     def expire(self, grace_s: float = math.inf) -> None:
@@ -154,7 +154,7 @@ class Supervisor:
         for launched in self._launched.values():
             launched.revoke(now, grace_s, for_good=True)
 
-    def stop_sharing(self) -> None:
+    def stop_mps(self) -> None:
         """Ends the services of shared accelerators, for an agent that has stopped everything and leaves."""
         self._sharing.close()
 
@@ -177,7 +177,7 @@ class Supervisor:
             launched.close()
         self._launched.clear()
         self._newest.clear()
-        with faults_of(self.root):
+        with node_errors(self.root):
             make_folder(self._aside, self._settings.folder_mode)
             place = next(place for n in count() if not (place := self._aside / str(n)).exists())
             self._jobs.rename(place)
@@ -191,7 +191,7 @@ class Supervisor:
         waits long."""
         before = at - self._settings.keep_s
         old: list[Path] = []
-        with faults_of(self.root):
+        with node_errors(self.root):
             for job, generation, directory in launches(self._jobs):
                 over = directory / SETTLED
                 if (job, generation) not in self._launched and over.exists() and over.stat().st_mtime < before:
@@ -214,7 +214,7 @@ class Supervisor:
         desk = self._jobs / str(int(job)) / str(int(generation)) / str(int(rank))
         if not desk.is_dir():
             raise OrderRefused(f"job {job}, generation {generation}: worker {rank} was not launched here, or is forgotten")
-        with faults_of(desk):
+        with node_errors(desk):
             return read(desk / LOG, offset, max(0, min(limit, READ_AT_ONCE)))
 
     def ignored_reports(self) -> int:
@@ -233,7 +233,7 @@ class Supervisor:
 
     def _find(self) -> None:
         """Takes over what earlier supervisors on this root left."""
-        with faults_of(self._jobs):
+        with node_errors(self._jobs):
             for job, generation, directory in launches(self._jobs):
                 record = Record.read(directory)
                 if record is None and not (directory / RECORD).exists():
@@ -241,7 +241,7 @@ class Supervisor:
                     continue
                 self._newest[job] = max(generation, self._newest.get(job, 0))
                 if record is None:
-                    raise RuntimeFault(
+                    raise NodeError(
                         directory / RECORD, "not a record of this version; end what it names and remove its folder"
                     )
                 ended = read_ended(directory)
@@ -251,7 +251,7 @@ class Supervisor:
                     self._launched[job, generation] = Launched.over(record, directory, self._settings, ended)
 
 
-def _found(record: Record, directory: Path, settings: Settings) -> Launched:
+def _found(record: Record, directory: Path, settings: AgentSettings) -> Launched:
     same_boot = record.boot == boot()
     workers = []
     for worker in record.workers:
@@ -261,7 +261,7 @@ def _found(record: Record, directory: Path, settings: Settings) -> Launched:
         workers.append(Worker(worker, directory / str(worker.rank), lease, None, same_boot))
     reports = None
     with contextlib.suppress(OSError):
-        reports = Reports(directory / str(record.workers[0].rank) / REPORTS)
+        reports = WorkerReports(directory / str(record.workers[0].rank) / REPORTS)
     stop = Stop.read(directory) if same_boot else None
     return Launched(record, directory, workers, reports, settings, stop, found=True)
 
@@ -273,5 +273,5 @@ def _locked(path: Path) -> int:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         os.close(lock)
-        raise RootTaken(path.parent) from None
+        raise DirectoryInUse(path.parent) from None
     return lock

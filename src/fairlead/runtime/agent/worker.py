@@ -14,10 +14,10 @@ from pathlib import Path
 from fairlead.client.lease_page import PAGE
 from fairlead.files import read_json
 from fairlead.runtime.agent.launch_records import WorkerRecord
-from fairlead.runtime.agent.lease_file import LeaseFile, Standing
+from fairlead.runtime.agent.lease_file import LeaseFile, WorkerStatus
 from fairlead.runtime.agent.processes import Cgroup, Process, descendants, end, has_ended, is_there, send, watch, with_variable
 from fairlead.runtime.agent.shim import END, EXIT, NEVER_BEGAN, Exit
-from fairlead.runtime.protocol.orders import Routed
+from fairlead.runtime.protocol.orders import RequestRouting
 
 REPORTS = "reports"
 LEASE = "lease"
@@ -60,8 +60,8 @@ class Worker:
         return self._handle
 
     @property
-    def standing(self) -> Standing:
-        return self._lease.standing() if self._lease is not None else Standing()
+    def standing(self) -> WorkerStatus:
+        return self._lease.standing() if self._lease is not None else WorkerStatus()
 
     def look(self) -> None:
         """Finds out, without waiting, whether it has ended and how. It has not as long as anything of it lives."""
@@ -85,9 +85,9 @@ class Worker:
         if self._lease is not None:
             self._lease.extend(renewal, max_steps, max_s)
 
-    def route(self, routed: Routed) -> None:
-        if self._lease is not None and self.record.rank < len(routed.parts):
-            self._lease.route(routed.batch, routed.rate, routed.parts[self.record.rank])
+    def route(self, routed: RequestRouting) -> None:
+        if self._lease is not None and self.record.rank < len(routed.shares):
+            self._lease.route(routed.batch, routed.rate, routed.shares[self.record.rank])
 
     def ask(self) -> None:
         if self.exit is None:

@@ -12,7 +12,7 @@ from collections import deque
 from itertools import pairwise
 from pathlib import Path
 
-from fairlead.runtime.protocol.orders import MOST_METRICS
+from fairlead.runtime.protocol.orders import MAX_METRICS
 
 LINE = 4096
 AT_ONCE = 1 << 18
@@ -20,7 +20,7 @@ BACKLOG = 1 << 24
 NAME = 200
 
 
-class Reports:
+class WorkerReports:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._mark = os.open(path.with_name(path.name + ".read"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -64,7 +64,7 @@ class Reports:
         return said
 
     def _known(self, numbers: list[tuple[str, float]]) -> list[tuple[str, float]]:
-        room = MOST_METRICS - len(self._names)
+        room = MAX_METRICS - len(self._names)
         self._names |= set(list(dict.fromkeys(name for name, _ in numbers if name not in self._names))[:room])
         known = [(name, value) for name, value in numbers if name in self._names]
         self.ignored += len(known) < len(numbers)

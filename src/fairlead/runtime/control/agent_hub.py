@@ -18,27 +18,27 @@ from fairlead.core.errors import FairleadError
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import CodeStore
 from fairlead.runtime.protocol.messages import (
-    LARGEST,
+    MAX_MESSAGE_BYTES,
     METHOD,
     SERVICE,
-    VERSION,
+    PROTOCOL_VERSION,
     BadMessage,
-    Beat,
+    Heartbeat,
     FromControl,
-    Heard,
+    Acknowledged,
     Hello,
-    LogPiece,
+    LogChunk,
     Message,
-    Orders,
-    OtherJournal,
-    ReadLog,
+    OrderBatch,
+    JournalMismatch,
+    LogRequest,
     Refused,
-    Renewed,
-    WantCode,
+    LeaseRenewed,
+    CodeRequest,
     Welcome,
-    Words,
-    decode,
-    encode,
+    ReportBatch,
+    decode_message,
+    encode_message,
 )
 from fairlead.runtime.protocol.orders import Order
 
@@ -79,7 +79,7 @@ class Hub:
 
     def __post_init__(self) -> None:
         self._questions = count(1)
-        self._answers: dict[int, asyncio.Future[LogPiece]] = {}
+        self._answers: dict[int, asyncio.Future[LogChunk]] = {}
         self.live: ClusterBackend | None = None  # set by who composes; the two need each other
         self._sessions: dict[int, _Session] = {}
         self._incarnation: dict[int, int] = {}
@@ -87,13 +87,13 @@ class Hub:
         self._until: dict[int, float] = {}  # by node: when its jobs are certainly gone if nothing more is heard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._number = {node.name: number for number, node in enumerate(self.cluster.nodes)}
-        self.used: dict[int, Beat] = {}  # by node, its last
+        self.used: dict[int, Heartbeat] = {}  # by node, its last
 
     # The wire, for the loop's thread.
 
     def send(self, node: int, order: Order) -> None:
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._put, node, Orders((order,)))
+            self._loop.call_soon_threadsafe(self._put, node, OrderBatch((order,)))
 
     def address_of(self, node: int) -> str:
         return self._address.get(node, "127.0.0.1")
@@ -111,7 +111,7 @@ class Hub:
     async def serve(self, address: str, credentials: grpc.ServerCredentials | None = None) -> tuple[grpc.aio.Server, int]:
         """Begin to listen; returns the server and its port."""
         self._loop = asyncio.get_running_loop()
-        limits = [("grpc.max_receive_message_length", LARGEST), ("grpc.max_send_message_length", 64 << 20)]
+        limits = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", 64 << 20)]
         server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._session)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
@@ -127,7 +127,7 @@ class Hub:
         for node in list(self._sessions):
             self._close(node)
 
-    async def read_log(self, node: int, wanted: ReadLog) -> LogPiece | None:
+    async def read_log(self, node: int, wanted: LogRequest) -> LogChunk | None:
         """What a node's agent answers; None where there is no agent, or it falls silent."""
         if node not in self._sessions:
             return None
@@ -161,15 +161,15 @@ class Hub:
         except (BadMessage, TimeoutError) as problem:
             why = str(problem) or f"no word within {HELLO_WITHIN_S:g} s"
             log.warning("agent refused", extra={"why": why, "peer": context.peer()})
-            yield encode(Refused(why))
+            yield encode_message(Refused(why))
             return
         if session is None:
-            yield encode(OtherJournal(self.journal))
+            yield encode_message(JournalMismatch(self.journal))
             return
         listening = asyncio.create_task(self._listen(session, requests))
         try:
             while (message := await session.out.get()) is not None:
-                yield encode(message)
+                yield encode_message(message)
                 if isinstance(message, Refused):
                     return
         finally:
@@ -188,8 +188,8 @@ class Hub:
         it is not there."""
         if not isinstance(message, Hello):
             raise BadMessage("the first word of an agent is hello")
-        if message.version != VERSION:
-            both = f"the agent speaks version {message.version}, the control plane {VERSION}"
+        if message.version != PROTOCOL_VERSION:
+            both = f"the agent speaks version {message.version}, the control plane {PROTOCOL_VERSION}"
             raise BadMessage(f"{both}: install the same Fairlead on both")
         node = self._number.get(message.node, -1)
         if node < 0:
@@ -217,30 +217,30 @@ class Hub:
             async for data in requests:
                 if self._sessions.get(session.node) is not session:
                     return
-                self._hear(session, decode(data))
+                self._hear(session, decode_message(data))
         except BadMessage as problem:
             session.out.put_nowait(Refused(str(problem)))
         finally:
             session.out.put_nowait(None)
 
     def _hear(self, session: _Session, message: Message) -> None:
-        if isinstance(message, Beat):
+        if isinstance(message, Heartbeat):
             self.used[session.node] = message
-            if message.busy:
+            if message.utilization:
                 self._alive().see(session.node, message)
             self._renew(session.node)
-            session.out.put_nowait(Renewed())
-        elif isinstance(message, Words):
-            loop, heard = asyncio.get_running_loop(), Heard(message.sequence)
+            session.out.put_nowait(LeaseRenewed())
+        elif isinstance(message, ReportBatch):
+            loop, heard = asyncio.get_running_loop(), Acknowledged(message.sequence)
 
             def answer() -> None:
                 loop.call_soon_threadsafe(session.out.put_nowait, heard)
 
-            self._alive().tell(session.node, message.told, answer)
-        elif isinstance(message, LogPiece):
+            self._alive().tell(session.node, message.reports, answer)
+        elif isinstance(message, LogChunk):
             if (asked := self._answers.get(message.number)) is not None and not asked.done():
                 asked.set_result(message)
-        elif isinstance(message, WantCode) and self.code is not None:
+        elif isinstance(message, CodeRequest) and self.code is not None:
             session.out.put_nowait(self.code.piece(message.digest, message.offset))
         else:
             raise BadMessage("an agent beats, tells, answers and asks for code")
@@ -263,5 +263,5 @@ class Hub:
 
 async def _first(requests: AsyncIterator[bytes]) -> Message:
     async for data in requests:
-        return decode(data)
+        return decode_message(data)
     raise BadMessage("no word at all")

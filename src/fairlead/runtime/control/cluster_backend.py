@@ -31,8 +31,8 @@ from fairlead.runtime.control.rank_assignment import Seating, gang_ports, given_
 from fairlead.runtime.control.report_handler import Hearing
 from fairlead.runtime.control.snapshotter import same
 from fairlead.runtime.control.wall_clock import WallClock
-from fairlead.runtime.protocol.messages import Beat
-from fairlead.runtime.protocol.orders import Ended, Order, Task, Told
+from fairlead.runtime.protocol.messages import Heartbeat
+from fairlead.runtime.protocol.orders import Ended, Order, Task, Report
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class ClusterBackend:
         self._limits = Limits()
         self._measures = Measures()
         self._uses = Uses()
-        self._seen: deque[tuple[int, Beat]] = deque(maxlen=MOST_BEATS)  # by nodes, what agents saw of their accelerators
+        self._seen: deque[tuple[int, Heartbeat]] = deque(maxlen=MOST_BEATS)  # by nodes, what agents saw of their accelerators
         self._see_s = -math.inf  # when that is looked at again
         self._hearing = Hearing(self._jobs, self.launches, self._limits, self._measures, self._uses, self._send)
         self.resting = Resting()
@@ -270,7 +270,7 @@ class ClusterBackend:
 
         self.inbox.ring(Request(happen))
 
-    def tell(self, node: int, told: Sequence[Told], answered: Callable[[], None] = lambda: None) -> None:
+    def tell(self, node: int, told: Sequence[Report], answered: Callable[[], None] = lambda: None) -> None:
         """What an agent says of its jobs; `answered` when it need not be said again."""
 
         def happen(now: float) -> list[ev.Event]:
@@ -284,7 +284,7 @@ class ClusterBackend:
 
         self.inbox.ring(Request(happen, lambda events: answered()))
 
-    def see(self, node: int, beat: Beat) -> None:
+    def see(self, node: int, beat: Heartbeat) -> None:
         """What an agent sees of its accelerators: every beat counts, also while nothing else happens."""
         self._seen.append((node, beat))
         if len(self._seen) == 1:
@@ -324,12 +324,12 @@ class ClusterBackend:
             happened += self._measures.told(self.now)
         return happened + self._overrun() + self._risen()
 
-    def _watch(self, node: int, word: Told) -> None:
+    def _watch(self, node: int, word: Report) -> None:
         """Whether a node could begin what it was given."""
         run = self.launches.get(word.job, word.generation)
         if run is None or run.leaving:
             return
-        if isinstance(word, Ended) and word.unable:
+        if isinstance(word, Ended) and word.could_not_start:
             self.resting.failed(node, word.why)
         elif not isinstance(word, Ended) or word.code != NOT_BEGUN:
             self.resting.began(node)
@@ -355,7 +355,7 @@ class ClusterBackend:
     def _look_at_uses(self) -> None:
         """All beats that were gathered, of each node in their order."""
         self._see_s = self.now + SEE_EVERY_S
-        turns: list[dict[int, Beat]] = []
+        turns: list[dict[int, Heartbeat]] = []
         count = Counter[int]()
         while self._seen:
             node, beat = self._seen.popleft()

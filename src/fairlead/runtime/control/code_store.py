@@ -15,17 +15,17 @@ from pathlib import Path
 from fairlead.core.job import ENDED, Phase
 from fairlead.engine.loop import Loop
 from fairlead.files import atomic_write, make_folder, remove
-from fairlead.runtime.agent.archives import Limits, check, is_digest
+from fairlead.runtime.agent.archives import ArchiveLimits, check_archive, is_digest
 from fairlead.runtime.control.cluster_backend import ClusterBackend
-from fairlead.runtime.protocol.messages import PIECE, CodePiece
+from fairlead.runtime.protocol.messages import CHUNK_BYTES, CodeChunk
 from fairlead.runtime.protocol.task_file import task_of
 
-LIMITS = Limits(packed_bytes=64 << 20, unpacked_bytes=512 << 20)
+LIMITS = ArchiveLimits(packed_bytes=64 << 20, unpacked_bytes=512 << 20)
 """Of one archive; an agent takes more."""
 
 
 class CodeStore:
-    def __init__(self, root: Path, limits: Limits = LIMITS) -> None:
+    def __init__(self, root: Path, limits: ArchiveLimits = LIMITS) -> None:
         self._root, self.limits = root, limits
 
     def has(self, digest: str) -> bool:
@@ -37,21 +37,21 @@ class CodeStore:
 
     def take(self, archive: bytes, digest: str) -> None:
         """Kept when it returns; raises `ArchiveRefused` for what is not taken."""
-        check(archive, digest, self.limits)
+        check_archive(archive, digest, self.limits)
         if not self.has(digest):
             make_folder(self._root, 0o700)
             atomic_write(self._path(digest), archive, private=True)
 
-    def piece(self, digest: str, offset: int) -> CodePiece:
+    def piece(self, digest: str, offset: int) -> CodeChunk:
         try:
             if not is_digest(digest):  # it comes from outside, and names a file
                 raise FileNotFoundError
             with self._path(digest).open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(max(0, offset))
-                return CodePiece(digest, offset, size, base64.b64encode(file.read(PIECE)).decode())
+                return CodeChunk(digest, offset, size, base64.b64encode(file.read(CHUNK_BYTES)).decode())
         except OSError:
-            return CodePiece(digest, problem=f"its code {digest[:12]} is not kept any more; submit it again")
+            return CodeChunk(digest, problem=f"its code {digest[:12]} is not kept any more; submit it again")
 
     def sweep(self, wanted: Iterable[str], older_than: float) -> int:
         """Removes what nobody wants and nobody has sent since a moment of the calendar; how many."""

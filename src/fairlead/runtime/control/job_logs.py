@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import ENDED, Phase
-from fairlead.runtime.protocol.messages import PIECE, LogPiece, ReadLog
+from fairlead.runtime.protocol.messages import CHUNK_BYTES, LogChunk, LogRequest
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane
@@ -50,7 +50,7 @@ class Logs:
         told = {"number": number, "launch": known.launch, "launches": known.launches, "rank": rank, "ended": known.ended}
         if known.launch == 0:
             return {**told, "over": known.ended, "offset": 0, "next": 0, "text": ""}
-        wanted = ReadLog(0, number, known.launch, rank, offset, PIECE)
+        wanted = LogRequest(0, number, known.launch, rank, offset, CHUNK_BYTES)
         piece = await self._piece(known, wanted)
         data = base64.b64decode(piece.data)
         text, used = _text(data, final=known.over)
@@ -71,7 +71,7 @@ class Logs:
                 node = next(seat.node for seat in run.seats if rank in seat.ranks)
             return _Known(launch, starts, run is None, phase in ENDED, node)
 
-    async def _piece(self, known: _Known, wanted: ReadLog) -> LogPiece:
+    async def _piece(self, known: _Known, wanted: LogRequest) -> LogChunk:
         worker, nodes, hub = (wanted.job, wanted.generation, wanted.rank), self.plane.cluster.nodes, self.plane.hub
         node = self._node_of.get(worker, known.node) if known.node < 0 else known.node
         if node >= 0:
@@ -82,7 +82,7 @@ class Logs:
             if not found.problem:
                 return found
             if not known.over:  # it is about to begin
-                return LogPiece(0, max(0, wanted.offset))
+                return LogChunk(0, max(0, wanted.offset))
             raise LogMissing(found.problem)
         here = sorted(hub.connected)
         answers = await asyncio.gather(*(hub.read_log(one, wanted) for one in here))

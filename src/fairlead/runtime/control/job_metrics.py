@@ -18,8 +18,8 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.models import goodput
 from fairlead.models.convergence import DERIVED, LOSS, TARGET
 from fairlead.runtime.control.launches import Running
-from fairlead.runtime.protocol.messages import Beat
-from fairlead.runtime.protocol.orders import MOST_METRICS, Metric
+from fairlead.runtime.protocol.messages import Heartbeat
+from fairlead.runtime.protocol.orders import MAX_METRICS, Metric
 
 log = logging.getLogger("fairlead.cluster")
 
@@ -63,7 +63,7 @@ class Measures:
             return
         mine = self._names.get(said.job, set())
         if said.name not in mine:
-            if len(mine) >= MOST_METRICS:
+            if len(mine) >= MAX_METRICS:
                 return
             if not self._room_for(said.name, user):
                 if user not in self._full:
@@ -169,7 +169,7 @@ class Uses:
         self._of: dict[int, tuple[int, _Use]] = {}  # by job: a generation, and its use
 
     def see(
-        self, beats: Mapping[int, Beat], runs: Sequence[Running], at_work: Callable[[int], bool] = lambda job: True
+        self, beats: Mapping[int, Heartbeat], runs: Sequence[Running], at_work: Callable[[int], bool] = lambda job: True
     ) -> Iterator[tuple[int, dict[str, float]]]:
         """Jobs of whom something new is known, and what, by the names of metrics. `beats` are of nodes, `runs` all launches.
         What is seen before a job is at work is of its imports and data, and no use of it; who never says so is taken to be. A
@@ -193,7 +193,7 @@ class Uses:
                 use.settled = True
                 continue
             use.see(
-                sum(beat.busy[local] for beat, local in mine) / len(mine),
+                sum(beat.utilization[local] for beat, local in mine) / len(mine),
                 max(beat.memory_gb[local] for beat, local in mine),
             )
             if use.worth_telling:
@@ -204,5 +204,5 @@ class Uses:
         self._of.pop(job, None)
 
 
-def _tells(beat: Beat, local: int) -> bool:
-    return local < min(len(beat.busy), len(beat.memory_gb))
+def _tells(beat: Heartbeat, local: int) -> bool:
+    return local < min(len(beat.utilization), len(beat.memory_gb))

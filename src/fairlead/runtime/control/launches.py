@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.runtime.protocol.orders import Ended, Extend, Given, Kill, Launch, Order, Reroute, Revoke, Routed, Task, Wants
+from fairlead.runtime.protocol.orders import Ended, Extend, LaunchParameters, Kill, Launch, Order, Reroute, Revoke, RequestRouting, Task, RenewalRequest
 
-NOTHING = Given()
+NOTHING = LaunchParameters()
 
 MOST_STEPS, LONGEST_S = 2**53, 1e9
 """Of a lease, however often it is renewed; which renewal it is, is the job's own word."""
@@ -71,7 +71,7 @@ class Running:
     ended: dict[int, Ended] = field(default_factory=dict)  # by node
     lost: set[int] = field(default_factory=set)  # nodes
     saved: int = 0
-    given: Given = field(default_factory=Given)
+    given: LaunchParameters = field(default_factory=LaunchParameters)
     gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
@@ -145,7 +145,7 @@ class LaunchTracker:
         return any(node in self._nodes_left(run) for run in self._all.values())
 
     def start(
-        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, given: Given = NOTHING
+        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, given: LaunchParameters = NOTHING
     ) -> list[Addressed]:
         """`saved` is what it will find in its last checkpoint: it has that many steps even if it comes to nothing."""
         run = Running(job, generation, name, task, tuple(seats), saved=saved, given=given)
@@ -154,7 +154,7 @@ class LaunchTracker:
         return self._send(run)
 
     def adopt(
-        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, given: Given = NOTHING
+        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, given: LaunchParameters = NOTHING
     ) -> None:
         """A launch of a time before a restart. Whether its agents know of it is found out when they come back."""
         run = Running(job, generation, name, task, tuple(seats), sent=True, saved=saved, given=given)
@@ -185,8 +185,8 @@ class LaunchTracker:
                 run.owed |= set(missing)
                 run.sent = len(run.owed) < len(run.seats)
                 unheard.append(run)
-            if run.given.routed is not None and not run.leaving:  # a change may have got lost
-                orders += [(node, Reroute(*run.key, run.given.routed)) for node in here if node not in missing]
+            if run.given.routing is not None and not run.leaving:  # a change may have got lost
+                orders += [(node, Reroute(*run.key, run.given.routing)) for node in here if node not in missing]
         # Strangers before anybody is sent: whoever begins, in place of who has left too, begins when they are gone.
         for node in found:
             for key in sorted(found[node]):
@@ -216,12 +216,12 @@ class LaunchTracker:
         run.seats += (seat,)
         return [(seat.node, _farewell(run))]
 
-    def reroute(self, job: int, routed: Routed) -> list[Addressed]:
+    def reroute(self, job: int, routed: RequestRouting) -> list[Addressed]:
         """Who has not been sent yet finds it in its launch."""
         run = self.latest(job)
         if run is None:
             return []
-        run.given = replace(run.given, routed=routed)
+        run.given = replace(run.given, routing=routed)
         if not run.sent or run.leaving:
             return []
         return [(node, Reroute(*run.key, routed)) for node in self._nodes_left(run) if node not in run.owed]
@@ -248,7 +248,7 @@ class LaunchTracker:
                 orders += [(node, Kill(job, run.generation)) for node in self._nodes_left(run)]
         return orders
 
-    def renew(self, node: int, wants: Wants) -> list[Addressed]:
+    def renew(self, node: int, wants: RenewalRequest) -> list[Addressed]:
         """Whoever is not asked to leave may go on. The same question has the same answer, however often it is asked."""
         run = self.get(wants.job, wants.generation)
         if run is None or run.leaving:
@@ -327,7 +327,7 @@ class LaunchTracker:
                     gang_token=run.gang_token if gang else "",
                     checkpoints=f"{self._checkpoints}/{run.job}" if self._checkpoints else "",
                     nodes=len(run.seats),
-                    given=run.given,
+                    parameters=run.given,
                 ),
             )
             for seat in run.seats
@@ -354,7 +354,7 @@ def _outcome(run: Running) -> Outcome:
     overstayed = any(end.code and end.yielded for end in ends)  # killed by its agent, and the others because of that
     bad = None if overstayed else next((end for end in ends if end.code), None)
     whole = len(ends) == len(run.seats)
-    unable = next((end for end in ends if end.unable and not run.revoked), None)
+    unable = next((end for end in ends if end.could_not_start and not run.revoked), None)
     end = bad or unable or next((end for end in ends if end.code), ends[0] if ends else None)
     node = next((place for place, told in run.ended.items() if told is end and end.code), -1)
     code, why = (end.code, end.why) if end is not None else (0, "its node is gone" if run.lost else "it had not begun")

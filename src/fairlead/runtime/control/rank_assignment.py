@@ -12,7 +12,7 @@ from fairlead.core.plan import Launches as Starts
 from fairlead.core.routes import Route, Routes
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.launches import Key, Seat
-from fairlead.runtime.protocol.orders import Given, Routed
+from fairlead.runtime.protocol.orders import LaunchParameters, RequestRouting
 
 FIRST_PORT, PORTS = 20_000, 10_000
 """For gangs to find each other."""
@@ -43,28 +43,28 @@ def gang_ports(launch: Key, checkpoints: str) -> tuple[int, int]:
     return first, first + 1
 
 
-def given_by(starts: Starts, routes: Routes) -> list[Given]:
+def given_by(starts: Starts, routes: Routes) -> list[LaunchParameters]:
     """What a plan gives each of its launches besides accelerators."""
     zeros = [0] * len(starts)
     columns = (starts.batch_sizes, starts.cpus, starts.host_memory_gb)
     shared = np.bincount(starts.accelerators)[starts.accelerators] > 1
     company = np.logical_or.reduceat(shared, starts.offsets[:-1]).tolist() if len(starts) else []
-    given = [Given(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns), company)]
+    given = [LaunchParameters(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns), company)]
     if not routes:
         return given
     mine = [routes.get(number) for number in starts.jobs.tolist()]
-    return [one if route is None else replace(one, routed=routed(route)) for one, route in zip(given, mine)]
+    return [one if route is None else replace(one, routing=routed(route)) for one, route in zip(given, mine)]
 
 
-def given_before(view: Snapshot) -> dict[int, Given]:
+def given_before(view: Snapshot) -> dict[int, LaunchParameters]:
     """What those who run were given, by number."""
     there, crowded = view.jobs.runners, set(view.device_map.on(view.device_map.occupancy > 1).tolist())
     columns = (there.number, there.batch_size, there.cpus_given, there.memory_given_gb)
     rows = zip(*(column.tolist() for column in columns))
-    given = {number: Given(size, cpus, memory, number in crowded) for number, size, cpus, memory in rows}
-    return given | {number: replace(given[number], routed=routed(route)) for number, route in view.routes.items()}
+    given = {number: LaunchParameters(size, cpus, memory, number in crowded) for number, size, cpus, memory in rows}
+    return given | {number: replace(given[number], routing=routed(route)) for number, route in view.routes.items()}
 
 
-def routed(route: Route) -> Routed:
+def routed(route: Route) -> RequestRouting:
     """Workers stand on the accelerators of a route in their order."""
-    return Routed(route.batch, route.rate, route.parts)
+    return RequestRouting(route.batch, route.rate, route.parts)

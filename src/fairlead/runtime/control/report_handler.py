@@ -12,7 +12,7 @@ from fairlead.core.job import ELASTIC
 from fairlead.runtime.control.job_metrics import Measures, Uses
 from fairlead.runtime.control.job_tracker import Counted, Known, KnownJobs, Limits
 from fairlead.runtime.control.launches import Addressed, Fate, LaunchTracker, Outcome
-from fairlead.runtime.protocol.orders import Ended, Metric, Progress, Told, Wants
+from fairlead.runtime.protocol.orders import Ended, Metric, Progress, Report, RenewalRequest
 
 RATE_TELLS = 0.05
 """A rate that differs by less from what is known is not worth an event."""
@@ -40,13 +40,13 @@ class Hearing:
         self._jobs, self._launches, self._limits = jobs, launches, limits
         self._measures, self._uses, self._send = measures, uses, send
 
-    def heard(self, node: int, word: Told, now: float) -> Sequence[ev.Event]:
+    def heard(self, node: int, word: Report, now: float) -> Sequence[ev.Event]:
         if isinstance(word, Ended):
             before = self._measures.told(now)  # nothing that is said of a job comes after its end
             orders, outcomes = self._launches.heard(node, word)
             self._send(orders)
             return [*before, *self.became(outcomes, now)]
-        if isinstance(word, Wants):
+        if isinstance(word, RenewalRequest):
             self._send(self._launches.renew(node, word))
             return ()
         run, known = self._launches.get(word.job, word.generation), self._jobs.get(word.job)

@@ -15,7 +15,7 @@ from fairlead.engine.explain import node_of, why_in
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.estimators.measured import measured_rates
-from fairlead.runtime.protocol.messages import Beat
+from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 
 if TYPE_CHECKING:
@@ -191,8 +191,8 @@ def overview(plane: ControlPlane, whose: str | None) -> dict[str, Any]:
         holders[place].append(job.name if whose in (None, job.user) else "")
     for number, record in enumerate(nodes):
         mine = np.flatnonzero(state.cluster.node_of == number).tolist()
-        used = plane.hub.used.get(number, Beat())
-        record |= {"holders": [holders[place] for place in mine], "busy": list(used.busy), "memory_gb": list(used.memory_gb)}
+        used = plane.hub.used.get(number, Heartbeat())
+        record |= {"holders": [holders[place] for place in mine], "busy": list(used.utilization), "memory_gb": list(used.memory_gb)}
     alive = [n for n in sorted((*state.live.tolist(), *state.queue.tolist())) if whose in (None, state.job_of[n].user)]
     running_first = sorted(alive, key=lambda n: (state.store.arrays["held"][n] == 0, n))
     return {

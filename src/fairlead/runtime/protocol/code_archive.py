@@ -21,12 +21,12 @@ MOST_BYTES, MOST_FILES = 64 << 20, 50_000
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 
-def digest_of(archive: bytes) -> str:
+def archive_digest(archive: bytes) -> str:
     """By which an archive is known."""
     return hashlib.sha256(archive).hexdigest()
 
 
-def pack(place: Path) -> bytes:
+def pack_code(place: Path) -> bytes:
     """A zip file as it is; a directory packed, without `LEFT_OUT`. Links are followed to files, not to folders."""
     if place.is_file():
         archive = place.read_bytes()

@@ -15,15 +15,15 @@ import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, Reroute, Revoke, Wants
+from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, Reroute, Revoke, RenewalRequest
 
-LARGEST = 4 << 20
+MAX_MESSAGE_BYTES = 4 << 20
 """Bytes of one message."""
 
-PIECE = 256 << 10
+CHUNK_BYTES = 256 << 10
 """Bytes of a log or an archive in one message, so that beats are not held up behind them."""
 
-VERSION = 4
+PROTOCOL_VERSION = 5
 """Of these messages: it changes when an older agent or control plane would misunderstand a newer one."""
 
 SERVICE, METHOD = "fairlead.Agents", "Session"
@@ -48,32 +48,32 @@ class Hello:
     address: str = "127.0.0.1"
     running: tuple[tuple[int, int], ...] = ()
     journal: str = ""
-    version: int = VERSION
+    version: int = PROTOCOL_VERSION
 
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """I am here. `busy` is the use of each accelerator from 0 to 1, `memory_gb` how much of its memory is taken, where they can
     be measured."""
 
-    busy: tuple[float, ...] = ()
+    utilization: tuple[float, ...] = ()
     memory_gb: tuple[float, ...] = ()
 
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
-class Words:
+class ReportBatch:
     """What became of jobs; said again until it is heard."""
 
     sequence: int
-    told: tuple[Progress | Metric | Wants | Ended, ...]
+    reports: tuple[Progress | Metric | RenewalRequest | Ended, ...]
 
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
-class LogPiece:
-    """The answer to `ReadLog` of the same number: what stands at `offset`, in base64; or why there is nothing to read."""
+class LogChunk:
+    """The answer to `LogRequest` of the same number: what stands at `offset`, in base64; or why there is nothing to read."""
 
     number: int
     offset: int = 0
@@ -83,7 +83,7 @@ class LogPiece:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
-class WantCode:
+class CodeRequest:
     """A launch is waiting for this archive: send it from `offset` on."""
 
     digest: str
@@ -93,16 +93,16 @@ class WantCode:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The agent's lease: after `term_s` without an answer to a beat it stops its jobs, and `grace_s` later none is left."""
+    """The agent's lease: after `lease_s` without an answer to a beat it stops its jobs, and `grace_s` later none is left."""
 
-    term_s: float
+    lease_s: float
     grace_s: float = 35.0
     journal: str = ""  # which jobs' numbers are about from now on
 
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
-class OtherJournal:
+class JournalMismatch:
     """What the agent has is about other jobs of the same numbers: come back without it."""
 
     journal: str
@@ -110,19 +110,19 @@ class OtherJournal:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
-class Renewed:
+class LeaseRenewed:
     """The lease begins anew at the moment at which the beat that this answers was sent."""
 
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
-class Orders:
+class OrderBatch:
     orders: tuple[Launch | Revoke | Kill | Extend | Reroute, ...]
 
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Acknowledged:
     """Everything up to this sequence is in the journal."""
 
     sequence: int
@@ -130,7 +130,7 @@ class Heard:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
-class ReadLog:
+class LogRequest:
     """Somebody wants to read what a worker printed: at most `limit` bytes from `offset` on; below 0, from the end."""
 
     number: int
@@ -143,7 +143,7 @@ class ReadLog:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
-class CodePiece:
+class CodeChunk:
     """A part of an archive of `size` bytes, in base64; or why it cannot be had."""
 
     digest: str
@@ -161,32 +161,32 @@ class Refused:
     why: str
 
 
-FromAgent: TypeAlias = Hello | Beat | Words | LogPiece | WantCode
-FromControl: TypeAlias = Welcome | Renewed | OtherJournal | Orders | Heard | ReadLog | CodePiece | Refused
+FromAgent: TypeAlias = Hello | Heartbeat | ReportBatch | LogChunk | CodeRequest
+FromControl: TypeAlias = Welcome | LeaseRenewed | JournalMismatch | OrderBatch | Acknowledged | LogRequest | CodeChunk | Refused
 Message: TypeAlias = FromAgent | FromControl
 
-_FROM_AGENT = (Hello, Beat, Words, LogPiece, WantCode)
-_FROM_CONTROL = (Welcome, OtherJournal, Renewed, Orders, Heard, ReadLog, CodePiece, Refused)
+_FROM_AGENT = (Hello, Heartbeat, ReportBatch, LogChunk, CodeRequest)
+_FROM_CONTROL = (Welcome, JournalMismatch, LeaseRenewed, OrderBatch, Acknowledged, LogRequest, CodeChunk, Refused)
 _KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*_FROM_AGENT, *_FROM_CONTROL)}
 _PARTS: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind for kind in (Launch, Revoke, Kill, Extend, Reroute, Progress, Metric, Wants, Ended)
+    kind.__name__.lower(): kind for kind in (Launch, Revoke, Kill, Extend, Reroute, Progress, Metric, RenewalRequest, Ended)
 }
 _ADAPTERS = {name: TypeAdapter(kind) for name, kind in {**_KINDS, **_PARTS}.items()}
 
 
-def encode(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     return orjson.dumps(_plain(message))
 
 
-def decode(data: bytes) -> Message:
-    if len(data) > LARGEST:
-        raise BadMessage(f"a message of {len(data):,} bytes; at most {LARGEST:,}")
+def decode_message(data: bytes) -> Message:
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise BadMessage(f"a message of {len(data):,} bytes; at most {MAX_MESSAGE_BYTES:,}")
     try:
         record = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise BadMessage(f"not JSON: {error}") from None
     if isinstance(record, dict):
-        for name in ("told", "orders"):
+        for name in ("reports", "orders"):
             if isinstance(parts := record.get(name), list):
                 record[name] = tuple(_value(part, _PARTS) for part in parts)
     message: Message = _value(record, _KINDS)

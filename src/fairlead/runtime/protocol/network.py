@@ -42,7 +42,7 @@ def own_address(towards: str) -> str:
     return "127.0.0.1"
 
 
-def bound(option: str, address: str) -> list[socket.socket]:
+def bind_sockets(option: str, address: str) -> list[socket.socket]:
     """Sockets that have the address: a name such as localhost may mean several. All have one port, and none listens yet."""
     host, port = host_of(address), port_of(option, address)
     found: list[socket.socket] = []
@@ -67,9 +67,9 @@ def bound(option: str, address: str) -> list[socket.socket]:
     return found
 
 
-def check_free(option: str, address: str) -> None:
+def check_address_free(option: str, address: str) -> None:
     """For who takes the address by itself, a moment later."""
-    for one in bound(option, address):
+    for one in bind_sockets(option, address):
         one.close()
 
 
@@ -99,7 +99,7 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def check_clear(option: str, address: str, *, encrypted: bool, insecure: bool, mend: str) -> None:
+def check_encryption(option: str, address: str, *, encrypted: bool, insecure: bool, mend: str) -> None:
     """Refuses what is no address, and to go beyond this machine in the clear."""
     port_of(option, address)
     if not (encrypted or insecure or is_loopback(address)):
@@ -115,7 +115,7 @@ class Certificate:
     key: Path
 
     @classmethod
-    def given(cls, certificate: Path | None, key: Path | None) -> Certificate | None:
+    def load(cls, certificate: Path | None, key: Path | None) -> Certificate | None:
         """None where neither is. What cannot be used is refused before anything listens."""
         if certificate is None and key is None:
             return None
@@ -134,7 +134,7 @@ class Certificate:
         return grpc.ssl_server_credentials([(self.key.read_bytes(), self.certificate.read_bytes())])
 
 
-def trusting(authority: Path | None) -> grpc.ChannelCredentials | None:
+def channel_credentials(authority: Path | None) -> grpc.ChannelCredentials | None:
     """How an agent believes a control plane: by a certificate authority's PEM file. None: in the clear."""
     if authority is None:
         return None

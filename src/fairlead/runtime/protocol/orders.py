@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from fairlead.core.job import NOT_BEGUN
 
-MOST_METRICS = 32
+MAX_METRICS = 32
 """Names under which one job reports something; of more, agents and the control plane take no notice."""
 
 
@@ -32,23 +32,23 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RequestRouting:
     """How requests are dealt out to the workers of a launch that serves them."""
 
     batch: int  # at once
     rate: float  # requests per second, to all of them
-    parts: tuple[float, ...]  # of these, by rank
+    shares: tuple[float, ...]  # of these, by rank
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class LaunchParameters:
     """What a plan gives a launch besides its accelerators."""
 
     batch_size: int = 0  # of the whole gang; 0: the job's own, -1: it tunes it
     cpus: float = 0.0  # for each worker; 0: nothing was said
     host_memory_gb: float = 0.0  # likewise
-    company: bool = False  # others are to run on its accelerators beside it, from the beginning on
-    routed: Routed | None = None  # where it serves requests
+    colocated: bool = False  # others are to run on its accelerators beside it, from the beginning on
+    routing: RequestRouting | None = None  # where it serves requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Launch:
     gang_token: str = ""  # the secret by which they know each other
     checkpoints: str = ""  # the job's directory for checkpoints; it outlives a launch
     nodes: int = 1  # on which the whole gang stands
-    given: Given = field(default_factory=Given)
+    parameters: LaunchParameters = field(default_factory=LaunchParameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Reroute:
 
     job: int
     generation: int
-    routed: Routed
+    routing: RequestRouting
 
 
 Order: TypeAlias = Launch | Revoke | Kill | Extend | Reroute
@@ -134,7 +134,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Wants:
+class RenewalRequest:
     """Three quarters of a lease are used: its holder asks for this renewal, counted from 1; said again until it is answered."""
 
     job: int
@@ -157,9 +157,9 @@ class Ended:
     rank: int = 0  # of the first that failed
 
     @property
-    def unable(self) -> bool:
+    def could_not_start(self) -> bool:
         """Whether the node could not begin it, of a launch that nobody asked to leave."""
         return self.yielded and self.code == NOT_BEGUN
 
 
-Told: TypeAlias = Progress | Metric | Wants | Ended
+Report: TypeAlias = Progress | Metric | RenewalRequest | Ended

@@ -109,7 +109,7 @@ class LeaseSpec(Spec):
         return self
 
 
-def is_name(text: str) -> bool:
+def is_job_name(text: str) -> bool:
     return len(text) <= LONGEST_NAME and _NAME.match(text) is not None
 
 
@@ -167,7 +167,7 @@ class TaskSpec(Spec):
 
     @model_validator(mode="after")
     def _not_too_much(self) -> TaskSpec:
-        if len(self._command(words_of(self.run))) > LARGEST_LAUNCH:
+        if len(self._command(split_command(self.run))) > LARGEST_LAUNCH:
             raise ValueError(f"all words, variables and paths of a task together have at most {LARGEST_LAUNCH:,} bytes")
         return self
 
@@ -180,7 +180,7 @@ class TaskSpec(Spec):
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        if name and not is_name(name):
+        if name and not is_job_name(name):
             raise ValueError(f"letters, digits, '.', '_' and '-', at most {LONGEST_NAME}")
         if name.isdecimal():
             raise ValueError("a name with a letter in it; jobs are found by number too")
@@ -211,7 +211,7 @@ class TaskSpec(Spec):
     @field_validator("run")
     @classmethod
     def _words(cls, run: list[str] | str) -> list[str] | str:
-        words = words_of(run)
+        words = split_command(run)
         if not words or not words[0]:
             raise ValueError("a program to run")
         if len(words) > MOST_WORDS:
@@ -238,7 +238,7 @@ class TaskSpec(Spec):
 
     def job(self, name: str, user: str, after: Sequence[int] = ()) -> Job:
         """`after` are the numbers of the jobs it names there."""
-        words = words_of(self.run)
+        words = split_command(self.run)
         script = _script(words)
         return Job(
             name,
@@ -277,7 +277,7 @@ class TaskSpec(Spec):
         return orjson.dumps(launch).decode()
 
 
-def words_of(run: list[str] | str) -> list[str]:
+def split_command(run: list[str] | str) -> list[str]:
     if isinstance(run, list):
         return run
     if len(run) > LARGEST_WORD:  # splitting takes the square of a word's length, while everybody else waits
@@ -315,7 +315,7 @@ def task_of(job: Job) -> Task:
     )
 
 
-def checked(data: Any, source: str) -> TaskSpec:
+def parse_task(data: Any, source: str) -> TaskSpec:
     """A task from what somebody wrote; the first thing wrong with it is an error that names the field."""
     try:
         return TaskSpec.model_validate(data)
