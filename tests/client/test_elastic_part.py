@@ -12,7 +12,7 @@ from playing_agent import EXAMPLES, Agent
 
 from fairlead.client import reporting_api as reports
 from fairlead.client.batch_arithmetic import Noise
-from fairlead.client.elastic import WARM_UP, Elastic, BatchLimits, elastic
+from fairlead.client.elastic import WARM_UP, BatchLimits, Elastic, elastic
 from fairlead.client.launch_context import BATCH_SIZE, NODES, REPORTS
 from fairlead.client.lease_page import Field, Stage
 from fairlead.models.goodput import LARGEST, LEAST_LOCAL, MOST_LOCAL, REPORTED, SMALLEST, TWICE_ABOVE, Goodputs, StepModel

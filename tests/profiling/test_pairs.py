@@ -17,8 +17,16 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.profiling.pair_selection import MANY, SelectionMetric, meetings, noisiest, measurement_plan, shares, select_configurations
-from fairlead.profiling.profile_pairs import TOO_FEW, Bench, PairTiming, PairRates, Spell, Stretch, _told
+from fairlead.profiling.pair_selection import (
+    MANY,
+    SelectionMetric,
+    measurement_plan,
+    meetings,
+    noisiest,
+    select_configurations,
+    shares,
+)
+from fairlead.profiling.profile_pairs import TOO_FEW, Bench, PairRates, PairTiming, Spell, Stretch, _told
 from fairlead.profiling.results import measured_set
 
 
@@ -79,7 +87,9 @@ def test_what_is_kept_is_not_asked_for_and_the_rest_has_everybody_alone_among_it
     alone = [place for place, one in enumerate(asked) if len(one.of) == 1]
     assert max(after - before for before, after in pairwise(alone)) <= 3, "among the repeats, as there are no pairs left"
     assert Counter(one.of for one in asked if len(one.of) == 2).most_common()[-1][1] == 2
-    assert measurement_plan(names, solos=2, known=known) == [one for one in measurement_plan(names, solos=2) if one.name.endswith("(2)")]
+    assert measurement_plan(names, solos=2, known=known) == [
+        one for one in measurement_plan(names, solos=2) if one.name.endswith("(2)")
+    ]
     assert measurement_plan(names, known=known) == []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fairlead.profiling.profile_pairs import PairTiming, PairRates, Spell, Stretch, rate, seen, tried, turns, work
+from fairlead.profiling.profile_pairs import PairRates, PairTiming, Spell, Stretch, rate, seen, tried, turns, work
 
 
 class Clockwork:

@@ -206,7 +206,7 @@ def agent(
     from fairlead.runtime.agent.devices import NodeAccelerators
     from fairlead.runtime.agent.settings import AgentSettings, User
     from fairlead.runtime.agent.supervisor import Supervisor
-    from fairlead.runtime.protocol.network import check_encryption, channel_credentials
+    from fairlead.runtime.protocol.network import channel_credentials, check_encryption
 
     check_encryption("--control", control, encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
     log_to_stderr(log_format, logging.WARNING)
@@ -215,7 +215,9 @@ def agent(
     settings = AgentSettings(user=User.named(user) if user else None, keep_s=keep_logs)
     run_agent(
         lambda: Supervisor(root, has, settings),
-        lambda supervisor, stopping: Agent(supervisor, node, control, token, address, channel_credentials(tls_ca), stopping=stopping),
+        lambda supervisor, stopping: Agent(
+            supervisor, node, control, token, address, channel_credentials(tls_ca), stopping=stopping
+        ),
         leashed=leashed,
         end_jobs=end_jobs,
         report=note,

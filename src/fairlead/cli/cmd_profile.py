@@ -27,7 +27,7 @@ from fairlead.prediction.features import features as of_graph
 from fairlead.prediction.graph import load
 from fairlead.prediction.measured_profiles import Profiles, devices, profiles, profiles_of
 from fairlead.profiling.configurations import Configuration, configuration, configurations
-from fairlead.profiling.pair_selection import SelectionMetric, noisiest, measurement_plan, select_configurations
+from fairlead.profiling.pair_selection import SelectionMetric, measurement_plan, noisiest, select_configurations
 from fairlead.profiling.profile_pairs import PairTiming
 from fairlead.profiling.results import ResultsFile, measured_set, read_pairs, read_results
 from fairlead.profiling.sharing_mode import SharingMode, in_sharing_mode
@@ -172,8 +172,12 @@ def alone(
 def pairs(
     to: Annotated[Path, typer.Option("--out", help="Where results are kept; what is there is not measured again.")],
     of: Annotated[str, typer.Option("--of", help="Names, with commas between; else those that span the set that ships.")] = "",
-    span: Annotated[SelectionMetric, typer.Option("--span", help="What they span: utilization, or the share filled.")] = SelectionMetric.UTILIZATION,
-    sharing: Annotated[SharingMode, typer.Option("--sharing", help="How the two share the accelerator.")] = SharingMode.TIME_SLICING,
+    span: Annotated[
+        SelectionMetric, typer.Option("--span", help="What they span: utilization, or the share filled.")
+    ] = SelectionMetric.UTILIZATION,
+    sharing: Annotated[
+        SharingMode, typer.Option("--sharing", help="How the two share the accelerator.")
+    ] = SharingMode.TIME_SLICING,
     budget_s: Annotated[float, typer.Option("--budget", help="Seconds after which nothing new is begun.", min=1.0)] = 3600.0,
     window_s: Annotated[float, typer.Option("--window", help="Seconds of both at once, in each look.", min=0.01)] = 0.3,
     alone_s: Annotated[float, typer.Option("--alone", help="Seconds of each alone, in each look.", min=0.01)] = 0.2,

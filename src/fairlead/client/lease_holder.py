@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from fairlead.client import reporting_api as reports
 from fairlead.client.checkpoints import Checkpoint, Checkpoints, sync_all
-from fairlead.client.gang import SingleWorker, Gang, Patience
+from fairlead.client.gang import Gang, Patience, SingleWorker
 from fairlead.client.gang.follower import Follower
 from fairlead.client.gang.leader import Leader
 from fairlead.client.launch_context import LaunchContext

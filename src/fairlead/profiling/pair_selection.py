@@ -33,13 +33,20 @@ class SelectionLimits:
     spread: float
 
 
-LIMITS = {SelectionMetric.UTILIZATION: SelectionLimits(6_000.0, 15.0, 0.15), SelectionMetric.SHARE: SelectionLimits(14_000.0, 12.0, 0.10)}
+LIMITS = {
+    SelectionMetric.UTILIZATION: SelectionLimits(6_000.0, 15.0, 0.15),
+    SelectionMetric.SHARE: SelectionLimits(14_000.0, 12.0, 0.10),
+}
 
 
-def select_configurations(measured: Sequence[Mapping[str, Any]], many: int = MANY, span: SelectionMetric = SelectionMetric.UTILIZATION) -> tuple[str, ...]:
+def select_configurations(
+    measured: Sequence[Mapping[str, Any]], many: int = MANY, span: SelectionMetric = SelectionMetric.UTILIZATION
+) -> tuple[str, ...]:
     """Names, by a fixed rule: for each of `many` values in even steps from the least to the greatest, one of those near it, of
     the family taken least so far; of equals the nearest, then the first by name."""
-    value = shares(measured) if span is SelectionMetric.SHARE else {one["name"]: one.get("utilization", 0.0) for one in measured}
+    value = (
+        shares(measured) if span is SelectionMetric.SHARE else {one["name"]: one.get("utilization", 0.0) for one in measured}
+    )
     fit = [one for one in measured if _fit(one, LIMITS[span])]
     spanned = [value[one["name"]] for one in fit]
     taken: list[str] = []

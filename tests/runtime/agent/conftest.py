@@ -16,7 +16,9 @@ from fairlead.runtime.agent.settings import AgentSettings
 def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     nodes: list[Node] = []
 
-    def make(settings: AgentSettings | None = None, accelerators: str | NodeAccelerators = "v100:4", root: Path | None = None) -> Node:
+    def make(
+        settings: AgentSettings | None = None, accelerators: str | NodeAccelerators = "v100:4", root: Path | None = None
+    ) -> Node:
         nodes.append(Node(root or tmp_path / "root", settings, accelerators))
         return nodes[-1]
 

@@ -16,7 +16,7 @@ from fairlead.cli.cmd_cluster import agent
 from fairlead.core.errors import InputError
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.agent_service import Agent
-from fairlead.runtime.agent.devices import Accelerator, NodeAccelerators, Sample, node_has, accelerator_type_of
+from fairlead.runtime.agent.devices import Accelerator, NodeAccelerators, Sample, accelerator_type_of, node_has
 from fairlead.runtime.agent.mps import MultiProcessService
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.orders import LaunchParameters

@@ -57,7 +57,9 @@ def test_an_archive_is_unpacked_once_and_read_only(tmp_path: Path) -> None:
 def test_what_an_archive_may_not_hold(tmp_path: Path, files: dict[str, str], modes: dict[str, int], why: str) -> None:
     archive = packed({"good.py": "1", **files}, modes)
     with pytest.raises(ArchiveRefused, match=why):
-        unpack(archive, archive_digest(archive), tmp_path / "code", ArchiveLimits(packed_bytes=5000, unpacked_bytes=1000, files=10))
+        unpack(
+            archive, archive_digest(archive), tmp_path / "code", ArchiveLimits(packed_bytes=5000, unpacked_bytes=1000, files=10)
+        )
     assert os.listdir(tmp_path / "code") == []
     assert not (tmp_path / "up").exists()
 

@@ -14,7 +14,7 @@ import pytest
 from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
 
 from fairlead.runtime.agent import launch_records as records
-from fairlead.runtime.agent.agent_errors import OrderRefused, NodeError
+from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused
 from fairlead.runtime.agent.processes import look
 from fairlead.runtime.protocol.orders import Ended, Launch
 

@@ -17,7 +17,7 @@ from fairlead.runtime.agent.code_delivery import Deliveries
 from fairlead.runtime.control.code_store import CodeStore
 from fairlead.runtime.protocol.code_archive import archive_digest
 from fairlead.runtime.protocol.messages import CHUNK_BYTES, CodeChunk, CodeRequest
-from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Reroute, Revoke, RequestRouting
+from fairlead.runtime.protocol.orders import Ended, Kill, Launch, RequestRouting, Reroute, Revoke
 
 
 def archive() -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
 
-from fairlead.runtime.agent.agent_errors import OrderRefused, NodeError, StaleGeneration, StillRunning
+from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused, StaleGeneration, StillRunning
 from fairlead.runtime.agent.settings import AgentSettings, User
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.code_archive import archive_digest

@@ -34,7 +34,9 @@ def node(tmp_path: Path):
 
 
 def test_workers_see_their_part_and_every_change(node: Node) -> None:
-    launch = node.starts(order(SERVES, ranks=2, parameters=LaunchParameters(batch_size=8, routing=Dealt(8, 120.5, (0.75, 0.25)))))
+    launch = node.starts(
+        order(SERVES, ranks=2, parameters=LaunchParameters(batch_size=8, routing=Dealt(8, 120.5, (0.75, 0.25))))
+    )
     assert [node.printed(launch, rank) for rank in range(2)] == ["8 120.5 0.75\n", "8 120.5 0.25\n"]
     node.restarts()
     node.supervisor.reroute(Reroute(1, 1, Dealt(16, 1000.0, (0.5, 0.5))))

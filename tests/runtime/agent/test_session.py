@@ -17,7 +17,16 @@ from fairlead.runtime.agent.agent_service import Agent
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.agent_hub import Hub
-from fairlead.runtime.protocol.messages import METHOD, SERVICE, Acknowledged, OrderBatch, Welcome, ReportBatch, decode_message, encode_message
+from fairlead.runtime.protocol.messages import (
+    METHOD,
+    SERVICE,
+    Acknowledged,
+    OrderBatch,
+    ReportBatch,
+    Welcome,
+    decode_message,
+    encode_message,
+)
 from fairlead.runtime.protocol.orders import Ended, Kill, Metric, Order, Revoke
 from fairlead.testing.builders import cluster
 
@@ -202,7 +211,9 @@ def test_what_a_job_says_once_is_said_again_until_it_is_heard(tmp_path: Path) ->
                 yield encode_message(OrderBatch((order(SAYS_ONCE),)))
             async for data in words:
                 message = decode_message(data)
-                if not isinstance(message, ReportBatch) or not any(isinstance(word, Metric | Ended) for word in message.reports):
+                if not isinstance(message, ReportBatch) or not any(
+                    isinstance(word, Metric | Ended) for word in message.reports
+                ):
                     continue
                 said.put_nowait([word for word in message.reports if isinstance(word, Metric | Ended)])
                 if stream == 2 and isinstance(message.reports[0], Metric):

@@ -13,7 +13,7 @@ from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.processes import with_variable
 from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task, Report
+from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Report, Revoke, Task
 
 PATIENCE_S = 120.0
 
@@ -58,7 +58,9 @@ def order(script: str = "", *, job: int = 1, generation: int = 1, ranks: int = 1
 
 
 class Node:
-    def __init__(self, root: Path, settings: AgentSettings | None = None, accelerators: str | NodeAccelerators = "v100:4") -> None:
+    def __init__(
+        self, root: Path, settings: AgentSettings | None = None, accelerators: str | NodeAccelerators = "v100:4"
+    ) -> None:
         self.root, self.clock = root, Clock()
         self.settings = settings or AgentSettings()
         self.accelerators = NodeAccelerators.parse(accelerators) if isinstance(accelerators, str) else accelerators

@@ -14,7 +14,16 @@ from serving import Served, served
 from fairlead.engine.codec import encode_message as parse
 from fairlead.runtime.control.http_api import LARGEST_BODY
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
-from fairlead.runtime.protocol.messages import METHOD, SERVICE, Hello, Refused, Welcome, ReportBatch, decode_message, encode_message
+from fairlead.runtime.protocol.messages import (
+    METHOD,
+    SERVICE,
+    Hello,
+    Refused,
+    ReportBatch,
+    Welcome,
+    decode_message,
+    encode_message,
+)
 from fairlead.runtime.protocol.orders import Ended, Progress, RenewalRequest
 
 PATIENCE_S = 120.0
@@ -151,7 +160,11 @@ def test_an_agent_with_a_stale_incarnation_is_refused_and_stale_generations_are_
         assert isinstance(answer, Refused)
         assert "younger" in answer.why
         for sequence, generation in enumerate((0, 2, 7)):
-            words = (Progress(0, generation, 500, 500, 9.0), RenewalRequest(0, generation, 1), Ended(0, generation, 0, False, 9, 9))
+            words = (
+                Progress(0, generation, 500, 500, 9.0),
+                RenewalRequest(0, generation, 1),
+                Ended(0, generation, 0, False, 9, 9),
+            )
             await stream.write(encode_message(ReportBatch(sequence, words)))
             assert decode_message(await asyncio.wait_for(stream.read(), PATIENCE_S)).sequence == sequence
         assert lines(control) == before

@@ -13,16 +13,16 @@ from fairlead.runtime.control.agent_hub import Hub
 from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
+    Acknowledged,
     BadMessage,
     Heartbeat,
-    Acknowledged,
     Hello,
-    OrderBatch,
     JournalMismatch,
-    Refused,
     LeaseRenewed,
-    Welcome,
+    OrderBatch,
+    Refused,
     ReportBatch,
+    Welcome,
     decode_message,
     encode_message,
 )
@@ -129,7 +129,11 @@ def test_an_agent_joins_gets_orders_and_is_heard():
         hub.send(0, launch)
         hub.send(0, Revoke(7, 2))
         hub.send(0, Kill(7, 2))
-        assert [await agent.hear() for _ in range(3)] == [OrderBatch((launch,)), OrderBatch((Revoke(7, 2),)), OrderBatch((Kill(7, 2),))]
+        assert [await agent.hear() for _ in range(3)] == [
+            OrderBatch((launch,)),
+            OrderBatch((Revoke(7, 2),)),
+            OrderBatch((Kill(7, 2),)),
+        ]
         told = (Progress(7, 2, 5, 0, 1.5), Metric(7, 2, "loss", 0.1), Ended(7, 2, 0, True, 6, 6, "yielded"))
         await agent.say(ReportBatch(4, told))
         assert await agent.hear() == Acknowledged(4)

@@ -13,7 +13,7 @@ from fairlead.core.reasons import Code
 from fairlead.engine.explain import why_in
 from fairlead.runtime.control import views
 from fairlead.runtime.control.launches import Fate, Seat
-from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, Revoke, Task, RenewalRequest
+from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, RenewalRequest, Revoke, Task
 from fairlead.termination.by_loss import ByLoss
 
 

@@ -21,7 +21,17 @@ from fairlead.policies.serving.nexus import Nexus, SessionSpec
 from fairlead.runtime.agent.settings import worker_environment
 from fairlead.runtime.control.job_metrics import MOST_NAMES, Measures
 from fairlead.runtime.protocol.messages import OrderBatch, decode_message, encode_message
-from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Launch, Metric, Progress, Reroute, Revoke, RequestRouting, Task
+from fairlead.runtime.protocol.orders import (
+    Ended,
+    Launch,
+    LaunchParameters,
+    Metric,
+    Progress,
+    RequestRouting,
+    Reroute,
+    Revoke,
+    Task,
+)
 from fairlead.runtime.protocol.task_file import parse_task
 
 
@@ -88,7 +98,11 @@ def test_a_session_is_started_with_the_replicas_and_the_batch_that_its_requests_
     scene.job("photos", steps=1e9, mode=ELASTIC)
     ((_, first),) = scene.at(0.0)
     assert isinstance(first, Launch)
-    assert (first.world_size, first.parameters.batch_size, first.parameters.routing) == (2, 32, RequestRouting(32, 700.0, (0.5, 0.5)))
+    assert (first.world_size, first.parameters.batch_size, first.parameters.routing) == (
+        2,
+        32,
+        RequestRouting(32, 700.0, (0.5, 0.5)),
+    )
     assert decode_message(encode_message(OrderBatch((first,)))) == OrderBatch((first,))
     scene.live.tell(0, [Metric(0, 1, "request_rate", 600.0)])
     scene.at(1.0)
@@ -132,7 +146,9 @@ def test_a_worker_finds_its_size_in_its_environment(tmp_path):
     assert (found["WORLD_SIZE"], found["RANK"], found["FAIRLEAD_NODES"], found["FAIRLEAD_BATCH_SIZE"]) == ("4", "3", "2", "64")
     assert (found["FAIRLEAD_CPUS"], found["FAIRLEAD_HOST_MEMORY_GB"]) == ("3", "20.5")
     assert of(replace(launch, parameters=LaunchParameters(TUNED)))["FAIRLEAD_BATCH_SIZE"] == "tuned"
-    assert not {"FAIRLEAD_BATCH_SIZE", "FAIRLEAD_CPUS", "FAIRLEAD_HOST_MEMORY_GB"} & set(of(replace(launch, parameters=LaunchParameters())))
+    assert not {"FAIRLEAD_BATCH_SIZE", "FAIRLEAD_CPUS", "FAIRLEAD_HOST_MEMORY_GB"} & set(
+        of(replace(launch, parameters=LaunchParameters()))
+    )
 
 
 def test_what_a_placement_gives_of_a_host_reaches_the_worker():

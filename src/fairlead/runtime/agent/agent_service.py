@@ -22,28 +22,39 @@ from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.code_delivery import Deliveries
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.messages import (
-    METHOD,
     CHUNK_BYTES,
+    METHOD,
     SERVICE,
-    Heartbeat,
-    CodeChunk,
-    FromAgent,
     Acknowledged,
-    Hello,
-    LogChunk,
-    OrderBatch,
-    JournalMismatch,
-    LogRequest,
-    Refused,
-    LeaseRenewed,
+    CodeChunk,
     CodeRequest,
-    Welcome,
+    FromAgent,
+    Heartbeat,
+    Hello,
+    JournalMismatch,
+    LeaseRenewed,
+    LogChunk,
+    LogRequest,
+    OrderBatch,
+    Refused,
     ReportBatch,
+    Welcome,
     decode_message,
     encode_message,
 )
 from fairlead.runtime.protocol.network import own_address
-from fairlead.runtime.protocol.orders import Ended, Extend, Launch, Metric, Order, Progress, Reroute, Revoke, Report, RenewalRequest
+from fairlead.runtime.protocol.orders import (
+    Ended,
+    Extend,
+    Launch,
+    Metric,
+    Order,
+    Progress,
+    RenewalRequest,
+    Report,
+    Reroute,
+    Revoke,
+)
 
 # When an agent says what. Ends, and questions that somebody waits for, are said at once. Of progress and metrics the last
 # word

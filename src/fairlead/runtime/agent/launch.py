@@ -17,7 +17,7 @@ from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.shim import CUT_OFF, Exit
 from fairlead.runtime.agent.worker import Worker
 from fairlead.runtime.agent.worker_reports import Pace, WorkerReports
-from fairlead.runtime.protocol.orders import Ended, Extend, Metric, Progress, RequestRouting, Report, RenewalRequest
+from fairlead.runtime.protocol.orders import Ended, Extend, Metric, Progress, RenewalRequest, Report, RequestRouting
 
 ASK_AGAIN_S = 1.0
 """A renewal that was asked for and not answered is asked for again: the question may have been lost."""

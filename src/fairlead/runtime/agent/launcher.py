@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.files import make_folder, remove, remove_empty
-from fairlead.runtime.agent.agent_errors import OrderRefused, NodeError, node_errors
+from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused, node_errors
 from fairlead.runtime.agent.archives import is_digest, link_code
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.launch import Launched

@@ -12,7 +12,7 @@ from fairlead.client.launch_context import BATCH_SIZE, NODES, TUNED
 from fairlead.client.lease_page import PAGE
 from fairlead.core.errors import InputError
 from fairlead.runtime.agent.archives import LIMITS, ArchiveLimits
-from fairlead.runtime.protocol.orders import LaunchParameters, Launch
+from fairlead.runtime.protocol.orders import Launch, LaunchParameters
 
 # The environment of a worker: a few variables of the agent's, the task's, and Fairlead's, which nobody overrides. The rest of
 # the agent's environment may hold secrets and stays with the agent.

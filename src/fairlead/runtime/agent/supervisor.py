@@ -15,7 +15,14 @@ from itertools import count
 from pathlib import Path
 
 from fairlead.files import make_folder, remove, remove_empty
-from fairlead.runtime.agent.agent_errors import OrderRefused, DirectoryInUse, NodeError, StaleGeneration, StillRunning, node_errors
+from fairlead.runtime.agent.agent_errors import (
+    DirectoryInUse,
+    NodeError,
+    OrderRefused,
+    StaleGeneration,
+    StillRunning,
+    node_errors,
+)
 from fairlead.runtime.agent.archives import unpack
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.launch import Launched, RunningLaunch
@@ -28,7 +35,7 @@ from fairlead.runtime.agent.shim import LOG, FencingDeadline
 from fairlead.runtime.agent.worker import REPORTS, Worker
 from fairlead.runtime.agent.worker_logs import Excerpt, read
 from fairlead.runtime.agent.worker_reports import WorkerReports
-from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Reroute, Revoke, Report
+from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Report, Reroute, Revoke
 
 READ_AT_ONCE = 1 << 20
 SWEPT_AT_ONCE = 10
@@ -241,9 +248,7 @@ class Supervisor:
                     continue
                 self._newest[job] = max(generation, self._newest.get(job, 0))
                 if record is None:
-                    raise NodeError(
-                        directory / RECORD, "not a record of this version; end what it names and remove its folder"
-                    )
+                    raise NodeError(directory / RECORD, "not a record of this version; end what it names and remove its folder")
                 ended = read_ended(directory)
                 if ended is None:
                     self._launched[job, generation] = _found(record, directory, self._settings)

@@ -32,7 +32,7 @@ from fairlead.runtime.control.report_handler import Hearing
 from fairlead.runtime.control.snapshotter import same
 from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.protocol.messages import Heartbeat
-from fairlead.runtime.protocol.orders import Ended, Order, Task, Report
+from fairlead.runtime.protocol.orders import Ended, Order, Report, Task
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,19 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.runtime.protocol.orders import Ended, Extend, LaunchParameters, Kill, Launch, Order, Reroute, Revoke, RequestRouting, Task, RenewalRequest
+from fairlead.runtime.protocol.orders import (
+    Ended,
+    Extend,
+    Kill,
+    Launch,
+    LaunchParameters,
+    Order,
+    RenewalRequest,
+    RequestRouting,
+    Reroute,
+    Revoke,
+    Task,
+)
 
 NOTHING = LaunchParameters()
 
@@ -145,7 +157,14 @@ class LaunchTracker:
         return any(node in self._nodes_left(run) for run in self._all.values())
 
     def start(
-        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, given: LaunchParameters = NOTHING
+        self,
+        job: int,
+        generation: int,
+        name: str,
+        task: Task,
+        seats: Iterable[Seat],
+        saved: int = 0,
+        given: LaunchParameters = NOTHING,
     ) -> list[Addressed]:
         """`saved` is what it will find in its last checkpoint: it has that many steps even if it comes to nothing."""
         run = Running(job, generation, name, task, tuple(seats), saved=saved, given=given)
@@ -154,7 +173,14 @@ class LaunchTracker:
         return self._send(run)
 
     def adopt(
-        self, job: int, generation: int, name: str, task: Task, seats: Iterable[Seat], saved: int = 0, given: LaunchParameters = NOTHING
+        self,
+        job: int,
+        generation: int,
+        name: str,
+        task: Task,
+        seats: Iterable[Seat],
+        saved: int = 0,
+        given: LaunchParameters = NOTHING,
     ) -> None:
         """A launch of a time before a restart. Whether its agents know of it is found out when they come back."""
         run = Running(job, generation, name, task, tuple(seats), sent=True, saved=saved, given=given)

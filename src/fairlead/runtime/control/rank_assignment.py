@@ -49,7 +49,9 @@ def given_by(starts: Starts, routes: Routes) -> list[LaunchParameters]:
     columns = (starts.batch_sizes, starts.cpus, starts.host_memory_gb)
     shared = np.bincount(starts.accelerators)[starts.accelerators] > 1
     company = np.logical_or.reduceat(shared, starts.offsets[:-1]).tolist() if len(starts) else []
-    given = [LaunchParameters(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns), company)]
+    given = [
+        LaunchParameters(*each) for each in zip(*(zeros if column is None else column.tolist() for column in columns), company)
+    ]
     if not routes:
         return given
     mine = [routes.get(number) for number in starts.jobs.tolist()]

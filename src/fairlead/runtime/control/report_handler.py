@@ -12,7 +12,7 @@ from fairlead.core.job import ELASTIC
 from fairlead.runtime.control.job_metrics import Measures, Uses
 from fairlead.runtime.control.job_tracker import Counted, Known, KnownJobs, Limits
 from fairlead.runtime.control.launches import Addressed, Fate, LaunchTracker, Outcome
-from fairlead.runtime.protocol.orders import Ended, Metric, Progress, Report, RenewalRequest
+from fairlead.runtime.protocol.orders import Ended, Metric, Progress, RenewalRequest, Report
 
 RATE_TELLS = 0.05
 """A rate that differs by less from what is known is not worth an event."""

@@ -192,7 +192,11 @@ def overview(plane: ControlPlane, whose: str | None) -> dict[str, Any]:
     for number, record in enumerate(nodes):
         mine = np.flatnonzero(state.cluster.node_of == number).tolist()
         used = plane.hub.used.get(number, Heartbeat())
-        record |= {"holders": [holders[place] for place in mine], "busy": list(used.utilization), "memory_gb": list(used.memory_gb)}
+        record |= {
+            "holders": [holders[place] for place in mine],
+            "busy": list(used.utilization),
+            "memory_gb": list(used.memory_gb),
+        }
     alive = [n for n in sorted((*state.live.tolist(), *state.queue.tolist())) if whose in (None, state.job_of[n].user)]
     running_first = sorted(alive, key=lambda n: (state.store.arrays["held"][n] == 0, n))
     return {

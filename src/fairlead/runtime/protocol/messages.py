@@ -15,7 +15,7 @@ import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, Reroute, Revoke, RenewalRequest
+from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, RenewalRequest, Reroute, Revoke
 
 MAX_MESSAGE_BYTES = 4 << 20
 """Bytes of one message."""
