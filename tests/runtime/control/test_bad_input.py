@@ -11,7 +11,7 @@ import orjson
 import pytest
 from serving import Served, served
 
-from fairlead.engine.codec import encode_message as parse
+from fairlead.engine.codec import encode as event_json
 from fairlead.runtime.control.http_api import LARGEST_BODY
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.messages import (
@@ -51,7 +51,7 @@ def ask(control: Served, method: str, path: str, body: bytes | None = None, toke
 
 
 def lines(control: Served) -> list[bytes]:
-    return [parse(event) for event in control.journal]
+    return [event_json(event) for event in control.journal]
 
 
 def task(**fields: Any) -> bytes:
